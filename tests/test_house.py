@@ -28,13 +28,13 @@ _LOWER = (*_BASE, "replication.protocol", "replication.frames", "replication.sto
 ARROWS: dict[str, tuple[str, ...]] = {
     "schemas": (),
     "replication": ("schemas", "replication"),  # what stands above the layers: local_cluster
-    "replication.errors": (),
+    **dict.fromkeys(("replication.errors", "replication.storage.parquet"), ()),
     "replication.properties": ("replication.errors",),
     "replication.settings": ("replication.properties",),
     "replication.config": ("schemas", *(f"replication.{name}" for name in ("errors", "properties", "settings"))),
     "replication.protocol": ("schemas", "replication.errors"),
     "replication.frames": ("schemas",),
-    "replication.storage": (*_BASE, "replication.protocol"),
+    "replication.storage": (*_BASE, "replication.protocol", "replication.storage"),
     "replication.server": _LOWER,
     "replication.controller": (*_BASE, "replication.protocol"),  # it decides, and touches no table
     **{

@@ -22,12 +22,12 @@ from lakelog.replication.errors import InvalidRecordException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import PartitionAppend, SegmentWriter
-from lakelog.replication.storage.log.new_batches import GivenRecords, arrow_writer, segment_writer
+from lakelog.replication.storage.log.new_batches import NewRecords, arrow_writer, segment_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Records: TypeAlias = Union["DataFrame", pa.Table, "SplitRecords", Sequence[PythonRecord], PythonRecord]
+Records: TypeAlias = Union["DataFrame", pa.Table, "PartitionedRecords", Sequence[PythonRecord], PythonRecord]
 
 # Joined records are copied if their parts are smaller than this on average: many chunks cost more than a copy.
 _SMALL_BYTES = 64 * 1024
@@ -37,10 +37,10 @@ DRIVER_ROWS = 20_000
 
 
 @dataclass(frozen=True)
-class SplitRecords:
-    """Records by partition: those of a sink, whose tasks have encoded large batches."""
+class PartitionedRecords:
+    """The records of a sink, which its tasks have given their partitions. They have encoded large batches."""
 
-    parts: Mapping[int, Sequence[GivenRecords]]
+    by_partition: Mapping[int, Sequence[NewRecords]]
 
 
 class RecordSet(Protocol):
@@ -62,7 +62,7 @@ class RecordSet(Protocol):
 def record_set(topic: str, records: Records, partitions: int, segment_bytes: int) -> RecordSet:
     """The records of a send for a topic with this number of partitions. `segment_bytes` is in bytes.
 
-    `records`: a DataFrame, a pyarrow.Table, SplitRecords, or a dict, str or bytes, or a list of these. Raises
+    `records`: a DataFrame, a pyarrow.Table, PartitionedRecords, or a dict, str or bytes, or a list of these. Raises
     InvalidRecordException for a wrong column or value, InvalidPartitionsException for a partition that does not exist.
     """
     sticky = random_partition(partitions)
@@ -70,8 +70,8 @@ def record_set(topic: str, records: Records, partitions: int, segment_bytes: int
         records = python_records(records, topic)
     if isinstance(records, pa.Table):
         return ArrowRecordSet(topic, records, partitions, sticky, segment_bytes)
-    if isinstance(records, SplitRecords):
-        return SplitRecordSet(topic, records, partitions, segment_bytes)
+    if isinstance(records, PartitionedRecords):
+        return PartitionedRecordSet(topic, records, partitions, segment_bytes)
     if not hasattr(records, "mapInArrow"):
         kind = f"{type(records).__module__}.{type(records).__qualname__}"
         raise InvalidRecordException(
@@ -134,16 +134,16 @@ class ArrowRecordSet:
         return arrow_writer(root, leader, requests, records, self._segment_bytes)
 
 
-class SplitRecordSet:
-    """Records that are split already."""
+class PartitionedRecordSet:
+    """The records of a sink."""
 
-    def __init__(self, topic: str, records: SplitRecords, partitions: int, segment_bytes: int) -> None:
-        self._parts, self._segment_bytes = records.parts, segment_bytes
+    def __init__(self, topic: str, records: PartitionedRecords, partitions: int, segment_bytes: int) -> None:
+        self._by_partition, self._segment_bytes = records.by_partition, segment_bytes
         self.counts: Mapping[int, int] = {
-            partition: sum(each.num_rows for each in given) for partition, given in records.parts.items()
+            partition: sum(each.num_rows for each in given) for partition, given in records.by_partition.items()
         }
         check_partitions(topic, self.counts, partitions)
-        self.nbytes = sum(each.nbytes for given in records.parts.values() for each in given)
+        self.nbytes = sum(each.nbytes for given in records.by_partition.values() for each in given)
 
     def __enter__(self) -> RecordSet:
         return self
@@ -153,7 +153,7 @@ class SplitRecordSet:
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
         """Writes the records of these partitions in this process."""
-        records = {request.topic_id_partition: self._parts[request.partition] for request in requests}
+        records = {request.topic_id_partition: self._by_partition[request.partition] for request in requests}
         return segment_writer(root, leader, requests, records, self._segment_bytes)
 
 

@@ -14,7 +14,7 @@ from lakelog.replication.protocol.topic_name import check_not_internal
 from lakelog.replication.storage.log.new_batches import ArrowRecords
 
 _CHUNK_BYTES = 32 * 1024 * 1024
-LARGE_BYTES = 256 * 1024  # each such batch has a header, which logs keep in memory, and row groups of its own
+LARGE_BYTES = 256 * 1024  # tasks encode a partition with this many; each batch costs a header and row groups of its own
 
 
 def routed_chunks(

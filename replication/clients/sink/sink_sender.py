@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lakelog.replication.clients.producer import raise_first_error
-from lakelog.replication.clients.record_set import SplitRecords, record_set
+from lakelog.replication.clients.record_set import PartitionedRecords, record_set
 from lakelog.replication.clients.sender import Sender
 from lakelog.replication.clients.sink.sink_stage import Part, Sequences, SinkStage
 from lakelog.replication.clients.sink.staged_records import staged_records
@@ -38,7 +38,7 @@ class SinkSender:
         for topic, records in staged_records(self._stage, parts):
             self._send(topic, records, producer_id, sequences[topic])
 
-    def _send(self, topic: str, records: SplitRecords, producer_id: int, sequences: Mapping[int, int]) -> None:
+    def _send(self, topic: str, records: PartitionedRecords, producer_id: int, sequences: Mapping[int, int]) -> None:
         partitions, segment_bytes = self._view.partitions(topic), self._view.cluster.config.log_segment_bytes
         given = record_set(topic, records, len(partitions), segment_bytes)
         identity = ProducerIdentity(ProducerIdAndEpoch(producer_id, 0))

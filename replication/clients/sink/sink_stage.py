@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +20,11 @@ from lakelog.replication.clients.sink.routed_records import large_and_small
 from lakelog.replication.clients.sink.sink_options import ROUTED
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.new_batches import GivenRecords, RecordsSummary
-from lakelog.replication.storage.log.prepared_batches import PreparedBatch, prepare, prepared_records
+from lakelog.replication.storage.log.encoded_batches import EncodedBatch, encode_batches, encoded_records
+from lakelog.replication.storage.log.new_batches import NewRecords, RecordsSummary
 from lakelog.replication.storage.log.segment_name import digest_of
 
-_PART, _BATCH, _DONE, _END, _PREPARED_END = "part-", "batch-", "done-", ".arrow", ".parquet"
+_PART, _BATCH, _DONE, _END, _ENCODED_END = "part-", "batch-", "done-", ".arrow", ".parquet"
 _BATCH_KEY = b"lakelog.staged_batch.v1"
 _INLINE_BYTES = 256 * 1024
 
@@ -34,14 +34,14 @@ Sequences = Mapping[str, Mapping[int, int]]  # of each partition of a topic
 @dataclass(frozen=True)
 class Part:
     """Records of a task: in an object of the stage, or as `content`. `size`: bytes of the records in memory. The name
-    begins with the id of the batch, so that a late clean-up removes no part of a later batch. `batches`: what the
-    object has, if it is a file of prepared batches. `digest`: that of its bytes."""
+    begins with the id of the batch, so that a late clean-up removes no part of a later batch. `batches`: the encoded
+    batches; none for a part in Arrow's format. `digest`: of the bytes; empty if an older version has staged them."""
 
     name: str
     size: int
     counts: Sequences
     content: bytes = b""
-    batches: tuple[PreparedBatch, ...] = ()
+    batches: tuple[EncodedBatch, ...] = ()
     digest: str = ""
 
 
@@ -88,29 +88,30 @@ class SinkStage:
         return Staged(tuple(sorted(batches)), tuple(sorted(finished)), tuple(parts))
 
     def put_parts(self, batch_id: int, records: pa.Table) -> list[Part]:
-        """Keeps records of a task: those of a partition with many as a batch that is encoded here, for a segment. Few
+        """Keeps records of a task: those of a partition with many as batches that are encoded here, for a segment. Few
         records stay with the part. Raises KafkaStorageException."""
         large, small = large_and_small(records)
         parts = list[Part]()
         if large:
-            content, batches = prepare(large)
-            counts = _sums((batch.topic, batch.partition, batch.summary.records) for batch in batches)
-            size = sum(table.nbytes for _, _, table in large)
-            parts.append(self._put(batch_id, _PREPARED_END, content, Part("", size, counts, batches=batches)))
+            content, batches = encode_batches(large)
+            counts = _counted((batch.topic, batch.partition, batch.summary.records) for batch in batches)
+            parts.append(self._put(batch_id, content, sum(table.nbytes for _, _, table in large), counts, batches))
         if small.num_rows:
-            parts.append(self._put(batch_id, _END, _to_arrow(small), Part("", small.nbytes, _counts(small))))
+            parts.append(self._put(batch_id, _to_arrow(small), small.nbytes, _counts(small)))
         return parts
 
-    def _put(self, batch_id: int, end: str, content: pa.Buffer, part: Part) -> Part:
-        part = replace(part, name=f"{_PART}{batch_id}-{uuid.uuid4().hex}{end}", digest=digest_of(content))
-        if content.size <= _INLINE_BYTES:
-            return replace(part, content=content.to_pybytes())
-        self._root.write(part.name, content)
-        return part
+    def _put(
+        self, batch_id: int, content: pa.Buffer, size: int, counts: Sequences, batches: tuple[EncodedBatch, ...] = ()
+    ) -> Part:  # fmt: skip
+        name = f"{_PART}{batch_id}-{uuid.uuid4().hex}{_ENCODED_END if batches else _END}"
+        is_small = content.size <= _INLINE_BYTES
+        if not is_small:
+            self._root.write(name, content)
+        return Part(name, size, counts, content.to_pybytes() if is_small else b"", batches, digest_of(content))
 
-    def read_batches(self, part: Part) -> list[tuple[PreparedBatch, GivenRecords]]:
-        """The batches of a part that has prepared ones. Raises as `read_part`."""
-        return prepared_records(self._read(part), part.batches, self._root.path(part.name))
+    def read_batches(self, part: Part) -> list[tuple[EncodedBatch, NewRecords]]:
+        """The batches of a part that has encoded ones. Raises as `read_part`."""
+        return encoded_records(self._read(part), part.batches, self._root.path(part.name))
 
     def read_part(self, part: Part) -> pa.Table:
         """The records of another part. Raises CorruptRecordException if its object is gone or has other bytes, and
@@ -127,7 +128,7 @@ class SinkStage:
             content = pa.py_buffer(part.content) if part.content else self._root.read_buffer(part.name)
         except FileNotFoundError as error:
             raise CorruptRecordException(f"{path}: is gone, and a staged batch needs it") from error
-        if part.digest not in ("", digest_of(content)):  # "": staged by a version that knew no digests
+        if part.digest not in ("", digest_of(content)):
             raise CorruptRecordException(f"{path}: does not have the bytes that were staged")
         return content
 
@@ -173,10 +174,10 @@ class SinkStage:
 
 def _counts(records: pa.Table) -> Sequences:
     rows = records.group_by(["topic", "partition"]).aggregate([([], "count_all")]).to_pylist()
-    return _sums((row["topic"], row["partition"], row["count_all"]) for row in rows)
+    return _counted((row["topic"], row["partition"], row["count_all"]) for row in rows)
 
 
-def _sums(counted: Iterable[tuple[str, int, int]]) -> Sequences:
+def _counted(counted: Iterable[tuple[str, int, int]]) -> Sequences:
     counts: dict[str, dict[int, int]] = {}
     for topic, partition, count in counted:
         of_topic = counts.setdefault(topic, {})
@@ -209,7 +210,7 @@ def _batch_of(content: bytes) -> StagedBatch:
     place, parts = start + size, list[Part]()
     for each in found["parts"]:
         end = place + each["content"]
-        batches = (PreparedBatch._make((*told[:3], RecordsSummary(*told[3]))) for told in each.get("batches", ()))
+        batches = (EncodedBatch._make((*values[:3], RecordsSummary(*values[3]))) for values in each.get("batches", ()))
         known = each["name"], each["size"], _numbered(each["counts"]), content[place:end]
         parts.append(Part(*known, tuple(batches), each.get("digest", "")))
         place = end

@@ -21,11 +21,11 @@ from lakelog.replication.storage.delta.delta_log import CommitConflict, DeltaLog
 from lakelog.replication.storage.log import segment_pieces
 from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.piece_writer import write_pieces
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment_merge import write_merged
 from lakelog.replication.storage.tables.state_table import StateTable
 
-_next, _rows = Registration._next, segment_pieces._rows
+_next, _decoded_batches = Registration._next, segment_pieces._decoded_batches
 
 
 def _is_decided_once(
@@ -66,14 +66,14 @@ def _registers_as_before(registration: Registration, last: Any, *given: Any, **n
 
 
 def _spoils_a_row(*given: Any) -> Any:
-    for piece in _rows(*given):
+    for piece in _decoded_batches(*given):
         rows = piece.table
         value = pa.array([*rows["value"].to_pylist()[:-1], b"spoilt"], rows.schema.field("value").type)
         yield replace(piece, table=rows.set_column(rows.schema.get_field_index("value"), "value", value))
 
 
 def _leaves_out_a_batch(root: Any, leader: Any, pieces: Any) -> Any:
-    return write_merged(root, leader, pieces[:-1] or pieces)
+    return write_pieces(root, leader, pieces[:-1] or pieces)
 
 
 STORAGE: dict[str, StackSabotage] = {
@@ -101,12 +101,12 @@ STORAGE: dict[str, StackSabotage] = {
     ),
     "compaction_spoils_a_row": StackSabotage(
         "compaction writes another value than it read",
-        at(("storage.log.segment_pieces._rows", _spoils_a_row)),
+        at(("storage.log.segment_pieces._decoded_batches", _spoils_a_row)),
     ),
     "compaction_drops_a_batch": StackSabotage(
         "compaction leaves out a batch",
         at(
-            ("storage.log.compaction.write_merged", _leaves_out_a_batch),
+            ("storage.log.compaction.write_pieces", _leaves_out_a_batch),
             ("storage.log.replica_log.check_change", lambda *_: None),
         ),
     ),

@@ -14,10 +14,10 @@ from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_rewrite import NewFiles, readable, report_unreadable
 from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.piece_writer import write_pieces
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
-from lakelog.replication.storage.log.segment_merge import write_merged
-from lakelog.replication.storage.log.segment_pieces import Piece, Places, pieces_of
+from lakelog.replication.storage.log.segment_pieces import Piece, Target, Targets, pieces_of
 
 # Called with the size in bytes of each file that was read or written; it may wait, and it may raise.
 Pace = Callable[[int], None]
@@ -58,26 +58,32 @@ def _carry_out(log: ReplicaLog, plan: Compaction, sources: Sequence[Segment], wh
 
 def _merge(log: ReplicaLog, plan: Compaction, sources: Sequence[Segment], pace: Pace) -> Iterator[Segment]:
     """Yields the new segments as it writes them; it reads every old one first."""
-    places: dict[str, dict[BatchHeader, tuple[int, int]]] = {segment.name: {} for segment in sources}
-    for number, pack in enumerate(plan.packs):
-        for place, (file, header) in enumerate(pack):
-            places[file.name][header] = number, place
+    targets = _targets(plan)
     packs: list[dict[int, Piece]] = [{} for _ in plan.packs]
     for segment in sources:
-        for piece in _pieces(log, segment, places[segment.name]):
-            number, place = places[segment.name][piece.headers[0]]
-            packs[number][place] = piece
+        for piece in _pieces(log, segment, targets[segment.name]):
+            number, position = targets[segment.name][piece.headers[0]]
+            packs[number][position] = piece
         pace(segment.file.size)
     for pieces in packs:
-        written = write_merged(log.root, None, [pieces[place] for place in sorted(pieces)])
-        pieces.clear()
+        written = write_pieces(log.root, None, [pieces[position] for position in sorted(pieces)])
+        pieces.clear()  # frees their memory
         yield written
         pace(written.file.size)
 
 
-def _pieces(log: ReplicaLog, segment: Segment, places: Places) -> list[Piece]:
+def _targets(plan: Compaction) -> dict[str, dict[BatchHeader, Target]]:
+    """Where the batches of each file go."""
+    found: dict[str, dict[BatchHeader, Target]] = {file.name: {} for file in plan.files}
+    for number, pack in enumerate(plan.packs):
+        for position, (file, header) in enumerate(pack):
+            found[file.name][header] = Target(number, position)
+    return found
+
+
+def _pieces(log: ReplicaLog, segment: Segment, targets: Targets) -> list[Piece]:
     try:
-        return list(pieces_of(log.root, segment, places))
+        return list(pieces_of(log.root, segment, targets))
     except CorruptRecordException as error:
         report_unreadable(log, segment, error)
         raise

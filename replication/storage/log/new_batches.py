@@ -18,9 +18,9 @@ from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.append import Positions, SegmentWriter
+from lakelog.replication.storage.log.piece_writer import write_pieces
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.segment import Segment, record_bytes
-from lakelog.replication.storage.log.segment_merge import write_merged
 from lakelog.replication.storage.log.segment_pieces import DecodedBatches, Piece
 from lakelog.schemas import LOG
 
@@ -29,8 +29,8 @@ DATA_COLUMNS = ("key", "value", "timestamp", "headers")
 
 
 class RecordsSummary(NamedTuple):
-    """What a batch header says of its records. `bytes`: of keys and values. `max_timestamp`: in microseconds since
-    1970. `digest`: that of `record_digest`."""
+    """The fields of a batch header that follow from its records. `bytes`: of keys and values. `max_timestamp`: in
+    microseconds since 1970. `digest`: that of `record_digest`."""
 
     records: int
     bytes: int
@@ -44,12 +44,8 @@ def summary_of(records: pa.Table) -> RecordsSummary:
     return RecordsSummary(records.num_rows, size, newest, record_digest(records))
 
 
-class GivenRecords(Protocol):
+class NewRecords(Protocol):
     """Records of one partition, which get their offsets from an append."""
-
-    @property
-    def table(self) -> pa.Table:
-        """The records, with the columns of `DATA_COLUMNS`."""
 
     @property
     def num_rows(self) -> int:
@@ -59,11 +55,12 @@ class GivenRecords(Protocol):
     def nbytes(self) -> int:
         """Bytes that count for the size of a segment."""
 
-    def batches(self, start: int, segment_bytes: int) -> Iterator[GivenRecords]:
+    def batches(self, start: int, segment_bytes: int) -> Iterator[NewRecords]:
         """The records from this one on: one batch, or several if they exceed `segment_bytes`."""
 
+    @property
     def summary(self) -> RecordsSummary:
-        """What the header of their batch says of them."""
+        """Their summary, for the header of their batch."""
 
     def piece(self, header: BatchHeader) -> Piece:
         """The records as the batch of this header, for a segment."""
@@ -77,14 +74,15 @@ class ArrowRecords:
         self.num_rows: int = table.num_rows
         self.nbytes: int = table.nbytes
 
-    def batches(self, start: int, segment_bytes: int) -> Iterator[GivenRecords]:
+    def batches(self, start: int, segment_bytes: int) -> Iterator[ArrowRecords]:
         """The records from this one on, in batches of about `segment_bytes`."""
         rows = max(1, self.num_rows * segment_bytes // max(1, self.nbytes))
         for first in range(start, self.num_rows, rows):
             yield ArrowRecords(self.table.slice(first, rows))
 
+    @property
     def summary(self) -> RecordsSummary:
-        """What the header of their batch says of them."""
+        """Their summary, for the header of their batch."""
         return summary_of(self.table)
 
     def piece(self, header: BatchHeader) -> Piece:
@@ -128,7 +126,7 @@ def segment_writer(
     root: StorageRoot,
     leader: int,
     appends: Sequence[PartitionAppend],
-    records: Mapping[TopicIdPartition, Sequence[GivenRecords]],
+    records: Mapping[TopicIdPartition, Sequence[NewRecords]],
     segment_bytes: int,
 ) -> SegmentWriter:
     """Writes the records of each partition, in their order. `segment_bytes` is the size of a segment in bytes."""
@@ -149,11 +147,11 @@ def segment_writer(
     return write
 
 
-Batch = tuple[BatchHeader, GivenRecords]
+Batch = tuple[BatchHeader, NewRecords]
 
 
 def batches_of(
-    request: PartitionAppend, given: Sequence[GivenRecords], position: AppendPosition, segment_bytes: int
+    request: PartitionAppend, given: Sequence[NewRecords], position: AppendPosition, segment_bytes: int
 ) -> Iterator[Batch]:
     """The new records with their headers, chained to the end of the log."""
     place, previous = 0, position.chain
@@ -162,7 +160,7 @@ def batches_of(
         start, place = max(0, position.known - place), place + records.num_rows
         at = place - records.num_rows + start
         for batch in records.batches(start, segment_bytes):
-            header = linked(_header(request, batch.summary(), base + at, at), previous)
+            header = linked(_header(request, batch.summary, base + at, at), previous)
             previous, at = header.chain, at + batch.num_rows
             yield header, batch
 
@@ -199,4 +197,4 @@ def packs_of(batches: Iterable[Batch], segment_bytes: int) -> Iterator[list[Batc
 
 
 def _write_pack(root: StorageRoot, leader: int, pack: Sequence[Batch]) -> Segment:
-    return write_merged(root, leader, [records.piece(header) for header, records in pack])
+    return write_pieces(root, leader, [records.piece(header) for header, records in pack])

@@ -87,21 +87,30 @@ def footer_metadata(headers: Sequence[BatchHeader], stats: str) -> dict[bytes, b
     return {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode()}
 
 
-def encoded(table: pa.Table, groups: Sequence[int], metadata: Mapping[bytes, bytes]) -> pa.Buffer:
-    """The content of a Parquet file with these rows, in columns of `schemas.LOG`; `groups`: rows of each row group."""
+def encoded(table: pa.Table, row_counts: Sequence[int], metadata: Mapping[bytes, bytes]) -> pa.Buffer:
+    """The content of a Parquet file with these rows, in columns of `schemas.LOG`. `row_counts`: the rows of each row
+    group. `metadata`: keys and values of its footer."""
     names = table.column_names
     content, start = pa.BufferOutputStream(), 0
     with pq.ParquetWriter(
-        content, table.schema.remove_metadata(), compression="zstd", compression_level=1,
+        content, table.schema, compression="zstd", compression_level=1,
         use_dictionary=[name for name in _DICTIONARY if name in names],
         column_encoding={name: encoding for name, encoding in _ENCODING.items() if name in names},
         write_page_index=True, write_page_checksum=True,
     ) as writer:  # fmt: skip
-        for rows in groups:
-            writer.write_table(table.slice(start, rows).replace_schema_metadata(None), rows)
+        for rows in row_counts:
+            writer.write_table(table.slice(start, rows), rows)
             start += rows
         writer.add_key_value_metadata(dict(metadata))  # in the schema it would be in the footer twice
     return content.getvalue()
+
+
+def decoded(content: pa.Buffer, indices: range | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of some row groups, or of all, with each page's checksum verified. It takes one core, for work that
+    others must not feel. Raises OSError and pyarrow's errors, which are ValueErrors."""
+    file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+    chosen = range(file.num_row_groups) if indices is None else indices
+    return file.read_row_groups(list(chosen), columns, use_threads=False)
 
 
 def write_file(root: StorageRoot, name_of: Callable[[str], str], content: pa.Buffer, stats: str) -> AddedFile:

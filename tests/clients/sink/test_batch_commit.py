@@ -9,12 +9,18 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from lakelog.replication.clients.record_set import record_set
 from lakelog.replication.clients.sink import routed_records
 from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_of
 from lakelog.replication.clients.sink.sink_options import ROUTED
 from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, Staged
 from lakelog.replication.clients.sink.staged_records import staged_records
-from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, ProducerFencedException
+from lakelog.replication.errors import (
+    CorruptRecordException,
+    InvalidPartitionsException,
+    KafkaStorageException,
+    ProducerFencedException,
+)
 from lakelog.replication.protocol.producer_state import check_sequence, record
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.storage.logs import NOON, header
@@ -22,10 +28,13 @@ from tests.storage.logs import NOON, header
 MANY = 40_000  # records of a part that is an object of its own
 
 
-@pytest.fixture(params=[0, 1 << 62], ids=["encoded by tasks", "encoded by the driver"], autouse=True)
+@pytest.fixture(
+    params=[0, 50, 1 << 62], ids=["encoded by tasks", "some by tasks", "encoded by the driver"], autouse=True
+)
 def large_bytes(request, monkeypatch):
-    """Records of this size are encoded by tasks."""
+    """A partition of this size is encoded by its task; 50 bytes are two records of a letter."""
     monkeypatch.setattr(routed_records, "LARGE_BYTES", request.param)
+    return request.param
 
 
 class Crash(Exception):
@@ -75,7 +84,7 @@ class Driver:
 
     def send(self, producer_id, parts, sequences):
         for topic, records in staged_records(self.stage, parts):
-            for partition, given in sorted(records.parts.items()):
+            for partition, given in sorted(records.by_partition.items()):
                 values = [value for each in given for value in each.table["value"].to_pylist()]
                 self._write(self.logs.append)((topic, partition), producer_id, values, sequences[topic][partition])
 
@@ -193,6 +202,20 @@ def test_a_late_clean_up_removes_no_part_of_a_later_batch(tmp_path):
     assert driver.stage.look() == Staged(batches=(1,), finished=(1,))
 
 
+def test_parts_of_any_kind_keep_their_order(tmp_path):
+    logs, tasks = Logs(), ["abc", "d", "e", "fgh", "i", "jkl"]
+    Driver(tmp_path, logs).commit(0, *({0: letters(each)} for each in tasks))
+    assert logs.values == {("t", 0): letters("abcdefghijkl")}
+
+
+def test_neighbouring_small_parts_are_one_batch(tmp_path, large_bytes):
+    driver = Driver(tmp_path, Logs())
+    parts = [part for each in ("a", "b", "cde", "f") for part in driver.stage.put_parts(0, routed({0: letters(each)}))]
+    ((_, records),) = staged_records(driver.stage, parts)
+    expected = {0: [1, 1, 3, 1], 50: [2, 3, 1], 1 << 62: [6]}[large_bytes]
+    assert [each.num_rows for each in records.by_partition[0]] == expected
+
+
 def test_a_part_with_other_bytes_is_named(tmp_path):
     stage, root = SinkStage(StorageRoot.of(str(tmp_path))), StorageRoot.of(str(tmp_path))
     (part,) = stage.put_parts(1, routed({0: [Random(number).randbytes(20) for number in range(MANY)]}))
@@ -269,3 +292,11 @@ def test_a_batch_is_sent_in_groups(sizes, expected):
     assert [[int(part.name) for part in group] for group in groups_of(parts)] == expected
     many = [Part(str(number), 1024**3, {}) for number in range(40)]
     assert len(groups_of(many)) == 2, "a log remembers five runs of sequences"
+
+
+def test_a_partition_that_its_topic_lacks_is_refused(tmp_path):
+    """The topic was made again with fewer partitions since the tasks ran."""
+    stage = SinkStage(StorageRoot.of(str(tmp_path)))
+    ((_, records),) = staged_records(stage, stage.put_parts(0, routed({0: letters("a"), 5: letters("b")})))
+    with pytest.raises(InvalidPartitionsException, match="topic t: partition 5 is out of range, it has 0 to 2"):
+        record_set("t", records, 3, 1 << 20)

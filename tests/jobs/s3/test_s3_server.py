@@ -46,16 +46,21 @@ def test_files_are_written_read_listed_and_deleted(root: StorageRoot, tmp_path: 
     with root.open("sub/c") as stream:
         stream.seek(6_999_990)
         assert stream.read() == b"x" * 10
-    assert root.child("d").copy_from(root.child("sub"), "a & b", "copied")
-    assert root.child("d").read("copied") == b"one"
-    root.write("d2", root.read("sub/a & b"))
+    root.write("d", root.read("sub/a & b"))
     root.delete("sub/a & b")
     root.delete("sub/a & b")
-    assert (root.child("sub").list(), root.read("d2")) == (["c"], b"one")
+    assert (root.child("sub").list(), root.read("d")) == (["c"], b"one")
     StorageRoot.of(root.uri, {**root.options, "AWS_DISABLE_BULK_DELETE": "false"}).child("sub").delete_folder()
-    assert root.list() == ["d", "d2"]
+    assert root.list() == ["d"]
     with pytest.raises(FileNotFoundError):
         root.open("sub/c")
+
+
+def test_the_store_copies_a_file(root: StorageRoot) -> None:
+    root.write("sub/a & b", b"one")
+    assert root.child("other").copy_from(root.child("sub"), "a & b", "copied")
+    assert root.child("other").read("copied") == b"one"
+    assert not root.child("other").copy_from(root.child("sub"), "none", "copied")
 
 
 def test_of_two_who_commit_the_same_version_one_loses(root: StorageRoot) -> None:

@@ -90,7 +90,7 @@ def test_na_04_what_compresses_well_is_merged_once_and_then_left_alone(root):
 @pytest.mark.parametrize("fails_at", [0, 1])
 def test_na_04_a_compaction_that_fails_leaves_no_file_behind(log, monkeypatch, fails_at):
     """Otherwise each round would fill a full disk further."""
-    original, written = compaction.write_merged, []
+    original, written = compaction.write_pieces, []
 
     def write(*arguments):
         if len(written) == fails_at:
@@ -98,7 +98,7 @@ def test_na_04_a_compaction_that_fails_leaves_no_file_behind(log, monkeypatch, f
         written.append(original(*arguments))
         return written[-1]
 
-    monkeypatch.setattr(compaction, "write_merged", write)
+    monkeypatch.setattr(compaction, "write_pieces", write)
     files = set(log.root.list())
     with pytest.raises(KafkaStorageException, match="no space left"):
         merge(log)

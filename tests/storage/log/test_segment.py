@@ -1,5 +1,6 @@
 """Segments: footers, statistics, file options, and files that differ from their commit."""
 
+import base64
 import dataclasses
 import datetime as dt
 import json
@@ -18,7 +19,7 @@ from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment import read_records, read_segment, statistics, write_segment
+from lakelog.replication.storage.log.segment import FOOTER_KEY, read_records, read_segment, statistics, write_segment
 from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.segment_name import leader_of, named_digest
 from lakelog.schemas import LOG
@@ -245,6 +246,13 @@ def test_a_copy_has_a_name_of_its_own_that_tells_who_led(storage, segment):
     )
     assert (leader_of(copied.name), named_digest(copied.name)) == (4, named_digest(segment.name))
     assert copied.name != segment.name
+
+
+def test_a_footer_has_the_headers_once(storage, segment):
+    """Metadata of Arrow's schema would be in the footer a second time, in base64."""
+    metadata = pq.read_metadata(storage.path(segment.name)).metadata
+    assert [key for key, value in metadata.items() if FULL.digest.encode() in value] == [FOOTER_KEY]
+    assert not pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[b"ARROW:schema"]))).metadata
 
 
 def test_the_name_has_the_digest_of_the_bytes(storage, segment):

@@ -59,19 +59,42 @@ def test_within_a_bucket_the_store_copies(source, target, requests):
     assert (read_segment(target, copied.file), copied.file.size) == (copied, segment.file.size)
 
 
-@pytest.mark.parametrize(
-    "elsewhere",
-    [
-        pytest.param(lambda options, _: ("s3://bucket/copies/target", {**options, "AWS_REGION": "eu-west-1"}), id="S3"),
-        pytest.param(lambda _, folder: (str(folder), {}), id="a disk"),
-    ],
-)
-def test_between_stores_the_bytes_stream(source, elsewhere, requests, tmp_path):
-    target, segment = StorageRoot.of(*elsewhere(source.options, tmp_path)), written(source)
+OTHER_REGION = {"AWS_REGION": "eu-west-1"}
+# Where the target is, and the requests: methods, and whether they bring the bytes.
+STREAMS = {
+    "to a disk": (lambda _, folder: (str(folder), {}), [("GET", False)]),
+    "to a client with other settings": (
+        lambda options, _: ("s3://bucket/copies/target", options | OTHER_REGION), [("GET", False), ("PUT", True)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STREAMS)
+def test_between_stores_the_bytes_stream(source, case, requests, tmp_path):
+    (elsewhere, expected), segment = STREAMS[case], written(source)
+    target = StorageRoot.of(*elsewhere(source.options, tmp_path))
     requests.clear()
     copied = copy_segment(source, segment, target)
-    assert requests[0] == ("GET", 0)
-    assert requests[1:] in ([], [("PUT", segment.file.size)])
+    assert requests == [(method, segment.file.size if brings else 0) for method, brings in expected]
+    assert target.read(copied.name) == source.read(segment.name)
+
+
+def test_from_a_disk_the_bytes_stream(target, requests, tmp_path):
+    disk = StorageRoot.of(str(tmp_path))
+    segment = written(disk)
+    requests.clear()
+    copied = copy_segment(disk, segment, target)
+    assert requests == [("PUT", segment.file.size)]
+    assert target.read(copied.name) == disk.read(segment.name)
+
+
+def test_a_file_without_a_digest_in_its_name_streams(source, target, requests):
+    segment = written(source)
+    source.put("part-1.parquet", source.read(segment.name))
+    other = replace(segment, file=replace(segment.file, name="part-1.parquet"))
+    requests.clear()
+    copied = copy_segment(source, other, target)
+    assert requests == [("GET", 0), ("PUT", segment.file.size)]
     assert target.read(copied.name) == source.read(segment.name)
 
 

@@ -19,7 +19,7 @@ from lakelog.replication.storage.log.segment import (
     statistics,
 )
 from lakelog.replication.storage.log.segment_name import digest_of, segment_name
-from lakelog.replication.storage.log.segment_pieces import CopiedGroups, DecodedBatches, _spans, pieces_of
+from lakelog.replication.storage.log.segment_pieces import CopiedBatches, DecodedBatches, Target, _spans, pieces_of
 from tests.storage.logs import P0, P1, facts, header, leo, new_log, records, request, send
 
 LARGE = 600_000  # two such records are a row group
@@ -71,21 +71,21 @@ def shape(pieces):
     return [(type(piece), [(h.partition, h.records) for h in piece.headers]) for piece in pieces]
 
 
-def places(segment, *where):
-    return dict(zip(segment.headers, where, strict=True))
+def targets(segment, *where):
+    return dict(zip(segment.headers, (Target(*each) for each in where), strict=True))
 
 
 def test_a_large_row_group_is_copied_and_a_small_one_decoded(log):
     segment = sent(log, LARGE, LARGE)
-    assert shape(pieces_of(log.root, segment, places(segment, (0, 0), (1, 0)))) == [
-        (CopiedGroups, [(0, 2)]), (DecodedBatches, [(1, 1)]),
+    assert shape(pieces_of(log.root, segment, targets(segment, (0, 0), (1, 0)))) == [
+        (CopiedBatches, [(0, 2)]), (DecodedBatches, [(1, 1)]),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("where", "kind"),
     [
-        ([(0, 5), (0, 6)], CopiedGroups),
+        ([(0, 5), (0, 6)], CopiedBatches),
         ([(0, 0), (0, 2)], DecodedBatches),
         ([(0, 0), (1, 1)], DecodedBatches),
         ([(0, 1), (0, 0)], DecodedBatches),
@@ -96,7 +96,7 @@ def test_only_batches_that_stay_together_are_copied(log, where, kind):
     tables = {P0: noise(1, LARGE), P1: noise(2, LARGE)}
     send(log, request(P0, 1, 0), request(P1, 1, 0), tables=tables)
     (segment,) = log.refresh().segments.values()
-    found = list(pieces_of(log.root, segment, places(segment, *where)))
+    found = list(pieces_of(log.root, segment, targets(segment, *where)))
     assert {type(piece) for piece in found} == {kind}
     assert [h for piece in found for h in piece.headers] == list(segment.headers)
 
@@ -142,7 +142,7 @@ def test_a_file_that_rotted_is_not_copied(log):
     content[1000] ^= 1
     log.root.write(segment.name, bytes(content))
     with pytest.raises(CorruptRecordException, match=f"{segment.name}: its .* bytes are not the"):
-        list(pieces_of(log.root, segment, places(segment, (0, 0), (1, 0))))
+        list(pieces_of(log.root, segment, targets(segment, (0, 0), (1, 0))))
 
 
 def reordered(log, segment, order, name=None):
@@ -157,7 +157,7 @@ def reordered(log, segment, order, name=None):
 def test_the_rows_of_a_file_of_another_tool_are_searched_for(log):
     segment = sent(log, LARGE, LARGE)
     other = reordered(log, segment, [2, 0, 1], "part-1.parquet")
-    pieces = list(pieces_of(log.root, other, places(segment, (0, 0), (1, 0))))
+    pieces = list(pieces_of(log.root, other, targets(segment, (0, 0), (1, 0))))
     assert shape(pieces) == [(DecodedBatches, [(0, 2)]), (DecodedBatches, [(1, 1)])]
     assert [piece.table["value"].to_pylist() for piece in pieces] == [
         log.read(p, 0)["value"].to_pylist() for p in (P0, P1)
@@ -166,17 +166,17 @@ def test_the_rows_of_a_file_of_another_tool_are_searched_for(log):
 
 @pytest.mark.parametrize("order", [[0, 0, 2], [0, 2, 2], [2, 1, 0]])
 def test_a_segment_whose_rows_are_not_under_their_headers_is_refused(log, order):
-    """Whoever may write to the table can also write a name with the right digest."""
+    """An attacker who can write to the table can also choose a name with the right digest."""
     segment = sent(log, 10, 10)
     hostile = reordered(log, segment, order)
     with pytest.raises(CorruptRecordException, match=f"{hostile.name}: .* do not have the digest of their header"):
-        list(pieces_of(log.root, hostile, places(segment, (0, 0), (1, 0))))
+        list(pieces_of(log.root, hostile, targets(segment, (0, 0), (1, 0))))
 
 
 def test_row_groups_of_another_schema_are_decoded(log, monkeypatch):
     segment = sent(log, LARGE, LARGE)
-    monkeypatch.setattr(segment_pieces.empty_file(), "schema", [])
-    pieces = list(pieces_of(log.root, segment, places(segment, (0, 0), (1, 0))))
+    monkeypatch.setattr(segment_pieces.empty_segment(), "schema", [])
+    pieces = list(pieces_of(log.root, segment, targets(segment, (0, 0), (1, 0))))
     assert shape(pieces) == [(DecodedBatches, [(0, 2)]), (DecodedBatches, [(1, 1)])]
 
 
@@ -184,7 +184,7 @@ def test_a_file_that_arrow_reads_and_the_copy_refuses_is_decoded(log, monkeypatc
     """Its bytes are those that were committed, so nothing has broken."""
     segment = sent(log, LARGE, LARGE)
     monkeypatch.setattr(segment_pieces, "ParquetContent", refused)
-    pieces = list(pieces_of(log.root, segment, places(segment, (0, 0), (1, 0))))
+    pieces = list(pieces_of(log.root, segment, targets(segment, (0, 0), (1, 0))))
     assert shape(pieces) == [(DecodedBatches, [(0, 2)]), (DecodedBatches, [(1, 1)])]
 
 

@@ -9,7 +9,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.replication.storage.parquet.compact_protocol import BINARY, read_struct, write_struct
+from lakelog.replication.storage.parquet.compact_protocol import BINARY, I64, read_struct, write_struct
 from lakelog.replication.storage.parquet.row_group_copy import ParquetContent, assemble
 
 ROWS, PER_GROUP = 3000, 1000
@@ -87,7 +87,7 @@ def test_columns_of_two_files_lie_beside_each_other():
         ParquetContent(written(rows.select(["topic", "offset"]))),
     )
     pairs = zip(file.row_groups, other.row_groups, strict=True)
-    content = assemble([ours.beside(theirs, names) for ours, theirs in pairs], whole, {})
+    content = assemble([ours.with_columns_of(theirs, names) for ours, theirs in pairs], whole, {})
     expected = rows.set_column(1, "value", others["value"]).set_column(3, "headers", others["headers"])
     assert read(content).equals(expected)
 
@@ -95,7 +95,7 @@ def test_columns_of_two_files_lie_beside_each_other():
 def test_columns_with_another_number_of_rows_are_refused():
     file, shorter = (ParquetContent(written(table(0).slice(start))) for start in (0, 2500))
     with pytest.raises(ValueError, match="of 500 rows cannot give columns to one of 1000"):
-        file.row_groups[0].beside(shorter.row_groups[0], table(0).column_names)
+        file.row_groups[0].with_columns_of(shorter.row_groups[0], table(0).column_names)
 
 
 def changed(content: bytes, change) -> bytes:
@@ -111,26 +111,29 @@ def first_chunk(footer):
     return footer[4][1][1][0][1][1][1][0]
 
 
+def with_field(field, value):
+    """A file whose first column chunk has another ColumnMetaData."""
+    return lambda content: changed(content, lambda footer: first_chunk(footer)[3][1].update({field: (I64, value)}))
+
+
+NO_PARQUET, OUTSIDE = "is not Parquet", "has a column whose bytes are not in it"
 FAULTS = {
-    "nothing": lambda _: b"",
-    "no Parquet": lambda content: b"x" * len(content),
-    "encrypted": lambda content: content[:-4] + b"PARE",
-    "a footer larger than the file": lambda content: content[:-8] + b"\xff\xff\xff\x7f" + content[-4:],
-    "a torn footer": lambda content: content[:-40] + content[-8:],
-    "no rows in a row group": lambda content: changed(content, lambda footer: footer[4][1][1][0].pop(3)),
-    "a column in another file": lambda content: changed(
-        content, lambda footer: first_chunk(footer).update({1: (BINARY, b"/etc/passwd")})
+    "nothing": (lambda _: b"", NO_PARQUET),
+    "another beginning": (lambda content: b"x" * 4 + content[4:], NO_PARQUET),
+    "another end": (lambda content: content[:-4] + b"x" * 4, NO_PARQUET),
+    "encrypted": (lambda content: b"PARE" + content[4:-4] + b"PARE", NO_PARQUET),
+    "a footer larger than the file": (lambda content: content[:-8] + b"\xff\xff\xff\x7f" + content[-4:], NO_PARQUET),
+    "a torn footer": (lambda content: content[:-40] + content[-8:], "struct|type|follow|field"),
+    "no rows in a row group": (
+        lambda content: changed(content, lambda footer: footer[4][1][1][0].pop(3)), "lacks a field: KeyError.3",
     ),
-    "a column outside of the file": lambda content: changed(
-        content, lambda footer: first_chunk(footer)[3][1].update({9: (6, 1 << 40)})
+    "a column in another file": (
+        lambda content: changed(content, lambda footer: first_chunk(footer).update({1: (BINARY, b"/a")})), OUTSIDE,
     ),
-    "a column before the file": lambda content: changed(
-        content, lambda footer: first_chunk(footer)[3][1].update({9: (6, -5)})
-    ),
-    "a column of a negative size": lambda content: changed(
-        content, lambda footer: first_chunk(footer)[3][1].update({7: (6, -5)})
-    ),
-}
+    "a column outside of the file": (with_field(9, 1 << 40), OUTSIDE),
+    "a column before the file": (with_field(9, -5), OUTSIDE),
+    "a column of a negative size": (with_field(7, -5), OUTSIDE),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("place", [0, -1])
@@ -138,16 +141,46 @@ def test_a_dictionary_that_is_not_there_may_have_a_place(place):
     """Some writers give 0 instead of leaving the field out, and readers take that."""
     content = written(table(0)).to_pybytes()
     file = ParquetContent(
-        pa.py_buffer(changed(content, lambda footer: first_chunk(footer)[3][1].update({11: (6, place)})))
+        pa.py_buffer(changed(content, lambda footer: first_chunk(footer)[3][1].update({11: (I64, place)})))
     )
     assert read(assemble(file.row_groups, file, {})).equals(table(0))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_file_whose_parts_cannot_be_copied_is_refused(fault):
-    content = FAULTS[fault](written(table(0)).to_pybytes())
-    with pytest.raises(ValueError, match=r"is not Parquet|field|struct|not in it|type|follow"):
-        ParquetContent(pa.py_buffer(content))
+    spoil, text = FAULTS[fault]
+    with pytest.raises(ValueError, match=text):
+        ParquetContent(pa.py_buffer(spoil(written(table(0)).to_pybytes())))
+
+
+def test_a_footer_says_of_copied_row_groups_what_arrow_says_of_written_ones():
+    """parquet-java plans its reads by the place and the size of row groups."""
+    file = ParquetContent(written(table(0)))
+    contents = assemble(file.row_groups, file, {}), written(table(0))
+    copied, arrow = (pq.read_metadata(pa.BufferReader(content)) for content in contents)
+    assert [facts(copied, number) for number in range(3)] == [facts(arrow, number) for number in range(3)]
+    assert copied.metadata == arrow.metadata
+    places = [[(group[5], group[6]) for group in ParquetContent(content)._footer[4][1][1]] for content in contents]
+    assert places[0] == places[1]
+
+
+def facts(footer, number):
+    group = footer.row_group(number)
+    columns = (group.column(n) for n in range(group.num_columns))
+    return group.to_dict() | {"indexes": [(each.has_column_index, each.has_offset_index) for each in columns]}
+
+
+def test_spark_splits_a_file_of_copied_row_groups(spark, tmp_path):
+    files = [ParquetContent(written(table(seed))) for seed in range(3)]
+    content = assemble([group for file in files for group in file.row_groups], files[0], {})
+    (tmp_path / "a.parquet").write_bytes(content)
+    spark.conf.set("spark.sql.files.maxPartitionBytes", str(content.size // 5))
+    try:
+        rows = spark.read.parquet(str(tmp_path))
+        assert rows.rdd.getNumPartitions() > 3
+        assert rows.orderBy("offset").toArrow()["offset"].to_pylist() == list(range(3 * ROWS))
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
 
 
 def test_a_file_whose_footer_is_unlike_arrows_is_read(spark, tmp_path):

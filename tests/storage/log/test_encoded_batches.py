@@ -9,11 +9,11 @@ import pytest
 from lakelog.replication.clients.records import to_records
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.append import AppendPosition
-from lakelog.replication.storage.log import prepared_batches
+from lakelog.replication.storage.log import encoded_batches
 from lakelog.replication.storage.log.append import append
 from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.encoded_batches import EncodedRecords, encode_batches, encoded_records
 from lakelog.replication.storage.log.new_batches import ArrowRecords, batches_of, segment_writer
-from lakelog.replication.storage.log.prepared_batches import PreparedRecords, prepare, prepared_records
 from lakelog.replication.storage.log.record_digest import check_digest
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment
@@ -28,10 +28,10 @@ def noise(seed, count, size=50):
     return records(*(random.randbytes(size) for _ in range(count)))
 
 
-def prepared(*parts):
+def encoded(*parts):
     """Records of partitions as tasks encode them."""
-    content, batches = prepare([(TOPIC, partition.partition, table) for partition, table in parts])
-    return [records for _, records in prepared_records(content, batches, "part")]
+    content, batches = encode_batches([(TOPIC, partition.partition, table) for partition, table in parts])
+    return [records for _, records in encoded_records(content, batches, "part")]
 
 
 def sent(log, given, segment_bytes=SEGMENT):
@@ -46,12 +46,12 @@ def log(root):
     return log
 
 
-def test_what_tasks_have_encoded_is_the_same_log_as_what_the_driver_encodes(log, tmp_path):
+def test_batches_of_tasks_and_of_the_driver_give_one_log(log, tmp_path):
     tables = {P0: [noise(1, 2000), noise(2, 10)], P1: [noise(3, 30_000, 200)]}
     twin = new_log(str(tmp_path / "twin"), P0, P1)
     send(twin, request(P0, 3, 0))
     sent(twin, {p: [ArrowRecords(table) for table in each] for p, each in tables.items()})
-    sent(log, {p: prepared(*((p, table) for table in each)) for p, each in tables.items()})
+    sent(log, {p: encoded(*((p, table) for table in each)) for p, each in tables.items()})
     for p in (P0, P1):
         assert log.read(p, 0).equals(twin.read(p, 0))
         headers = [[batch.header for batch in each.refresh().partition(p).batches] for each in (log, twin)]
@@ -60,12 +60,12 @@ def test_what_tasks_have_encoded_is_the_same_log_as_what_the_driver_encodes(log,
     assert facts(ReplicaLog.open(log.root)) == facts(log)
 
 
-def test_its_columns_are_copied_and_the_others_follow_from_the_headers(log, monkeypatch):
+def test_columns_of_encoded_batches_are_copied_and_the_others_follow_from_their_headers(log, monkeypatch):
     """So the driver decodes only timestamps, for the statistics."""
-    given = prepared((P0, noise(1, 30_000, 200)), (P1, noise(2, 100)))
-    decoded, original = [], prepared_batches.decoded
+    given = encoded((P0, noise(1, 30_000, 200)), (P1, noise(2, 100)))
+    decoded, original = [], encoded_batches.decoded
     monkeypatch.setattr(
-        prepared_batches, "decoded", lambda *arguments: decoded.append(arguments[2:]) or original(*arguments)
+        encoded_batches, "decoded", lambda *arguments: decoded.append(arguments[2:]) or original(*arguments)
     )
     sent(log, {P0: given[:1], P1: given[1:]})
     assert decoded == [(["timestamp"],)] * 2
@@ -81,9 +81,9 @@ def test_its_columns_are_copied_and_the_others_follow_from_the_headers(log, monk
     assert [footer.row_group(n).num_rows for n in (0, 1, 2)] == [15_000, 15_000, 100]
 
 
-def test_spark_reads_what_tasks_have_encoded(spark, log):
+def test_spark_reads_encoded_batches(spark, log):
     rows = noise(1, 30_000, 200)
-    sent(log, {P0: prepared((P0, rows))})
+    sent(log, {P0: encoded((P0, rows))})
     found = spark.read.format("delta").load(log.root.uri).where("offset between 20000 and 20009 and partition = 0")
     assert (
         found.orderBy("offset").select("value").toArrow()["value"].to_pylist()
@@ -94,7 +94,7 @@ def test_spark_reads_what_tasks_have_encoded(spark, log):
 @pytest.mark.parametrize("known", [0, 1, 9, 10, 11, 29, 30])
 def test_records_that_the_log_has_already_are_left_out(known):
     """A new leader may have replicated only the first of them."""
-    given = [*prepared((P0, noise(1, 10))), ArrowRecords(noise(2, 10)), *prepared((P0, noise(3, 10)))]
+    given = [*encoded((P0, noise(1, 10))), ArrowRecords(noise(2, 10)), *encoded((P0, noise(3, 10)))]
     values = [value for each in given for value in each.table["value"].to_pylist()]
     found = list(batches_of(request(P0, 30, 100), given, AppendPosition(100 + known, known, "00"), SEGMENT))
     assert [value for _, batch in found for value in batch.table["value"].to_pylist()] == values[known:]
@@ -104,20 +104,20 @@ def test_records_that_the_log_has_already_are_left_out(known):
     assert ends[-1] == 130
     assert [header.base_sequence for header, _ in found] == [base for base, _ in offsets]
     chunks = [(0, True), (10, False), (20, True)]
-    is_copied = [is_prepared and known <= first for first, is_prepared in chunks if known < first + 10]
-    assert [isinstance(batch, PreparedRecords) for _, batch in found] == is_copied
+    is_copied = [is_encoded and known <= first for first, is_encoded in chunks if known < first + 10]
+    assert [isinstance(batch, EncodedRecords) for _, batch in found] == is_copied
 
 
-def test_large_ones_go_into_several_segments(log):
-    given = prepared(*((P0, noise(seed, 100, 1000)) for seed in range(6)))
+def test_large_encoded_batches_fill_several_segments(log):
+    given = encoded(*((P0, noise(seed, 100, 1000)) for seed in range(6)))
     sent(log, {P0: given}, segment_bytes=250_000)
     assert sorted(len(segment.headers) for segment in log.current().segments.values()) == [1, 2, 2, 2]
 
 
 def test_a_batch_that_is_larger_than_a_segment_is_decoded_and_split(log):
-    """The topic's segments are smaller than what a task prepares."""
+    """The topic's segments are smaller than what a task encodes."""
     rows = noise(1, 1000, 1000)
-    sent(log, {P0: prepared((P0, rows))}, segment_bytes=250_000)
+    sent(log, {P0: encoded((P0, rows))}, segment_bytes=250_000)
     assert sorted(len(segment.headers) for segment in log.current().segments.values()) == [1] * 6
     assert log.read(P0, 3)["value"].to_pylist() == rows["value"].to_pylist()
 
@@ -125,25 +125,25 @@ def test_a_batch_that_is_larger_than_a_segment_is_decoded_and_split(log):
 def test_bytes_of_headers_count_too(log):
     headers = [[{"key": "h", "value": Random(n).randbytes(1000)}] for n in range(100)]
     rows = noise(1, 100, 0).set_column(3, "headers", pa.array(headers, LOG.arrow.field("headers").type))
-    sent(log, {P0: prepared(*((P0, rows),) * 6)}, segment_bytes=250_000)
+    sent(log, {P0: encoded(*((P0, rows),) * 6)}, segment_bytes=250_000)
     assert sorted(len(segment.headers) for segment in log.current().segments.values()) == [1, 2, 2, 2]
 
 
-def test_they_are_compacted_as_any_others(log):
+def test_encoded_batches_are_compacted(log):
     for seed in range(5):
-        sent(log, {P0: prepared((P0, noise(seed, 20_000, 100))), P1: prepared((P1, noise(seed, 10)))})
+        sent(log, {P0: encoded((P0, noise(seed, 20_000, 100))), P1: encoded((P1, noise(seed, 10)))})
     before = [log.read(p, 0) for p in (P0, P1)]
     assert compact(log, SEGMENT, 3, SEGMENT, "test")
     assert [log.read(p, 0).equals(rows) for p, rows in zip((P0, P1), before, strict=True)] == [True, True]
 
 
-def test_what_a_version_with_other_columns_has_encoded_is_decoded(monkeypatch):
+def test_batches_of_a_version_with_other_columns_are_decoded(monkeypatch):
     rows = noise(1, 10)
-    monkeypatch.setattr(prepared_batches, "_schema", lambda: "another")
-    (given,) = prepared((P0, rows))
+    monkeypatch.setattr(encoded_batches, "_schema", lambda: "another")
+    (given,) = encoded((P0, rows))
     assert isinstance(given, ArrowRecords)
-    assert given.table.equals(rows.select(given.table.column_names))
-    assert given.table.schema == ArrowRecords(to_records(rows)).table.schema, "so it can be one batch with others"
+    assert given.table.to_pylist() == rows.select(given.table.column_names).to_pylist()
+    assert given.table.schema == to_records(rows).schema, "so it can be one batch with others"
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,6 @@ def test_what_a_version_with_other_columns_has_encoded_is_decoded(monkeypatch):
     ],
 )
 def test_a_file_without_its_batches_is_named(spoil, text):
-    content, batches = prepare([(TOPIC, 0, noise(1, 10))])
+    content, batches = encode_batches([(TOPIC, 0, noise(1, 10))])
     with pytest.raises(CorruptRecordException, match=f"a-part: {text}"):
-        prepared_records(*spoil(content, batches), "a-part")
+        encoded_records(*spoil(content, batches), "a-part")
