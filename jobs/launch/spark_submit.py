@@ -95,6 +95,10 @@ def spark_environment(options: Options, flags: Sequence[str] = ()) -> dict[str, 
     if master.startswith("local"):
         variables["PYSPARK_PYTHON"] = sys.executable
         variables["PYTHONPATH"] = os.pathsep.join(_worker_path())
+    if shlex.quote(sys.executable) != sys.executable and "PYSPARK_DRIVER_PYTHON" not in os.environ:
+        # Spark asks a shell for the driver's Python, without quotes, and finds no data source in Python without it.
+        folder, variables["PYSPARK_DRIVER_PYTHON"] = os.path.split(sys.executable)
+        variables["PATH"] = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
     if re.match(r"local|spark://(localhost|127\.)", master):
         # A laptop's host name may resolve to an address that it had in another network.
         variables["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")

@@ -112,6 +112,25 @@ def test_workers_of_a_local_master_are_this_interpreter_and_find_the_package(mon
 
 
 @pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"PATH": "/bin"}, {"PYSPARK_DRIVER_PYTHON": "python3", "PATH": f"/a folder/bin{os.pathsep}/bin"}),
+        ({"PATH": "/bin", "PYSPARK_DRIVER_PYTHON": "mine"}, {}),
+    ],
+)
+def test_spark_finds_a_python_in_a_folder_with_a_space(
+    given: dict[str, str], told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert not {"PYSPARK_DRIVER_PYTHON", "PATH"} & spark_environment([]).keys()
+    monkeypatch.setattr(sys, "executable", "/a folder/bin/python3")
+    found = spark_environment([])
+    assert {name: found[name] for name in ("PYSPARK_DRIVER_PYTHON", "PATH") if name in found} == told
+
+
+@pytest.mark.parametrize(
     ("master", "address"),
     [("local[2]", "127.0.0.1"), ("spark://127.0.0.1:7077", "127.0.0.1"), ("spark://localhost:7077", "127.0.0.1"),
      ("spark://host:7077", None), ("yarn", None)],
