@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 from lakelog.replication.protocol.rounds import carry_out as rounds
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.log import append
-from lakelog.replication.storage.log.segment import write_segment
+from lakelog.replication.storage.log import new_batches
+from lakelog.replication.storage.log.piece_writer import write_pieces
 
 COMMIT, WRITE = "commit", "write segment"
 
@@ -77,7 +77,7 @@ class Tracer:
                 if getattr(module, "carry_out", None) is _carry_out:
                     stack.enter_context(patch.object(module, "carry_out", self._carry_out))
             stack.enter_context(patch.object(DeltaLog, "commit", self._traced_commit(DeltaLog.commit)))
-            stack.enter_context(patch.object(append, "write_segment", self._traced_write(write_segment)))
+            stack.enter_context(patch.object(new_batches, "write_pieces", self._traced_write(write_pieces)))
             yield self
 
     def _carry_out(
