@@ -39,7 +39,12 @@ def _new_name(kind: str, digest: str) -> str:
 
 def digest_of(content: bytes | memoryview) -> str:
     """The digest of a file's bytes for its name: the first 16 bytes of BLAKE3, as hex."""
-    return blake3(content).hexdigest(length=_DIGEST_BYTES)
+    return hex_digest(blake3(content))
+
+
+def hex_digest(hashed: blake3) -> str:
+    """The digest for a name of what was hashed."""
+    return hashed.hexdigest(length=_DIGEST_BYTES)
 
 
 def leader_of(name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment import read_segment, write_segment
 from lakelog.replication.storage.log.segment_copy import copy_segment
+from lakelog.replication.storage.log.segment_name import named_digest
 from lakelog.schemas import LOG
 from tests.storage.logs import header, log_rows
 
@@ -173,3 +175,50 @@ def test_a_segment_that_is_gone_is_named(source, target):
     with pytest.raises(CorruptRecordException, match=f"source/{segment.name}: is gone"):
         copy_segment(source, segment, target)
     assert target.list() == []
+
+
+@pytest.fixture
+def disks(tmp_path):
+    made = [StorageRoot.of(str(tmp_path / name)) for name in ("source", "target")]
+    for root in made:
+        root.create_folder()
+    return made
+
+
+LARGE = Random(8).randbytes(2_000_000)
+
+
+def test_the_kernel_copies_a_large_segment_between_disks(disks, monkeypatch):
+    source, target = disks
+    segment = written(source, LARGE)
+    monkeypatch.setattr(StorageRoot, "read_buffer", failed)
+    copied = copy_segment(source, segment, target)
+    assert target.read(copied.name) == source.read(segment.name)
+    assert (read_segment(target, copied.file), target.list()) == (copied, [copied.name])
+
+
+@pytest.mark.parametrize(
+    ("harm", "text"),
+    [
+        (lambda path: path.unlink(), "is gone"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes are not the"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"), "bytes are not the"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "bytes are not the"),
+    ],
+)
+def test_the_kernel_does_not_spread_a_segment_that_has_rotted(disks, harm, text):
+    source, target = disks
+    segment = written(source, LARGE)
+    harm(Path(source.path(segment.name)))
+    with pytest.raises(CorruptRecordException, match=f"source/{segment.name}: .*{text}"):
+        copy_segment(source, segment, target)
+    assert target.list() == []
+
+
+def test_a_large_segment_of_another_name_streams_between_disks(disks):
+    source, target = disks
+    segment = written(source, LARGE)
+    source.put("part-1.parquet", source.read(segment.name))
+    copied = copy_segment(source, replace(segment, file=replace(segment.file, name="part-1.parquet")), target)
+    assert target.read(copied.name) == source.read(segment.name)
+    assert named_digest(copied.name) == named_digest(segment.name)
