@@ -89,7 +89,7 @@ def pieces_of(root: StorageRoot, segment: Segment, targets: Targets) -> Iterator
 
 def _groups(segment: Segment, content: pa.Buffer) -> Sequence[RowGroup]:
     """The row groups of a file, if they may be copied. Those of another tool or schema are decoded."""
-    if named_digest(segment.name) is None:
+    if named_digest(segment.name) is None or _bytes(segment.headers) < LEAST_BYTES:  # nothing to gain with a small one
         return ()
     try:
         parquet = ParquetContent(content)
@@ -116,9 +116,13 @@ def _spans(headers: Sequence[BatchHeader], row_counts: Sequence[int]) -> Iterato
 
 def _stays_together(headers: Sequence[BatchHeader], targets: Targets) -> bool:
     """Whether these batches follow each other in one new segment, and are large enough to stay as they are."""
-    first, size = targets[headers[0]], sum(header.bytes for header in headers)
+    first = targets[headers[0]]
     there = [first._replace(position=first.position + number) for number in range(len(headers))]
-    return size >= LEAST_BYTES and [targets[header] for header in headers] == there
+    return _bytes(headers) >= LEAST_BYTES and [targets[header] for header in headers] == there
+
+
+def _bytes(headers: Sequence[BatchHeader]) -> int:
+    return sum(header.bytes for header in headers)
 
 
 def _decoded_batches(headers: Sequence[BatchHeader], table: pa.Table, path: str) -> Iterator[DecodedBatches]:
