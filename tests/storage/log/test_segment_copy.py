@@ -222,3 +222,12 @@ def test_a_large_segment_of_another_name_streams_between_disks(disks):
     copied = copy_segment(source, replace(segment, file=replace(segment.file, name="part-1.parquet")), target)
     assert target.read(copied.name) == source.read(segment.name)
     assert named_digest(copied.name) == named_digest(segment.name)
+
+
+def test_a_small_segment_is_read_once_between_disks(disks, monkeypatch):
+    source, target = disks
+    segment, read = written(source), []
+    original = StorageRoot.read_buffer
+    monkeypatch.setattr(StorageRoot, "read_buffer", lambda root, name: read.append(name) or original(root, name))
+    copied = copy_segment(source, segment, target)
+    assert (read, target.list()) == ([segment.name], [copied.name])

@@ -190,3 +190,11 @@ def test_a_file_that_arrow_reads_and_the_copy_refuses_is_decoded(log, monkeypatc
 
 def refused(_):
     raise ValueError("a footer that readers of Parquet take")
+
+
+def test_a_small_segment_is_not_searched_for_row_groups_to_copy(log, monkeypatch):
+    """Compaction reads thousands of them."""
+    segment, searched = sent(log, 10, 10), []
+    monkeypatch.setattr(segment_pieces, "ParquetContent", searched.append)
+    assert {type(piece) for piece in pieces_of(log.root, segment, targets(segment, (0, 0), (1, 0)))} == {DecodedBatches}
+    assert searched == []
