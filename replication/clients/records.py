@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from lakelog.replication.clients.partitioner import partition_of_keys
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
+from lakelog.replication.storage.log.new_batches import DATA_COLUMNS
 from lakelog.schemas import LOG
 
-COLUMNS = ("key", "value", "timestamp", "headers")
 _PARTITION = "partition"
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000  # in microseconds since 1970
 # The columns that a user's table may have, and their types.
-ALLOWED = {name: LOG.arrow.field(name).type for name in COLUMNS} | {_PARTITION: pa.int32()}
+ALLOWED = {name: LOG.arrow.field(name).type for name in DATA_COLUMNS} | {_PARTITION: pa.int32()}
 
 
 def check_columns(schema: pa.Schema, topic: str) -> None:
@@ -72,7 +72,7 @@ def to_records(table: pa.Table, now: int | None = None, topic: str = "") -> pa.T
     """
     now = pa.scalar(now or time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))
     columns = {}
-    for name in COLUMNS:
+    for name in DATA_COLUMNS:
         wanted = ALLOWED[name]
         given = table[name] if name in table.column_names else pa.nulls(table.num_rows, wanted)
         column = _cast(given, name, topic)

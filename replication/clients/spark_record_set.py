@@ -15,11 +15,11 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakelog.replication.clients.records import COLUMNS, check_partitions, partitions_of, split, to_records
+from lakelog.replication.clients.records import check_partitions, partitions_of, split, to_records
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import PartitionAppend, Positions, SegmentWriter
-from lakelog.replication.storage.log.new_batches import arrow_writer
+from lakelog.replication.storage.log.new_batches import DATA_COLUMNS, arrow_writer
 from lakelog.replication.storage.log.segment import Segment
 
 _PARTITIONED = (
@@ -144,7 +144,7 @@ class _WriteSegments:
         parts = split(table, table["partition"])
         reads = {number: _Read(part.num_rows, pc.sum(part["run"]).as_py()) for number, part in parts.items()}
         mine = [request for request in self.requests if request.partition in parts]
-        records = {request.topic_id_partition: parts[request.partition].select(COLUMNS) for request in mine}
+        records = {request.topic_id_partition: parts[request.partition].select(DATA_COLUMNS) for request in mine}
         positions = {request.topic_id_partition: self.positions[request.topic_id_partition] for request in mine}
         segments = arrow_writer(self.root, self.leader, mine, records, self.segment_bytes)(positions)
         yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(_Written(reads, segments))]})
