@@ -144,10 +144,15 @@ class _ReadRun:
         self._on_step()
 
     def _streams(self) -> None:
-        """Micro-batches of a few records: the time from the trigger to its end, as Spark measures it."""
+        """Micro-batches of a few records: the time from the trigger to its end, as Spark measures it.
+
+        A send is committed on one broker after the other. The query waits for the whole, as the plain table has it in
+        one commit.
+        """
         plain = str(self._folder / "plain-stream")
         self._spark.createDataFrame([], "key binary, value binary").write.format("delta").save(plain)
         ours = self._spark.readStream.format("lakelog").options(cluster=self._cluster, subscribe=STREAMED)
+        ours = ours.option("minOffsetsPerTrigger", self._plan.batch.records)
         sources = {PLAIN_STREAM: self._spark.readStream.format("delta").load(plain), STREAM: ours.load()}
         for name, records in sources.items():
             checkpoint = str(self._folder / f"checkpoint-{len(self._found.seconds)}")

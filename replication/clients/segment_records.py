@@ -92,14 +92,17 @@ def _scans(spark: SparkSession, reads: Sequence[_LocalRead]) -> list[DataFrame]:
 
 def _within(spark: SparkSession, records: DataFrame, bounds: Bounds) -> DataFrame:
     """The records within the bounds. Spark skips pages by a condition on few partitions. For many it would plan for
-    long: then it joins the bounds, and skips pages by the lowest start."""
+    long: then it joins the bounds, and skips pages by the lowest start.
+
+    Spark parses the ranges of a topic as one text: a column object for each bound took longer than the read.
+    """
     if len(bounds) <= _FEW:
-        ranges = [
-            (F.col("topic_id") == key.topic_id) & (F.col("partition") == key.partition)
-            & (F.col("offset") >= start) & (F.col("offset") < stop)
-            for key, (start, stop) in bounds.items()
-        ]  # fmt: skip
-        return records.where(reduce(or_, ranges))
+        ranges: dict[str, list[str]] = {}
+        for key, (start, stop) in bounds.items():
+            text = f"(partition = {key.partition} AND offset >= {start} AND offset < {stop})"
+            ranges.setdefault(key.topic_id, []).append(text)
+        topics = [(F.col("topic_id") == topic) & F.expr(" OR ".join(texts)) for topic, texts in ranges.items()]
+        return records.where(reduce(or_, topics))
     within = spark.createDataFrame([(*key, *found) for key, found in sorted(bounds.items())], _BOUNDS)
     return committed_records(records.where(f"offset >= {min(start for start, _ in bounds.values())}"), within)
 
