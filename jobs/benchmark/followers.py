@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -96,6 +97,7 @@ def copy_files(appended: Append, source: StorageRoot, folder: Path) -> float:
     """Copies the segments as a shell would, without fsync. Returns the seconds that it took."""
     target = StorageRoot.of(str(folder))
     target.create_folder()
+    os.sync()
     started = time.perf_counter()
     for segment in appended.segments:
         shutil.copyfile(source.path(segment.name), target.path(segment.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -106,11 +107,13 @@ class Bench:
         return found
 
     def _run(self, follower: Follower, sources: Sources) -> list[float]:
-        """The seconds of each commit. A follower runs only while it is measured, so it does not slow the other down."""
+        """The seconds of each commit. A follower runs only while it is measured, so it does not slow the other down.
+        What was written before is on disk by then, or the kernel would write it meanwhile."""
         idle, seconds = threading.Event(), []
         follower.start()
         try:
             for appended in sources.appends:
+                os.sync()
                 seconds.append(follower.follow(appended))
                 idle.wait(self._plan.idle_seconds)
         finally:

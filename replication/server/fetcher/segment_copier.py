@@ -104,8 +104,12 @@ class SegmentCopier:
 
 def _shares(items: Sequence[_Item], cores: int) -> list[list[_Item]]:
     """The items as shares of about the same number of bytes, one for each core at most."""
-    by_size = sorted(items, key=lambda item: item[1][0].segment_bytes)
+    by_size = sorted(items, key=_bytes_of)
     return [by_size[start::cores] for start in range(min(cores, len(items)))]
+
+
+def _bytes_of(item: _Item) -> int:
+    return item[1][0].segment_bytes
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,9 @@ class _CopyJob:
     target: StorageRoot
 
     def copy_all(self, items: Sequence[_Item]) -> list[_Outcome]:
-        """Copies segments. If one fails, its outcome is the error."""
-        return in_threads(self._outcome, items, _COPIERS)
+        """Copies segments, the largest first: no thread shall copy alone at the end. If one fails, its outcome is the
+        error."""
+        return in_threads(self._outcome, sorted(items, key=_bytes_of, reverse=True), _COPIERS)
 
     def _outcome(self, item: _Item) -> _Outcome:
         name, batches = item

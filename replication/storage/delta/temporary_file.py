@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pyarrow as pa
 
 
 @contextmanager
-def temporary_file(root: str, name: str, content: bytes | pa.Buffer | Path) -> Iterator[str]:
-    """The name of a temporary file with this content, or that of a file, beside the file `name`; both are relative to
-    the folder `root`. The kernel copies a file.
+def temporary_file(root: str, name: str, content: bytes | pa.Buffer | Iterable[memoryview]) -> Iterator[str]:
+    """The name of a temporary file with this content, whole or in pieces, beside the file `name`; both are relative to
+    the folder `root`.
 
     The file is removed at the end, unless it has been renamed. Its dot hides it from readers of tables.
     """
     folder, base = os.path.split(name)
     temporary = os.path.join(folder, f".{base}.{uuid.uuid4().hex}.tmp")
     try:
-        if isinstance(content, Path):
-            shutil.copyfile(content, os.path.join(root, temporary))
-        else:
-            with open(os.path.join(root, temporary), "wb") as file:
-                file.write(content)
+        with open(os.path.join(root, temporary), "wb") as file:
+            file.writelines([content] if isinstance(content, bytes | pa.Buffer) else content)
         yield temporary
     finally:
         with suppress(OSError):  # an error of the block says why the write failed

@@ -55,34 +55,35 @@ class NewSegments:
     def read(
         self, start: LogOffset, max_bytes: int = UNBOUNDED, age: float | None = None
     ) -> tuple[list[NewSegment], LogOffset, bool]:
-        """All segments after `start`, the offset after them, and whether there may be more: it ends after the segment
-        with which their sizes reach `max_bytes`. With an `age` it may take a look at an object store that this process
-        began at most so many seconds ago. Raises KafkaStorageException."""
+        """All segments after `start`, the offset after them, and whether there may be more: it ends before the segment
+        with which their sizes exceed `max_bytes`, but has one at least. With an `age` it may take a look at an object
+        store that this process began at most so many seconds ago. Raises KafkaStorageException."""
         found: list[NewSegment] = []
         while True:
-            more, end, is_newest = self.read_some(start, max_bytes, age)
+            more, end, newest = self.read_some(start, max_bytes, age)
             found += more
             max_bytes -= sum(segment.file.size for segment in more if segment.file)
-            if max_bytes <= 0 or is_newest or any(segment.gap for segment in more):
-                return found, end, max_bytes <= 0
+            is_full = end < newest or max_bytes <= 0
+            if is_full or newest.log < start.log + _AHEAD or any(segment.gap for segment in more):
+                return found, end, is_full
             start = end
 
     def read_some(
         self, start: LogOffset, max_bytes: int = UNBOUNDED, age: float | None = None
-    ) -> tuple[list[NewSegment], LogOffset, bool]:
-        """Like `read`, but of some 64 commits at most; and whether they are all."""
+    ) -> tuple[list[NewSegment], LogOffset, LogOffset]:
+        """Like `read`, but of some 64 commits at most; and the end of these commits."""
         target = self._newest(start.log, age)
         if self._is_gone and target.log <= start.log:
             found, end = self._gap(target, f"{self._log.uri} was made again")
-            return found, end, True
-        found, end = self.between(start, target, max_bytes)
-        return found, end, target.log < start.log + _AHEAD
+        else:
+            found, end = self.between(start, target, max_bytes)
+        return found, end, target
 
     def between(
         self, start: LogOffset, target: LogOffset, max_bytes: int = UNBOUNDED
     ) -> tuple[list[NewSegment], LogOffset]:
-        """The segments from `start` to `target`, and the offset after them: `target`, or an earlier one if their sizes
-        reach `max_bytes` before it. Raises KafkaStorageException."""
+        """The segments from `start` to `target`, and the offset after them: `target`, or an earlier one if the next
+        segment, unless it is the first, does not fit into `max_bytes`. Raises KafkaStorageException."""
         found: list[NewSegment] = []
         version, skip, size = start.log, start.files, 0
         while version < target.log + (target.files > 0):
@@ -94,12 +95,11 @@ class NewSegments:
                 return self._gap(target, str(error))
             files = [file for file in commit.adds if file.data_change]
             stop = len(files) if version < target.log else target.files
-            for index in range(skip, stop):
-                if size >= max_bytes:
+            for index in (i for i in range(skip, stop) if self._is_segment(files[i].name)):
+                size += files[index].size  # other files do not count, or a read might never advance
+                if found and size > max_bytes:
                     return found, LogOffset(version, index)
-                if self._is_segment(files[index].name):
-                    found.append(NewSegment(version + 1, files[index]))
-                    size += files[index].size  # other files do not count, or a read might never advance
+                found.append(NewSegment(version + 1, files[index]))
             version, skip = version + 1, 0
         if 0 <= start.log < version and start.log != self._followed and not self._commits.is_there(start.log):
             return self._gap(target)

@@ -1,14 +1,13 @@
-"""Copies a segment byte for byte: within a bucket the store copies it, between folders of this machine the kernel.
-Between stores its bytes stream through here."""
+"""Copies a segment byte for byte: within a bucket the store copies it. Otherwise its bytes go through here, those of a
+large file between folders of this machine in small pieces."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from blake3 import blake3
 
@@ -20,7 +19,7 @@ from lakelog.replication.storage.log.segment import Segment, read_file, write_fi
 from lakelog.replication.storage.log.segment_name import hex_digest, leader_of, named_digest, segment_name
 
 _LARGE_BYTES = 1 << 20
-_BUFFER_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 19  # with two threads a core they fit into its cache
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> 
     KafkaStorageException.
     """
     name_of = partial(segment_name, leader_of(segment.name))
-    file = _copied_by_kernel(source, segment.file, target, name_of)
+    file = _copied_between_folders(source, segment.file, target, name_of)
     if file is None:
         file = _copied_by_store(source, segment.file, target, name_of)
     if file is None:
@@ -41,29 +40,30 @@ def copy_segment(source: StorageRoot, segment: Segment, target: StorageRoot) -> 
     return dataclasses.replace(segment, file=file)
 
 
-def _copied_by_kernel(
+def _copied_between_folders(
     source: StorageRoot, file: AddedFile, target: StorageRoot, name_of: Callable[[str], str]
 ) -> AddedFile | None:
-    """A large file that the kernel has copied on local disks, which takes less CPU time; None for another file, or if
-    the copy does not have the committed bytes."""
+    """A large file that was copied on local disks in pieces, which stay in the cache of the processor until they are
+    hashed and written; None for another file, or if the bytes are not the committed ones."""
     digest = named_digest(file.name)
     if digest is None or file.size < _LARGE_BYTES or not type(source) is type(target) is StorageRoot:
         return None
-    copied = dataclasses.replace(file, name=name_of(digest))
-    with suppress(OSError), temporary_file(target.uri, copied.name, Path(source.path(file.name))) as temporary:
-        if _digest_of_file(target.path(temporary)) == digest:
+    copied, found = dataclasses.replace(file, name=name_of(digest)), blake3()
+    pieces = _hashed_pieces(source.path(file.name), found)
+    with suppress(OSError), temporary_file(target.uri, copied.name, pieces) as temporary:
+        if hex_digest(found) == digest:
             target.rename(temporary, copied.name)
             return copied
-    return None  # reading the source tells what is wrong
+    return None  # reading the source as a whole tells what is wrong
 
 
-def _digest_of_file(path: str) -> str:
-    """The digest of a file, without a buffer of its size."""
-    found, buffer = blake3(), memoryview(bytearray(_BUFFER_BYTES))
+def _hashed_pieces(path: str, digest: blake3) -> Iterator[memoryview]:
+    """The content of a file, piece by piece in one buffer, with each piece added to the digest."""
+    buffer = memoryview(bytearray(_PIECE_BYTES))
     with open(path, "rb", buffering=0) as file:
         while size := file.readinto(buffer):
-            found.update(buffer[:size])
-    return hex_digest(found)
+            digest.update(buffer[:size])
+            yield buffer[:size]
 
 
 def _copied_by_store(

@@ -89,6 +89,14 @@ def test_the_driver_copies_what_is_small_or_near_and_all_without_executors(world
     assert world.given == []
 
 
+def test_large_segments_are_copied_first(world, monkeypatch):
+    copied, real = [], segment_copier.copy_segment
+    monkeypatch.setattr(segment_copier, "_COPIERS", 1)
+    monkeypatch.setattr(segment_copier, "copy_segment", lambda *args: copied.append(args[1].file.size) or real(*args))
+    assert is_whole(world, world.copy(executor_bytes=world.bytes + 1))
+    assert copied == sorted(copied, reverse=True) != sorted(copied)
+
+
 def test_the_driver_copies_one_segment_alone(world):
     while len(world.plan.by_segment()) > 1:
         world.plan.by_segment().popitem()

@@ -141,6 +141,18 @@ def test_fe_02_bytes_bound_a_fetch_also_within_a_commit(log, reader):
     assert sorted(seen) == [(3, 0, 0, 0), (3, 1, 0, 0), (3, 2, 0, 0), (4, 0, 1, 1)]
 
 
+def test_fe_02_a_segment_that_exceeds_the_bound_is_left_to_the_next_fetch(log, reader):
+    """The round would not copy it, and its partition would be read from the snapshot."""
+    lead(log, P2, epoch=0)
+    send(log, request(P0, 1, replicas=(1, 2)), request(P1, 1, replicas=(1, 3)), request(P2, 1, replicas=(1, 4)))
+    sizes = [row.file.size for row in reader.read(at(2))[0]]
+    for bound, count in ((sizes[0], 1), (sum(sizes[:2]) - 1, 1), (sum(sizes[:2]), 2), (sum(sizes) - 1, 2)):
+        rows, end, is_limited = reader.read(at(2), bound)
+        assert (len(rows), end, is_limited) == (count, at(2, count), True)
+    rows, end, is_limited = reader.read(at(2), sum(sizes) + 1)
+    assert (len(rows), end, is_limited) == (3, at(3), False)
+
+
 def test_fe_02_files_of_others_do_not_count_and_stop_nothing(log, reader):
     """They fill the bound, and a fetch would look at them for ever."""
     follow_commit(log, count=3)

@@ -188,7 +188,7 @@ def disks(tmp_path):
 LARGE = Random(8).randbytes(2_000_000)
 
 
-def test_the_kernel_copies_a_large_segment_between_disks(disks, monkeypatch):
+def test_a_large_segment_is_copied_in_pieces_between_disks(disks, monkeypatch):
     source, target = disks
     segment = written(source, LARGE)
     monkeypatch.setattr(StorageRoot, "read_buffer", failed)
@@ -206,7 +206,7 @@ def test_the_kernel_copies_a_large_segment_between_disks(disks, monkeypatch):
         (lambda path: path.write_bytes(path.read_bytes() + b"x"), "bytes are not the"),
     ],
 )
-def test_the_kernel_does_not_spread_a_segment_that_has_rotted(disks, harm, text):
+def test_a_copy_in_pieces_does_not_spread_a_segment_that_has_rotted(disks, harm, text):
     source, target = disks
     segment = written(source, LARGE)
     harm(Path(source.path(segment.name)))
