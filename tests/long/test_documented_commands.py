@@ -1,121 +1,51 @@
-"""Runs the commands of the README and of `docs/` that start a JVM, as they stand there, in another folder.
+"""Runs the commands of the README and of `docs/` that start a JVM or take minutes, as they stand.
 
-What needs YARN or Kubernetes is not run, nor `pytest`, nor the unclean election of the drills, whose verb has its own
-tests.
+What needs YARN or Kubernetes is not run, nor `pytest`. `test_drills.py` has the commands of the drills.
 """
 
-import os
 import re
-import subprocess
-from contextlib import ExitStack
 
 import pytest
 
-from lakelog.replication.storage.cluster import Cluster
-from tests.pages import HOUSE, PAGES, commands
-from tests.processes import wait_until
+from tests.long.shell import of_page, operating, start_controller, wait_for_brokers
+from tests.pages import PAGES, commands
 
-SECONDS = 300
-
-
-class Shell:
-    """Runs commands in the checkout, with `/lake` in a folder of the test. One with `&` at its end runs on."""
-
-    def __init__(self, folder):
-        self._folder, self._stack = folder, ExitStack()
-        self._places = {"/lake": f"{folder}/lake", "lakelog.zip": f"{folder}/lakelog.zip"}
-        self._places["/tmp/start"] = f"{folder}/start"
-        self._environment = {**os.environ, "PATH": f"{HOUSE / '.venv' / 'bin'}:{os.environ['PATH']}"}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._stack.close()
-
-    def run(self, line):
-        """Its output, once it has ended with status 0; none if it runs on."""
-        text = re.sub(r"\s#.*", "", line).rstrip()
-        if setting := re.fullmatch(r"(\w+)=(\S+)", text):
-            self._environment[setting[1]] = setting[2]
-            return ""
-        if text.endswith("&"):
-            self.start(text.removesuffix("&"))
-            return ""
-        done = subprocess.run(
-            ["bash", "-c", self._placed(text)], cwd=HOUSE, env=self._environment, capture_output=True, text=True,
-            timeout=SECONDS, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    def start(self, line):
-        """Starts a command that runs until the end of the test."""
-        with (self._folder / "processes.log").open("ab") as log:
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {self._placed(line)}"], cwd=HOUSE, env=self._environment, stdout=log, stderr=log
-            )
-        self._stack.callback(process.wait, SECONDS)
-        self._stack.callback(process.terminate)
-
-    def _placed(self, text):
-        for shown, place in self._places.items():
-            text = text.replace(shown, place)
-        return text
+HOUR = 3600.0
 
 
-@pytest.fixture
-def shell(tmp_path):
-    with Shell(tmp_path) as made:
-        yield made
-
-
-def operating(which):
-    """The commands of `docs/operations.md` with this text."""
-    found = [line for line in commands("operations.md") if which in line]
-    assert found
-    return found
-
-
-def wait_for_brokers(tmp_path, *ids):
-    """Waits until exactly these have registered."""
-    cluster = Cluster.open(f"{tmp_path}/lake/cluster")
-    wait_until(lambda: tuple(cluster.refresh_brokers()) == ids, f"brokers {ids}", SECONDS)
-
-
-def start_controller(shell):
-    for line in (*operating(" format "), *operating(" controller ")):
-        shell.run(line)
-
-
-def test_the_commands_of_operations_start_a_cluster(shell, tmp_path):
+def test_the_commands_of_operations_start_a_cluster(shell):
     start_controller(shell)
     for line in operating("--rack"):
         shell.run(line)
-    wait_for_brokers(tmp_path, 1, 2, 3)
+    wait_for_brokers(shell.cluster, 1, 2, 3)
     assert re.findall(r"^ +(\d) +alive", shell.run(*operating(" status ")), re.M) == ["1", "2", "3"]
     shown = [shell.run(line) for line in operating(" topics ")]
     assert "min.insync.replicas=2" in shown[1]
 
 
-def test_plain_spark_submit_runs_a_broker(shell, tmp_path):
+def test_plain_spark_submit_runs_a_broker(shell):
     start_controller(shell)
     shell.run(*operating("zipfile"))
     shell.start(*operating("jobs/broker.py"))
-    wait_for_brokers(tmp_path, 2)
+    wait_for_brokers(shell.cluster, 2)
 
 
-def test_a_broker_runs_on_sparks_standalone_cluster(shell, tmp_path):
+def test_a_broker_runs_on_sparks_standalone_cluster(shell):
     start_controller(shell)
     for line in (*operating("SPARK="), *operating("spark-class"), *operating("--master spark")):
         shell.run(line)
-    wait_for_brokers(tmp_path, 1)
+    wait_for_brokers(shell.cluster, 1)
 
 
 def test_the_event_script_of_testing_runs(shell):
-    """The simulation starts no JVM, and takes minutes."""
-    (line,) = (line for line in commands("testing.md") if "scenario" in line)
-    shell.run(line)
+    shell.run(*of_page("testing.md", "scenario"))
+
+
+@pytest.mark.parametrize("line", of_page("testing.md", "simulate"))
+def test_the_simulations_of_testing_find_nothing(shell, line):
+    shown = shell.run(line, HOUR)
+    seeds = re.search(r"--seeds (\d+)", line)[1]
+    assert re.findall(r"^(?:histories|violations) +(\d+)$", shown, re.M) == [seeds, "0"]
 
 
 def test_the_first_commands_of_start_install_lakelog(shell, tmp_path):

@@ -1,0 +1,91 @@
+"""The commands of the README and of `docs/` in a shell, with `/lake` in a folder of the test."""
+
+import os
+import re
+import subprocess
+from contextlib import ExitStack
+
+from lakelog.replication.storage.cluster import Cluster
+from tests.pages import HOUSE, commands
+from tests.processes import wait_until
+
+SECONDS = 300
+
+
+class Shell:
+    """Runs commands in the checkout, with `/lake` in a folder of the test. One with `&` at its end runs on."""
+
+    def __init__(self, folder):
+        self._folder, self._stack = folder, ExitStack()
+        self.cluster = f"{folder}/lake/cluster"
+        self._places = {"/lake": f"{folder}/lake", "lakelog.zip": f"{folder}/lakelog.zip"}
+        self._places["/tmp/start"] = f"{folder}/start"
+        self._environment = {**os.environ, "PATH": f"{HOUSE / '.venv' / 'bin'}:{os.environ['PATH']}"}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._stack.close()
+
+    def run(self, line, seconds=SECONDS):
+        """Its output, once it has ended with status 0; none if it runs on."""
+        text = re.sub(r"\s#.*", "", line).rstrip()
+        if setting := re.fullmatch(r"(\w+)=(\S+)", text):
+            self._environment[setting[1]] = setting[2]
+            return ""
+        if text.endswith("&"):
+            self.start(text.removesuffix("&"))
+            return ""
+        done = self._done(text, seconds)
+        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def status(self, line):
+        """The exit status of a command."""
+        return self._done(line, SECONDS).returncode
+
+    def _done(self, text, seconds):
+        return subprocess.run(
+            ["bash", "-c", self._placed(text)], cwd=HOUSE, env=self._environment, capture_output=True, text=True,
+            timeout=seconds, check=False,
+        )  # fmt: skip
+
+    def start(self, line):
+        """Starts a command that runs until it ends or the test does. Returns its process."""
+        with (self._folder / "processes.log").open("ab") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {self._placed(line)}"], cwd=HOUSE, env=self._environment, stdout=log, stderr=log
+            )
+        self._stack.callback(process.wait, SECONDS)
+        self._stack.callback(process.terminate)
+        return process
+
+    def _placed(self, text):
+        for shown, place in self._places.items():
+            text = text.replace(shown, place)
+        return text
+
+
+def of_page(page, which):
+    """The commands of a page with this text."""
+    found = [line for line in commands(page) if which in line]
+    assert found
+    return found
+
+
+def operating(which):
+    """The commands of `docs/operations.md` with this text."""
+    return of_page("operations.md", which)
+
+
+def wait_for_brokers(cluster_uri, *ids):
+    """Waits until exactly these have registered."""
+    cluster = Cluster.open(cluster_uri)
+    wait_until(lambda: tuple(cluster.refresh_brokers()) == ids, f"brokers {ids}", SECONDS)
+
+
+def start_controller(shell):
+    """Makes the cluster, and starts a controller."""
+    for line in (*operating(" format "), *operating(" controller ")):
+        shell.run(line)

@@ -1,0 +1,154 @@
+"""Does the drills of `docs/drills.md` on the cluster of `docs/operations.md`, while something sends to it.
+
+The cluster root is moved away instead of losing a permission, which the user root would not feel.
+"""
+
+import os
+import re
+import signal
+import subprocess
+from contextlib import suppress
+
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.errors import LakelogException, error_or
+from lakelog.replication.protocol.partition_registration import NO_LEADER
+from tests.long.shell import of_page, operating, start_controller, wait_for_brokers
+from tests.pages import PAGES
+from tests.processes import wait_until
+
+PATIENCE = 120.0  # s
+SCRUB = 900.0
+AWAY = 20.0
+
+
+class Drill:
+    """The cluster, its processes, and a producer that sends as the page says."""
+
+    def __init__(self, shell):
+        self.shell = shell
+        start_controller(shell)
+        shell.run(*operating(" controller "))
+        self.brokers = {number: self.start(number) for number in (1, 2, 3)}
+        wait_for_brokers(shell.cluster, 1, 2, 3)
+        for line in operating(" topics "):
+            shell.run(line)
+        self.admin = AdminClient(shell.cluster)
+        (line,) = of_page("drills.md", "producer-perf-test")
+        self.records = int(re.search(r"--num-records (\d+)", line)[1])
+        self.producer = shell.start(line)
+
+    def start(self, broker):
+        (line,) = operating(f"--broker-id {broker} --root /lake/broker-{broker} --rack")
+        return self.shell.start(line.removesuffix("&"))
+
+    def restart(self, *brokers):
+        """Starts brokers that have ended."""
+        for broker in brokers:
+            assert self.brokers[broker].wait(PATIENCE) is not None
+            self.brokers[broker] = self.start(broker)
+
+    def partitions(self):
+        found = error_or(self.admin.describe_topic, "orders")
+        return () if isinstance(found, LakelogException) else found.partitions
+
+    def wait(self, holds, what, patience=PATIENCE):
+        """Waits until all partitions fulfil a condition."""
+        wait_until(lambda: (found := self.partitions()) and all(map(holds, found)), what, patience)
+
+    def wait_for_loss_of(self, broker):
+        self.wait(lambda p: broker not in {p.leader, *p.isr}, f"broker {broker} is in no ISR")
+
+    def wait_for_all(self):
+        self.wait(lambda p: len(p.isr) == 3 and p.leader != NO_LEADER, "all replicas are in sync")
+
+    def offsets(self):
+        shown = self.shell.run("lakelog get-offsets --cluster /lake/cluster --topic orders")
+        return sum(int(end) for end in re.findall(r"^orders:\d+:(\d+)$", shown, re.M))
+
+    def format_anew(self, broker):
+        """Deletes the root of a broker, and formats it again as the page says."""
+        (line,) = re.findall(
+            rf"`(lakelog format .* --root /lake/broker-{broker})`", PAGES["drills.md"].read_text("utf-8")
+        )
+        self.shell.run(f"rm -r /lake/broker-{broker}")
+        self.shell.run(line)
+
+
+def test_the_drills_hold(shell, tmp_path):
+    drill = Drill(shell)
+    a_leader_is_killed(drill)
+    a_broker_freezes(drill)
+    the_active_controller_is_killed(drill)
+    a_root_is_lost(drill)
+    the_cluster_root_cannot_be_reached(drill, tmp_path / "lake")
+    a_file_rots(drill, tmp_path / "lake" / "broker-3")
+    assert drill.producer.wait(SCRUB) == 0, "the producer reports no error"
+    assert drill.offsets() == drill.records, "every acknowledged record is there once"
+    the_last_member_of_an_isr_loses_its_root(drill)
+
+
+def a_leader_is_killed(drill):
+    drill.brokers[1].kill()
+    drill.wait_for_loss_of(1)
+    drill.restart(1)
+    drill.wait_for_all()
+
+
+def a_broker_freezes(drill):
+    drill.brokers[3].send_signal(signal.SIGSTOP)
+    drill.wait_for_loss_of(3)
+    drill.brokers[3].send_signal(signal.SIGCONT)
+    drill.wait_for_all()
+
+
+def the_active_controller_is_killed(drill):
+    active = drill.admin.describe_controller().controller_id
+    os.kill(int(active.split("-")[-2]), signal.SIGKILL)
+    wait_until(lambda: drill.admin.describe_controller().controller_id != active, "another one takes over", PATIENCE)
+    drill.shell.run(*operating(" controller "))
+
+
+def a_root_is_lost(drill):
+    drill.brokers[2].terminate()
+    assert drill.brokers[2].wait(PATIENCE) == 0
+    drill.format_anew(2)
+    drill.restart(2)
+    drill.wait_for_all()
+
+
+def the_cluster_root_cannot_be_reached(drill, lake):
+    (lake / "cluster").rename(lake / "away")
+    with suppress(subprocess.TimeoutExpired):
+        drill.producer.wait(AWAY)
+    assert not (lake / "cluster").exists(), "nobody makes another cluster in its place"
+    (lake / "away").rename(lake / "cluster")
+    before = drill.offsets()
+    wait_until(lambda: drill.offsets() > before, "sends go on", PATIENCE)
+    drill.wait_for_all()
+
+
+def a_file_rots(drill, root):
+    largest = max((root / "log").glob("*.parquet"), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 3] ^= 1
+    largest.write_bytes(content)
+    wait_until(lambda: drill.shell.status("lakelog dump-log --root /lake/broker-3 --verify") == 0, "it heals", SCRUB)
+    drill.wait_for_all()
+    drill.shell.run("lakelog log-dirs --cluster /lake/cluster --describe --verify")
+
+
+def the_last_member_of_an_isr_loses_its_root(drill):
+    for broker in (1, 3):
+        drill.brokers[broker].terminate()
+        assert drill.brokers[broker].wait(PATIENCE) == 0
+    drill.wait(lambda p: p.isr == (2,), "broker 2 is in sync alone")
+    drill.brokers[2].kill()
+    drill.brokers[2].wait(PATIENCE)
+    drill.format_anew(2)
+    drill.restart(1, 2, 3)
+    drill.wait(lambda p: p.leader == NO_LEADER, "nobody leads")
+    wait_for_brokers(drill.shell.cluster, 1, 2, 3)
+    drill.shell.run(*of_page("drills.md", "leader-election"))
+    leaders = {p.partition: p.leader for p in drill.partitions()}
+    assert leaders.pop(0) in (1, 3)
+    assert set(leaders.values()) == {NO_LEADER}, "the others wait for a decision of their own"
