@@ -25,6 +25,7 @@ from lakelog.replication.clients.single_records import SingleRecords
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.clients.waiting_send import Send, answers_of
 from lakelog.replication.config import Config
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.append import parse_acks
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
@@ -78,6 +79,7 @@ class Producer(Closing):
         self._name = name
         self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sends.look())
         self._named = ProducerName(name, self._view.cluster) if name else None
+        self._counts: dict[str, int] = {}  # partitions of each topic, at the last look
         own = self._view.cluster.config
         self._identity = ProducerIdentity(self._take_identity(time.monotonic() + own.request_timeout_ms / 1000))
         self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._forget_sequences)
@@ -101,8 +103,8 @@ class Producer(Closing):
         before anything is written: InvalidRecordException, InvalidPartitionsException,
         UnknownTopicOrPartitionException, InvalidTopicException (an internal topic, or a name that is not a str),
         ProducerFencedException (another producer has taken the name), TimeoutException (no new identity in time, or
-        earlier sends took all of it), KafkaStorageException (the cluster's tables cannot be read) and
-        IllegalStateException (after `close`, or in a callback of a future).
+        earlier sends took all of it), KafkaStorageException (the cluster's tables cannot be read and the topic is new
+        to this producer) and IllegalStateException (after `close`, or in a callback of a future).
         """
         self._sends.check_may_wait()
         self._singles.hand_over([topic])
@@ -188,8 +190,15 @@ class Producer(Closing):
         self._singles.end(deadline)
 
     def _partition_count(self, topic: str) -> int:
+        """The partitions of a topic. While the metadata cannot be read it goes by the last count that it knows: the
+        send waits for the metadata until its time is over. Kafka: `ProducerMetadata`."""
         check_not_internal(topic, "a producer")
-        return len(self._view.partitions(topic, YOUNG_SECONDS))
+        try:
+            self._counts[topic] = len(self._view.partitions(topic, YOUNG_SECONDS))
+        except KafkaStorageException:
+            if topic not in self._counts:
+                raise
+        return self._counts[topic]
 
     def _send_table(
         self, topic: str, records: pa.Table, deadline: float, memory_deadline: float | None

@@ -1,11 +1,14 @@
 """Object stores of several makes: many processes append to one log, and a cluster loses a leader."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lakelog.jobs.benchmark.counting_store import counting_store
+from lakelog.jobs.demo.quickstart_run import quickstart
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.config import Config
 from lakelog.replication.local_cluster import LocalCluster
@@ -80,3 +83,13 @@ def test_a_cluster_that_loses_a_leader_has_each_record_once(spark, store):
         )
         fetched = cluster.consumer().fetch("t", dict.fromkeys(sent, 0))
         assert {p: found.records["value"].to_pylist() for p, found in fetched.items()} == sent
+
+
+def test_the_quickstart_finds_every_record_in_four_object_stores(spark: SparkSession, tmp_path: Path) -> None:
+    out, home = tmp_path / "figures.json", tmp_path / "kept"
+    home.mkdir()
+    assert quickstart(spark, str(out), home, 1_200, "s3") == 0
+    figures = json.loads(out.read_text())
+    assert (figures["records_committed"], figures["records_lost"], figures["replicas_identical"]) == (1_200, 0, True)
+    stores = {path.name for path in home.glob("store-*") if path.is_dir()}
+    assert stores == {"store-cluster", "store-1", "store-2", "store-3"}

@@ -1,10 +1,6 @@
-"""`bench processes`: its figures, and one small run with real processes."""
+"""The figures of `bench processes`. `tests/long/test_bench_processes.py` runs it."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 from lakelog.jobs.benchmark.processes import ProcessTimes, processes_figures, processes_rows
 
@@ -24,12 +20,3 @@ def test_times_of_records_that_differ_are_not_told() -> None:
     found = processes_figures(replace(FOUND, rows_equal=False))
     assert found["rows_equal"] is False
     assert "small_send_ms" not in found
-
-
-def test_what_is_sent_to_processes_is_committed(tmp_path: Path) -> None:
-    out = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "lakelog.jobs", "bench", "processes", "--sends", "1", "--seconds", "1"]
-    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(out.read_text())["rows_equal"] is True
-    assert [word in done.stdout for word in ("start of all processes", "acknowledged send", "idle")] == [True] * 3

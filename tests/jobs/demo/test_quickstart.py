@@ -30,16 +30,6 @@ def test_dr_01_the_flights_are_kept_however_old_they_are():
     assert kept == KEEP_ALL
 
 
-def test_the_quickstart_finds_every_record_in_four_object_stores(spark, tmp_path):
-    out, home = tmp_path / "figures.json", tmp_path / "kept"
-    home.mkdir()
-    assert quickstart(spark, str(out), home, 1_200, "s3") == 0
-    figures = json.loads(out.read_text())
-    assert (figures["records_committed"], figures["records_lost"], figures["replicas_identical"]) == (1_200, 0, True)
-    stores = {path.name for path in home.glob("store-*") if path.is_dir()}
-    assert stores == {"store-cluster", "store-1", "store-2", "store-3"}
-
-
 def test_the_quickstart_finds_every_record_on_every_replica(spark, tmp_path, capsys):
     out, home = tmp_path / "figures.json", tmp_path / "kept cluster"
     home.mkdir()

@@ -24,7 +24,7 @@ SEEDS_THAT_CATCH = {
     "fetches_from_any_leader": 31,
     "truncates_to_the_high_watermark": 10,
     "the_isr_is_not_kept": 12,
-    "says_so_before_it_is": 27,
+    "says_so_before_it_is": 39,
     "truncates_nothing": 7,
     "joins_anywhere": 4,
     "broker_epochs_stand_still": 11,
