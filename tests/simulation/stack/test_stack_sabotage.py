@@ -22,7 +22,7 @@ SEEDS_THAT_CATCH = {
     "reads_any_log": 2,
     "leads_under_any_broker_epoch": 9,
     "fetches_from_any_leader": 31,
-    "truncates_to_the_high_watermark": 10,
+    "truncates_to_the_high_watermark": 63,
     "the_isr_is_not_kept": 12,
     "says_so_before_it_is": 39,
     "truncates_nothing": 7,
