@@ -94,7 +94,8 @@ class PlainStream(Follower):
 
 
 def copy_files(appended: Append, source: StorageRoot, folder: Path) -> float:
-    """Copies the segments as a shell would, without fsync. Returns the seconds that it took."""
+    """Copies the segments as a shell would, without fsync. Returns the seconds that it took. Earlier files are on disk
+    before, as for a follower."""
     target = StorageRoot.of(str(folder))
     target.create_folder()
     os.sync()

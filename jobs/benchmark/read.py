@@ -146,8 +146,8 @@ class _ReadRun:
     def _streams(self) -> None:
         """Micro-batches of a few records: the time from the trigger to its end, as Spark measures it.
 
-        A send is committed on one broker after the other. The query waits for the whole, as the plain table has it in
-        one commit; only for its first record a query never waits.
+        A send is committed on one broker after the other. The query waits for all its records, as the plain table gets
+        them in one commit. A query does not wait for its first records, so one is sent before.
         """
         plain = str(self._folder / "plain-stream")
         self._spark.createDataFrame([], "key binary, value binary").write.format("delta").save(plain)

@@ -108,7 +108,7 @@ class Bench:
 
     def _run(self, follower: Follower, sources: Sources) -> list[float]:
         """The seconds of each commit. A follower runs only while it is measured, so it does not slow the other down.
-        What was written before is on disk by then, or the kernel would write it meanwhile."""
+        `os.sync` writes earlier files to disk, or the kernel would do so during the measurement."""
         idle, seconds = threading.Event(), []
         follower.start()
         try:

@@ -190,8 +190,8 @@ class Producer(Closing):
         self._singles.end(deadline)
 
     def _partition_count(self, topic: str) -> int:
-        """The partitions of a topic. While the metadata cannot be read it goes by the last count that it knows: the
-        send waits for the metadata until its time is over. Kafka: `ProducerMetadata`."""
+        """The number of partitions of a topic. While the metadata cannot be read, the producer uses the last number it
+        read, and the send waits for the metadata until its deadline. Kafka: `ProducerMetadata`."""
         check_not_internal(topic, "a producer")
         try:
             self._counts[topic] = len(self._view.partitions(topic, YOUNG_SECONDS))

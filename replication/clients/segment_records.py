@@ -99,12 +99,12 @@ def _within(spark: SparkSession, records: DataFrame, bounds: Bounds) -> DataFram
     if len(bounds) <= _FEW:
         ranges: dict[str, list[str]] = {}
         for key, (start, stop) in bounds.items():
-            text = f"(partition = {key.partition} AND offset >= {start} AND offset < {stop})"
+            text = f"(`partition` = {key.partition} AND `offset` >= {start} AND `offset` < {stop})"
             ranges.setdefault(key.topic_id, []).append(text)
         topics = [(F.col("topic_id") == topic) & F.expr(" OR ".join(texts)) for topic, texts in ranges.items()]
         return records.where(reduce(or_, topics))
     within = spark.createDataFrame([(*key, *found) for key, found in sorted(bounds.items())], _BOUNDS)
-    return committed_records(records.where(f"offset >= {min(start for start, _ in bounds.values())}"), within)
+    return committed_records(records.where(f"`offset` >= {min(start for start, _ in bounds.values())}"), within)
 
 
 def _is_within(segment: Segment, bounds: Bounds) -> bool:

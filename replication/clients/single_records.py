@@ -222,7 +222,11 @@ class SingleRecords:
         with self._lock:
             self._is_closed = True
         with suppress(TimeoutException):
-            self.drain(deadline)
+            while True:
+                self.drain(deadline)
+                self.hand_over((), deadline)  # waits for the thread that hands over now, and may put records back
+                if not self._batches:
+                    return
 
     def end(self, deadline: float | None) -> None:
         """Ends the records that were not handed over with IllegalStateException, and calls the functions of all reports

@@ -14,7 +14,7 @@ def committed_records(records: DataFrame, bounds: DataFrame) -> DataFrame:
     (string), partition (int), starting_offset and ending_offset (bigint; the latter is excluded). Partitions without
     bounds are left out.
     """
-    within = "offset >= starting_offset AND offset < ending_offset"
+    within = "`offset` >= starting_offset AND `offset` < ending_offset"
     return (
         records.join(bounds.hint("broadcast"), on=["topic_id", "partition"], how="inner")
         .where(within)

@@ -1,18 +1,21 @@
-"""A producer while the cluster root cannot be read."""
+"""A producer that knows a topic, while the cluster root cannot be read, and one that closes meanwhile."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from lakelog.replication.clients.producer import Producer
-from lakelog.replication.errors import KafkaStorageException, TimeoutException
+from lakelog.replication.clients.single_records import SingleRecords
+from lakelog.replication.errors import KafkaStorageException, TimeoutException, UnknownTopicOrPartitionException
 from tests.clients.world import World
 from tests.processes import wait_until
 from tests.storage.logs import TOPIC, values
 
 
-def test_ap_02_a_producer_goes_by_the_partitions_that_it_knows(root):
-    """More than one batch is produced meanwhile. Kafka: `ProducerMetadata`."""
+@pytest.mark.parametrize("retries", [0, 9])
+def test_ap_02_a_producer_goes_by_the_partitions_that_it_knows(root, retries):
+    """More than one batch is produced meanwhile, and the wait is no retry. Kafka: `ProducerMetadata`."""
     world, told = World(root), []
     world.say(0)
     cluster, away = Path(world.uri), Path(f"{world.uri}-away")
@@ -20,7 +23,7 @@ def test_ap_02_a_producer_goes_by_the_partitions_that_it_knows(root):
     def report(error, message):
         told.append((error, message.offset(), message.value()))
 
-    with Producer(world.uri, acks=1, linger_ms=1, batch_size=200) as producer:
+    with Producer(world.uri, acks=1, retries=retries, linger_ms=1, batch_size=200) as producer:
         producer.produce(TOPIC, "0", partition=0, on_delivery=report)
         wait_until(lambda: len(values(world.logs[1])) == 1, "the first record")
         cluster.rename(away)
@@ -33,3 +36,28 @@ def test_ap_02_a_producer_goes_by_the_partitions_that_it_knows(root):
             producer.produce("unknown", "value")
         away.rename(cluster)
     assert told == [(None, n, b"%d" % n) for n in range(10)]
+
+
+def test_a_topic_that_was_deleted_is_refused_at_the_call(root):
+    world = World(root)
+    with Producer(world.uri, acks=1) as producer:
+        producer.send(TOPIC, ["a"])
+        world.cluster.topics.change((), [TOPIC], {"who": "test"})
+        with pytest.raises(UnknownTopicOrPartitionException):
+            producer.send(TOPIC, ["b"])
+
+
+def test_close_sends_what_another_thread_is_just_handing_over(root, monkeypatch):
+    world, told, begin, begun = World(root), [], SingleRecords._begin, threading.Event()
+
+    def late(singles, *given):
+        begun.set()
+        wait_until(lambda: singles._is_closed, "close")
+        return begin(singles, *given)
+
+    monkeypatch.setattr(SingleRecords, "_begin", late)
+    producer = Producer(world.uri, acks=1, linger_ms=1)
+    producer.produce(TOPIC, "a", partition=0, on_delivery=lambda error, message: told.append((error, message.value())))
+    assert begun.wait(30)
+    producer.close()
+    assert told == [(None, b"a")]

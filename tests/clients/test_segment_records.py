@@ -26,6 +26,20 @@ def mixed(tmp_path):
     return filled_log(str(tmp_path / "one")), filled_log(str(tmp_path / "other"))
 
 
+class Settings(dict):
+    """Settings of a session as a dict."""
+
+    def __init__(self, spark):
+        super().__init__(spark.conf.getAll)
+        self._conf = spark.conf
+
+    def __setitem__(self, name, value):
+        self._conf.set(name, value)
+
+    def __delitem__(self, name):
+        self._conf.unset(name)
+
+
 def read(spark, logs, *bounds):
     """The partitions and offsets read, in order, and the number of scans."""
     reads = [LogRead(log.root, log.refresh(), each) for log, each in zip(logs, bounds, strict=True)]
@@ -69,6 +83,15 @@ def test_fe_01_logs_that_share_no_partition_are_one_scan(spark, apart, bounds, e
 def test_fe_01_a_record_that_another_log_has_too_is_read_once(spark, mixed, bounds, expected, scans):
     """The file that has both partitions is wanted from each log for one of them only."""
     assert read(spark, mixed, *bounds) == (expected, scans)
+
+
+@pytest.mark.parametrize("few", [1, 50], ids=["the bounds are joined", "the bounds are a condition"])
+def test_fe_01_columns_may_have_the_names_of_reserved_words(spark, apart, monkeypatch, few):
+    monkeypatch.setattr(segment_records, "_FEW", few)
+    for setting in ("spark.sql.ansi.enabled", "spark.sql.ansi.enforceReservedKeywords"):
+        monkeypatch.setitem(Settings(spark), setting, "true")
+    bounds = {P0: (9, 12)}, {P1: (3, 5)}
+    assert read(spark, apart, *bounds)[0] == WHOLE_0[9:] + WHOLE_1[3:]
 
 
 def test_fe_01_many_partitions_of_two_logs_keep_their_own_scans(spark, apart, monkeypatch):

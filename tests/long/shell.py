@@ -37,15 +37,12 @@ class Shell:
         if text.endswith("&"):
             self.start(text.removesuffix("&"))
             return ""
-        done = self._done(text, seconds)
+        done = self.tried(text, seconds)
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def status(self, line):
-        """The exit status of a command."""
-        return self._done(line, SECONDS).returncode
-
-    def _done(self, text, seconds):
+    def tried(self, text, seconds=SECONDS):
+        """The status and the output of a command that may fail."""
         return subprocess.run(
             ["bash", "-c", self._placed(text)], cwd=HOUSE, env=self._environment, capture_output=True, text=True,
             timeout=seconds, check=False,

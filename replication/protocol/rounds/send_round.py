@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lakelog.replication.errors import (
     FencedLeaderEpochException,
+    KafkaStorageException,
     LakelogException,
     LeaderNotAvailableException,
     OutOfOrderSequenceException,
@@ -133,7 +134,10 @@ class SendRound:
         turn has not come gets no answer."""
         try:
             seen: TopicSeen = yield ReadTopic(self._topic)
-        except LakelogException as error:  # the metadata may be readable again before the time is over
+        except KafkaStorageException as error:  # as without a leader: nothing is sent, so it spends no retry
+            unknown = LeaderNotAvailableException(f"{self._topic}: the metadata cannot be read: {error}")
+            return [self._refused(partition, unknown) for partition in partitions]
+        except LakelogException as error:
             return [self._refused(partition, error) for partition in partitions]
         answers: list[RecordMetadata] = []
         found: list[PartitionRegistration] = []

@@ -23,8 +23,8 @@ class HeaderFetch:
     than all the rest of a micro-batch.
 
     `source` is the log of broker `leader`. A micro-batch, or `LeaderLogWatch`, only tells that the log has new
-    segments. They are read from the fetcher's own position on, up to the newest commit, or as many as have `max_bytes`
-    together: then `has_more` is true, and the next fetch goes on without being told.
+    segments. They are read from the fetcher's own position on, up to the newest commit, but at most `max_bytes` of them
+    or one larger segment: then `has_more` is true, and the next fetch goes on without being told.
     """
 
     def __init__(self, name: str, source: StorageRoot, leader: int, max_bytes: int) -> None:

@@ -121,8 +121,8 @@ class _CopyJob:
     target: StorageRoot
 
     def copy_all(self, items: Sequence[_Item]) -> list[_Outcome]:
-        """Copies segments, the largest first: no thread shall copy alone at the end. If one fails, its outcome is the
-        error."""
+        """Copies segments, the largest first, so that no thread copies alone at the end. If one fails, its outcome is
+        the error."""
         return in_threads(self._outcome, sorted(items, key=_bytes_of, reverse=True), _COPIERS)
 
     def _outcome(self, item: _Item) -> _Outcome:

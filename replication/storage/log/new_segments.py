@@ -56,11 +56,12 @@ class NewSegments:
         self, start: LogOffset, max_bytes: int = UNBOUNDED, age: float | None = None
     ) -> tuple[list[NewSegment], LogOffset, bool]:
         """All segments after `start`, the offset after them, and whether there may be more: it ends before the segment
-        with which their sizes exceed `max_bytes`, but has one at least. With an `age` it may take a look at an object
-        store that this process began at most so many seconds ago. Raises KafkaStorageException."""
+        with which their sizes exceed `max_bytes`, but the first one is read whatever its size. With an `age` it may
+        take a look at an object store that this process began at most so many seconds ago. Raises
+        KafkaStorageException."""
         found: list[NewSegment] = []
         while True:
-            more, end, newest = self.read_some(start, max_bytes, age)
+            more, end, newest = self.read_some(start, max_bytes, age, is_first=not found)
             found += more
             max_bytes -= sum(segment.file.size for segment in more if segment.file)
             is_full = end < newest or max_bytes <= 0
@@ -69,24 +70,26 @@ class NewSegments:
             start = end
 
     def read_some(
-        self, start: LogOffset, max_bytes: int = UNBOUNDED, age: float | None = None
+        self, start: LogOffset, max_bytes: int = UNBOUNDED, age: float | None = None, is_first: bool = True
     ) -> tuple[list[NewSegment], LogOffset, LogOffset]:
-        """Like `read`, but of some 64 commits at most; and the end of these commits."""
+        """Like `read`, but of some 64 commits at most; and the end of the commits that the look has found."""
         target = self._newest(start.log, age)
         if self._is_gone and target.log <= start.log:
             found, end = self._gap(target, f"{self._log.uri} was made again")
         else:
-            found, end = self.between(start, target, max_bytes)
+            found, end = self.between(start, target, max_bytes, is_first)
         return found, end, target
 
     def between(
-        self, start: LogOffset, target: LogOffset, max_bytes: int = UNBOUNDED
+        self, start: LogOffset, target: LogOffset, max_bytes: int = UNBOUNDED, is_first: bool = True
     ) -> tuple[list[NewSegment], LogOffset]:
         """The segments from `start` to `target`, and the offset after them: `target`, or an earlier one if the next
-        segment, unless it is the first, does not fit into `max_bytes`. Raises KafkaStorageException."""
+        segment does not fit into `max_bytes`. With `is_first` the first one is read whatever its size. Raises
+        KafkaStorageException."""
         found: list[NewSegment] = []
-        version, skip, size = start.log, start.files, 0
-        while version < target.log + (target.files > 0):
+        version, skip, left = start.log, start.files, max_bytes
+        end: LogOffset | None = None
+        while end is None and version < target.log + (target.files > 0):
             try:
                 commit = self._read.pop(version + 1, None) or read_commit(self._log, version + 1)
             except FileNotFoundError:
@@ -96,14 +99,15 @@ class NewSegments:
             files = [file for file in commit.adds if file.data_change]
             stop = len(files) if version < target.log else target.files
             for index in (i for i in range(skip, stop) if self._is_segment(files[i].name)):
-                size += files[index].size  # other files do not count, or a read might never advance
-                if found and size > max_bytes:
-                    return found, LogOffset(version, index)
+                left -= files[index].size  # other files do not count, or a read might never advance
+                if left < 0 and (found or not is_first):
+                    end = LogOffset(version, index)
+                    break
                 found.append(NewSegment(version + 1, files[index]))
             version, skip = version + 1, 0
         if 0 <= start.log < version and start.log != self._followed and not self._commits.is_there(start.log):
             return self._gap(target)
-        return found, target if target.files else LogOffset(version)
+        return found, end or (target if target.files else LogOffset(version))
 
     def _newest(self, version: int, age: float | None) -> LogOffset:
         started = time.monotonic()

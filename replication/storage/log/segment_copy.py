@@ -1,5 +1,5 @@
-"""Copies a segment byte for byte: within a bucket the store copies it. Otherwise its bytes go through here, those of a
-large file between folders of this machine in small pieces."""
+"""Copies a segment byte for byte: within a bucket the store copies it. Otherwise this process reads and writes the
+bytes; a large file between folders of this machine goes in small pieces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakelog.replication.storage.log.segment import Segment, read_file, write_fi
 from lakelog.replication.storage.log.segment_name import hex_digest, leader_of, named_digest, segment_name
 
 _LARGE_BYTES = 1 << 20
-_PIECE_BYTES = 1 << 19  # with two threads a core they fit into its cache
+_PIECE_BYTES = 1 << 19  # it stays in the cache of a core between its read and its write
 
 logger = logging.getLogger(__name__)
 

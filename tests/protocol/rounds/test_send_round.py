@@ -149,7 +149,7 @@ def test_ap_06_with_too_small_an_isr_nothing_is_written():
 @pytest.mark.parametrize("step", SENT, ids=lambda step: step.__name__)
 def test_ap_06_what_may_pass_is_sent_again_under_the_same_sequence(step):
     world = World()
-    world.fails = {step: [GONE, FencedLeaderEpochException("over"), GONE]}
+    world.fails = {step: [FencedLeaderEpochException("over")] * 3}
     assert world.send()[0].error is None
     assert {request.base_sequence for request in world.requests} == {0}
     again = [*SENT[: SENT.index(step) + 1], Pause]
@@ -176,6 +176,19 @@ def test_mc_04_to_wait_for_a_leader_is_no_retry(retries):
     assert world.send()[0].error is GONE
     assert world.steps == [*[ReadTopic, Pause] * 3, *[*SENT, Pause] * retries, *SENT]
     assert world.backoffs == [False] * 3 + [True] * retries
+
+
+@pytest.mark.parametrize("retries", [0, 9])
+def test_ap_06_a_send_that_waits_for_the_metadata_spends_no_retry(retries):
+    """Kafka: `RecordAccumulator.ready`, unknownLeaderTopics."""
+    world = World(retries=retries)
+    world.fails = {ReadTopic: [GONE] * 3}
+    assert world.send()[0].error is None
+    assert (world.steps, world.backoffs) == ([*[ReadTopic, Pause] * 3, *SENT, *LOOK], [False] * 3)
+    world.fails = {ReadTopic: [GONE] * 99}
+    error = world.send()[0].error
+    assert isinstance(error, TimeoutException)
+    assert "the metadata cannot be read: 503" in str(error)
 
 
 def test_ap_06_a_sequence_that_a_leader_does_not_know_starts_over_at_once_under_another_id():

@@ -1,8 +1,11 @@
 """The segments that a leader's log has gained since an offset."""
 
+from unittest.mock import ANY
+
 import pytest
 
 from lakelog.replication.protocol.partition_log import Role
+from lakelog.replication.storage.delta.commit_reader import commit_name
 from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
@@ -182,6 +185,12 @@ def test_a_cleaned_commit_is_a_gap_and_never_passed_over(log, reader):
     assert reader.between(START, end) == (rows, end)
 
 
+def test_a_bound_does_not_hide_that_the_start_is_gone(log, reader):
+    fill(log, P0, 1, 1, 1)
+    log.root.delete(commit_name(2))
+    assert reader.between(at(2), at(4), 1) == ([(4, None, ANY)], at(4))
+
+
 def test_a_log_that_was_made_again_is_a_gap_and_is_read_from_its_newest_commit_on(log, reader):
     fill(log, P0, 1, 1, 1)
     _, end = read(reader, START)
@@ -211,9 +220,9 @@ def test_fe_02_bytes_bound_all_looks_together(log, monkeypatch):
     sizes = [segment.file.size for segment in log.current().segments.values()]
     segments = NewSegments(log.root, 1)
     found, end, is_limited = segments.read(LogOffset(1), sizes[0] + sizes[1] + 1)
-    assert ([segment.version for segment in found], end.log, is_limited) == ([2, 3, 4], 4, True)
-    found, end, is_limited = segments.read(end, 2 * sizes[3])
-    assert ([segment.version for segment in found], end.log, is_limited) == ([5], 5, False)
+    assert ([segment.version for segment in found], end.log, is_limited) == ([2, 3], 3, True)
+    found, end, is_limited = segments.read(end, 3 * sizes[3])
+    assert ([segment.version for segment in found], end.log, is_limited) == ([4, 5], 5, False)
 
 
 def test_what_was_truncated_and_rewritten_is_not_streamed_again(log, reader):

@@ -13,6 +13,7 @@ from lakelog.replication.errors import CorruptRecordException, KafkaStorageExcep
 from lakelog.replication.storage.delta import object_root
 from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log import segment_copy
 from lakelog.replication.storage.log.segment import read_segment, write_segment
 from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.segment_name import named_digest
@@ -192,7 +193,12 @@ def test_a_large_segment_is_copied_in_pieces_between_disks(disks, monkeypatch):
     source, target = disks
     segment = written(source, LARGE)
     monkeypatch.setattr(StorageRoot, "read_buffer", failed)
+    pieces, hashed = [], segment_copy._hashed_pieces
+    monkeypatch.setattr(
+        segment_copy, "_hashed_pieces", lambda *args: (pieces.append(len(p)) or p for p in hashed(*args))
+    )
     copied = copy_segment(source, segment, target)
+    assert max(pieces) <= 1 << 19
     assert target.read(copied.name) == source.read(segment.name)
     assert (read_segment(target, copied.file), target.list()) == (copied, [copied.name])
 
