@@ -24,7 +24,7 @@ from tests.pages import HOUSE, PAGES, blocks, commands
 ELSEWHERE = {"python-clients.md"}
 OF_THE_PAST = "then_"  # views of an earlier time
 # Commands that start no JVM and change nothing that other commands read. Only the words of the others are checked here:
-# `tests/long/test_documented_commands.py` runs most of them.
+# `tests/long/test_documented_commands.py` and `tests/long/test_drills.py` run them.
 RUN = {
     "status",
     "topics",
