@@ -29,9 +29,10 @@ _MILLION, _THOUSAND = DataSet(1_000_000, 100), DataSet(1_000, 100)
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """The records and the rounds. One round of each kind warms up and is not counted."""
+    """The records and the rounds. The first rounds warm up and are not counted: the JVM compiles what runs often."""
 
     rounds: int = 5
+    warm_up_rounds: int = 3
     sends: int = 3
     each: DataSet = _MILLION
     tail: int = 10_000  # records of each partition
@@ -40,11 +41,11 @@ class ReadPlan:
     @property
     def steps(self) -> int:
         """The number of measured steps and of those that warm up."""
-        return self.sends + (self.rounds + 1) * 7 + 2
+        return self.sends + (self.rounds + self.warm_up_rounds) * 7 + 2
 
 
 # Checks that the benchmark works. Its figures mean nothing.
-QUICK_READ = ReadPlan(1, 1, DataSet(5_000, 100), 10, DataSet(100, 100))
+QUICK_READ = ReadPlan(1, 1, 1, DataSet(5_000, 100), 10, DataSet(100, 100))
 
 
 @dataclass
@@ -91,7 +92,7 @@ class _ReadRun:
             TAIL: lambda: _discard(self._committed(tail)),
             CONSUMER: self._consume,
         }
-        for round_number in range(self._plan.rounds + 1):
+        for round_number in range(1 - self._plan.warm_up_rounds, self._plan.rounds + 1):
             for name, read in ways.items():
                 self._time(name, read, is_counted=round_number > 0)
         self._streams()
@@ -159,9 +160,10 @@ class _ReadRun:
             with running(records.writeStream.format("noop").option("checkpointLocation", checkpoint)) as query:
                 query.processAllAvailable()
                 seen: set[int] = set()
-                for round_number in range(-1, self._plan.rounds + 1):
-                    table = self._plan.batch.table(round_number)
-                    table = table if round_number >= 0 else table.slice(0, 1)
+                first = -self._plan.warm_up_rounds
+                for round_number in range(first, self._plan.rounds + 1):
+                    table = self._plan.batch.table(round_number - first)
+                    table = table if round_number > first else table.slice(0, 1)
                     if name == STREAM:
                         self._send(STREAMED, table)
                     else:
