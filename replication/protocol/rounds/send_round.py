@@ -101,11 +101,12 @@ class SendRound:
         self._clock = clock
         self._rules = rules
         self._refusals: dict[int, LakelogException] = {}  # the last error of each partition that was out of order
+        self._is_unread = False  # whether the last look at the metadata failed
 
     def run(self) -> Round[dict[int, RecordMetadata]]:
         """Appends, and retries until every partition has a final answer or the time is over; returns the answers.
 
-        To wait for a leader, or for earlier sends, is no retry, because nothing is sent meanwhile. Kafka:
+        To wait for the metadata, a leader or earlier sends is no retry, because nothing is sent meanwhile. Kafka:
         `RecordAccumulator.ready`, unknownLeaderTopics. Raises the error of taking a new identity before anything is
         sent.
         """
@@ -116,8 +117,9 @@ class SendRound:
                 answers[answer.partition] = answer
             pending = {p for p in pending if p not in answers or is_retriable(answers[p].error)}
             unsent = {
-                p for p in pending if p not in answers or isinstance(answers[p].error, LeaderNotAvailableException)
-            }
+                p for p in pending
+                if self._is_unread or p not in answers or isinstance(answers[p].error, LeaderNotAvailableException)
+            }  # fmt: skip
             if not retries:
                 pending = unsent
             if not pending:
@@ -132,12 +134,11 @@ class SendRound:
     def append(self, partitions: Collection[int]) -> Round[list[RecordMetadata]]:
         """Sends the records of these partitions to their leaders, once. Errors are in the answers. A partition whose
         turn has not come gets no answer."""
+        self._is_unread = False
         try:
             seen: TopicSeen = yield ReadTopic(self._topic)
-        except KafkaStorageException as error:  # as without a leader: nothing is sent, so it spends no retry
-            unknown = LeaderNotAvailableException(f"{self._topic}: the metadata cannot be read: {error}")
-            return [self._refused(partition, unknown) for partition in partitions]
-        except LakelogException as error:
+        except LakelogException as error:  # the metadata may be readable again before the time is over
+            self._is_unread = isinstance(error, KafkaStorageException)
             return [self._refused(partition, error) for partition in partitions]
         answers: list[RecordMetadata] = []
         found: list[PartitionRegistration] = []
