@@ -26,18 +26,12 @@ def mixed(tmp_path):
     return filled_log(str(tmp_path / "one")), filled_log(str(tmp_path / "other"))
 
 
-class Settings(dict):
-    """Settings of a session as a dict."""
-
-    def __init__(self, spark):
-        super().__init__(spark.conf.getAll)
-        self._conf = spark.conf
-
-    def __setitem__(self, name, value):
-        self._conf.set(name, value)
-
-    def __delitem__(self, name):
-        self._conf.unset(name)
+@pytest.fixture
+def reserved_words(spark):
+    """Spark parses no name that SQL reserves, such as `offset`."""
+    spark.conf.set("spark.sql.ansi.enforceReservedKeywords", True)
+    yield
+    spark.conf.unset("spark.sql.ansi.enforceReservedKeywords")
 
 
 def read(spark, logs, *bounds):
@@ -86,10 +80,9 @@ def test_fe_01_a_record_that_another_log_has_too_is_read_once(spark, mixed, boun
 
 
 @pytest.mark.parametrize("few", [0, 50], ids=["the bounds are joined", "the bounds are a condition"])
+@pytest.mark.usefixtures("reserved_words")
 def test_fe_01_columns_may_have_the_names_of_reserved_words(spark, apart, monkeypatch, few):
     monkeypatch.setattr(segment_records, "_FEW", few)
-    for setting in ("spark.sql.ansi.enabled", "spark.sql.ansi.enforceReservedKeywords"):
-        monkeypatch.setitem(Settings(spark), setting, "true")
     bounds = {P0: (9, 12)}, {P1: (3, 5)}
     assert read(spark, apart, *bounds)[0] == WHOLE_0[9:] + WHOLE_1[3:]
 
