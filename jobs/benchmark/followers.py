@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from lakelog.jobs.benchmark.memory import settle_memory
 from lakelog.jobs.benchmark.sources import FOLLOWER, Append, Sources
 from lakelog.replication.errors import TimeoutException
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version, read_commit
@@ -94,11 +94,10 @@ class PlainStream(Follower):
 
 
 def copy_files(appended: Append, source: StorageRoot, folder: Path) -> float:
-    """Copies the segments as a shell would, without fsync. Returns the seconds that it took. Earlier files are on disk
-    before, as for a follower."""
+    """Copies the segments as a shell would, without fsync. Returns the seconds that it took."""
     target = StorageRoot.of(str(folder))
     target.create_folder()
-    os.sync()
+    settle_memory(folder, appended.bytes)
     started = time.perf_counter()
     for segment in appended.segments:
         shutil.copyfile(source.path(segment.name), target.path(segment.name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pyspark.sql import functions as F
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.folder import bench_folder
 from lakelog.jobs.benchmark.followers import Follower, LakelogFollower, PlainStream, copy_files
+from lakelog.jobs.benchmark.memory import settle_memory
 from lakelog.jobs.benchmark.sources import Sources
 
 FILE_COPY = "file copy"
@@ -107,13 +107,13 @@ class Bench:
         return found
 
     def _run(self, follower: Follower, sources: Sources) -> list[float]:
-        """The seconds of each commit. A follower runs only while it is measured, so it does not slow the other down.
-        `os.sync` writes earlier files to disk, or the kernel would do so during the measurement."""
+        """The seconds of each commit. A follower runs only while it is measured, so it does not slow the other
+        down."""
         idle, seconds = threading.Event(), []
         follower.start()
         try:
             for appended in sources.appends:
-                os.sync()
+                settle_memory(sources.folder, appended.bytes)
                 seconds.append(follower.follow(appended))
                 idle.wait(self._plan.idle_seconds)
         finally:

@@ -6,10 +6,13 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from lakelog.jobs.launch.spark_submit import session_environment
+from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.spark_end import has_jvm_died
 from lakelog.replication.storage.delta.spark_delta import (
     CATALOG,
@@ -40,14 +43,17 @@ def spark_session(
     Spark, such as {"spark.driver.memory": "4g"}. What spark-submit was told, or PYSPARK_SUBMIT_ARGS says, stays.
 
     A session that exists already is used as it is. Raises InvalidConfigurationException if it has no Delta: its JVM was
-    started without, and no JVM gets other jars later.
+    started without, and no JVM gets other jars later. It is also raised if Spark refuses the master or cannot reach it.
     """
     settings: dict[str, Any] = {name: str(value) for name, value in (configs or {}).items()}
     if master:
         settings["spark.master"] = master
     if SparkContext._active_spark_context is None:
         settings.update(_start_jvm(settings, app_name))
-    spark = SparkSession.builder.config(map=settings).getOrCreate()
+    try:
+        spark = SparkSession.builder.config(map=settings).getOrCreate()
+    except Py4JJavaError as error:
+        raise InvalidConfigurationException(f"Spark does not start: {_root_cause(error)}") from error
     check_delta(spark)
     return spark
 
@@ -85,6 +91,14 @@ def _extensions(given: SparkConf) -> str:
     """Delta's beside those of the user, such as Iceberg's."""
     names = [name for name in given.get(EXTENSIONS, "").split(",") if name]
     return ",".join(names if DELTA_EXTENSION in names else [*names, DELTA_EXTENSION])
+
+
+def _root_cause(error: Py4JJavaError) -> str:
+    """The exception of Java that the others wrap."""
+    cause = error.java_exception
+    while (deeper := cause.getCause()) is not None:
+        cause = deeper
+    return error_line(cause.toString())
 
 
 def _exit_with_jvm() -> None:

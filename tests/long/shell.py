@@ -1,4 +1,4 @@
-"""The commands of the README and of `docs/` in a shell, with `/lake` in a folder of the test."""
+"""The commands of the README and of `docs/` in a shell, with their places in a folder of the test."""
 
 import os
 import re
@@ -13,13 +13,19 @@ SECONDS = 300
 
 
 class Shell:
-    """Runs commands in the checkout, with `/lake` in a folder of the test. One with `&` at its end runs on."""
+    """Runs commands in the checkout, with their places in a folder of the test. One with `&` at its end runs on."""
 
     def __init__(self, folder):
         self._folder, self._stack = folder, ExitStack()
         self.cluster = f"{folder}/lake/cluster"
-        self._places = {"/lake": f"{folder}/lake", "lakelog.zip": f"{folder}/lakelog.zip"}
-        self._places["/tmp/start"] = f"{folder}/start"
+        self._places = {
+            "s3://bucket/cluster": self.cluster,
+            "s3://bucket-1/lake": f"{folder}/lake/broker-1",
+            "/lake": f"{folder}/lake",
+            "lakelog.zip": f"{folder}/lakelog.zip",
+            "/tmp/start": f"{folder}/start",
+            "/opt/lakelog": str(HOUSE / ".venv"),
+        }
         self._environment = {**os.environ, "PATH": f"{HOUSE / '.venv' / 'bin'}:{os.environ['PATH']}"}
 
     def __enter__(self):
@@ -28,11 +34,15 @@ class Shell:
     def __exit__(self, *_):
         self._stack.close()
 
+    def set(self, variables):
+        """Sets variables of the environment of its commands."""
+        self._environment |= variables
+
     def run(self, line, seconds=SECONDS):
         """Its output, once it has ended with status 0; none if it runs on."""
         text = re.sub(r"\s#.*", "", line).rstrip()
         if setting := re.fullmatch(r"(\w+)=(\S+)", text):
-            self._environment[setting[1]] = setting[2]
+            self.set({setting[1]: setting[2]})
             return ""
         if text.endswith("&"):
             self.start(text.removesuffix("&"))
@@ -51,17 +61,14 @@ class Shell:
     def start(self, line):
         """Starts a command that runs until it ends or the test does. Returns its process."""
         with (self._folder / "processes.log").open("ab") as log:
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {self._placed(line)}"], cwd=HOUSE, env=self._environment, stdout=log, stderr=log
-            )
+            command = ["bash", "-c", f"exec env {self._placed(line)}"]
+            process = subprocess.Popen(command, cwd=HOUSE, env=self._environment, stdout=log, stderr=log)
         self._stack.callback(process.wait, SECONDS)
         self._stack.callback(process.terminate)
         return process
 
     def _placed(self, text):
-        for shown, place in self._places.items():
-            text = text.replace(shown, place)
-        return text
+        return re.sub(rf"(?:{'|'.join(self._places)})\b", lambda found: self._places[found[0]], text)
 
 
 def of_page(page, which):

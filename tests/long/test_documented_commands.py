@@ -1,13 +1,15 @@
 """Runs the commands of the README and of `docs/` that start a JVM or take minutes, as they stand.
 
-What needs YARN or Kubernetes is not run, nor `pytest`. `test_drills.py` has the commands of the drills.
+`pytest` is not run, and without a cluster the line for Kubernetes comes no further than its API server.
+`test_drills.py` has the commands of the drills.
 """
 
 import re
 
 import pytest
 
-from tests.long.shell import of_page, operating, start_controller, wait_for_brokers
+from tests.long.shell import SECONDS, of_page, operating, start_controller, wait_for_brokers
+from tests.long.yarn import yarn
 from tests.pages import PAGES, commands
 
 HOUR = 3600.0
@@ -35,6 +37,24 @@ def test_a_broker_runs_on_sparks_standalone_cluster(shell):
     for line in (*operating("SPARK="), *operating("spark-class"), *operating("--master spark")):
         shell.run(line)
     wait_for_brokers(shell.cluster, 1)
+
+
+def test_a_broker_runs_on_yarn(shell, tmp_path):
+    start_controller(shell)
+    with yarn(tmp_path) as variables:
+        shell.set(variables)
+        broker = shell.start(*operating("--master yarn"))
+        wait_for_brokers(shell.cluster, 1)
+        broker.terminate()
+        assert broker.wait(SECONDS) == 0
+
+
+def test_a_broker_for_kubernetes_says_that_there_is_no_api_server(shell):
+    start_controller(shell)
+    done = shell.tried(*operating("--master k8s"))
+    assert done.returncode == 1
+    sentence = "lakelog: InvalidConfigurationException: Spark does not start: java.net.UnknownHostException: "
+    assert done.stderr.splitlines()[-1].startswith(f"{sentence}kubernetes.default.svc")
 
 
 def test_the_event_script_of_testing_runs(shell):

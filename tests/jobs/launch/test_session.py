@@ -37,6 +37,10 @@ BY_LAKELOG = """
 import os, signal, sys, threading
 sys.path.insert(0, os.environ.pop("PATH_OF_THE_DRIVER"))
 import lakelog
+try:
+    lakelog.spark_session("mine", master="local[two]")
+except lakelog.LakelogException as error:
+    print(error.name, error, sep=": ")
 spark = lakelog.spark_session("mine", master="local[2]", configs={"spark.sql.shuffle.partitions": 3})
 print(lakelog.spark_session() is spark, spark.sparkContext.appName, spark.sparkContext.master)
 print(spark.conf.get("spark.sql.shuffle.partitions"), spark.conf.get("spark.sql.session.timeZone"))
@@ -52,6 +56,7 @@ cluster.stop()
 print("the process lives, its broker does not")
 """
 
+BAD_MASTER = "org.apache.spark.SparkException: Could not parse Master URL: 'local[two]'"
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -87,6 +92,7 @@ def test_a_session_by_lakelog_works_in_plain_python_and_its_brokers_end_with_the
     """The driver's `sys.path` has the package, and no variable tells the workers of it."""
     lines, _ = run(BY_LAKELOG, tmp_path, PATH_OF_THE_DRIVER=str(SOURCES))
     assert lines == [
+        f"InvalidConfigurationException: Spark does not start: {BAD_MASTER}",
         "True mine local[2]",
         "3 UTC",
         "None [b'v']",
