@@ -17,7 +17,9 @@ def settle_memory(folder: Path, size: int) -> None:
     """
     os.sync()
     used = folder / "settled"
-    with used.open("wb") as file:
-        for _ in range(0, 2 * size, len(_PIECE)):
-            file.write(_PIECE)
-    used.unlink()
+    try:
+        with used.open("wb") as file:
+            for _ in range(0, 2 * size, len(_PIECE)):
+                file.write(_PIECE)
+    finally:
+        used.unlink()

@@ -8,6 +8,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakelog.jobs.launch.spark_submit import session_environment
@@ -43,17 +44,16 @@ def spark_session(
     Spark, such as {"spark.driver.memory": "4g"}. What spark-submit was told, or PYSPARK_SUBMIT_ARGS says, stays.
 
     A session that exists already is used as it is. Raises InvalidConfigurationException if it has no Delta: its JVM was
-    started without, and no JVM gets other jars later. It is also raised if Spark refuses the master or cannot reach it.
+    started without, and no JVM gets other jars later. It is also raised if Spark does not start, for
+    example because it refuses the master or cannot reach it.
     """
     settings: dict[str, Any] = {name: str(value) for name, value in (configs or {}).items()}
     if master:
         settings["spark.master"] = master
     if SparkContext._active_spark_context is None:
-        settings.update(_start_jvm(settings, app_name))
-    try:
+        spark = _started(settings, app_name)
+    else:
         spark = SparkSession.builder.config(map=settings).getOrCreate()
-    except Py4JJavaError as error:
-        raise InvalidConfigurationException(f"Spark does not start: {_root_cause(error)}") from error
     check_delta(spark)
     return spark
 
@@ -66,6 +66,19 @@ def job_session(app_name: str) -> SparkSession:
     spark = spark_session(app_name)
     threading.Thread(target=_exit_with_jvm, name="stop-with-jvm", daemon=True).start()
     return spark
+
+
+def _started(settings: dict[str, Any], app_name: str) -> SparkSession:
+    try:
+        missing = _start_jvm(settings, app_name)
+        return SparkSession.builder.config(map={**settings, **missing}).getOrCreate()
+    except Py4JJavaError as error:
+        cause = error.java_exception
+        while (deeper := cause.getCause()) is not None:
+            cause = deeper
+        raise InvalidConfigurationException(f"Spark does not start: {error_line(cause.toString())}") from error
+    except PySparkException as error:
+        raise InvalidConfigurationException(f"Spark does not start: {error_line(error)}") from error
 
 
 def _start_jvm(settings: Mapping[str, str], app_name: str) -> dict[str, str]:
@@ -91,14 +104,6 @@ def _extensions(given: SparkConf) -> str:
     """Delta's beside those of the user, such as Iceberg's."""
     names = [name for name in given.get(EXTENSIONS, "").split(",") if name]
     return ",".join(names if DELTA_EXTENSION in names else [*names, DELTA_EXTENSION])
-
-
-def _root_cause(error: Py4JJavaError) -> str:
-    """The exception of Java that the others wrap."""
-    cause = error.java_exception
-    while (deeper := cause.getCause()) is not None:
-        cause = deeper
-    return error_line(cause.toString())
 
 
 def _exit_with_jvm() -> None:

@@ -1,4 +1,4 @@
-"""The commands of the README and of `docs/` in a shell, with their places in a folder of the test."""
+"""The commands of the README and of `docs/` in a shell. The paths and addresses that they show become a test's."""
 
 import os
 import re
@@ -13,7 +13,8 @@ SECONDS = 300
 
 
 class Shell:
-    """Runs commands in the checkout, with their places in a folder of the test. One with `&` at its end runs on."""
+    """Runs commands in the checkout. Paths and addresses that they show become folders of the test. A command with `&`
+    at its end runs on."""
 
     def __init__(self, folder):
         self._folder, self._stack = folder, ExitStack()
@@ -52,7 +53,7 @@ class Shell:
         return done.stdout
 
     def tried(self, text, seconds=SECONDS):
-        """The status and the output of a command that may fail."""
+        """What has come of a command that may fail."""
         return subprocess.run(
             ["bash", "-c", self._placed(text)], cwd=HOUSE, env=self._environment, capture_output=True, text=True,
             timeout=seconds, check=False,
@@ -61,6 +62,7 @@ class Shell:
     def start(self, line):
         """Starts a command that runs until it ends or the test does. Returns its process."""
         with (self._folder / "processes.log").open("ab") as log:
+            # `env`, since `exec` takes no variables before a command
             command = ["bash", "-c", f"exec env {self._placed(line)}"]
             process = subprocess.Popen(command, cwd=HOUSE, env=self._environment, stdout=log, stderr=log)
         self._stack.callback(process.wait, SECONDS)
@@ -68,7 +70,7 @@ class Shell:
         return process
 
     def _placed(self, text):
-        return re.sub(rf"(?:{'|'.join(self._places)})\b", lambda found: self._places[found[0]], text)
+        return re.sub(rf"(?:{'|'.join(map(re.escape, self._places))})\b", lambda found: self._places[found[0]], text)
 
 
 def of_page(page, which):

@@ -1,6 +1,6 @@
 """Runs the commands of the README and of `docs/` that start a JVM or take minutes, as they stand.
 
-`pytest` is not run, and without a cluster the line for Kubernetes comes no further than its API server.
+`pytest` is not run. The command for Kubernetes runs without a cluster, and must name the missing API server.
 `test_drills.py` has the commands of the drills.
 """
 
@@ -41,18 +41,22 @@ def test_a_broker_runs_on_sparks_standalone_cluster(shell):
 
 def test_a_broker_runs_on_yarn(shell, tmp_path):
     start_controller(shell)
-    with yarn(tmp_path) as variables:
-        shell.set(variables)
+    with yarn(tmp_path) as node:
+        shell.set(node.variables)
         broker = shell.start(*operating("--master yarn"))
-        wait_for_brokers(shell.cluster, 1)
-        broker.terminate()
-        assert broker.wait(SECONDS) == 0
+        try:
+            wait_for_brokers(shell.cluster, 1)
+            assert node.containers() == [2], "the application master and an executor"
+        finally:
+            broker.terminate()
+            status = broker.wait(SECONDS)
+        assert status == 0
 
 
 def test_a_broker_for_kubernetes_says_that_there_is_no_api_server(shell):
     start_controller(shell)
     done = shell.tried(*operating("--master k8s"))
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     sentence = "lakelog: InvalidConfigurationException: Spark does not start: java.net.UnknownHostException: "
     assert done.stderr.splitlines()[-1].startswith(f"{sentence}kubernetes.default.svc")
 

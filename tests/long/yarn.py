@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -14,7 +15,7 @@ from urllib.request import urlopen
 from lakelog.jobs.launch.spark_submit import spark_home
 from tests.processes import wait_until
 
-_SECONDS = 300  # the first use downloads 155 jars
+_SECONDS = 300  # each run downloads 155 jars
 _SERVERS = (
     "hadoop-common", "hadoop-yarn-server-nodemanager", "hadoop-yarn-server-resourcemanager",
     "hadoop-yarn-server-timelineservice",
@@ -27,28 +28,35 @@ log4j.appender.out.layout.ConversionPattern=%d %p %c{1}: %m%n
 """
 
 
+@dataclass(frozen=True)
+class Yarn:
+    """A cluster that runs. `variables` are for the environment of its clients."""
+
+    variables: Mapping[str, str]
+    url: str
+
+    def containers(self) -> list[int]:
+        """The number of containers of each application that runs."""
+        applications = _answer(f"{self.url}/apps?states=RUNNING")
+        return [int(number) for number in re.findall(r'"runningContainers":(\d+)', applications)]
+
+
 @contextmanager
-def yarn(folder: Path) -> Iterator[dict[str, str]]:
-    """Runs one node with 2 cores and 4 GB on the loopback interface. Yields the variables of its clients."""
+def yarn(folder: Path) -> Iterator[Yarn]:
+    """Runs one node with 2 cores and 4 GB on the loopback interface."""
     jars, conf = _jars(folder), folder / "conf"
     ports = _free_ports("scheduler", "tracker", "client", "admin", "web", "node", "localizer")
     conf.mkdir()
     (conf / "log4j.properties").write_text(_LOG4J)
     _write(conf / "core-site.xml", {"fs.defaultFS": "file:///", "hadoop.tmp.dir": str(folder / "tmp")})
     _write(conf / "yarn-site.xml", _settings(folder, ports))
-    servers = [
-        _start(folder / f"{kind}.log", conf, jars, f"org.apache.hadoop.yarn.server.{kind.lower()}.{kind}")
-        for kind in ("ResourceManager", "NodeManager")
-    ]
-    try:
-        nodes = f"http://127.0.0.1:{ports['web']}/ws/v1/cluster/nodes?states=RUNNING"
-        wait_until(lambda: '"RUNNING"' in _answer(nodes), "a node", 60)
-        yield {"HADOOP_CONF_DIR": str(conf)}
-    finally:
-        for server in reversed(servers):
-            server.terminate()
-        for server in servers:
-            server.wait(_SECONDS)
+    url = f"http://127.0.0.1:{ports['web']}/ws/v1/cluster"
+    with ExitStack() as stack:
+        for kind in ("ResourceManager", "NodeManager"):
+            main = f"org.apache.hadoop.yarn.server.{kind.lower()}.{kind}"
+            stack.enter_context(_server(folder / f"{kind}.log", conf, jars, main))
+        wait_until(lambda: '"RUNNING"' in _answer(f"{url}/nodes?states=RUNNING"), "a node", 60)
+        yield Yarn({"HADOOP_CONF_DIR": str(conf)}, url)
 
 
 def _settings(folder: Path, ports: Mapping[str, int]) -> dict[str, object]:
@@ -88,15 +96,25 @@ def _jars(folder: Path) -> Path:
     submit = str(spark_home() / "bin" / "spark-submit")
     words = [submit, "--packages", packages, "--conf", f"spark.jars.ivy={folder}/ivy", str(program)]
     environment = {**os.environ, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
-    subprocess.run(words, check=True, env=environment, capture_output=True, timeout=_SECONDS)
+    done = subprocess.run(words, check=False, env=environment, capture_output=True, text=True, timeout=_SECONDS)
+    assert done.returncode == 0, done.stderr
     return folder / "ivy" / "jars"
 
 
-def _start(log: Path, conf: Path, jars: Path, main: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def _server(log: Path, conf: Path, jars: Path, main: str) -> Iterator[None]:
     java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     opens = [word for name in ("lang", "util") for word in ("--add-opens", f"java.base/java.{name}=ALL-UNNAMED")]
-    with log.open("wb") as file:
-        return subprocess.Popen([java, "-Xmx512m", *opens, "-cp", f"{conf}:{jars}/*", main], stdout=file, stderr=file)
+    command = [java, "-Xmx512m", *opens, "-cp", f"{conf}:{jars}/*", main]
+    with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as server:
+        try:
+            yield
+        finally:
+            server.terminate()
+            try:
+                server.wait(60)
+            except subprocess.TimeoutExpired:
+                server.kill()
 
 
 def _free_ports(*names: str) -> dict[str, int]:

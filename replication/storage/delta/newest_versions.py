@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from lakelog.replication.storage.delta.commit_listeners import QUIET
 from lakelog.replication.storage.delta.shared_commits import SharedCommits
 
-LONGEST_SECONDS = 5.5  # so three idle brokers and two controllers make fewer than 5 requests a second
+LONGEST_SECONDS = 5.0
 YOUNG_SECONDS = 1.0  # the age of what a client or a commit begins with
 _SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
 _PATIENCE_SECONDS = 1.0  # for the look of another thread; then a thread looks itself

@@ -32,7 +32,7 @@ class BrokerDirectory:
 
     def refresh(self, age: float | None = None) -> None:
         """Reads every registration again that has moved. A poll gives an `age`, as for `TypedTable.watch`, and in an
-        object store this process looks for new brokers every 5.5 s, and every 16 s where nothing happens.
+        object store this process looks for new brokers every 5 s, and every 15 s where nothing happens.
 
         A table that cannot be read says nothing new: its broker counts as dead once its heartbeat has stood still for
         long enough, as any other. Raises KafkaStorageException where none can be read: it is the store then.

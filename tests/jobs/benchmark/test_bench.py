@@ -12,7 +12,6 @@ from lakelog.jobs.bench import main
 from lakelog.jobs.benchmark.controller import LEAVING, LOST, first_wrong, measure_controller
 from lakelog.jobs.benchmark.controller_report import controller_figures, controller_rows
 from lakelog.jobs.benchmark.data import DataSet
-from lakelog.jobs.benchmark.memory import settle_memory
 from lakelog.jobs.benchmark.replication import QUICK, Bench, Measurement, checksum
 from lakelog.jobs.benchmark.report import Results, figures, rows
 from lakelog.replication.protocol.leader_election import new_partition, with_leader
@@ -56,11 +55,6 @@ def test_every_measured_follower_has_a_row() -> None:
         *[("throughput", by) for by in ("lakelog", "plain stream", "file copy")] * 2,
         *[("latency", by) for by in ("lakelog", "plain stream")],
     ]
-
-
-def test_settled_memory_leaves_no_file(tmp_path: Path) -> None:
-    settle_memory(tmp_path, 3_000_000)
-    assert not list(tmp_path.iterdir())
 
 
 def test_random_values_have_the_size_said_and_no_codec_makes_them_smaller() -> None:

@@ -7,9 +7,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 
 from lakelog.jobs.launch import session
 from lakelog.jobs.launch.code_archive import SOURCES
+from lakelog.replication.errors import InvalidConfigurationException
 
 BY_HAND = """
 import os, sys
@@ -98,6 +101,16 @@ def test_a_session_by_lakelog_works_in_plain_python_and_its_brokers_end_with_the
         "None [b'v']",
         "the process lives, its broker does not",
     ]
+
+
+def test_a_jvm_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends_at_once(*_: object) -> dict[str, str]:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(session, "_start_jvm", ends_at_once)
+    with pytest.raises(InvalidConfigurationException, match=r"Spark does not start: \[JAVA_GATEWAY_EXITED\]"):
+        session.spark_session()
 
 
 def test_the_process_of_a_verb_ends_when_its_jvm_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
