@@ -15,13 +15,13 @@ from lakelog.replication.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
     "errors_are_taken_for_landed": 12,
-    "changes_are_decided_once": 35,
+    "changes_are_decided_once": 37,
     "state_is_written_over": 11,
     "sequences_are_ignored": 13,
     "overlooks_new_broker_epochs": 7,
     "reads_any_log": 2,
     "leads_under_any_broker_epoch": 9,
-    "fetches_from_any_leader": 31,
+    "fetches_from_any_leader": 38,
     "truncates_to_the_high_watermark": 63,
     "the_isr_is_not_kept": 12,
     "says_so_before_it_is": 39,
