@@ -78,7 +78,9 @@ def _started(settings: dict[str, Any], app_name: str) -> SparkSession:
             cause = deeper
         raise InvalidConfigurationException(f"Spark does not start: {error_line(cause.toString())}") from error
     except PySparkException as error:
-        raise InvalidConfigurationException(f"Spark does not start: {error_line(error)}") from error
+        raise InvalidConfigurationException(
+            f"Spark does not start, its own messages tell why: {error_line(error)}"
+        ) from error
 
 
 def _start_jvm(settings: Mapping[str, str], app_name: str) -> dict[str, str]:

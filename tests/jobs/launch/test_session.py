@@ -109,7 +109,9 @@ def test_a_jvm_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(session, "_start_jvm", ends_at_once)
-    with pytest.raises(InvalidConfigurationException, match=r"Spark does not start: \[JAVA_GATEWAY_EXITED\]"):
+    with pytest.raises(
+        InvalidConfigurationException, match=r"Spark does not start, its own messages tell why: \[JAVA_GATEWAY_EXITED\]"
+    ):
         session.spark_session()
 
 
