@@ -30,7 +30,7 @@ from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
-from lakelog.replication.storage.delta.table_opening import create_table, open_table, reopen_table
+from lakelog.replication.storage.delta.table_opening import create_table, open_table, reopen_table, transaction_of
 from lakelog.schemas import Table
 
 # Who opens a table reads all commits since its checkpoint: after so many the table's owner writes one.
@@ -103,7 +103,7 @@ class DeltaLog:
             return self._handle.transaction_version(app_id)
         except (DeltaError, OSError):  # a clean-up deleted commits of the handle; a newer checkpoint has their content
             self._handle = reopen_table(self.root, self.version)
-            return self._handle.transaction_version(app_id)
+            return transaction_of(self.root, self._handle, app_id)
 
     def move(self, age: float | None = None) -> list[Commit] | None:
         """Replays the following commits, to the newest version, and returns them in order.

@@ -59,6 +59,15 @@ def reopen_table(root: StorageRoot, version: int | None = None) -> TableHandle:
     return found
 
 
+def transaction_of(root: StorageRoot, handle: TableHandle, app_id: str) -> int | None:
+    """The version that `app_id` last committed, None if it never did. It may read the table. Raises
+    KafkaStorageException."""
+    try:
+        return handle.transaction_version(app_id)
+    except (DeltaError, OSError) as error:
+        raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
+
+
 def _check_protocol(root: StorageRoot, handle: TableHandle) -> None:
     found = handle.protocol()
     if found.min_reader_version > READER_VERSION or found.min_writer_version > WRITER_VERSION:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta import delta_log, transactions
@@ -69,6 +70,18 @@ def test_after_a_commit_the_answers_are_new(log):
     opened.move()
     after = [found.get(name) for name in NAMES]
     assert after == [opened.transaction_version(name) for name in NAMES] != before
+
+
+def test_a_store_that_fails_after_the_table_was_opened_anew_is_a_storage_error(log, monkeypatch):
+    class Away:
+        def transaction_version(self, _):
+            raise OSError("operation timed out")
+
+    opened = DeltaLog.open(log.root)
+    monkeypatch.setattr(opened, "_handle", Away())
+    monkeypatch.setattr(delta_log, "reopen_table", lambda *_: Away())
+    with pytest.raises(KafkaStorageException, match=f"{log.root.uri}: cannot be read: operation timed out"):
+        opened.transaction_version("unknown")
 
 
 @pytest.mark.parametrize("broken", ["_last_checkpoint", "checkpoint.parquet", "00000000000000000004.json"])
