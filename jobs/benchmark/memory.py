@@ -22,4 +22,4 @@ def settle_memory(folder: Path, size: int) -> None:
             for _ in range(0, 2 * size, len(_PIECE)):
                 file.write(_PIECE)
     finally:
-        used.unlink()
+        used.unlink(missing_ok=True)

@@ -124,6 +124,7 @@ def test_spark_finds_a_python_in_a_folder_with_a_space(
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "executable", "/folder/bin/python3")
     assert not {"PYSPARK_DRIVER_PYTHON", "PATH"} & spark_environment([]).keys()
     monkeypatch.setattr(sys, "executable", "/a folder/bin/python3")
     found = spark_environment([])
