@@ -16,14 +16,23 @@ die() { say "$*"; exit 1; }
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
-install() { # PACKAGE
-    say "installing $1"
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1"; } >&2
+changes_what_is_there() { # PACKAGE: apt-get prints the installed version in brackets where it would replace it
+    apt-get install -s --no-install-recommends "$1" 2>/dev/null | grep -Eq '^(Inst [^ ]+ \[|Remv )'
+}
+
+install() { # PACKAGE: running programs may use what is installed, so none of it is replaced
+    apt-get update -qq >&2 || return 1
+    if changes_what_is_there "$1"; then
+        say "apt-get would upgrade or remove installed packages for it, which breaks programs that use them"
+        return 1
+    fi
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-upgrade --no-install-recommends "$1" >&2
 }
 
 need() { # WHAT IS NEEDED, PACKAGE
-    can_install || die "needs $1; on Debian and Ubuntu: sudo apt-get install $2"
-    install "$2" || die "needs $1, and apt-get could not install $2"
+    can_install || die "needs $1, and there is none; on Debian and Ubuntu: sudo apt-get install $2"
+    say "needs $1, and there is none: installing $2 with apt-get, without any upgrade of what is installed"
+    install "$2" || die "needs $1, and did not install it; when nothing else runs: sudo apt-get install $2"
 }
 
 base_python() {
@@ -36,33 +45,18 @@ base_python() {
     command -v "$base"
 }
 
-is_supported_java() { # JAVA
-    "$1" -version 2>&1 | grep -Eq 'version "(17|21)[."]'
+# Any Java counts, also one that is too old or does not start: the verb prints what is wrong with it.
+is_java_there() {
+    [ -n "${JAVA_HOME:-}" ] || command -v java >/dev/null || compgen -G '/usr/lib/jvm/*/bin/java' >/dev/null
 }
 
-supported_java_home() { # prints nothing when the java on the PATH will do
-    local candidate
-    if command -v java >/dev/null && is_supported_java java; then return 0; fi
-    for candidate in /usr/lib/jvm/*; do
-        if [ -x "$candidate/bin/java" ] && is_supported_java "$candidate/bin/java"; then
-            printf '%s' "$candidate"
-            return 0
-        fi
-    done
-    return 1
-}
+need_java() { is_java_there || need "Java 17 or 21" openjdk-17-jre-headless; }
 
-find_java() {
-    if [ -n "${JAVA_HOME:-}" ]; then
-        is_supported_java "$JAVA_HOME/bin/java" || die "needs Java 17 or 21, and JAVA_HOME=$JAVA_HOME is neither"
-        return 0
-    fi
-    local found
-    if ! found="$(supported_java_home)"; then
-        need "Java 17 or 21" openjdk-17-jre-headless
-        found="$(supported_java_home)" || die "needs Java 17 or 21, and finds none after installing it"
-    fi
-    if [ -n "$found" ]; then export JAVA_HOME="$found"; fi
+starts_spark() { # ARGUMENTS
+    [ "${1:-}" = pytest ] || "$python" -c 'if True:
+        import sys
+        from lakelog.jobs.launch.launcher import starts_spark
+        sys.exit(not starts_spark(sys.argv[1:]))' "$@"
 }
 
 # --- the environment ---
@@ -84,6 +78,7 @@ step() { # WHAT, COMMAND...: its output is shown only if it fails
 make_environment() {
     local base started=$SECONDS
     base="$(base_python)"
+    need_java # Spark fetches Delta's jars
     say "first use: making $venv, once"
     rm -rf "$venv" # whatever is there was made for other versions, or only by half
     mkdir "$venv"
@@ -110,8 +105,8 @@ unset SPARK_HOME
 export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONSAFEPATH=1 # a folder named "lakelog" where the user happens to stand is not ours
 
-find_java
 is_ready || set_up
+if ! is_java_there && starts_spark "$@"; then need_java; fi
 
 if [ "${1:-}" = pytest ]; then
     cd -- "$home"

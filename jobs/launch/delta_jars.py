@@ -4,13 +4,16 @@
 machine's Spark resolves packages.
 """
 
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from lakelog.jobs.launch.installed import java_environment
 from lakelog.jobs.launch.spark_submit import spark_home
+from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.delta.spark_delta import DELTA_PACKAGE
 
 # Of the 33 jars that Maven's metadata ask for, Spark's own distribution holds all others, mostly in newer versions.
@@ -32,8 +35,14 @@ def _resolve(ivy: Path) -> None:
     program = ivy / "nothing.py"
     program.touch()
     command = [str(spark_home() / "bin" / "spark-submit"), "--packages", DELTA_PACKAGE]
-    subprocess.run([*command, "--conf", f"spark.jars.ivy={ivy}", str(program)], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        [*command, "--conf", f"spark.jars.ivy={ivy}", str(program)], check=True, stdin=subprocess.DEVNULL,
+        env={**os.environ, **java_environment()},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    fetch(Path(sys.argv[1]))
+    try:
+        fetch(Path(sys.argv[1]))
+    except InvalidConfigurationException as error:
+        sys.exit(str(error))

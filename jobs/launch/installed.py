@@ -1,9 +1,18 @@
-"""What a verb needs that `pip install lakelog` alone does not bring: said before Spark is started."""
+"""What Spark needs that `pip install lakelog` alone does not bring, packages and Java: said before Spark is started."""
 
+import os
+import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
-from lakelog.jobs.launch.spark_submit import Options, is_delta_there
+from lakelog.jobs.launch.spark_submit import Options, is_delta_there, spark_home
+from lakelog.replication.errors import InvalidConfigurationException
+
+_JAVA_HOMES = Path("/usr/lib/jvm")
+_SUPPORTED = {"17", "21"}
 
 # The extras of pyproject.toml: the modules that are looked for, and their packages.
 _PACKAGES = {
@@ -21,3 +30,46 @@ def check_installed(extras: Sequence[str], options: Options) -> None:
     if missing:
         are = "is" if len(missing) == 1 else "are"
         raise ValueError(f"{', '.join(missing)} {are} not installed: pip install 'lakelog[{','.join(extras)}]'")
+
+
+def java_environment() -> dict[str, str]:
+    """The variables with which Spark finds Java 17 or 21: none if JAVA_HOME or the PATH lead there, else the JAVA_HOME
+    of one in /usr/lib/jvm. Raises InvalidConfigurationException, with the message of a Java that does not start."""
+    conf = os.environ.get("SPARK_CONF_DIR", spark_home() / "conf")
+    if Path(conf, "spark-env.sh").exists():  # it may choose a Java of its own
+        return {}
+    if home := os.environ.get("JAVA_HOME"):
+        if (version := _java_version(Path(home, "bin", "java"))) not in _SUPPORTED:
+            raise InvalidConfigurationException(f"Spark needs Java 17 or 21, and JAVA_HOME={home} is {version}")
+        return {}
+    found = shutil.which("java")
+    version = _java_version(Path(found)) if found else "none on the PATH"
+    if version in _SUPPORTED:
+        return {}
+    for java in sorted(_JAVA_HOMES.glob("*/bin/java")):
+        if _java_version(java) in _SUPPORTED:
+            return {"JAVA_HOME": str(java.parents[1])}
+    raise InvalidConfigurationException(
+        f"Spark needs Java 17 or 21, and there is {version}; on Debian and Ubuntu: "
+        "sudo apt-get install openjdk-17-jre-headless; or set JAVA_HOME"
+    )
+
+
+def _java_version(java: Path) -> str:
+    """Its feature release, such as "17". Java 8 calls itself 1.8."""
+    try:
+        told = subprocess.run(
+            [java, "-version"],
+            text=True,
+            errors="replace",
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+    except OSError as error:
+        raise InvalidConfigurationException(f"{java} does not start: {error.strerror}") from None
+    if told.returncode != 0:
+        words = [line for line in told.stdout.splitlines() if line.strip() and not line.startswith("\tat ")]
+        raise InvalidConfigurationException(f"{java} does not start, and says: {' '.join(words)}")
+    version = re.search(r'version "(?:1\.)?(\d+)', told.stdout)
+    return version[1] if version else told.stdout.strip()

@@ -94,6 +94,16 @@ def launch(argv: list[str]) -> int:
         return 2
 
 
+def starts_spark(argv: list[str]) -> bool:
+    """Whether `launch` starts Spark for these arguments, and so needs Java. False if it refuses them."""
+    try:
+        _, words = split_arguments(argv)
+    except ValueError:
+        return False
+    verb = VERBS.get(words[0]) if words else None
+    return verb is not None and verb.starts_spark(words[1:])
+
+
 def usage() -> str:
     """The list of verbs."""
     width = max(map(len, VERBS))

@@ -11,6 +11,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from lakelog.jobs.launch.installed import java_environment
 from lakelog.jobs.launch.spark_submit import session_environment
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.server.fetcher.error_line import error_line
@@ -44,8 +45,8 @@ def spark_session(
     Spark, such as {"spark.driver.memory": "4g"}. What spark-submit was told, or PYSPARK_SUBMIT_ARGS says, stays.
 
     A session that exists already is used as it is. Raises InvalidConfigurationException if it has no Delta: its JVM was
-    started without, and no JVM gets other jars later. It is also raised if Spark does not start, for
-    example because it refuses the master or cannot reach it.
+    started without, and no JVM gets other jars later. It is also raised if there is no Java 17 or 21,
+    or if Spark does not start, for example because it refuses the master or cannot reach it.
     """
     settings: dict[str, Any] = {name: str(value) for name, value in (configs or {}).items()}
     if master:
@@ -86,7 +87,7 @@ def _started(settings: dict[str, Any], app_name: str) -> SparkSession:
 def _start_jvm(settings: Mapping[str, str], app_name: str) -> dict[str, str]:
     """The settings that are still needed, once there is a JVM: only it knows what spark-submit was told."""
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        os.environ.update(session_environment(settings))
+        os.environ.update({**session_environment(settings), **java_environment()})
     SparkContext._ensure_initialized()
     given = SparkConf().setAll(list(settings.items()))
     if given.get("spark.master", "local").startswith("local"):  # under spark-submit nobody has said it for the workers

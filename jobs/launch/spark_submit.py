@@ -41,6 +41,10 @@ _JAVA_DEFAULTS = "spark.driver.defaultJavaOptions"
 # The JVM reads these before its command line, whose options would win over them.
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 
+# The JVM starts Python workers by a helper program of the JDK, which refuses a JVM of another version: after an upgrade
+# of the JDK, a JVM that was running before could start nothing any more. With this it needs no helper.
+_WITHOUT_HELPER = "-Djdk.lang.Process.launchMechanism=VFORK"
+
 Options = list[tuple[str, str]]
 
 _SHELL = "pyspark-shell"  # the last word of PYSPARK_SUBMIT_ARGS: the driver is not started by spark-submit
@@ -89,6 +93,7 @@ def spark_environment(options: Options, flags: Sequence[str] = ()) -> dict[str, 
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_SUBMIT_ARGS": shlex.join([*_submit_words(options, master), *flags, _SHELL]),
+        "SPARK_SUBMIT_OPTS": _submit_opts(),
     }
     if conf := _conf_folder():
         variables["SPARK_CONF_DIR"] = str(conf)
@@ -142,6 +147,12 @@ def _submit_words(options: Options, master: str) -> list[str]:
     }
     words = [word for name, value in options if name not in lists for word in (name, value)]
     return words + [word for name, values in lists.items() if values for word in (name, _joined(values))]
+
+
+def _submit_opts() -> str:
+    """The options of the driver's JVM that are in the environment, after ours: of two, the JVM takes the last."""
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    return given if _WITHOUT_HELPER in given else f"{_WITHOUT_HELPER} {given}".strip()
 
 
 def _joined(lists: Iterable[str]) -> str:

@@ -39,7 +39,12 @@ def normal_uri(uri: str, schemes: Collection[str] = STORES) -> str:
 
 
 def _absolute(uri: str, path: str) -> str:
-    return os.path.abspath(os.path.expanduser(_without_escapes(uri, path)))
+    try:
+        return os.path.abspath(os.path.expanduser(_without_escapes(uri, path)))
+    except FileNotFoundError:
+        raise InvalidConfigurationException(
+            f"storage root {uri}: this process stands in a folder that was deleted; give an absolute path"
+        ) from None
 
 
 def _without_escapes(uri: str, path: str) -> str:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -101,3 +102,13 @@ def test_what_only_a_controller_can_refuse_is_withdrawn_without_one(
     assert last.endswith("it is withdrawn, and nothing of it was done")
     requests = Cluster.open("c").admin.requests
     assert {outcome.error for request in requests for outcome in request.outcomes.values()} == {"TimeoutException"}
+
+
+@pytest.mark.usefixtures("there")
+def test_a_relative_root_in_a_folder_that_was_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)  # the fixture goes back
+    gone.rmdir()
+    assert status_of(["topics", "--cluster", "c", "--list"]) == 2
+    assert "--cluster: storage root c: this process stands in a folder that was deleted" in capsys.readouterr().err

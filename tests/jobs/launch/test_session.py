@@ -1,6 +1,7 @@
 """Spark sessions of users, made by Lakelog and by hand, each in its own process and JVM."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -91,9 +92,27 @@ def test_a_session_made_by_hand_is_refused_in_one_sentence_before_anything_is_wr
     assert not (tmp_path / "cluster").exists()
 
 
-def test_a_session_by_lakelog_works_in_plain_python_and_its_brokers_end_with_the_jvm(tmp_path: Path) -> None:
-    """The driver's `sys.path` has the package, and no variable tells the workers of it."""
-    lines, _ = run(BY_LAKELOG, tmp_path, PATH_OF_THE_DRIVER=str(SOURCES))
+@pytest.fixture
+def upgraded_jdk(tmp_path: Path) -> Path:
+    """A copy of the JDK whose helper for new processes cannot run, as after an upgrade under a running JVM."""
+    java = Path(os.environ.get("JAVA_HOME", Path(shutil.which("java") or "").resolve().parents[1]))
+
+    def place(source: str, target: str) -> None:  # the JVM takes the place of its libraries for its home
+        (os.symlink if source.endswith("/modules") else shutil.copy)(source, target)
+
+    shutil.copytree(java / "bin", tmp_path / "jdk/bin")
+    shutil.copytree(java / "lib", tmp_path / "jdk/lib", copy_function=place, ignore_dangling_symlinks=True)
+    shutil.copytree(java / "conf", tmp_path / "jdk/conf")
+    (tmp_path / "jdk/lib/jspawnhelper").write_text("of another version\n")
+    return tmp_path / "jdk"
+
+
+def test_a_session_by_lakelog_works_in_plain_python_and_its_brokers_end_with_the_jvm(
+    tmp_path: Path, upgraded_jdk: Path
+) -> None:
+    """The driver's `sys.path` has the package, and no variable tells the workers of it. They start although the JDK was
+    upgraded."""
+    lines, _ = run(BY_LAKELOG, tmp_path, PATH_OF_THE_DRIVER=str(SOURCES), JAVA_HOME=str(upgraded_jdk))
     assert lines == [
         f"InvalidConfigurationException: Spark does not start: {BAD_MASTER}",
         "True mine local[2]",
