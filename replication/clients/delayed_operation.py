@@ -12,22 +12,25 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from lakelog.replication.clients.topic_view import pause
-from lakelog.replication.errors import OffsetNotAvailableException
+from lakelog.replication.errors import LakelogException, OffsetNotAvailableException
 
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
-def until_available(look: Callable[[], Answer], deadline: float, poll_interval_ms: int) -> Answer:
+def until_available(
+    look: Callable[[], Answer], deadline: float, poll_interval_ms: int,
+    passing: tuple[type[LakelogException], ...] = (OffsetNotAvailableException,),
+) -> Answer:  # fmt: skip
     """Calls `look` until a new leader knows its high watermark, and returns the result. KIP-207.
 
-    It calls `look` at least once. Raises OffsetNotAvailableException at the `deadline` (s, monotonic clock), and any
-    other error of `look` at once.
+    It calls `look` at least once. Raises OffsetNotAvailableException, or another error of `passing`, at the `deadline`
+    (s, monotonic clock), and any other error of `look` at once.
     """
     while True:
         try:
             return look()
-        except OffsetNotAvailableException:
+        except passing:
             if time.monotonic() >= deadline:
                 raise
         pause(poll_interval_ms, deadline)

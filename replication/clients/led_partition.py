@@ -8,13 +8,15 @@ from lakelog.replication.clients.delayed_operation import until_available
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import (
     LakelogException,
+    LeaderNotAvailableException,
+    NotLeaderOrFollowerException,
     OffsetNotAvailableException,
     UnknownTopicOrPartitionException,
 )
 from lakelog.replication.protocol.delayed_operation import check_log_leads
 from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog
-from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
@@ -49,23 +51,39 @@ def ask_leaders(
 ) -> dict[int, Answer | LakelogException]:
     """What `ask` answers to each of these partitions, or its error.
 
-    New leaders that do not know yet how much is committed are asked again, until `deadline` (s, monotonic clock).
+    Leaders that have just changed are asked again until `deadline` (s, monotonic clock): they have not taken up their
+    role yet, or do not know how much is committed. A partition without a leader is answered at once. All answers are of
+    one topic id: if the topic is made again meanwhile, all its partitions are asked anew.
     Raises UnknownTopicOrPartitionException if there is no such topic.
     """
     answers: dict[int, Answer | LakelogException] = {}
+    passing: dict[int, LakelogException] = {}  # errors of leaders that are asked again
+    topic_ids: set[str] = set()
 
     def look() -> None:
         found = view.leaderships(topic, numbers)
-        for number in numbers:
-            if number not in answers or isinstance(answers[number], OffsetNotAvailableException):
-                try:
-                    answers[number] = ask(led_partition(view, found.get(number), f"{topic}-{number}"))
-                except LakelogException as error:
-                    answers[number] = error
-        for answer in answers.values():
-            if isinstance(answer, OffsetNotAvailableException):
-                raise answer
+        ids = {each.registration.topic_id for each in found.values()}
+        if ids - topic_ids:
+            answers.clear()
+        topic_ids.update(ids)
+        passing.clear()
+        for number in (number for number in numbers if number not in answers):
+            try:
+                answers[number] = ask(led_partition(view, found.get(number), f"{topic}-{number}"))
+            except LakelogException as error:
+                (passing if _may_pass(found.get(number), error) else answers)[number] = error
+        for late in passing.values():
+            raise late
 
-    with suppress(OffsetNotAvailableException):  # the partition's answer says so
-        until_available(look, deadline, view.cluster.config.lakelog_poll_interval_ms)
-    return answers
+    with suppress(*_PASSING):  # the partition's answer says so
+        until_available(look, deadline, view.cluster.config.lakelog_poll_interval_ms, _PASSING)
+    return {number: passing[number] if number in passing else answers[number] for number in numbers}
+
+
+# Kafka's admin client retries these.
+_PASSING = (OffsetNotAvailableException, LeaderNotAvailableException, NotLeaderOrFollowerException)
+
+
+def _may_pass(found: Leadership | None, error: LakelogException) -> bool:
+    """Whether the leader may answer in a moment: not if nobody leads, or the root cannot be read."""
+    return found is not None and found.registration.leader != NO_LEADER and isinstance(error, _PASSING)

@@ -103,6 +103,15 @@ def test_kip_207_it_is_waited_for(show: Run, world: World, while_waiting: Any, t
     assert (status, out) == (0, f"{TOPIC}:0:{offset}\n")
 
 
+def test_kip_207_a_leader_that_has_just_been_elected_is_asked_again(
+    show: Run, world: World, while_waiting: Any
+) -> None:
+    """Its log still has its former role, and then its row has."""
+    world.change(P0, leader_epoch=1)
+    while_waiting(lambda: lead(world.logs[1], P0, epoch=1), lambda: world.say(6))
+    assert show("--topic", TOPIC) == (0, f"{TOPIC}:0:6\n{TOPIC}:1:2\n", "")
+
+
 @pytest.mark.parametrize(("time", "expected"), TIMES.items())
 def test_each_time_stands_for_an_offset(
     show: Run, world: World, time: str, expected: tuple[int | None, int | None, int | None]
