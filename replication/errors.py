@@ -41,6 +41,10 @@ class UnknownTopicOrPartitionException(RetriableException):
     """The topic or partition does not exist, or not on this broker."""
 
 
+class UnknownTopicIdException(LakelogException):
+    """An offset belongs to a topic that was deleted. A topic of its name that was made since has other records."""
+
+
 class InvalidPartitionsException(LakelogException):
     """A number of partitions is not allowed, or the topic does not have the given partition."""
 

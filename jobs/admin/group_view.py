@@ -14,6 +14,7 @@ from lakelog.replication.clients.led_partition import Answer, LedPartition, ask_
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import GroupIdNotFoundException, LakelogException, UnknownTopicOrPartitionException
 from lakelog.replication.protocol.consumer_group import ConsumerGroup
+from lakelog.replication.protocol.topic import check_topic_id
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.member_table import MemberTable, folder_of, groups_with_tables
 
@@ -80,11 +81,17 @@ class GroupsView:
     def ask(
         self, partitions: Iterable[TopicPartition], ask: Callable[[LedPartition], Answer]
     ) -> dict[TopicPartition, Answer | LakelogException]:
-        """The answer of each partition's leader, or its error."""
+        """The answer of each partition's leader, or its error. That is UnknownTopicIdException if the topic was made
+        again since this view has read the topics: the group's offsets are of the old one."""
+
+        def checked(led: LedPartition) -> Answer:
+            check_topic_id(led.registration, self.topics.get(led.registration.topic, ""))
+            return ask(led)
+
         wanted: dict[str, list[int]] = {}
         for topic, number in partitions:
             wanted.setdefault(topic, []).append(number)
-        found = {t: ask_leaders(self.view, t, numbers, ask, self.deadline) for t, numbers in wanted.items()}
+        found = {t: ask_leaders(self.view, t, numbers, checked, self.deadline) for t, numbers in wanted.items()}
         return {(topic, number): answer for topic, answers in found.items() for number, answer in answers.items()}
 
     def partitions(self, wanted: Collection[tuple[str, list[int] | None]]) -> list[TopicPartition]:

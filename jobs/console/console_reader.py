@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import pyarrow as pa
 
 from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.led_partition import led_partition
 from lakelog.replication.clients.offset_lookup import offset_for
-from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     InvalidPartitionsException,
     LakelogException,
     OffsetOutOfRangeException,
     RetriableException,
+    UnknownTopicIdException,
     UnknownTopicOrPartitionException,
 )
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.tables.group_table import CommittedOffset
 
 
 class ConsoleReader:
@@ -39,18 +43,32 @@ class ConsoleReader:
     ) -> None:  # fmt: skip
         self._view = TopicView(Cluster.open(cluster_uri, config))
         self._consumer = Consumer(cluster_uri, group, config)
-        self._topic, self._begin, self._group = topic, begin, group
+        self._topic, self._begin, self._partition = topic, begin, partition
+        self._access = GroupAccess(self._view.cluster, group) if group else None
         self._said: set[str] = set()
+        self._topic_id = ""
+        self.positions: dict[int, int] = {}
+        self._start(offset)
+
+    def _start(self, offset: int | None = None) -> None:
+        """Finds the partitions of the topic that has the name now, and where to begin in each."""
         self._committed: dict[int, int] = {}
-        known = self._view.partitions(topic)
-        if partition is not None and partition not in known:
-            raise InvalidPartitionsException(f"topic {topic} has no partition {partition}, it has 0 to {max(known)}")
-        chosen = [partition] if partition is not None else list(known)
-        told = self._consumer.committed(topic) if group else {}
-        if offset is not None:
-            told = dict.fromkeys(chosen, offset)
-        first = self._first([number for number in chosen if number not in told])
-        self.positions = {number: told[number] if number in told else first[number] for number in chosen}
+        known, chosen = self._view.partitions(self._topic), self._partition
+        if chosen is not None and chosen not in known:
+            raise InvalidPartitionsException(
+                f"topic {self._topic} has no partition {chosen}, it has 0 to {max(known)}"
+            )  # fmt: skip
+        numbers = [chosen] if chosen is not None else list(known)
+        self._topic_id = known[numbers[0]].topic_id
+        told = self._told(known) if offset is None else dict.fromkeys(numbers, offset)
+        first = self._first([number for number in numbers if number not in told])
+        self.positions = {number: told[number] if number in told else first[number] for number in numbers}
+
+    def _told(self, known: Mapping[int, PartitionRegistration]) -> dict[int, int]:
+        """The offsets that the group has committed."""
+        kept = self._view.cluster.groups.committed(self._access.group_id) if self._access else {}
+        found = {number: kept.get(registration.topic_id_partition) for number, registration in known.items()}
+        return {number: offset for number, offset in found.items() if offset is not None}
 
     def _first(self, partitions: Collection[int]) -> dict[int, int]:
         """Where reading begins. It waits for leaders up to `request.timeout.ms`."""
@@ -67,10 +85,9 @@ class ConsoleReader:
             let_pass(config.lakelog_poll_interval_ms / 1000)
 
     def _look(self, partitions: Collection[int]) -> dict[int, int]:
-        leaders = self._view.leaderships(self._topic, partitions)
-        found = {}
+        watch, found = TopicWatch(self._view, self._topic, partitions, self._topic_id), {}
         for number in partitions:
-            led = led_partition(self._view, leaders.get(number), f"{self._topic}-{number}")
+            led = led_partition(self._view, watch.leadership(number), f"{self._topic}-{number}")
             offset = offset_for(led, self._begin)
             assert offset is not None, "a log has a start and a HW"
             found[number] = offset.offset
@@ -81,9 +98,12 @@ class ConsoleReader:
         has dealt with a table, and asks for the next, its records count as read.
 
         It waits up to `max_wait_ms` for records. Partitions take turns if there are more than `max_bytes`. A leader
-        that cannot be read is waited for, and said once. Raises any other error of a partition.
+        that cannot be read is waited for, and said once. A topic that was made again is read as a new one. Raises any
+        other error of a partition.
         """
-        fetched = self._consumer.fetch(self._topic, self.positions, max_wait_ms=max_wait_ms, max_bytes=max_bytes)
+        fetched = self._consumer.fetch(
+            self._topic, self.positions, max_wait_ms=max_wait_ms, max_bytes=max_bytes, topic_id=self._topic_id
+        )
         errors = {number: found.error for number, found in fetched.items() if found.error is not None}
         for number, found in fetched.items():
             records = found.records.slice(0, most)
@@ -92,6 +112,11 @@ class ConsoleReader:
                 yield records
                 del self.positions[number]  # to the end
                 self.positions[number] = records["offset"][-1].as_py() + 1
+        made_again = next((e for e in errors.values() if isinstance(e, UnknownTopicIdException)), None)
+        if made_again is not None:
+            self._start()
+            say(f"lakelog: {made_again}; it is read as a new topic")
+            return
         for number, error in errors.items():
             self._deal_with(number, error)
         if errors and len(errors) == len(fetched):
@@ -108,7 +133,10 @@ class ConsoleReader:
             say(f"lakelog: {error.name}: {error}; it is tried again")
 
     def commit(self) -> None:
-        """Stores the positions for the group, if there is one. Raises what `Consumer.commit` raises."""
-        if self._group and self.positions != self._committed:
-            self._consumer.commit({self._topic: self.positions})
+        """Stores the positions for the group, if there is one: those of the topic that was read, also if it was made
+        again since. Raises what `GroupAccess.commit` raises."""
+        if self._access and self.positions != self._committed:
+            group_id, config = self._access.group_id, self._view.cluster.config
+            rows = [CommittedOffset(group_id, self._topic, self._topic_id, *each) for each in self.positions.items()]
+            self._access.commit(rows, time.monotonic() + config.request_timeout_ms / 1000)
             self._committed = dict(self.positions)

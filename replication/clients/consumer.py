@@ -27,7 +27,9 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.delayed_operation import check_committed_offset
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicPartition as TopicPartition
+from lakelog.replication.protocol.topic import check_topic_id
 from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.group_table import CommittedOffset
@@ -72,6 +74,7 @@ class Consumer(Closing):
         self._access: GroupAccess | None = None
         self._member: GroupConsumer | None = None
         self._is_closed = False
+        self._fetched_ids: dict[str, str] = {}  # of the topics whose records `fetch` has returned last
 
     def subscribe(
         self, topics: Collection[str], on_assign: Listener | None = None, on_revoke: Listener | None = None,
@@ -160,7 +163,7 @@ class Consumer(Closing):
 
     def fetch(
         self, topic: str, offsets: Mapping[int, int], min_bytes: int = 1, max_wait_ms: int = 500,
-        max_bytes: int = 52_428_800,
+        max_bytes: int = 52_428_800, topic_id: str | None = None,
     ) -> dict[int, FetchedRecords]:  # fmt: skip
         """Fetches committed records: see `fetch("orders", {0: 42})[0].records` for partition 0 from offset 42.
 
@@ -168,10 +171,14 @@ class Consumer(Closing):
         records that there are. Returns at most `max_bytes` of keys and values, in the order of `offsets`; only the
         first batch may be larger. It waits at an offset above the HW, because a new leader's HW may be behind. Errors
         are in the results; repeat the fetch if `error.retriable`.
+
+        An offset belongs to a topic id, as a topic that is deleted and made again has other records. Pass as `topic_id`
+        the one of the results before: then the error is UnknownTopicIdException once it is another topic (KIP-516).
         """
         wanted = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
-        rack = self._settings.client_rack or None
-        found = fetch_records(self._view, wanted, min_bytes, max_wait_ms, max_bytes, rack)
+        rack, ids = self._settings.client_rack or None, {} if topic_id is None else {topic: topic_id}
+        found = fetch_records(self._view, wanted, min_bytes, max_wait_ms, max_bytes, rack, ids)
+        self._fetched_ids.update((topic, each.topic_id) for each in found.values() if each.topic_id)
         return {partition: fetched for (_, partition), fetched in found.items()}
 
     def epoch_end(
@@ -193,10 +200,11 @@ class Consumer(Closing):
         It is one compare-and-set on a table of the cluster, so there is no `offsets.commit.required.acks`.
 
         Kafka: `GroupMetadataManager.storeOffsets`. [AP-04] Raises InvalidGroupIdException without a group,
-        UnknownTopicOrPartitionException, OffsetOutOfRangeException for an offset below 0 or above 2^63 - 1, and, if the
-        commit failed or its outcome is unknown after `request.timeout.ms`, TimeoutException or KafkaStorageException.
-        A consumer that has subscribed: CommitFailedException if it does not own the partitions, or not any more. One
-        that has not: GroupNotEmptyException while the group has live members, IllegalStateException without `offsets`.
+        UnknownTopicOrPartitionException, UnknownTopicIdException if the topic was made again since its records were
+        read, OffsetOutOfRangeException for an offset below 0 or above 2^63 - 1, and, if the commit failed or its
+        outcome is unknown after `request.timeout.ms`, TimeoutException or KafkaStorageException. A consumer that has
+        subscribed: CommitFailedException if it does not own the partitions, or not any more. One that has not:
+        GroupNotEmptyException while the group has live members, IllegalStateException without `offsets`.
         """
         group = self._known_group()
         if offsets is None:
@@ -220,8 +228,16 @@ class Consumer(Closing):
                 if partition not in registrations:
                     raise UnknownTopicOrPartitionException(f"{name}: no such partition, {topic} has {[*registrations]}")
                 check_committed_offset(offset, name)
+                check_topic_id(registrations[partition], self._topic_id_of(registrations[partition]))
                 found[AssignedPartition(topic, registrations[partition].topic_id, partition)] = offset
         return found
+
+    def _topic_id_of(self, registration: PartitionRegistration) -> str:
+        """The topic whose records this consumer has read; the one that is there now if it has read none."""
+        if self._member is not None:
+            owned = {(p.topic, p.partition): p.topic_id for p in self._member.positions.partitions}
+            return owned.get((registration.topic, registration.partition), registration.topic_id)
+        return self._fetched_ids.get(registration.topic, registration.topic_id)
 
     def committed(self, topic: str) -> dict[int, int]:
         """The offsets that the group committed last, for the partitions that have one.

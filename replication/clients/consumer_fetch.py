@@ -18,7 +18,7 @@ from lakelog.replication.clients.delayed_operation import DelayedOperation, Purg
 from lakelog.replication.clients.readable_partition import ReadablePartition, ReplicaSelector
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.clients.wanted_rows import WantedRows, read_rows
-from lakelog.replication.errors import LakelogException, UnknownTopicOrPartitionException, error_or
+from lakelog.replication.errors import LakelogException, error_or
 from lakelog.replication.protocol.delayed_operation import (
     batches_within,
     check_fetch_offset,
@@ -41,38 +41,34 @@ from lakelog.schemas import LOG
 class FetchedRecords:
     """The result of a fetch from one partition: records (columns of `lakelog.schemas.LOG`), or an error.
 
-    With an error, high watermark and log start are -1. Kafka: `FetchPartitionData`.
+    With an error, high watermark and log start are -1. `topic_id`: of the topic that the offsets belong to; "" with an
+    error. Kafka: `FetchPartitionData`.
     """
 
     records: pa.Table = field(default_factory=LOG.arrow.empty_table)
     high_watermark: int = -1
     log_start_offset: int = -1
     error: LakelogException | None = None
+    topic_id: str = ""
 
 
 def fetch_records(
     view: TopicView, offsets: Mapping[TopicPartition, int], min_bytes: int, max_wait_ms: float, max_bytes: int,
-    rack: str | None = None,
+    rack: str | None = None, topic_ids: Mapping[str, str] | None = None,
 ) -> dict[TopicPartition, FetchedRecords]:  # fmt: skip
     """The records of each partition from its offset to the HW, or its error; see `Consumer.fetch`. `rack`: where the
     reader is. An in-sync replica there is read up to its own HW, if it has the offset and its files can be read, and
-    else the leader."""
+    else the leader. `topic_ids`: the topics that the offsets belong to, by name; a topic that it lacks is the one that
+    is there at the call."""
     deadline = time.monotonic() + max_wait_ms / 1000
     try:
-        fetch = _DelayedFetch(view, offsets, min_bytes, max_bytes, rack)
+        fetch = _DelayedFetch(view, offsets, min_bytes, max_bytes, rack, topic_ids or {})
         purgatory = Purgatory[TopicPartition]()
         purgatory.try_complete_else_watch(DelayedOperation(offsets, deadline, fetch.attempt))
         purgatory.wait(fetch.moved, view.cluster.config.lakelog_poll_interval_ms)
     except LakelogException as error:
         return {partition: FetchedRecords(error=error) for partition in offsets}
     return fetch.answers
-
-
-def existing(seen: Mapping[int, Leadership], topic: str, partition: int) -> Leadership:
-    """What was seen of a partition. Raises UnknownTopicOrPartitionException."""
-    if partition not in seen:
-        raise UnknownTopicOrPartitionException(f"{topic}-{partition}: topic {topic} has no such partition")
-    return seen[partition]
 
 
 def led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> PartitionLog:
@@ -126,7 +122,8 @@ class _DelayedFetch:
     """One fetch. It ends when `answers` has an entry for each partition."""
 
     def __init__(
-        self, view: TopicView, offsets: Mapping[TopicPartition, int], min_bytes: int, max_bytes: int, rack: str | None
+        self, view: TopicView, offsets: Mapping[TopicPartition, int], min_bytes: int, max_bytes: int,
+        rack: str | None, topic_ids: Mapping[str, str],
     ) -> None:  # fmt: skip
         self.answers: dict[TopicPartition, FetchedRecords] = {}
         self._view = view
@@ -138,11 +135,11 @@ class _DelayedFetch:
         self._broken: set[TopicPartition] = set()  # those of which only the leader is read, as a file could not be
         self._watches: dict[str, TopicWatch | LakelogException] = {}
         for topic in {partition.topic for partition in offsets}:
-            self._watches[topic] = self._watch(topic)
+            self._watches[topic] = self._watch(topic, topic_ids.get(topic))
 
-    def _watch(self, topic: str) -> TopicWatch | LakelogException:
+    def _watch(self, topic: str, topic_id: str | None) -> TopicWatch | LakelogException:
         try:
-            return TopicWatch(self._view, topic, [p.partition for p in self._offsets if p.topic == topic])
+            return TopicWatch(self._view, topic, [p.partition for p in self._offsets if p.topic == topic], topic_id)
         except LakelogException as error:
             return error
 
@@ -178,8 +175,8 @@ class _DelayedFetch:
             if partition in self._broken:
                 continue
             watch = self._watches[partition.topic]
-            seen = watch.seen.get(partition.partition) if isinstance(watch, TopicWatch) else None
-            near = selector.in_rack(seen.registration) if seen else None
+            seen = error_or(watch.leadership, partition.partition) if isinstance(watch, TopicWatch) else None
+            near = selector.in_rack(seen.registration) if isinstance(seen, Leadership) else None
             if near and near.log.log_start_offset <= offset <= near.high_watermark:
                 chosen[partition] = near
         return chosen
@@ -198,7 +195,7 @@ class _DelayedFetch:
         if partition in self._near:
             return _Readable.of(self._near[partition], offset)
         try:
-            seen = existing(watch.seen, *partition)
+            seen = watch.leadership(partition.partition)
             log = led_log(seen, lambda leader: refreshed(leader)[1])
             check_fetch_offset(offset, log, f"{partition.topic}-{partition.partition}")
         except LakelogException as error:
@@ -229,4 +226,5 @@ class _DelayedFetch:
 def _answer(looked: _Readable, rows: pa.Table | LakelogException) -> FetchedRecords:
     if isinstance(rows, LakelogException):
         return FetchedRecords(error=rows)
-    return FetchedRecords(rows, looked.high_watermark, looked.log_start_offset)
+    topic_id = looked.registration.topic_id
+    return FetchedRecords(rows, looked.high_watermark, looked.log_start_offset, topic_id=topic_id)

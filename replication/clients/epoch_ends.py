@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lakelog.replication.clients.consumer_fetch import existing, led_log
-from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.clients.consumer_fetch import led_log
+from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.errors import NotLeaderOrFollowerException
 from lakelog.replication.protocol.leader_epoch import end_offset_for
 
@@ -25,7 +25,7 @@ def epoch_ends(
     view: TopicView, topic: str, partition: int, epochs: Iterable[int], broker_id: int | None
 ) -> dict[int, EpochEndOffset]:
     """See `Consumer.epoch_end`."""
-    seen = existing(view.leaderships(topic, [partition]), topic, partition)
+    seen = TopicWatch(view, topic, [partition]).leadership(partition)
     registration = seen.registration
     if broker_id not in (None, registration.leader):
         raise NotLeaderOrFollowerException(

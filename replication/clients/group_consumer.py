@@ -27,6 +27,7 @@ from lakelog.replication.errors import (
     LakelogException,
     OffsetOutOfRangeException,
     UnknownMemberIdException,
+    UnknownTopicIdException,
 )
 from lakelog.replication.protocol.consumer_group import to_give_up, to_take
 from lakelog.replication.protocol.delayed_operation import check_committed_offset
@@ -67,6 +68,7 @@ class GroupConsumer:
         self._heartbeat = HeartbeatThread(self.membership, config)
         self._auto_commit_at = time.monotonic() + config.auto_commit_interval_ms / 1000
         self._last_error = ""
+        self._is_outdated = False  # a topic was made again, so its partitions are others
         self.membership.join(topics)
         self._is_in = True
         self._heartbeat.start()
@@ -96,6 +98,8 @@ class GroupConsumer:
             self._lose(error)
         except (CommitFailedException, IllegalGenerationException):
             self.membership.refresh()
+        except UnknownTopicIdException:
+            self._is_outdated = True
         except LakelogException as error:
             if not error.retriable:
                 raise
@@ -109,8 +113,10 @@ class GroupConsumer:
         self._last_error = str(error)
 
     def _check_membership(self) -> None:
-        """A member whose heartbeat is late asks the table before it goes on. Raises UnknownMemberIdException."""
-        if not self.membership.is_trusted:
+        """A member whose heartbeat is late asks the table before it goes on. So does one that has met a topic that was
+        made again: its partitions are assigned anew. Raises UnknownMemberIdException."""
+        if self._is_outdated or not self.membership.is_trusted:
+            self._is_outdated = False
             self.membership.beat()
 
     def _lose(self, error: UnknownMemberIdException) -> None:
@@ -161,15 +167,19 @@ class GroupConsumer:
             listener([TopicPartition(p.topic, p.partition) for p in partitions])
 
     def _fetch(self, max_wait_ms: float) -> dict[TopicPartition, FetchedRecords]:
-        offsets = self.positions.readable
-        if not offsets:
+        readable = self.positions.readable
+        if not readable:
             return {}
+        offsets = {TopicPartition(p.topic, p.partition): offset for p, offset in readable.items()}
+        ids = {partition.topic: partition.topic_id for partition in readable}
         most, rack = self._config.fetch_max_bytes, self._config.client_rack or None
-        fetched = fetch_records(self._view, offsets, 1, max_wait_ms, most, rack)
+        fetched = fetch_records(self._view, offsets, 1, max_wait_ms, most, rack, ids)
         for key, found in fetched.items():
             if isinstance(found.error, OffsetOutOfRangeException) and self._config.auto_offset_reset != "none":
                 logger.warning("group %s: %s", self.membership.group_id, found.error)
                 self.positions.set(self.positions.find(*key), None)
+            elif isinstance(found.error, UnknownTopicIdException):
+                self._is_outdated = True
             elif found.error and not found.error.retriable:
                 raise found.error
             elif found.error:

@@ -31,13 +31,9 @@ class Positions:
         return [partition for partition, offset in self._next.items() if offset is None]
 
     @property
-    def readable(self) -> dict[TopicPartition, int]:
+    def readable(self) -> dict[AssignedPartition, int]:
         """The offsets to fetch from, without paused partitions: first those of which the last records are oldest."""
-        return {
-            TopicPartition(p.topic, p.partition): offset
-            for p, offset in self._next.items()
-            if offset is not None and p not in self._paused
-        }
+        return {p: offset for p, offset in self._next.items() if offset is not None and p not in self._paused}
 
     def uncommitted(self, partitions: Collection[AssignedPartition] | None = None) -> dict[AssignedPartition, int]:
         """The offsets that were not committed yet: of these partitions, or of all."""

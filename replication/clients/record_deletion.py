@@ -16,12 +16,12 @@ from lakelog.replication.errors import (
     LeaderNotAvailableException,
     NotLeaderOrFollowerException,
     TimeoutException,
-    UnknownTopicOrPartitionException,
 )
 from lakelog.replication.protocol.delayed_operation import check_log_leads
 from lakelog.replication.protocol.liveness import Liveness
 from lakelog.replication.protocol.log_retention import delete_records_offset, low_watermark
 from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.topic_name import check_not_internal
 from lakelog.replication.storage.log.delete_records import StartOf, raise_log_starts
@@ -36,8 +36,9 @@ def delete_records(view: TopicView, topic: str, before: Mapping[int, int], timeo
     """Deletes the records of each partition below its offset; -1 deletes all committed records.
 
     Returns the low watermark of each partition, or its error: OffsetOutOfRangeException above the HW,
-    PolicyViolationException if `cleanup.policy` is none, TimeoutException and others. No live replica returns records
-    below the low watermark. After a TimeoutException (`timeout_ms`) the leader may still have deleted the records.
+    PolicyViolationException if `cleanup.policy` is none, TimeoutException, UnknownTopicIdException if the topic is made
+    again meanwhile (the new one loses nothing), and others. No live replica returns records below the low watermark.
+    After a TimeoutException (`timeout_ms`) the leader may still have deleted the records.
     Raises UnknownTopicOrPartitionException, and InvalidTopicException for an internal topic.
     """
     check_not_internal(topic, "delete-records")
@@ -86,9 +87,7 @@ class _Deletion:
     def _delete(self, number: int) -> bool:
         """Raises the leader's log start, once. Returns True, or raises the leader's error."""
         if number not in self._wanted:
-            found = self._watch.seen.get(number)
-            if found is None:
-                raise UnknownTopicOrPartitionException(f"{self._topic} has no partition {number}")
+            found = self._watch.leadership(number)
             partition = found.registration.topic_id_partition
             row = found.available_row()
             log = self._view.log(found.registration.leader)
@@ -111,9 +110,9 @@ class _Deletion:
         return start_of
 
     def _is_done(self, number: int, time_is_over: bool) -> bool:
-        registration = self._watch.seen[number].registration
+        registration = self._watch.leadership(number).registration
         alive = self._liveness.look(self._view.cluster.refresh_brokers()) & set(registration.replicas)
-        starts = {broker: self._log_start(broker, number) for broker in sorted(alive)}
+        starts = {broker: self._log_start(broker, registration) for broker in sorted(alive)}
         reached = low_watermark(list(starts.values())) if starts else -1
         if reached >= self._wanted[number]:
             self._outcomes[number] = reached
@@ -125,10 +124,10 @@ class _Deletion:
             )
         return False
 
-    def _log_start(self, broker: int, number: int) -> int:
+    def _log_start(self, broker: int, registration: PartitionRegistration) -> int:
         """A broker's log start; -1 if its table has no row of the partition yet."""
         try:
-            row = self._view.replicas(broker).get(self._watch.seen[number].registration.topic_id_partition)
+            row = self._view.replicas(broker).get(registration.topic_id_partition)
         except LakelogException:
             return -1
         return row.log_start_offset if row else -1

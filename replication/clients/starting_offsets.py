@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from lakelog.replication.clients.consumer_fetch import existing, led_log
-from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.clients.consumer_fetch import led_log
+from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.errors import NoOffsetForPartitionException
 from lakelog.replication.protocol.delayed_operation import check_offset_available
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
@@ -15,12 +15,12 @@ def starting_offset(view: TopicView, partition: AssignedPartition, reset: str) -
     """The log start for `earliest`, the high watermark for `latest`.
 
     Raises NoOffsetForPartitionException for `none`, OffsetNotAvailableException while a new leader does not know how
-    much is committed, and why the partition has no leader.
+    much is committed, UnknownTopicIdException if the topic was made again, and why the partition has no leader.
     """
     name, number = partition.name, partition.partition
     if reset == "none":
         raise NoOffsetForPartitionException(f"{name}: the group has committed no offset, and auto.offset.reset is none")
-    seen = existing(view.leaderships(partition.topic, [number]), partition.topic, number)
+    seen = TopicWatch(view, partition.topic, [number], partition.topic_id).leadership(number)
     high_watermark = seen.available_row().high_watermark
     log = led_log(seen, lambda leader: view.log(leader).refresh())
     if reset == "earliest":

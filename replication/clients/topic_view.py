@@ -14,7 +14,7 @@ from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.protocol.topic import partitions_of
+from lakelog.replication.protocol.topic import check_topic_id, partitions_of
 from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_listeners import CommitListener
@@ -65,8 +65,12 @@ class TopicView:
         return partitions_of(topic, topics.topics, metadata.partitions)
 
     def config(self, topic: str) -> TopicConfig:
-        """The topic's settings. A setting that the topic does not have is that of this client."""
-        return self.cluster.config.topic(self.cluster.topics.topics[topic].configs)
+        """The topic's settings. A setting that the topic does not have is that of this client. Raises
+        UnknownTopicOrPartitionException if there is no such topic any more."""
+        found = self.cluster.topics.topics.get(topic)
+        if found is None:
+            raise UnknownTopicOrPartitionException(f"no topic {topic} any more: it was deleted")
+        return self.cluster.config.topic(found.configs)
 
     def log(self, broker_id: int) -> ReplicaLog:
         """A handle on a broker's log. It is opened again when a new process of the broker has registered.
@@ -135,14 +139,26 @@ class TopicWatch:
     """Finds the partitions of a topic whose metadata or leader row has changed, so that waiting operations are tried.
 
     A row has HW, LEO, log start, role and leader epoch. A change of any of these completes delayed operations in Kafka,
-    too. [DO-02]
+    too. [DO-02] `topic_id`: of the topic that the operation is about, by default the one that the first look finds.
     """
 
-    def __init__(self, view: TopicView, topic: str, partitions: Iterable[int]) -> None:
+    def __init__(
+        self, view: TopicView, topic: str, partitions: Iterable[int], topic_id: str | None = None
+    ) -> None:  # fmt: skip
         self._view = view
         self._topic = topic
         self._partitions = tuple(partitions)
         self.seen = view.leaderships(topic, self._partitions)
+        self.topic_id = topic_id or next((each.registration.topic_id for each in self.seen.values()), "")
+
+    def leadership(self, number: int) -> Leadership:
+        """A partition as it was seen last. Raises UnknownTopicOrPartitionException if there is none, and
+        UnknownTopicIdException if the topic was made again."""
+        found = self.seen.get(number)
+        if found is None:
+            raise UnknownTopicOrPartitionException(f"{self._topic}-{number}: topic {self._topic} has no such partition")
+        check_topic_id(found.registration, self.topic_id)
+        return found
 
     def moved(self) -> set[int]:
         """Reads again and returns the partitions that have changed since the last read."""

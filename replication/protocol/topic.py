@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lakelog.replication.errors import UnknownTopicOrPartitionException
+from lakelog.replication.errors import UnknownTopicIdException, UnknownTopicOrPartitionException
 from lakelog.replication.protocol.partition_registration import (
     LEADER_DURING_DELETE,
     PartitionRegistration,
@@ -22,6 +22,24 @@ class Topic:
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
+
+
+def check_topic_id(registration: PartitionRegistration, topic_id: str) -> None:
+    """An offset belongs to a topic id. A topic that is made again under the same name has other records at it.
+
+    Kafka's clients learn this from UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID, and look up the id of the name again.
+    Here the metadata is the newest there is: an id that has gone never comes back, so the error is not retriable.
+
+    Kafka: `FetchSession`, `Fetch` since version 13. KIP-516. [FE-02]
+
+    Raises:
+        UnknownTopicIdException: the partition is of a topic with another id.
+    """
+    if registration.topic_id != topic_id:
+        raise UnknownTopicIdException(
+            f"{registration.name}: the topic with id {topic_id} was deleted, and {registration.topic} was made again "
+            f"with id {registration.topic_id}: offsets of the one say nothing about the other"
+        )
 
 
 def partitions_of(

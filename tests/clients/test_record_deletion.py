@@ -97,7 +97,7 @@ def test_dr_01_each_partition_has_an_outcome_of_its_own(world, while_waiting):
     assert found[0] == 3
     assert isinstance(found[1], OffsetOutOfRangeException)
     assert isinstance(found[7], UnknownTopicOrPartitionException)
-    assert "flights has no partition 7" in str(found[7])
+    assert "flights-7: topic flights has no such partition" in str(found[7])
 
 
 def test_dr_01_a_leader_is_waited_for(world, while_waiting):

@@ -5,6 +5,7 @@ import dataclasses
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
@@ -13,7 +14,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 from tests.registrations import joined, register
-from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, follow, lead
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, follow, lead
 
 LONG = 600_000  # ms, longer than any of these tests
 
@@ -48,12 +49,26 @@ class World:
         log = state.partition(partition)
         role = LEADER_ROLE if log.role.is_leader else FOLLOWER_ROLE
         row = Replica(
-            TOPIC, TOPIC_ID, partition.partition, broker, 1, log.role.leader_epoch, role, "Fetching",
+            TOPIC, partition.topic_id, partition.partition, broker, 1, log.role.leader_epoch, role, "Fetching",
             log.log_start_offset, log.log_end_offset, high_watermark, log.lineage, None, state.version,
             chain=log.log_end.chain,
         )  # fmt: skip
         self.rows[broker][partition] = dataclasses.replace(row, **changes)
         ReplicaTable.open(self.roots[broker]).publish(self.rows[broker].values(), "test")
+
+    def make_again(self, *counts):
+        """Deletes the topic, and makes it again with partitions of so many committed records; returns them."""
+        again = [TopicIdPartition("flights-id-2", number) for number in range(len(counts))]
+        self.cluster.topics.change([Topic(TOPIC, "flights-id-2", len(counts))], (), {"who": "test"})
+        new = {p: joined(new_partition(TOPIC, p.topic_id, p.partition, (1, 2), {1, 2})) for p in again}
+        gone = dict.fromkeys(self.partitions)
+        self.cluster.metadata.change(lambda _: {**gone, **new}, {"who": "test"})
+        self.partitions, self.rows = new, {broker: {} for broker in self.roots}
+        lead(self.logs[1], *again, epoch=0)
+        for partition, count in zip(again, counts, strict=True):
+            fill(self.logs[1], partition, *([count] if count else []))
+            self.say(count, partition)
+        return again
 
     def put_in_rack(self, broker, rack):
         """Registers the broker again, in a rack."""

@@ -118,6 +118,17 @@ def test_offsets_of_a_topic_that_was_made_again_are_not_shown(groups: Run, world
     assert rows(groups("--describe", "--group", "old", "-o", "json")) == []
 
 
+def test_a_topic_that_is_made_again_meanwhile_gets_no_offsets_of_the_old_one(
+    groups: Run, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = GroupsView.ask
+    monkeypatch.setattr(GroupsView, "ask", lambda *given: [world.make_again(9, 9), ask(*given)][1])
+    status, out, err = groups("--group", "g", "--topic", TOPIC, "--reset-offsets", "--to-latest", "--execute")
+    assert (status, out) == (1, "")
+    assert "UnknownTopicIdException" in err
+    assert committed(world) == {}
+
+
 def test_a_group_that_there_is_not(groups: Run) -> None:
     refused = "lakelog: GroupIdNotFoundException: no consumer group x; there are: g\n"
     for action in ("--describe", "--delete"):

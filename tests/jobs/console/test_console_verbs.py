@@ -14,6 +14,7 @@ from lakelog.jobs.console.console_reader import ConsoleReader
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.offset_lookup import EARLIEST
 from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from tests.clients.world import World
 from tests.processes import wait_until
@@ -204,3 +205,17 @@ def test_ctrl_c_ends_it_with_the_number_of_records(world: World) -> None:
         process.kill()
     assert (process.returncode, out, err) == (130, "", processed(5))
     wait_until(lambda: Consumer(world.uri, "g").committed(TOPIC) == {0: 4, 1: 1}, "the offsets of the group")
+
+
+def test_a_topic_that_is_made_again_is_read_as_a_new_one(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its offsets are those of the new topic, also for the group."""
+    reader = ConsoleReader(world.uri, Config(), TOPIC, EARLIEST, "g")
+    before = [row for table in reader.read(0, 100, 10_000) for row in table["offset"].to_pylist()]
+    world.make_again(6)
+    reader.commit()
+    assert world.consumer("g").committed(TOPIC) == {}, "it has read nothing of the new topic"
+    after = [[row for table in reader.read(0, 100, 10_000) for row in table["offset"].to_pylist()] for _ in range(2)]
+    reader.commit()
+    assert (sorted(before), after) == ([0, 0, 1, 2, 3], [[], [0, 1, 2, 3, 4, 5]])
+    assert "it is read as a new topic" in capsys.readouterr().err
+    assert world.consumer("g").committed(TOPIC) == {0: 6}
