@@ -2,7 +2,7 @@
 
 from lakelog.schemas.admin import ADMIN
 from lakelog.schemas.brokers import BROKERS
-from lakelog.schemas.cluster import CLUSTER, FORMAT_VERSION
+from lakelog.schemas.cluster import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT
 from lakelog.schemas.configs import CONFIGS
 from lakelog.schemas.controller import CONTROLLER
 from lakelog.schemas.groups import GROUPS
@@ -29,6 +29,7 @@ __all__ = [
     "MEMBERS",
     "METADATA",
     "NEW_SEGMENTS",
+    "OLDEST_FORMAT",
     "PRODUCERS",
     "REPLICAS",
     "STATE_TABLES",

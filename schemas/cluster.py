@@ -2,7 +2,8 @@
 
 from lakelog.schemas.table import Column, Table
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
+OLDEST_FORMAT = 4  # its tables are the same, but other tools may write them
 
 CLUSTER = Table(
     name="cluster",
@@ -12,7 +13,7 @@ CLUSTER = Table(
     columns=(
         Column("cluster_id", "string", "Id of the cluster"),
         Column("broker_id", "int", "Broker that owns the root; -1 for the cluster root"),
-        Column("format_version", "int", "Version of the table format; processes refuse any other version"),
+        Column("format_version", "int", "Version of the table format; processes refuse one that they do not know"),
         Column("configs", "map<string,string>", "Settings of the whole cluster, such as num.replica.fetchers"),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from lakelog.replication.config import Config, Owner
@@ -35,7 +36,7 @@ from lakelog.replication.storage.tables.producer_table import ProducerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.replication.storage.tables.topic_table import TopicTable
-from lakelog.schemas import CLUSTER, FORMAT_VERSION, LOG
+from lakelog.schemas import CLUSTER, FORMAT_VERSION, LOG, OLDEST_FORMAT
 
 
 class Cluster:
@@ -47,7 +48,8 @@ class Cluster:
             raise InconsistentClusterIdException(
                 f"{root.uri}: is the root of broker {identity['broker_id']}, no cluster"
             )
-        self.root = root
+        self._admits_writers = identity["format_version"] < FORMAT_VERSION  # so do tables that are made later
+        self.root = root = replace(root, admits_writers=self._admits_writers)
         self.cluster_id: str = identity["cluster_id"]
         self.config = _with_sessions(config.in_cluster(dict(identity["configs"])), root)
         self.metadata = MetadataTable.open(root)
@@ -126,7 +128,7 @@ class Cluster:
 
     def storage_of(self, broker_id: int, uri: str) -> StorageRoot:
         """A broker's root with the credentials that the configuration has for it."""
-        return storage_root(uri, broker_id, self.config)
+        return replace(storage_root(uri, broker_id, self.config), admits_writers=self._admits_writers)
 
     def format_broker(self, broker_id: int, uri: str) -> StorageRoot:
         """Makes the root of a broker, as `format_broker` does, apart from the roots of the cluster and its brokers.
@@ -216,7 +218,8 @@ def _write_identity(root: StorageRoot, cluster_id: str, broker_id: int, configs:
     row = {
         "cluster_id": cluster_id,
         "broker_id": broker_id,
-        "format_version": FORMAT_VERSION,
+        "format_version": OLDEST_FORMAT if root.admits_writers else FORMAT_VERSION,
         "configs": list(configs.items()),
     }
-    StateTable.create(root.child(CLUSTER.name), CLUSTER, [row])
+    # An older version of Lakelog reads this table first, and must find the format there that it does not know.
+    StateTable.create(replace(root.child(CLUSTER.name), admits_writers=True), CLUSTER, [row])

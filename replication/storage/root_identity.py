@@ -11,7 +11,7 @@ from lakelog.replication.errors import InconsistentClusterIdException, KafkaStor
 from lakelog.replication.storage.delta.commit_reader import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import StateTable
-from lakelog.schemas import CLUSTER, FORMAT_VERSION
+from lakelog.schemas import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT
 
 CLUSTER_ROOT = -1
 
@@ -36,10 +36,10 @@ def read_identity(root: StorageRoot, broker_id: int | None = CLUSTER_ROOT) -> di
         raise InconsistentClusterIdException(_why_no_root(root, broker_id)) from error
     if not rows:
         raise InconsistentClusterIdException(f"{root.uri}: formatting was not finished; empty the folder, format again")
-    if rows[0]["format_version"] != FORMAT_VERSION:
-        raise InconsistentClusterIdException(
-            f"{root.uri}: has format {rows[0]['format_version']}, this version of Lakelog knows {FORMAT_VERSION} only"
-        )
+    found = rows[0]["format_version"]
+    if not OLDEST_FORMAT <= found <= FORMAT_VERSION:
+        known = f"{OLDEST_FORMAT} to {FORMAT_VERSION}"
+        raise InconsistentClusterIdException(f"{root.uri}: has format {found}, this version of Lakelog knows {known}")
     return rows[0]
 
 

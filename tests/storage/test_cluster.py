@@ -1,9 +1,11 @@
 """Formats roots, and refuses wrong ones."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -21,13 +23,15 @@ from lakelog.replication.storage.cluster import (
 )
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.table_opening import WRITER_FEATURE
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.root_identity import check_apart, check_identity, read_identity
 from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.member_table import MemberTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
-from lakelog.schemas import CLUSTER, FORMAT_VERSION
+from lakelog.schemas import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT
 
 
 @pytest.fixture
@@ -114,11 +118,51 @@ def test_a_cluster_is_formatted_once(cluster):
         format_cluster(cluster, Config())
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION - 1, FORMAT_VERSION + 1])
+@pytest.mark.parametrize("version", [OLDEST_FORMAT - 1, FORMAT_VERSION + 1])
 def test_another_format_is_refused(broker, version):
     StateTable.create(broker.child("cluster"), CLUSTER, [identity(version=version)])
-    with pytest.raises(InconsistentClusterIdException, match=f"has format {version}.* knows {FORMAT_VERSION} only"):
+    known = f"knows {OLDEST_FORMAT} to {FORMAT_VERSION}$"
+    with pytest.raises(InconsistentClusterIdException, match=f"has format {version}.* {known}"):
         check_identity(broker, "c", 1)
+
+
+def protocols(*roots):
+    """The versions of Delta's protocol and the features of every table below some roots, by its folder's name."""
+    found = {path.parent for root in roots for path in Path(root.uri).rglob("_delta_log")}
+    tables = {path: DeltaTable(path).protocol() for path in found}
+    return {
+        str(path.relative_to(Path(roots[0].uri).parent)): (
+            p.min_reader_version,
+            p.min_writer_version,
+            p.writer_features,
+        )
+        for path, p in tables.items()
+    }
+
+
+def every_table(cluster, broker):
+    opened = Cluster.open(cluster.uri)
+    opened.format_broker(1, broker.uri)
+    BrokerTable.open_or_create(opened.root, 1)
+    MemberTable.open_or_create(opened.root, "g")
+    return protocols(cluster, broker)
+
+
+def test_no_other_tool_writes_a_table_but_the_one_that_older_versions_read_first(cluster, broker):
+    format_cluster(cluster, Config())
+    found = every_table(cluster, broker)
+    plain = {name for name, protocol in found.items() if protocol == (1, 2, None)}
+    assert plain == {"cluster/cluster", "broker-1/cluster"}
+    assert {found[name] == (1, 7, ["invariants", WRITER_FEATURE]) for name in found.keys() - plain} == {True}
+    assert {"cluster/metadata", "cluster/brokers/1", "broker-1/log", "broker-1/replicas"} <= found.keys() - plain
+
+
+def test_a_cluster_of_the_older_format_stays_one_that_older_versions_read(cluster, broker):
+    format_cluster(replace(cluster, admits_writers=True), Config())
+    found = every_table(cluster, broker)
+    assert len(found) == 13
+    assert set(found.values()) == {(1, 2, None)}
+    assert {read_identity(root, None)["format_version"] for root in (cluster, broker)} == {OLDEST_FORMAT}
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -253,7 +297,7 @@ def test_a_root_inside_another_root_is_refused_through_a_link(cluster, root):
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([identity(version=FORMAT_VERSION + 1)], rf"has format {FORMAT_VERSION + 1}, this version .* only"),
+        ([identity(version=FORMAT_VERSION + 1)], rf"has format {FORMAT_VERSION + 1}, this version .*"),
         ([], "formatting was not finished; empty the folder, format again"),
     ],
 )

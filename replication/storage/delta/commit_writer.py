@@ -18,7 +18,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 NONCE = "lakelog.commit"
 
-_ENGINE = "Lakelog"
+ENGINE = "Lakelog"
 _INLINED_BYTES = 32 << 10  # of small files, whose readers then need not ask an object store for them
 
 
@@ -41,7 +41,7 @@ def commit_content(
     counts = {"add": len(adds), "txn": len(txns), "remove": len(removes)}
     mode = {"mode": "Overwrite" if overwrite else "Append"}
     is_blind = {"isBlindAppend": not removes and not overwrite}
-    info = {"timestamp": now, "operation": "WRITE", "operationParameters": mode, "engineInfo": _ENGINE, **is_blind}
+    info = {"timestamp": now, "operation": "WRITE", "operationParameters": mode, "engineInfo": ENGINE, **is_blind}
     actions: Iterable[Mapping[str, Any]] = (
         {"commitInfo": {**info, **cause, NONCE: nonce, ACTIONS: counts, **_contents(adds)}},
         *({"remove": _removed(file, data_change, now)} for file in removes),

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
@@ -39,13 +40,15 @@ class StorageRoot:
 
     `options` are credentials and endpoints under delta-rs's names (`AWS_ENDPOINT_URL` …). `fsync` makes local writes
     survive a power cut; by default replication does that, as in Kafka. `timeout_ms` is the approximate limit in ms of
-    an operation on an object store, shared by its attempts.
+    an operation on an object store, shared by its attempts. `admits_writers`: whether other tools may write the tables
+    that are made here, as in clusters of an older format.
     """
 
     uri: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     fsync: bool = False
     timeout_ms: int = TIMEOUT_MS
+    admits_writers: bool = field(default=False, compare=False)
 
     @classmethod
     def of(
@@ -89,14 +92,18 @@ class StorageRoot:
         handle.create_checkpoint()
         return handle
 
-    def create_table(
-        self, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
-    ) -> TableHandle:
-        """Creates a Delta table here and returns a handle. Raises DeltaError if one exists, OSError."""
-        return DeltaTable.create(
-            self.uri, schema, "error", None, name, description, dict(configuration), self.delta_options,
-            commit_properties=CommitProperties(max_commit_retries=0),
-        )  # fmt: skip  # no retries: the second of two creators would put its table over the first one's
+    def create_table(self, commit: bytes) -> TableHandle:
+        """Makes a Delta table here with its first commit, and returns a handle. Raises DeltaError if one exists, or a
+        part of its log, KafkaStorageException, OSError."""
+        log = self.child("_delta_log")
+        log.create_folder()
+        there = [name for name in log.list() if name[:20].isdigit()]
+        first = f"{0:020d}.json"
+        # A lost reply of an object store looks like a refusal.
+        if there or (log.put_if_absent(first, commit) is None and log.read(first) != commit):
+            raise DeltaError(f"{self.uri}: a table exists already")
+        log.sync_folder()
+        return self.open_table()
 
     @property
     def delta_options(self) -> dict[str, str]:

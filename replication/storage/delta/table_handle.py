@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -27,6 +28,10 @@ class TableProtocol(Protocol):
     @property
     def min_writer_version(self) -> int:
         """The version that a writer must know."""
+
+    @property
+    def writer_features(self) -> Sequence[str] | None:
+        """The features that a writer must know, by name; None if the versions say all."""
 
 
 class TableHandle(Protocol):

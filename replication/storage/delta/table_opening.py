@@ -1,12 +1,22 @@
-"""Makes and opens Delta tables with delta-rs, and turns its errors into Lakelog's."""
+"""Makes Delta tables, opens them with delta-rs, and turns its errors into Lakelog's.
+
+A table has a feature that only Lakelog knows, for writers alone. By Delta's protocol a writer that does not know a
+feature must not write: it refuses OPTIMIZE, VACUUM, DELETE, RESTORE and ALTER, and readers need not know it.
+"""
 
 from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 
 from deltalake import Field, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
-from lakelog.replication.storage.delta.commit_reader import check_commits
+from lakelog.replication.storage.delta.commit_reader import ACTIONS, check_commits
+from lakelog.replication.storage.delta.commit_writer import ENGINE
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle
@@ -14,20 +24,47 @@ from lakelog.schemas import Table
 
 # Commits follow these versions of Delta's protocol and no later ones, whose features would change what a commit means.
 READER_VERSION, WRITER_VERSION = 1, 2
+# The version of a table with features by name. One that is not in Delta's protocol would stop Spark's readers, too.
+FEATURES_VERSION = 7
+WRITER_FEATURE = "lakelog"
+_FEATURES = "invariants", WRITER_FEATURE  # Spark refuses a table with columns that are not null without `invariants`
 
 
 def create_table(root: StorageRoot, table: Table) -> TableHandle:
-    """Creates an empty table. Raises InconsistentClusterIdException if one exists, KafkaStorageException."""
+    """Creates an empty table that no other tool writes, unless the root admits them. Raises
+    InconsistentClusterIdException if one exists, KafkaStorageException."""
     root.create_folder()
     described = zip(Schema.from_arrow(table.arrow).fields, table.columns, strict=True)
     columns = [Field(f.name, f.type, nullable=f.nullable, metadata={"comment": c.comment}) for f, c in described]
     configuration = {"delta.logRetentionDuration": table.log_retention, "delta.checkpointInterval": "1000000"}
     try:
-        return root.create_table(Schema(columns), table.name, table.description, configuration)
+        features = () if root.admits_writers else _FEATURES
+        return root.create_table(first_commit(Schema(columns), table.name, table.description, configuration, features))
     except DeltaError as error:
         raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} exists already") from error
     except OSError as error:
         raise KafkaStorageException(f"{root.uri}: cannot be written: {reason(error)}") from error
+
+
+def first_commit(
+    schema: Schema, name: str, description: str, configuration: Mapping[str, str], features: Sequence[str] = ()
+) -> bytes:
+    """The content of the commit that makes a table. `features`: those that a writer must know. delta-rs makes no table
+    with a feature that it does not know, and syncs none."""
+    now = int(time.time() * 1000)
+    writer = {"minWriterVersion": FEATURES_VERSION, "writerFeatures": list(features)}
+    protocol = {"minReaderVersion": READER_VERSION, **(writer if features else {"minWriterVersion": WRITER_VERSION})}
+    table = {
+        "id": str(uuid.uuid4()), "name": name, "description": description,
+        "format": {"provider": "parquet", "options": {}}, "schemaString": schema.to_json(),
+        "partitionColumns": [], "createdTime": now, "configuration": dict(configuration),
+    }  # fmt: skip
+    info = {
+        "timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}, "engineInfo": ENGINE,
+        ACTIONS: {"protocol": 1, "metaData": 1},
+    }  # fmt: skip
+    actions: Sequence[Mapping[str, object]] = ({"commitInfo": info}, {"protocol": protocol}, {"metaData": table})
+    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
 
 
 def open_table(root: StorageRoot) -> TableHandle:
@@ -70,9 +107,17 @@ def transaction_of(root: StorageRoot, handle: TableHandle, app_id: str) -> int |
 
 def _check_protocol(root: StorageRoot, handle: TableHandle) -> None:
     found = handle.protocol()
-    if found.min_reader_version > READER_VERSION or found.min_writer_version > WRITER_VERSION:
+    is_made_here = found.min_writer_version <= WRITER_VERSION or _is_ours(found.writer_features)
+    if found.min_reader_version > READER_VERSION or not is_made_here:
+        features = ", ".join(sorted({*(found.writer_features or ())} - {*_FEATURES}))
         raise KafkaStorageException(
             f"{root.uri}: another tool has raised the table's protocol to reader {found.min_reader_version} and writer "
-            f"{found.min_writer_version}: Lakelog reads and writes {READER_VERSION} and {WRITER_VERSION}; give the "
-            f"table's owner an empty root, which the other replicas fill"
+            f"{found.min_writer_version}{f', features {features}' if features else ''}: Lakelog reads and writes "
+            f"{READER_VERSION} and {WRITER_VERSION}; give the table's owner an empty root, which the other replicas "
+            f"fill"
         )
+
+
+def _is_ours(features: Collection[str] | None) -> bool:
+    """Whether a table has the features that it was made with, and no others, which might change what a commit means."""
+    return {*(features or ())} == {*_FEATURES}

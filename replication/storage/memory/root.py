@@ -3,11 +3,9 @@ other error names the place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import Schema
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.commit import Stamp
@@ -45,11 +43,9 @@ class MemoryRoot(StorageRoot):
         """A handle on the Delta table here. Raises TableNotFoundError, DeltaError or OSError."""
         return MemoryTable(self.store, self.uri, version)
 
-    def create_table(
-        self, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
-    ) -> MemoryTable:
-        """Creates a Delta table here. Raises DeltaError if one exists, OSError if the store fails."""
-        return create_table(self.store, self.uri, schema, name, description, configuration)
+    def create_table(self, commit: bytes) -> MemoryTable:
+        """Makes a Delta table here. Raises DeltaError if one exists, OSError if the store fails."""
+        return create_table(self.store, self.uri, commit)
 
     def _found(self, name: str) -> File:
         with reading(self.path(name)):

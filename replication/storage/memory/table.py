@@ -6,7 +6,6 @@ Its checkpoints have Delta's names but are JSON like the commits, so no other re
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -23,7 +22,6 @@ from lakelog.replication.storage.memory.snapshot import (
     Snapshot,
     applied,
     change_of,
-    lines,
     to_checkpoint,
 )
 from lakelog.replication.storage.memory.store import File, MemoryStore
@@ -35,19 +33,8 @@ _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 60480
 _DEFAULT_RETENTION = 30 * _SECONDS["day"]
 
 
-def create_table(
-    store: MemoryStore, uri: str, schema: Schema, name: str, description: str, configuration: Mapping[str, str]
-) -> MemoryTable:
+def create_table(store: MemoryStore, uri: str, content: bytes) -> MemoryTable:
     """A handle on a new table. Raises DeltaError if a table, or a part of its log, exists."""
-    now = int(store.wall_clock() * 1000)
-    table = {
-        "id": str(uuid.uuid4()), "name": name, "description": description,
-        "format": {"provider": "parquet", "options": {}}, "schemaString": schema.to_json(),
-        "partitionColumns": [], "createdTime": now, "configuration": dict(configuration),
-    }  # fmt: skip
-    info = {"timestamp": now, "operation": "CREATE TABLE"}
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
-    content = lines([{"commitInfo": info}, {"protocol": protocol}, {"metaData": table}])
 
     def put() -> bool:
         return not _log_files(store, uri) and store.put_if_absent(f"{uri}/{commit_name(0)}", content)
@@ -132,8 +119,9 @@ class MemoryTable:
     def protocol(self) -> SimpleNamespace:
         found = self._snapshot.table["protocol"]
         return SimpleNamespace(
-            min_reader_version=found["minReaderVersion"], min_writer_version=found["minWriterVersion"]
-        )
+            min_reader_version=found["minReaderVersion"], min_writer_version=found["minWriterVersion"],
+            writer_features=found.get("writerFeatures"),
+        )  # fmt: skip
 
     def transaction_version(self, app_id: str) -> int | None:
         self._store.faults.read(self._uri)

@@ -14,6 +14,7 @@ from lakelog.replication.storage.delta.commit_reader import commit_name, is_comm
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
+from lakelog.replication.storage.delta.table_opening import first_commit
 from lakelog.schemas.table import ARROW_TYPES
 
 ARROW = pa.schema([pa.field(f"c{i}", t, nullable=i > 0) for i, t in enumerate(ARROW_TYPES.values())])
@@ -25,7 +26,7 @@ AN_HOUR = {"delta.logRetentionDuration": "interval 1 hours"}
 
 def create(root, configuration=None) -> DeltaLog:
     root.create_folder()
-    return DeltaLog(root, root.create_table(SCHEMA, "name", "description", configuration or AN_HOUR))
+    return DeltaLog(root, root.create_table(first_commit(SCHEMA, "name", "description", configuration or AN_HOUR)))
 
 
 def go_on(log, *numbers):
