@@ -1,11 +1,14 @@
 """What the verbs have in common: data on stdout, words on stderr, and a status that scripts can rely on."""
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from errno import EIO, errorcode
+from io import UnsupportedOperation
 from typing import Literal
 
 from rich import box
@@ -13,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lakelog.jobs.cli.numbers import is_number
+from lakelog.jobs.launch.entry import interruptible
 from lakelog.replication.errors import LakelogException
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -28,36 +32,65 @@ def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], in
     """The status of a verb: 0 done, 1 refused or failed, 2 called wrongly. An error is one sentence, and
     also an object on stdout where JSON is asked for."""
     args = argparse.Namespace()
-    try:
+
+    def verb() -> int:
+        nonlocal args
         args = parser.parse_args(argv)
-        status = work(args)
-        sys.stdout.flush()
+        return work(args)
+
+    with interruptible():
+        try:
+            return written(verb)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except LakelogException as error:
+            return _failed(error.name, f"{error.name}: {error}", str(error), args)
+        except OSError as error:  # those of stores are LakelogExceptions
+            words = ": ".join(filter(None, [error.filename and str(error.filename), error.strerror or str(error)]))
+            return _failed(errorcode.get(error.errno or EIO, "EIO"), words, words, args)
+
+
+def written(work: Callable[[], int]) -> int:
+    """The status of what writes to stdout; FAILED if stdout does not take it, said unless a pipe has seen enough."""
+    try:
+        status = work()
     except SystemExit as stop:  # argparse has said why
-        return stop.code if isinstance(stop.code, int) else OK
-    except BrokenPipeError:  # `| head` has seen enough; at exit Python would flush once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = stop.code if isinstance(stop.code, int) else OK
+    except OSError:
+        if _is_stdout_open():
+            raise
         return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except LakelogException as error:
-        return _failed(error.name, str(error), args)
+    return status if _is_stdout_open() else FAILED
+
+
+def _is_stdout_open() -> bool:
+    """Whether stdout takes what was printed. If not, says why, and keeps Python from trying it once more at its end."""
+    try:
+        sys.stdout.flush()
+        with contextlib.suppress(UnsupportedOperation):  # it is no file
+            os.write(sys.stdout.fileno(), b"")  # a stdout without a buffer has forgotten what it could not write
     except OSError as error:
-        words = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        return _failed(type(error).__name__, words, args)
-    return status
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # `| head` has seen enough
+            say(f"lakelog: standard output: {error.strerror}")
+        return False
+    return True
 
 
-def _failed(name: str, words: str, args: argparse.Namespace) -> int:
+def _failed(name: str, words: str, message: str, args: argparse.Namespace) -> int:
     """Verbs print their JSON when they are done, so that the error is the only object on stdout."""
-    say(f"lakelog: {name}: {words}")
-    if getattr(args, "output", None) == JSON:
-        print(json.dumps({"error": {"code": name, "message": words}}, indent=2), flush=True)
+    say(f"lakelog: {words}")
+    if getattr(args, "output", None) != JSON:
+        return FAILED
+    with contextlib.suppress(OSError):  # of a stdout that does not take it; this was the one sentence
+        print(json.dumps({"error": {"code": name, "message": message}}, indent=2), flush=True)
     return FAILED
 
 
 def say(words: str) -> None:
-    """Words for a person, on stderr."""
-    print(words, file=sys.stderr, flush=True)
+    """Words for a person, on stderr. Where that takes none, nobody is there to be told."""
+    with contextlib.suppress(OSError):
+        print(words, file=sys.stderr, flush=True)
 
 
 def add_all(parser: argparse.ArgumentParser) -> None:

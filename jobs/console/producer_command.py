@@ -10,7 +10,7 @@ from lakelog.jobs.cli.waiting import exit_when_told
 from lakelog.jobs.console.line_reader import LineReader
 from lakelog.jobs.console.producer_options import producer_of
 from lakelog.replication.clients.delivery_reports import ProducedMessage
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import InvalidRecordException, LakelogException
 
 _DEFAULTS = {"linger.ms": 1000}
 
@@ -66,7 +66,10 @@ def _lines() -> Iterator[bytes]:
     while True:
         if is_terminal:
             print(">", end="", flush=True)
-        line = sys.stdin.buffer.readline()
+        try:
+            line = sys.stdin.buffer.readline()
+        except OSError as error:  # it is closed, or its disk fails
+            raise InvalidRecordException(f"standard input: {error.strerror}") from None
         if not line:
             return
         yield line

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import NamedTuple
 
+from lakelog.jobs.cli.console import OK, written
 from lakelog.jobs.launch.installed import check_installed
 from lakelog.jobs.launch.spark_submit import Options, spark_environment, split_arguments, with_java_options
 from lakelog.jobs.launch.version import version
@@ -83,11 +84,9 @@ def launch(argv: list[str]) -> int:
     try:
         options, words = split_arguments(argv)
         if not words or words[0] in (*_HELP, "help"):
-            print(usage())
-            return 0
+            return written(lambda: print(usage()) or OK)
         if words[0] == "--version":
-            print(f"lakelog {version()}")
-            return 0
+            return written(lambda: print(f"lakelog {version()}") or OK)
         return _start(words[0], words[1:], options)
     except ValueError as error:
         print(f"lakelog: {error}", file=sys.stderr)
@@ -141,4 +140,5 @@ def _start(name: str, arguments: list[str], options: Options) -> int:
 def _become(module: str, arguments: list[str], variables: dict[str, str]) -> None:
     """Same process id: whoever started us can signal the driver itself."""
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], {**os.environ, **variables})
+    words = [sys.executable, "-m", "lakelog.jobs.launch.entry", module, *arguments]
+    os.execve(sys.executable, words, {**os.environ, **variables})

@@ -57,4 +57,4 @@ def test_an_error_of_the_system_names_the_file_and_has_no_number(
 ) -> None:
     missing = tmp_path / "missing"
     assert run(argparse.ArgumentParser(), lambda _: len(missing.read_text()), []) == 1
-    assert capsys.readouterr().err == f"lakelog: FileNotFoundError: {missing}: No such file or directory\n"
+    assert capsys.readouterr().err == f"lakelog: {missing}: No such file or directory\n"

@@ -52,3 +52,24 @@ def test_a_request_is_withdrawn_when_its_verb_is_ended(cluster: str, number: sig
 def test_a_verb_under_nohup_outlives_its_terminal(cluster: str) -> None:
     """The second signal ends it: the first one would have given another status."""
     assert ended(cluster, [signal.SIGHUP, signal.SIGTERM], "trap '' HUP;")[0] == 143
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        (["lakelog.jobs", "status", "--cluster", "none"], "lakelog.replication.errors"),
+        (["lakelog.jobs", "status", "--cluster", "none"], "pyarrow.lib"),
+        (["lakelog.jobs.launch.entry", "lakelog.jobs.scenario", "none"], "lakelog.replication.errors"),
+    ],
+)
+def test_ctrl_c_during_the_imports_is_status_130_and_silence(words: list[str], module: str) -> None:
+    """Python tells on stderr what it has imported."""
+    verb = subprocess.Popen([sys.executable, "-X", "importtime", "-m", *words], stderr=subprocess.PIPE, text=True)
+    assert verb.stderr
+    for line in verb.stderr:
+        if line.split()[-1] == module:
+            verb.send_signal(signal.SIGINT)
+            break
+    rest = verb.stderr.read().splitlines()
+    assert verb.wait(timeout=60) == 130
+    assert [line for line in rest if not line.startswith("import time:")] == []
