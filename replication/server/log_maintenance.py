@@ -25,6 +25,7 @@ from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import StartOf, delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.digest_scrub import DigestScrub
+from lakelog.replication.storage.log.other_writers import foreign_files, undo_other_writers
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
@@ -62,10 +63,14 @@ class LogMaintenance:
         self._known = set(log.current().segments)
         self._is_in_use = LogUse(lambda: log.current().version)
         self._retained_at = float("-inf")
-        self._rounds = 0
+        self._rounds, self._is_scrub_round = 0, True
+        # The files of other tools that the last round has left, and the last commit that it knew to remove files.
+        self._foreign = frozenset[str](), log.rewritten_at
+        self._deletes_files = True
         self._parts: Mapping[str, Callable[[], None]] = {
             "scrub": self._scrub,
             "scrub of digests": self._scrub_digests,
+            "files of other tools": self._undo_other_writers,
             "retention": self._retain,
             "deletion of old segments": self._delete_old_segments,
             "compaction": self._compact,
@@ -97,7 +102,8 @@ class LogMaintenance:
 
     def _scrub(self) -> None:
         rounds = _SCRUB_ROUNDS if self._log.root.is_local else _REMOTE_SCRUB_ROUNDS
-        if self._rounds % rounds == 0 and self._log.scrub():
+        self._is_scrub_round = self._rounds % rounds == 0
+        if self._is_scrub_round and self._log.scrub():
             logger.error("%s: files of the log have broken or work again", self._name)
         self._rounds += 1
 
@@ -106,13 +112,26 @@ class LogMaintenance:
         if broken:
             logger.error("%s: %d files of the log differ from what was committed", self._name, broken)
 
+    def _undo_other_writers(self) -> None:
+        """At once after another tool has written files, and where that was in vain, with the scrubs. [OL-01]"""
+        foreign, rewritten_at = foreign_files(self._log.current()), self._log.rewritten_at
+        if (foreign, rewritten_at) != self._foreign or (foreign and self._is_scrub_round):
+            undo_other_writers(self._log, self._name)
+        self._foreign = foreign_files(self._log.current()), rewritten_at
+
     def _delete_old_segments(self) -> None:
         expiration = self._config.producer_id_expiration_ms
         delete_old_segments(self._log, self._now() - expiration * 1000, self._name)
 
     def _clean(self) -> None:
+        """Deletes no file while a partition is offline, so that a removed one may still heal it. [OL-01]"""
         self._note_removed()
-        self._cleaner.clean(lambda: self._log.refresh().segments)
+        is_whole = not self._log.current().faulty()
+        if self._deletes_files and not is_whole:
+            logger.warning("%s: no file of the log is deleted while partitions are offline", self._name)
+        self._deletes_files = is_whole
+        if is_whole:
+            self._cleaner.clean(lambda: self._log.refresh().segments)
 
     def _now(self) -> int:
         """The wall clock in microseconds since 1970, the unit of record timestamps."""

@@ -1,9 +1,11 @@
 """A broker maintains its log in rounds, without delaying its other work."""
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from deltalake import DeltaTable
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
@@ -13,8 +15,14 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.server import log_maintenance
 from lakelog.replication.server.log_maintenance import LogMaintenance
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
+from lakelog.replication.storage.delta import delta_log
+from lakelog.replication.storage.delta.checkpoint import last_checkpoint
+from lakelog.replication.storage.delta.commit_reader import is_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log import replica_log
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.schemas import LOG
 from tests.processes import wait_until
 from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, facts, fill, lead, new_log, offsets
 
@@ -238,3 +246,47 @@ def test_ol_01_the_settings_say_how_often_a_file_is_read(root, interval, found):
     for _ in range(10):
         world.maintenance.run_once()
     assert len(world.log.refresh().broken) == found
+
+
+def optimized(root):
+    """The log of a world that other tools may write; one of them has merged its files."""
+    world = World(replace(StorageRoot.of(root).child("log"), admits_writers=True), **{"log.cleaner.enable": "false"})
+    world.maintenance.run_once()
+    DeltaTable(world.log.root.uri).optimize.compact()
+    world.log.refresh()
+    return world
+
+
+def test_ol_01_a_round_undoes_what_another_tool_has_written(root, caplog):
+    world = optimized(root)
+    world.maintenance.run_once()
+    assert offsets(world.log) == list(range(8))
+    assert "another tool has rewritten 4 segments; they are back" in caplog.text
+
+
+def test_ol_01_nothing_is_deleted_while_a_partition_is_offline(root, caplog, monkeypatch):
+    """An operator may put the file back, or the table, however late."""
+    world = optimized(root)
+    monkeypatch.setattr(log_maintenance, "undo_other_writers", lambda *_: None)
+    before, version = world.files(), world.log.current().version - 1
+    for _ in range(3):
+        world.maintenance.run_once()
+    assert world.files() == before
+    assert caplog.text.count("no file of the log is deleted while partitions are offline") == 1
+    DeltaTable(world.log.root.uri).restore(version)
+    assert offsets(world.log) == list(range(8))
+    world.maintenance.run_once()
+    assert len(before - world.files()) == 1, "the other tool's file stays"
+
+
+def test_ol_01_no_commit_is_dropped_while_a_partition_is_offline(root, monkeypatch):
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 1)
+    monkeypatch.setattr(replica_log, "LOG", replace(LOG, commits_kept=1))
+    world = optimized(root)
+    world.log.maintain()
+    log = world.log.root.child("_delta_log")
+    assert last_checkpoint(world.log.root) == world.log.current().version
+    assert len([name for name in log.list() if is_commit(name)]) == world.log.current().version + 1
+    world.maintenance.run_once()
+    world.log.maintain()
+    assert len([name for name in log.list() if is_commit(name)]) == 2

@@ -171,18 +171,20 @@ class DeltaLog:
             self.root.newest_versions.moved(self.root.uri, commit.version, commit.info.get("why"), began_at)
             self.root.newest_versions.commits.add(self.root.uri, before, commit)
 
-    def checkpoint_if_due(self, commits_kept: int | None = None) -> None:
+    def checkpoint_if_due(self, commits_kept: int | None = None, *, keeps_all: bool = False) -> None:
         """Writes a checkpoint after CHECKPOINT_COMMITS commits, and drops commits beyond the log retention.
 
         Only the table's owner calls this, outside the commit path: who opens a table reads all commits since the
-        checkpoint. On a local disk at most `commits_kept` commits stay. Raises KafkaStorageException.
+        checkpoint. On a local disk at most `commits_kept` commits stay. `keeps_all`: drops none. Raises
+        KafkaStorageException.
         """
         if self.version - self._checkpointed < CHECKPOINT_COMMITS:
             return
         try:
             handle = self.root.checkpoint_table(self.version)
-            handle.cleanup_metadata()
-            if self.root.is_local:
+            if not keeps_all:
+                handle.cleanup_metadata()
+            if self.root.is_local and not keeps_all:
                 tidy_log(self.root, self.version, commits_kept)
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{self.root.uri}: a checkpoint cannot be written: {reason(error)}") from error

@@ -20,6 +20,7 @@ from lakelog.replication.protocol.partition_log import LEADER, Role, role_versio
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_reader import check_commits
+from lakelog.replication.storage.delta.commit_writer import NONCE
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
@@ -53,6 +54,7 @@ class ReplicaLog:
         self._known_segments: dict[str, Segment | BrokenSegment] = {}
         self._unplaced: deque[Commit] = deque()  # commits that the table has replayed and the state has not
         self._healing = Healing(self.root.uri, self.heal)
+        self.rewritten_at = -1  # the last commit that was replayed in which another tool has removed files
         self._is_doubtful = False  # the state may be of versions that are gone: it must be rebuilt
         self._state = LogState(self._transaction_version)
         self._rebuild()
@@ -106,12 +108,18 @@ class ReplicaLog:
         return self._state
 
     def maintain(self) -> None:
-        """Writes a checkpoint if one is due, to keep opening cheap; for the owner, from time to time."""
+        """Writes a checkpoint if one is due, to keep opening cheap; for the owner, from time to time.
+
+        No commit is dropped while a partition is offline: they tell what another tool has removed. [OL-01]
+        """
         with self._lock:
-            self._log.checkpoint_if_due(LOG.commits_kept)
+            self._log.checkpoint_if_due(LOG.commits_kept, keeps_all=bool(self._state.faulty()))
 
     def _replay(self, commits: Sequence[Commit] | None) -> None:
         self._unplaced.extend(commits or ())
+        for commit in commits or ():
+            if commit.removes and NONCE not in commit.info:
+                self.rewritten_at = commit.version
         self._is_doubtful |= commits is None or self._state.version + len(self._unplaced) != self._log.version
         try:
             while self._unplaced and not self._is_doubtful:  # a commit that fails stays, for the next refresh
@@ -198,7 +206,9 @@ class ReplicaLog:
 
     def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
         check_change(self.root, self._state, change)
-        self._known_segments.update({segment.name: segment.light for segment in change.adds})
+        # A file without headers is broken: what is known of it is read with its statistics, as after any commit.
+        known = [segment for segment in change.adds if segment.headers or segment.producers]
+        self._known_segments.update({segment.name: segment.light for segment in known})
         added, removed = ([segment.file for segment in segments] for segments in (change.adds, change.removes))
         txns = {**start_chains(self._state, change), **change.txns}
         version = self._log.commit(cause, added, removed, txns, data_change=change.data_change)

@@ -33,6 +33,11 @@ def snapshot_name(digest: str) -> str:
     return _new_name(_PRODUCERS, digest)
 
 
+def foreign_name(digest: str) -> str:
+    """A new name for a file with rows that another tool has written, without batch headers."""
+    return _new_name("foreign", digest)
+
+
 def _new_name(kind: str, digest: str) -> str:
     return f"{kind}-{uuid.uuid4().hex}-{digest}.parquet"
 
