@@ -13,6 +13,7 @@ from lakelog.replication.errors import InvalidConfigurationException, KafkaStora
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
+from tests.odd_names import NO_PATTERN_IN_A_BUCKET
 from tests.processes import wait_until
 
 OWNERS = ("cluster", 1, 2)
@@ -35,7 +36,7 @@ def test_a_cluster_lives_in_a_bucket_with_settings_and_with_those_of_the_environ
     for name, value in s3_options.items():
         monkeypatch.setenv(f"LAKELOG_STORAGE_CLUSTER_{name}", value)
     configs = settings(s3_options, 1, 2)
-    cluster = LocalCluster(spark, "s3://bucket/a cluster", brokers=2, configs=configs)
+    cluster = LocalCluster(spark, f"s3://bucket/{NO_PATTERN_IN_A_BUCKET}", brokers=2, configs=configs)
     with cluster:
         cluster.admin().create_topic("t", partitions=1, replication_factor=2, configs={"min.insync.replicas": 2})
         producer = Producer(cluster.cluster_uri, acks="all", config=Config.from_properties(configs))

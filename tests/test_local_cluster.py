@@ -28,6 +28,7 @@ from lakelog.replication.storage.delta import commit_listeners
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from tests.odd_names import NO_PATTERN
 from tests.processes import wait_until
 
 _topics = (f"topic-{number}" for number in itertools.count())
@@ -36,7 +37,7 @@ ON_EACH = {0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]}
 
 @pytest.fixture(scope="module")
 def cluster(spark, tmp_path_factory):
-    with LocalCluster(spark, str(tmp_path_factory.mktemp("a cluster")), brokers=3) as running:
+    with LocalCluster(spark, str(tmp_path_factory.mktemp(NO_PATTERN)), brokers=3) as running:
         yield running
 
 

@@ -5,11 +5,12 @@ from pyspark.errors import AnalysisException
 
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.storage.cluster import Cluster
+from tests.odd_names import NO_PATTERN
 
 
 @pytest.fixture(scope="module")
 def cluster(spark, tmp_path_factory):
-    with LocalCluster(spark, str(tmp_path_factory.mktemp("sinks")), brokers=2) as running:
+    with LocalCluster(spark, str(tmp_path_factory.mktemp(NO_PATTERN)), brokers=2) as running:
         for topic, partitions in {"in": 2, "out": 3, "many": 2, "copies": 2}.items():
             running.admin().create_topic(topic, partitions, replication_factor=2)
         yield running

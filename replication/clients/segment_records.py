@@ -1,7 +1,7 @@
 """Records of a log as a DataFrame, without a snapshot of Delta: the replayed log knows its segments. [FE-01]
 
 Spark reads the segments of a local log itself. pyarrow reads those in an object store, so Spark needs no jar and no
-settings for the store.
+settings for the store. pyarrow also reads those whose folder Spark would take for a pattern.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ Bounds: TypeAlias = Mapping[TopicIdPartition, tuple[int, int]]
 _TASKS_A_CORE = 4
 _FEW = 50  # partitions
 _PATHS = 32  # Spark's spark.sql.sources.parallelPartitionDiscovery.threshold
+_PATTERN = frozenset("{}[]*?\\")  # Spark: SparkHadoopUtil.isGlobPath
 _BOUNDS = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
 _RANGE = f"segment string, {_BOUNDS}"
 
@@ -52,10 +53,19 @@ class LogRead(NamedTuple):
 
 def committed_segments(spark: SparkSession, reads: Sequence[LogRead]) -> DataFrame:
     """The records of these partitions, each from one log. Columns: `schemas.LOG`."""
-    distant = [read for read in reads if not read.root.is_local]
-    frames = [segment_records(spark, read.root, segment_ranges(read.state, read.bounds)) for read in distant]
-    frames += _scans(spark, [_LocalRead.of(read) for read in reads if read.root.is_local])
+    by_pyarrow = [read for read in reads if not _can_scan(read.root)]
+    frames = [segment_records(spark, read.root, segment_ranges(read.state, read.bounds)) for read in by_pyarrow]
+    frames += _scans(spark, [_LocalRead.of(read) for read in reads if _can_scan(read.root)])
     return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], LOG.types)
+
+
+def _can_scan(root: StorageRoot) -> bool:
+    """Whether Spark itself can read files below a root: it is local, and its path is no pattern to Spark.
+
+    Even with `__globPaths__` off, Spark would take all paths of a read for each one that looks like a pattern, and so
+    double records. With its characters escaped it cannot read a path that also has a colon.
+    """
+    return root.is_local and _PATTERN.isdisjoint(root.spark_uri)
 
 
 class _LocalRead(NamedTuple):

@@ -4,6 +4,7 @@ import pytest
 
 from lakelog.replication.clients import segment_records
 from lakelog.replication.clients.segment_records import LogRead, committed_segments
+from tests.odd_names import NO_PATTERN
 from tests.storage.logs import P0, P1, P2, fill, filled_log, new_log
 
 WHOLE_0 = [(0, offset) for offset in range(12)]
@@ -115,6 +116,16 @@ def test_fe_01_a_file_of_many_partitions_is_looked_at_once(mixed, monkeypatch):
     monkeypatch.setattr(segment_records, "_is_within", lambda *given: looked.append(given[0].name) or real(*given))
     segment_records._LocalRead.of(LogRead(log.root, log.refresh(), BOTH))
     assert len(looked) == len(set(looked)) > 0
+
+
+@pytest.mark.parametrize("name", [NO_PATTERN, "un{closed [!x", "key=value"])
+def test_fe_01_a_folder_that_others_read_as_a_pattern_or_an_escape_has_each_record_once(spark, tmp_path, name):
+    """Spark takes such a path for a pattern, which folders beside it match."""
+    decoy = new_log(str(tmp_path / "a c d f"), P0)
+    fill(decoy, P0, 3)
+    log = filled_log(str(tmp_path / name))
+    assert read(spark, [log], BOTH)[0] == WHOLE_0[5:7] + WHOLE_1[:2]
+    assert read(spark, [log], {P0: (0, 12), P1: (0, 5)})[0] == WHOLE_0 + WHOLE_1
 
 
 def test_fe_01_bounds_that_nothing_is_in(spark, apart):

@@ -18,6 +18,7 @@ from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import PRODUCERS
+from tests.odd_names import NO_PATTERN, NO_PATTERN_IN_A_BUCKET
 from tests.storage.logs import P0, fill, new_log, offsets, values
 
 
@@ -30,6 +31,8 @@ from tests.storage.logs import P0, fill, new_log, offsets, values
         ("{tmp}/100%", "{tmp}/100%"),
         ("file://{tmp}/dir", "{tmp}/dir"),
         ("file://{tmp}/dir%20with%20space/", "{tmp}/dir with space"),
+        ("file://localhost{tmp}/a%3Fb%23c", "{tmp}/a?b#c"),
+        ("//{tmp}/dir", "{tmp}/dir"),
         ("dir", "{tmp}/dir"),
         ("./dir/../other", "{tmp}/other"),
     ],
@@ -47,11 +50,26 @@ def test_a_folder_of_the_home_is_found(root, monkeypatch):
     assert StorageRoot.of("~/dir").uri == f"{root}/dir"
 
 
-@pytest.mark.parametrize("name", ["a dir", "100%", "dir#1", "a?b", "ünï"])
-def test_a_log_may_lie_in_a_folder_of_any_name(root, name):
-    log = new_log(StorageRoot.of(f"{root}/{name}").child("log"), P0)
+def check_log(folder):
+    """A log in this folder is made, filled, given a checkpoint and read."""
+    log = new_log(folder.child("log"), P0)
     fill(log, P0, 2)
+    log.root.checkpoint_table(log.refresh().version)
     assert offsets(ReplicaLog.open(log.root)) == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["a dir", "100%", "dir#1", "a?b", "ünï", NO_PATTERN, "e\u0301", "\u00e9", ".a", "_a"])
+def test_a_log_may_lie_in_a_folder_of_any_name(root, name):
+    check_log(StorageRoot.of(f"{root}/{name}"))
+    assert os.listdir(root) == [name]
+
+
+@pytest.mark.parametrize("name", ["a key", "100%", NO_PATTERN_IN_A_BUCKET, "e\u0301", "\u00e9"])
+def test_a_log_may_lie_at_a_key_of_any_name(s3_options, name):
+    bucket = StorageRoot.of("s3://bucket/names", s3_options)
+    check_log(StorageRoot.of(f"s3://bucket/names/{name}", s3_options))
+    assert bucket.list() == [name]
+    bucket.delete_folder()
 
 
 def test_a_bucket_is_s3a_for_spark():
@@ -88,6 +106,28 @@ def test_a_bucket_or_host_of_a_known_store_is_taken_as_it_is(uri):
 @pytest.mark.parametrize("uri", ["/data/a%20b", "file:///data/a%2520b", "s3://bucket/a%20b"])
 def test_a_path_that_delta_rs_would_read_as_another_is_refused(uri):
     with pytest.raises(InvalidConfigurationException, match="escape"):
+        StorageRoot.of(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("/data/a\\b", r"a\\b: its path must not contain a backslash or a control character"),
+        ("/data/a\nb", r"a\\nb: its path must not contain a backslash or a control character"),
+        ("s3://bucket/a\tb", r"a\\tb: its path must not contain a backslash or a control character"),
+        ("/data/\udce9", r"/\\udce9: its path must be text in UTF-8"),
+        ("file://data/lake", "file://data/lake: a URI of a local folder is file:/// and its absolute path"),
+        ("file:///data/a?b", "with %3F for"),
+        ("file:///data/a#b", "%23 for #"),
+        ("s3://bucket/a?b", r"must not contain \?, which ends the path of a URI"),
+        ("s3://bucket/a#b", "must not contain #, which ends the path of a URI"),
+        ("s3://bucket/a//b", "must not contain an empty part, . or .."),
+        ("s3://bucket/./b", "must not contain an empty part, . or .."),
+        ("s3://bucket/a/../b", "must not contain an empty part, . or .."),
+    ],
+)
+def test_a_path_that_would_lie_elsewhere_is_refused(uri, told):
+    with pytest.raises(InvalidConfigurationException, match=told):
         StorageRoot.of(uri)
 
 
