@@ -82,8 +82,9 @@ class LocalCluster:
         watches = [self._watch(broker_id) for broker_id in self.broker_ids]
         for watch in watches:
             watch.wait()
+        cluster = Cluster.open(self.cluster_uri, self._config(CLUSTER_ROOT))
         for broker_id in self.broker_ids:
-            root = storage_root(self.broker_uri(broker_id), broker_id, self._config(broker_id))
+            root = cluster.storage_of(broker_id, self.broker_uri(broker_id))
             format_broker(root, cluster_id, broker_id)
             check_conditional_put(root)
         for broker_id, watch in zip(self.broker_ids, watches, strict=True):
