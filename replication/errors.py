@@ -173,6 +173,10 @@ class OutOfOrderSequenceException(LakelogException):
     """A batch's sequence number does not follow the producer's last one."""
 
 
+class DuplicateSequenceException(LakelogException):
+    """The log has other records under the batch's sequence number: two processes use the identity of one producer."""
+
+
 class ProducerFencedException(LakelogException):
     """A newer producer was started under the same name."""
 

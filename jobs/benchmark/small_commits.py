@@ -52,7 +52,9 @@ class SmallCommits:
             writer = arrow_writer(self._log.root, 1, requests, dict.fromkeys(self._partitions, table))
             segments += writer({p: AppendPosition(end.offset, chain=end.chain) for p, end in ends.items()})
             ends = {h.topic_id_partition: LogEnd(h.next_offset, h.chain) for h in segments[-1].headers}
-        for outcome in append(self._log, self._requests(self._made, files), lambda _: segments, "bench").values():
+        for outcome in append(
+            self._log, self._requests(self._made, files), lambda _: segments, lambda *_: (), "bench"
+        ).values():
             if isinstance(outcome, LakelogException):
                 raise outcome
         self._made += files

@@ -121,7 +121,7 @@ class Sources:
 
     def commit_to_leader(self, appended: Append) -> float:
         """Commits to the leader's log as a producer does. Returns the time of the commit in seconds since the epoch."""
-        outcomes = append(self.leader, appended.requests, lambda _: appended.segments, "bench")
+        outcomes = append(self.leader, appended.requests, lambda _: appended.segments, lambda *_: (), "bench")
         for outcome in outcomes.values():
             if isinstance(outcome, LakelogException):
                 raise outcome

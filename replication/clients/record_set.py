@@ -22,7 +22,13 @@ from lakelog.replication.errors import InvalidRecordException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import PartitionAppend, SegmentWriter
-from lakelog.replication.storage.log.new_batches import NewRecords, arrow_writer, segment_writer
+from lakelog.replication.storage.log.new_batches import (
+    ArrowRecords,
+    NewRecords,
+    arrow_writer,
+    digests_of,
+    segment_writer,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,6 +57,9 @@ class RecordSet(Protocol):
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
         """Writes the records of these partitions into new segments of the log at `root`."""
+
+    def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
+        """The digests of parts of a partition's records. A part is a range of them, counted from 0."""
 
     def __enter__(self) -> RecordSet:
         """Returns the set."""
@@ -133,6 +142,10 @@ class ArrowRecordSet:
         }
         return arrow_writer(root, leader, requests, records, self._segment_bytes)
 
+    def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
+        """The digests of parts of a partition's records."""
+        return digests_of([ArrowRecords(self._parts[partition.partition])], parts)
+
 
 class PartitionedRecordSet:
     """The records of a sink."""
@@ -155,6 +168,10 @@ class PartitionedRecordSet:
         """Writes the records of these partitions in this process."""
         records = {request.topic_id_partition: self._by_partition[request.partition] for request in requests}
         return segment_writer(root, leader, requests, records, self._segment_bytes)
+
+    def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
+        """The digests of parts of a partition's records."""
+        return digests_of(self._by_partition[partition.partition], parts)
 
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:

@@ -82,7 +82,7 @@ class Sender:
             step.writes(positions)
             return write(positions)
 
-        return append(log, step.requests, noted, self._options.who, self._options.deadline)
+        return append(log, step.requests, noted, self._given.digests, self._options.who, self._options.deadline)
 
     def _append_to_all(self, step: AppendToLeaders) -> list[Outcomes | LakelogException]:
         """One thread a leader. Their logs are opened before, by this thread."""

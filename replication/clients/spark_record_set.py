@@ -17,9 +17,10 @@ from pyspark.sql import functions as F
 
 from lakelog.replication.clients.records import check_partitions, partitions_of, split, to_records
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import PartitionAppend, Positions, SegmentWriter
-from lakelog.replication.storage.log.new_batches import DATA_COLUMNS, arrow_writer
+from lakelog.replication.storage.log.new_batches import DATA_COLUMNS, ArrowRecords, arrow_writer, digests_of
 from lakelog.replication.storage.log.segment import Segment
 
 _PARTITIONED = (
@@ -83,6 +84,16 @@ class SparkRecordSet:
 
         return write
 
+    def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
+        """The digests of parts of a partition's records, computed by one task as in `writer`."""
+        number = partition.partition
+        ours = self._records.where(F.col("partition") == number)
+        job = _Digests(tuple(parts))
+        (row,) = ours.repartition(1).sortWithinPartitions("partition", "place").mapInArrow(job, _PACKED).collect()
+        read, found = pickle.loads(bytes(row["written"]))
+        self._check([number], {number: read})
+        return list[str](found)
+
     def _check(self, numbers: Sequence[int], reads: Mapping[int, _Read]) -> None:
         """Raises InvalidRecordException unless the tasks read as many records as were counted, from the same runs as
         the first write."""
@@ -126,6 +137,20 @@ class _Written(NamedTuple):
 
     reads: Mapping[int, _Read]
     segments: Sequence[Segment]
+
+
+@dataclass(frozen=True)
+class _Digests:
+    parts: tuple[range, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        received = [batch for batch in batches if batch.num_rows]
+        if not received:
+            return
+        table = pa.Table.from_batches(received)
+        read = _Read(table.num_rows, pc.sum(table["run"]).as_py())
+        found = read, digests_of([ArrowRecords(table)], self.parts)
+        yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(found)]})
 
 
 @dataclass(frozen=True)

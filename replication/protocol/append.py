@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lakelog.replication.errors import (
+    DuplicateSequenceException,
     InvalidRequiredAcksException,
     NotEnoughReplicasException,
     NotLeaderOrFollowerException,
@@ -14,8 +16,11 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.fencing import check_leader_epoch
 from lakelog.replication.protocol.leader_epoch import epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog, Role
-from lakelog.replication.protocol.producer_state import check_sequence
+from lakelog.replication.protocol.producer_state import KnownBatch, KnownRecords, check_sequence, known_runs
 from lakelog.replication.protocol.record_batch import LogEnd, OfPartition
+
+# The digests of parts of a request. A part is a range of its records, counted from 0.
+Digests: TypeAlias = Callable[[Sequence[range]], Sequence[str]]
 
 ALL = -1
 _ACKS = {"0": 0, "1": 1, "all": ALL, "-1": ALL}
@@ -72,11 +77,12 @@ def position_of(appended: Appended, log_end: LogEnd) -> AppendPosition | None:
     return None if appended.duplicate else AppendPosition(log_end.offset, appended.known, log_end.chain)
 
 
-def place(log: PartitionLog, request: PartitionAppend) -> Appended:
+def place(log: PartitionLog, request: PartitionAppend, digests: Digests) -> Appended:
     """Where a leader puts the records: at its LEO, or where an earlier attempt has put them.
 
     A new leader may have replicated only the first of them before its election. It appends the rest at its LEO. The
     role and the leader epoch are checked before the sequence, because only the leader's log can recognise a duplicate.
+    `digests` is called only if the log may have records of the request.
 
     Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.analyzeAndValidateProducerState`. KIP-98, KIP-320. [AP-06]
 
@@ -84,6 +90,7 @@ def place(log: PartitionLog, request: PartitionAppend) -> Appended:
         FencedLeaderEpochException, UnknownLeaderEpochException, NotLeaderOrFollowerException: see `check_append`.
         ProducerFencedException, OutOfOrderSequenceException: see `producer_state.check_sequence`. Out of order is also
             a request that follows others, if the log does not know its producer.
+        DuplicateSequenceException: see `check_same_records`.
     """
     check_append(log.role, request.leader_epoch, request.name)
     entry = log.producers.get(request.producer_id)
@@ -97,10 +104,58 @@ def place(log: PartitionLog, request: PartitionAppend) -> Appended:
     )  # fmt: skip
     if known is None:
         return Appended(log.log_end_offset, log.log_end_offset + request.records - 1)
+    check_same_records(log, request, known, digests)
     if known.records == request.records:
         return Appended(known.base_offset, known.last_offset, True, epoch_at(log.lineage, known.last_offset))
     last_offset = log.log_end_offset + request.records - known.records - 1
     return Appended(known.base_offset, last_offset, known=known.records)
+
+
+def check_same_records(log: PartitionLog, request: PartitionAppend, known: KnownRecords, digests: Digests) -> None:
+    """A request is a repeat of what the log has under its sequences only if its records are the same.
+
+    Kafka takes each batch with a known sequence for a repeat. A process that was copied (forked, or restored from the
+    image of a machine) has the sequences of the original, so its records would be acknowledged and be in no log. A log
+    knows the digests of its batches, in any layout of files, and the last ones of a producer whose batches were
+    deleted. A request has whole batches, because a retry sends what was sent before.
+
+    Raises:
+        DuplicateSequenceException: the log has other records under these sequences.
+        OutOfOrderSequenceException: the records were deleted so long ago that the log does not know their digests.
+    """
+    whole = range(known.records)
+    batches = list(_known_batches(log, request, known))
+    parts = [part for part, _ in batches]
+    is_whole = all(part.start >= whole.start and part.stop <= whole.stop for part in parts)
+    if not is_whole or list(digests(parts)) != [digest for _, digest in batches]:
+        raise DuplicateSequenceException(
+            f"{request.name}: the log has other records of producer {request.producer_id} from sequence "
+            f"{request.base_sequence} on: another process uses the identity of this producer, for example a fork or a "
+            "restored machine; these records were not appended"
+        )
+    forgotten = log.forgotten.get(request.producer_id)
+    is_of_an_older_version = forgotten is not None and not forgotten.batches
+    if not any(part.stop == whole.stop for part in parts) and not is_of_an_older_version:
+        raise OutOfOrderSequenceException(
+            f"{request.name}: the records of producer {request.producer_id} from sequence {request.base_sequence} on "
+            "were deleted, and the log does not know any more what they were"
+        )
+
+
+def _known_batches(
+    log: PartitionLog, request: PartitionAppend, known: KnownRecords
+) -> Iterator[tuple[range, str]]:  # fmt: skip
+    """The batches of the log that have the first records of a request: the part of the request that each is, and its
+    digest."""
+    entry, forgotten = log.producers[request.producer_id], log.forgotten.get(request.producer_id)
+    for run in known_runs(entry, request.base_sequence, known.records):
+        stop = run.base_offset + run.records
+        headers = (placed.header for placed in log.batches_between(run.base_offset, stop))
+        deleted = (b for b in (forgotten.batches if forgotten else ()) if b.base_offset < log.first_offset)
+        for batch in (*deleted, *(KnownBatch(h.base_offset, h.last_offset, h.digest) for h in headers)):
+            if batch.base_offset < stop and batch.last_offset >= run.base_offset:
+                start = run.place + batch.base_offset - run.base_offset
+                yield range(start, start + batch.last_offset - batch.base_offset + 1), batch.digest
 
 
 def check_append(role: Role, leader_epoch: int | None, name: str) -> None:

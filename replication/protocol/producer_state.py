@@ -15,6 +15,8 @@ from lakelog.replication.errors import OutOfOrderSequenceException, ProducerFenc
 from lakelog.replication.protocol.record_batch import BatchHeader
 
 RUNS_TO_RETAIN = 5
+# Kafka keeps five batches, one of each request in flight. A send of ours may have many batches.
+BATCHES_TO_RETAIN = 50
 _SEQUENCES = 2**31
 
 # The most records of a run. All runs together stay well below one turn of the sequence numbers. Otherwise an
@@ -40,17 +42,39 @@ class SequenceRun(NamedTuple):
         return self.base_offset + distance if distance < self.records else None
 
 
+class KnownBatch(NamedTuple):
+    """The offsets of a batch, both ends included, and the digest of its records."""
+
+    base_offset: int
+    last_offset: int
+    digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """A partition's memory of a producer: its epoch, and its latest runs of sequences, oldest first."""
+    """A partition's memory of a producer: its epoch, and its latest runs of sequences, oldest first.
+
+    `batches`: the latest of its batches that were deleted, oldest first. The log has the headers of the others. An
+    entry that an older version has written has none.
+    """
 
     producer_epoch: int
     runs: tuple[SequenceRun, ...]
+    batches: tuple[KnownBatch, ...] = ()
 
     @property
     def next_sequence(self) -> int:
         """The sequence with which the next batch must begin."""
         return increment_sequence(self.runs[-1].last_sequence, 1)
+
+
+class KnownRun(NamedTuple):
+    """Records of a request that are in the log one after the other: the offset of the first one, its place in the
+    request, and their number."""
+
+    base_offset: int
+    place: int
+    records: int
 
 
 class KnownRecords(NamedTuple):
@@ -83,6 +107,15 @@ def record(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
     if header.producer_epoch < entry.producer_epoch or _holds(entry, run):
         return entry
     return replace(entry, runs=_joined(entry.runs, run))
+
+
+def forget(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
+    """The entry after a batch was deleted with its segment, like `record`. It keeps the digests of the latest ones."""
+    known = record(entry, header)
+    if header.producer_epoch != known.producer_epoch:
+        return known
+    batch = KnownBatch(header.base_offset, header.last_offset, header.digest)
+    return replace(known, batches=(*known.batches, batch)[-BATCHES_TO_RETAIN:])
 
 
 def _holds(entry: ProducerEntry, run: SequenceRun) -> bool:
@@ -137,18 +170,26 @@ def check_sequence(
 def _known_records(entry: ProducerEntry, base_sequence: int, records: int) -> KnownRecords | None:
     """The records that the runs know, if those are all, or all up to the producer's last record here; else None.
 
-    They may span several runs, if they were resent in other batches or appended in several attempts.
+    They span several runs if they were appended in several attempts.
     """
-    known: KnownRecords | None = None
-    wanted, missing = base_sequence, records
+    runs = known_runs(entry, base_sequence, records)
+    known = sum(run.records for run in runs)
+    if not known or (known < records and increment_sequence(base_sequence, known) != entry.next_sequence):
+        return None
+    return KnownRecords(runs[0].base_offset, runs[-1].base_offset + runs[-1].records - 1, known)
+
+
+def known_runs(entry: ProducerEntry, base_sequence: int, records: int) -> list[KnownRun]:
+    """Where the log has the first records of a request, in their order."""
+    found = list[KnownRun]()
+    place = 0
     for run in entry.runs:
-        offset = run.offset_of(wanted)
-        if offset is None or not missing:
+        offset = run.offset_of(increment_sequence(base_sequence, place))
+        if offset is None or place == records:
             continue
-        found = min(missing, run.base_offset + run.records - offset)
-        wanted, missing = increment_sequence(wanted, found), missing - found
-        known = KnownRecords(known.base_offset if known else offset, offset + found - 1, records - missing)
-    return known if not missing or wanted == entry.next_sequence else None
+        found.append(KnownRun(offset, place, min(records - place, run.base_offset + run.records - offset)))
+        place += found[-1].records
+    return found
 
 
 def truncate_from_end(entry: ProducerEntry, offset: int) -> ProducerEntry | None:
@@ -159,7 +200,8 @@ def truncate_from_end(entry: ProducerEntry, offset: int) -> ProducerEntry | None
     Kafka: `ProducerStateManager.truncateAndReload`.
     """
     kept = tuple(_truncated(run, offset) for run in entry.runs if run.base_offset < offset)
-    return replace(entry, runs=kept) if kept else None
+    batches = tuple(batch for batch in entry.batches if batch.last_offset < offset)
+    return replace(entry, runs=kept, batches=batches) if kept else None
 
 
 def _truncated(run: SequenceRun, offset: int) -> SequenceRun:

@@ -5,6 +5,8 @@ The rounds are shipped code. Only their reads and commits on tables in memory ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.append import ALL, Appended, AppendPosition, PartitionAppend, position_of
 from lakelog.replication.protocol.partition_leader import Leadership
@@ -97,7 +99,7 @@ class SimulatedProducer(Actor):
             nonlocal outcome
             log = state.partition(request.topic_id_partition)
             try:
-                outcome = placed = self.world.rules.place(log, request)
+                outcome = placed = self.world.rules.place(log, request, self._digests)
             except LakelogException as error:
                 outcome = error
                 return None
@@ -114,6 +116,9 @@ class SimulatedProducer(Actor):
         why = f"produce {self._values}@{request.leader_epoch}"
         yield from self.transact(self.world.logs[step.leader], decide, why)
         return {request.topic_id_partition: outcome}
+
+    def _digests(self, parts: Sequence[range]) -> list[str]:
+        return [str(self._values[part.start : part.stop]) for part in parts]
 
     def _leaderships(self, step: send_steps.ReadLeaderships) -> Outcoming:
         """Reads the metadata first, then the rows of the leaders."""

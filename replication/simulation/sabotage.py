@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol import delayed_operation, follow, isr, leadership
-from lakelog.replication.protocol.append import PartitionAppend, place
+from lakelog.replication.protocol.append import Digests, PartitionAppend, place
 from lakelog.replication.protocol.become_leader_or_follower import become_leader_or_follower
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange
@@ -32,8 +32,8 @@ class Sabotage(NamedTuple):
     rules: Rules
 
 
-def _anybody_appends(log: PartitionLog, request: PartitionAppend) -> Any:
-    return place(_as(log, Role(request.leader_epoch, LEADER)), request)
+def _anybody_appends(log: PartitionLog, request: PartitionAppend, digests: Digests) -> Any:
+    return place(_as(log, Role(request.leader_epoch, LEADER)), request, digests)
 
 
 def _as(log: PartitionLog, role: Role) -> PartitionLog:
@@ -46,10 +46,10 @@ def _followers_append_in_any_role(log: PartitionLog, leader_epoch: int, previous
     follow.check_follower_append(_as(log, Role(leader_epoch, FOLLOWER)), leader_epoch, previous, name)
 
 
-def _sequences_are_ignored(log: PartitionLog, request: PartitionAppend) -> Any:
+def _sequences_are_ignored(log: PartitionLog, request: PartitionAppend, digests: Digests) -> Any:
     unknown = log.copy()
     unknown.producers = {}
-    return place(unknown, request)
+    return place(unknown, request, digests)
 
 
 def _all_rows_count(inputs: LeaderInputs, registration: PartitionRegistration) -> LeaderInputs:

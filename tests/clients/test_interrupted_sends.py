@@ -6,7 +6,7 @@ import pytest
 from lakelog.replication.clients import sender
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.errors import KafkaStorageException, LeaderNotAvailableException
+from lakelog.replication.errors import DuplicateSequenceException, KafkaStorageException, LeaderNotAvailableException
 from lakelog.replication.storage.delta.commit_reader import last_version
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -73,6 +73,25 @@ def test_ap_06_what_is_sent_after_an_interrupted_send_is_no_repeat(world, monkey
     (answer,) = producer.send(TOPIC, records(b"second")).values()
     assert (answer.base_offset, answer.error) == (1, None)
     assert values(world.logs[1]) == [b"first", b"second"]
+
+
+def test_ap_06_records_of_a_copied_producer_are_never_acknowledged_and_in_no_log(world, monkeypatch):
+    """A restored machine has the producer id and the sequences of the original. Kafka answers that its batch is a
+    repeat."""
+    monkeypatch.setattr("lakelog.replication.clients.producer.new_producer_id", lambda: 77)
+    original, copy = Producer(world.uri, acks=1), Producer(world.uri, acks=1)
+    monkeypatch.undo()
+    acknowledged = []
+    for number in range(3):
+        for who, producer in (("original", original), ("copy", copy)):
+            value = f"{who} {number}".encode()
+            (answer,) = producer.send(TOPIC, records(value), timeout_ms=LONG).values()
+            if answer.error is None:
+                acknowledged.append(value)
+            else:
+                assert isinstance(answer.error, DuplicateSequenceException)
+    assert acknowledged == values(world.logs[1])
+    assert len(acknowledged) == 5, "the copy takes an identity of its own after the first error"
 
 
 def test_ap_06_a_producer_whose_table_is_out_of_reach_sends_nothing_before_it_has_a_new_epoch(world, monkeypatch):

@@ -54,6 +54,20 @@ def test_ap_06_records_of_another_run_are_refused_once_a_part_was_written(spark,
             write({P0: AppendPosition(0)})
 
 
+def test_ap_06_records_that_are_sent_again_have_the_digests_of_their_batches(spark, root):
+    log = new_log(root, P0, P1)
+    with SparkRecordSet(TOPIC, numbers(spark), 2, 0, 4096) as given:
+        requests = [request(p, given.counts[p.partition]) for p in (P0, P1)]
+        segments = given.writer(log.root, 1, requests)({P0: AppendPosition(0), P1: AppendPosition(0)})
+        headers = sorted((h for s in segments for h in s.headers if h.partition == 1), key=lambda h: h.base_offset)
+        parts = [range(header.base_offset, header.next_offset) for header in headers]
+        assert len(parts) > 1
+        assert given.digests(P1, parts) == [header.digest for header in headers]
+        given._records.unpersist(blocking=True)
+        with pytest.raises(InvalidRecordException, match="run the DataFrame again"):
+            given.digests(P1, parts)
+
+
 def test_records_that_are_other_ones_than_were_counted_are_refused(spark, root):
     log = new_log(root, P0, P1)
     with SparkRecordSet(TOPIC, numbers(spark), 2, 0, 4096) as given:

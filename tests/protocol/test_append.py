@@ -4,6 +4,7 @@ import itertools
 import pytest
 
 from lakelog.replication.errors import (
+    DuplicateSequenceException,
     FencedLeaderEpochException,
     InvalidRequiredAcksException,
     LakelogException,
@@ -25,7 +26,9 @@ from lakelog.replication.protocol.append import (
 )
 from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.follow import check_follower_append
+from lakelog.replication.protocol.leader_epoch import epoch_at
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
+from lakelog.replication.protocol.producer_state import BATCHES_TO_RETAIN, forget
 from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation, check_truncation
 
@@ -76,14 +79,24 @@ def request(records, sequence, producer_epoch=0, leader_epoch=5):
     return PartitionAppend("flights", "id", 3, (1, 2), leader_epoch, records, 7, producer_epoch, sequence)
 
 
+def placed_at(log, sent, kind="a"):
+    """Where a leader puts records. The digest of some records has their kind, first sequence and number."""
+    return place(log, sent, lambda parts: [digest(kind, sent.base_sequence + p.start, len(p)) for p in parts])
+
+
+def digest(kind, sequence, records):
+    return f"{kind}{sequence}+{records}"
+
+
 def append(log, records, sequence, producer_epoch=0, leader_epoch=5):
     """Appends as a leader does. Each batch is a segment."""
-    placed = place(log, request(records, sequence, producer_epoch, leader_epoch))
+    placed = placed_at(log, request(records, sequence, producer_epoch, leader_epoch))
     position = position_of(placed, log.log_end)
     if position:
+        first = sequence + position.known
         header = BatchHeader(
-            "flights", "id", 3, leader_epoch, position.base_offset, placed.last_offset, 0, 0, 7, producer_epoch,
-            sequence + position.known,
+            "flights", "id", 3, leader_epoch, position.base_offset, placed.last_offset, 0, 0, 7, producer_epoch, first,
+            digest("a", first, records - position.known),
         )  # fmt: skip
         log.add(linked(header, position.chain), f"segment-{position.base_offset}")
     return placed
@@ -104,16 +117,83 @@ def log():
         pytest.param(4, 8, 0, Appended(8, 11), id="next: at the LEO"),
         pytest.param(3, 5, 0, Appended(5, 7, duplicate=True, leader_epoch=5), id="sent again: where it lies"),
         pytest.param(5, 0, 0, Appended(0, 4, duplicate=True, leader_epoch=5), id="an earlier one sent again"),
-        pytest.param(2, 4, 0, Appended(4, 5, duplicate=True, leader_epoch=5), id="sent again in other portions"),
-        pytest.param(4, 6, 0, Appended(6, 9, known=2), id="its first records are there: the rest at the LEO"),
-        pytest.param(10, 4, 0, Appended(4, 13, known=4), id="its first two batches are there"),
+        pytest.param(8, 0, 0, Appended(0, 7, duplicate=True, leader_epoch=5), id="two batches that are there"),
+        pytest.param(4, 5, 0, Appended(5, 8, known=3), id="its first records are there: the rest at the LEO"),
+        pytest.param(10, 0, 0, Appended(0, 9, known=8), id="its first two batches are there"),
         pytest.param(1, 0, 1, Appended(8, 8), id="a new producer epoch begins at 0"),
     ],
 )
 def test_ap_06_a_leader_appends_at_its_leo_or_finds_what_was_sent_before(
     log, records, sequence, producer_epoch, placed
 ):
-    assert place(log, request(records, sequence, producer_epoch)) == placed
+    assert placed_at(log, request(records, sequence, producer_epoch)) == placed
+
+
+@pytest.mark.parametrize(
+    ("records", "sequence"),
+    [
+        pytest.param(3, 5, id="as many records"),
+        pytest.param(8, 0, id="the records of two batches"),
+        pytest.param(4, 5, id="more records: the first ones are others"),
+        pytest.param(2, 5, id="the first records of a batch"),
+        pytest.param(2, 6, id="the last records of a batch"),
+        pytest.param(4, 3, id="parts of two batches"),
+        pytest.param(9, 3, id="a part of a batch, and more"),
+    ],
+)
+def test_ap_06_other_records_under_the_same_sequence_are_no_repeat(log, records, sequence):
+    """A copy of the producer has the same sequences. Its records would be acknowledged and be in no log."""
+    with pytest.raises(DuplicateSequenceException, match=r"flights-3: .* producer 7 .*another process"):
+        placed_at(log, request(records, sequence), kind="b")
+    assert append(log, 2, sequence=8) == Appended(8, 9)
+
+
+def test_ap_06_of_two_batches_each_one_is_compared(log):
+    with pytest.raises(DuplicateSequenceException):
+        place(log, request(8, 0), lambda _: [digest("a", 0, 5), digest("b", 5, 3)])
+
+
+def deleted(log, offset):
+    """Deletes the batches below an offset, and keeps the memory of their producer."""
+    entry = log.forgotten.get(7)
+    for batch in log.batches:
+        entry = forget(entry, batch.header) if batch.base_offset < offset else entry
+    log.start_at(offset)
+    log.drop({batch.segment for batch in log.batches if batch.base_offset < offset})
+    log.remember({7: entry})
+
+
+@pytest.mark.parametrize("offset", [5, 8])
+@pytest.mark.parametrize("more", [0, 2])
+def test_ap_06_deleted_records_are_compared_too(log, offset, more):
+    deleted(log, offset)
+    known = {"known": 8} if more else {"duplicate": True, "leader_epoch": epoch_at(log.lineage, 7)}
+    assert placed_at(log, request(8 + more, 0)) == Appended(0, 7 + more, **known)
+    with pytest.raises(DuplicateSequenceException):
+        placed_at(log, request(8 + more, 0), kind="b")
+
+
+def test_ap_06_records_that_were_deleted_long_ago_are_no_repeat(log):
+    """The log knows the digests of the last batches only. Kafka: `ProducerStateEntry`, five batches."""
+    for sequence in range(8, 8 + BATCHES_TO_RETAIN):
+        append(log, 1, sequence)
+    deleted(log, log.log_end_offset)
+    assert placed_at(log, request(BATCHES_TO_RETAIN, 8)).duplicate
+    assert placed_at(log, request(BATCHES_TO_RETAIN + 3, 5)).duplicate, "its last records are known"
+    with pytest.raises(OutOfOrderSequenceException, match="were deleted, and the log does not know any more"):
+        placed_at(log, request(3, 5))
+
+
+def test_ap_06_what_an_older_version_remembers_has_no_digests(log):
+    deleted(log, 8)
+    log.remember({7: dataclasses.replace(log.forgotten[7], batches=())})
+    assert placed_at(log, request(3, 5)).duplicate
+
+
+def test_tr_05_ap_06_digests_of_deleted_batches_are_truncated_with_them(log):
+    deleted(log, 8)
+    log.start_at(5)
+    assert append(log, 3, sequence=5) == Appended(5, 7)
 
 
 @pytest.mark.parametrize("follows", [True, False])
@@ -121,10 +201,10 @@ def test_ap_06_records_behind_others_in_flight_need_a_log_that_knows_their_produ
     """A new leader may lack all earlier records. They are sent again first."""
     unknown = dataclasses.replace(request(1, sequence=4), producer_id=99, follows=follows)
     if not follows:
-        assert place(log, unknown) == Appended(8, 8)
+        assert placed_at(log, unknown) == Appended(8, 8)
         return
     with pytest.raises(OutOfOrderSequenceException, match="the log does not know producer 99, whose earlier records"):
-        place(log, unknown)
+        placed_at(log, unknown)
 
 
 @pytest.mark.parametrize(
@@ -142,13 +222,13 @@ def test_ap_06_ep_06_role_and_epoch_are_asked_before_the_sequence(
 ):
     log.role = role
     with pytest.raises(error):
-        place(log, request(1, sequence, producer_epoch, leader_epoch))
+        placed_at(log, request(1, sequence, producer_epoch, leader_epoch))
 
 
 def test_kip_98_an_older_producer_is_fenced(log):
     append(log, 1, sequence=0, producer_epoch=1)
     with pytest.raises(ProducerFencedException):
-        place(log, request(3, 8))
+        placed_at(log, request(3, 8))
 
 
 @pytest.mark.parametrize(
@@ -163,15 +243,15 @@ def test_tr_05_ap_06_producers_over_a_truncation(log, truncation, records, seque
     """A follower truncates records that its leader never had, and leads later. The producer sends them again."""
     log.drop({batch.segment for batch in log.batches if batch.base_offset >= truncation})
     log.role, log.epoch_start = Role(6, LEADER), log.log_end_offset
-    assert place(log, request(records, sequence, leader_epoch=6)) == placed
+    assert placed_at(log, request(records, sequence, leader_epoch=6)) == placed
 
 
 def test_tr_05_ap_06_a_batch_that_was_truncated_is_gone_as_a_whole_and_makes_neither_a_double_nor_a_hole(log):
     log.drop({"segment-5"})
     with pytest.raises(OutOfOrderSequenceException, match="5 comes next"):
-        place(log, request(2, 6))
+        placed_at(log, request(2, 6))
     assert append(log, 3, sequence=5) == Appended(5, 7)
-    assert place(log, request(3, 5)) == Appended(5, 7, duplicate=True, leader_epoch=5)
+    assert placed_at(log, request(3, 5)) == Appended(5, 7, duplicate=True, leader_epoch=5)
 
 
 def test_ap_06_a_send_that_lies_there_in_parts_is_a_duplicate_over_all_of_them(log):
@@ -181,7 +261,7 @@ def test_ap_06_a_send_that_lies_there_in_parts_is_a_duplicate_over_all_of_them(l
     assert append(log, 6, sequence=5, leader_epoch=6) == Appended(5, 12, known=3)
     log.add(BatchHeader("flights", "id", 3, 6, 13, 13, 0, 0), "another producer's again")
     assert append(log, 8, sequence=5, leader_epoch=6) == Appended(5, 15, known=6)
-    assert place(log, request(8, 5, leader_epoch=6)) == Appended(5, 15, duplicate=True, leader_epoch=6)
+    assert placed_at(log, request(8, 5, leader_epoch=6)) == Appended(5, 15, duplicate=True, leader_epoch=6)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +283,7 @@ def test_tr_05_ap_06_a_producer_epoch_that_was_truncated_fences_nobody(log):
 
 
 WRITERS = {
-    "producer": lambda log: place(log, request(1, 0, leader_epoch=5)),
+    "producer": lambda log: placed_at(log, request(1, 0, leader_epoch=5)),
     "follower's fetch": lambda log: check_follower_append(log, 5, "chain", "flights-3"),
     "follower's truncation": lambda log: check_truncation(log, Truncation(5, 0), "flights-3"),
 }

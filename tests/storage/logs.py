@@ -12,6 +12,7 @@ from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import (
     Appended,
+    DigestsOf,
     Fetched,
     PartitionAppend,
     append,
@@ -20,7 +21,7 @@ from lakelog.replication.storage.log.append import (
 from lakelog.replication.storage.log.log_rewrite import Removal, take_out
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.log_txns import log_start_app_id
-from lakelog.replication.storage.log.new_batches import SEGMENT_BYTES, arrow_writer
+from lakelog.replication.storage.log.new_batches import SEGMENT_BYTES, ArrowRecords, arrow_writer, digests_of
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment_copy import copy_segment
@@ -65,8 +66,14 @@ def send(
 ) -> list:  # fmt: skip
     """Appends numbered records, or the given ones. Returns the outcome of each request."""
     rows = tables or {r.topic_id_partition: numbered(r.records) for r in requests}
-    outcomes = append(log, requests, arrow_writer(log.root, 1, requests, rows, segment_bytes), "test")
+    writer = arrow_writer(log.root, 1, requests, rows, segment_bytes)
+    outcomes = append(log, requests, writer, digests_in(rows), "test")
     return [_without_chain(outcomes[r.topic_id_partition]) for r in requests]
+
+
+def digests_in(tables: Mapping[TopicIdPartition, pa.Table]) -> DigestsOf:
+    """The digests of parts of these records."""
+    return lambda partition, parts: digests_of([ArrowRecords(tables[partition])], parts)
 
 
 def _without_chain(outcome: Appended | LakelogException) -> Appended | LakelogException:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from lakelog.replication.protocol.append import Appended, PartitionAppend, place
+from lakelog.replication.protocol.append import Appended, Digests, PartitionAppend, place
 from lakelog.replication.protocol.compaction import Compaction, LogFile, size_class
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.producer_identity import SendSequences
@@ -61,9 +61,9 @@ def _reads_the_log_first(manager: ReplicaManager, why: str, _may_wait: bool = Fa
     manager._table.publish(rows, why)
 
 
-def _appends_all_again(log: PartitionLog, request: PartitionAppend) -> Appended:
+def _appends_all_again(log: PartitionLog, request: PartitionAppend, digests: Digests) -> Appended:
     """A leader that has only the first records of a send appends all of them."""
-    found = _place(log, request)
+    found = _place(log, request, digests)
     return Appended(log.log_end_offset, log.log_end_offset + request.records - 1) if found.known else found
 
 

@@ -6,7 +6,8 @@ Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`, `Producer
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException, OffsetOutOfRangeException
 from lakelog.replication.protocol.append import Appended, AppendPosition, PartitionAppend, place, position_of
@@ -23,10 +24,14 @@ Positions = Mapping[TopicIdPartition, AppendPosition]
 # and must then write the records of a partition in the same order.
 SegmentWriter = Callable[[Positions], Sequence[Segment]]
 
+# The digests of parts of a partition's records. A part is a range of them, counted from 0.
+DigestsOf: TypeAlias = Callable[[TopicIdPartition, Sequence[range]], Sequence[str]]
+
 
 def append(
-    log: ReplicaLog, appends: Sequence[PartitionAppend], write: SegmentWriter, who: str, deadline: float | None = None
-) -> dict[TopicIdPartition, Appended | LakelogException]:
+    log: ReplicaLog, appends: Sequence[PartitionAppend], write: SegmentWriter, digests_of: DigestsOf, who: str,
+    deadline: float | None = None,
+) -> dict[TopicIdPartition, Appended | LakelogException]:  # fmt: skip
     """Appends to partitions that this log leads, in one commit. Returns the offsets or the error of each.
 
     After `deadline` (seconds of the monotonic clock) it does not repeat a commit that lost to another. Raises
@@ -38,7 +43,7 @@ def append(
 
     def decide(state: LogState) -> LogChange | None:
         nonlocal written
-        outcomes.update({request.topic_id_partition: _place(state, request) for request in appends})
+        outcomes.update({request.topic_id_partition: _place(state, request, digests_of) for request in appends})
         positions = _positions(state, outcomes)
         if not positions:
             return None
@@ -119,12 +124,13 @@ def _positions(
     return positions
 
 
-def _place(state: LogState, request: PartitionAppend) -> Appended | LakelogException:
+def _place(state: LogState, request: PartitionAppend, digests_of: DigestsOf) -> Appended | LakelogException:
     state.learn({request.topic_id: request.topic})
     fault = state.fault(request.topic_id_partition)
     if fault is not None:
         return KafkaStorageException(f"{request.name} is offline: {fault}")
     try:
-        return place(state.partition(request.topic_id_partition), request)
+        partition = request.topic_id_partition
+        return place(state.partition(partition), request, partial(digests_of, partition))
     except LakelogException as error:
         return error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog
-from lakelog.replication.protocol.producer_state import ProducerEntry, record
+from lakelog.replication.protocol.producer_state import ProducerEntry, forget
 from lakelog.replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeader, TopicIdPartition
 from lakelog.replication.storage.log.log_rewrite import Kept, Producers, Removal, readable, snapshots_of, take_out
 from lakelog.replication.storage.log.log_state import LogState
@@ -126,7 +126,7 @@ def _producers(state: LogState, kept: Mapping[str, Kept], forget_before_us: int)
     for header in _going(state, kept):
         key = header.topic_id_partition, header.producer_id
         entry, latest = entries.get(key, (None, 0))
-        entries[key] = record(entry, header), max(latest, header.max_timestamp)
+        entries[key] = forget(entry, header), max(latest, header.max_timestamp)
     return tuple(
         RememberedProducer(partition, producer, entry, latest)
         for (partition, producer), (entry, latest) in entries.items()

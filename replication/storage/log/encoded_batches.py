@@ -17,6 +17,7 @@ from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.log.new_batches import (
     DATA_COLUMNS,
+    RECORDS,
     ArrowRecords,
     NewRecords,
     RecordsSummary,
@@ -30,7 +31,6 @@ from lakelog.replication.storage.parquet.row_group_copy import ParquetContent, R
 from lakelog.schemas import LOG
 
 _COLUMNS = pa.schema([LOG.arrow.field(name) for name in DATA_COLUMNS])
-_NULLABLE = pa.schema([(name, LOG.arrow.field(name).type) for name in DATA_COLUMNS])  # as all records of clients
 _HEADER_COLUMNS = pa.schema([field for field in LOG.arrow if field.name not in DATA_COLUMNS])
 
 
@@ -105,7 +105,7 @@ class EncodedRecords:
     @cached_property
     def table(self) -> pa.Table:
         """The records, decoded."""
-        return decoded(self.content, self.indices).cast(_NULLABLE)
+        return decoded(self.content, self.indices).cast(RECORDS)
 
     def batches(self, start: int, segment_bytes: int) -> Iterator[NewRecords]:
         """The batch as it is. It is decoded if it is too large, or if the log has some of its records."""

@@ -26,6 +26,7 @@ from lakelog.schemas import LOG
 
 SEGMENT_BYTES = 32 * 1024 * 1024
 DATA_COLUMNS = ("key", "value", "timestamp", "headers")
+RECORDS = pa.schema([(name, LOG.arrow.field(name).type) for name in DATA_COLUMNS])  # all nullable, as from clients
 
 
 class RecordsSummary(NamedTuple):
@@ -55,6 +56,10 @@ class NewRecords(Protocol):
     def nbytes(self) -> int:
         """Bytes that count for the size of a segment."""
 
+    @property
+    def table(self) -> pa.Table:
+        """The records, with the columns of `DATA_COLUMNS`."""
+
     def batches(self, start: int, segment_bytes: int) -> Iterator[NewRecords]:
         """The records from this one on: one batch, or several if they exceed `segment_bytes`."""
 
@@ -70,9 +75,14 @@ class ArrowRecords:
     """Records in memory: a table with the columns of `DATA_COLUMNS`."""
 
     def __init__(self, table: pa.Table) -> None:
-        self.table = table
+        self._table = table
         self.num_rows: int = table.num_rows
         self.nbytes: int = table.nbytes
+
+    @property
+    def table(self) -> pa.Table:
+        """The records."""
+        return self._table
 
     def batches(self, start: int, segment_bytes: int) -> Iterator[ArrowRecords]:
         """The records from this one on, in batches of about `segment_bytes`."""
@@ -89,6 +99,14 @@ class ArrowRecords:
         """The records as rows of a log."""
         columns = {**header_columns(header), **{name: self.table[name] for name in DATA_COLUMNS}}
         return DecodedBatches((header,), pa.table({name: columns[name] for name in LOG.names}))
+
+
+def digests_of(given: Sequence[NewRecords], parts: Sequence[range]) -> list[str]:
+    """The digests of parts of some records. A part is a range of them, counted from 0."""
+    if not parts:
+        return []
+    table = pa.concat_tables(records.table.select(DATA_COLUMNS).cast(RECORDS) for records in given)
+    return [record_digest(table.slice(part.start, len(part))) for part in parts]
 
 
 def header_columns(header: BatchHeader) -> dict[str, pa.Array]:

@@ -9,13 +9,15 @@ Kafka: the `.snapshot` files of `ProducerStateManager`. [AP-06]
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
-from lakelog.replication.protocol.producer_state import ProducerEntry, SequenceRun
+from lakelog.replication.protocol.producer_state import KnownBatch, ProducerEntry, SequenceRun
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 SNAPSHOT_KEY = b"lakelog.producers.v1"
+BATCHES_KEY = b"lakelog.producer_batches.v1"  # beside it, because older versions refuse a longer row
 
 
 class RememberedProducer(NamedTuple):
@@ -28,22 +30,28 @@ class RememberedProducer(NamedTuple):
     max_timestamp: int
 
 
-def to_json(producers: Iterable[RememberedProducer]) -> bytes:
-    """The snapshot as it stands in a footer."""
+def to_footer(producers: Sequence[RememberedProducer]) -> dict[bytes, bytes]:
+    """The snapshot as metadata of a footer."""
     rows = [
         [*p.topic_id_partition, p.producer_id, p.entry.producer_epoch, p.max_timestamp, p.entry.runs] for p in producers
     ]
+    return {SNAPSHOT_KEY: _json(rows), BATCHES_KEY: _json([p.entry.batches for p in producers])}
+
+
+def _json(rows: object) -> bytes:
     return json.dumps(rows, separators=(",", ":")).encode()
 
 
-def from_json(text: bytes) -> tuple[RememberedProducer, ...]:
-    """The snapshot from a footer. Raises ValueError, TypeError or KeyError if the text is not a snapshot."""
+def from_footer(metadata: Mapping[bytes, bytes]) -> tuple[RememberedProducer, ...]:
+    """The snapshot from a footer. Raises ValueError, TypeError or KeyError if it is not a snapshot."""
+    rows = json.loads(metadata[SNAPSHOT_KEY])
+    batches = json.loads(metadata[BATCHES_KEY]) if BATCHES_KEY in metadata else repeat((), len(rows))
     return tuple(
         RememberedProducer(
             TopicIdPartition(topic_id, partition), producer,
-            ProducerEntry(epoch, tuple(SequenceRun(*run) for run in runs)), timestamp,
+            ProducerEntry(epoch, tuple(SequenceRun(*r) for r in runs), tuple(KnownBatch(*b) for b in known)), timestamp,
         )
-        for topic_id, partition, producer, epoch, timestamp, runs in json.loads(text)
+        for (topic_id, partition, producer, epoch, timestamp, runs), known in zip(rows, batches, strict=True)
     )  # fmt: skip
 
 

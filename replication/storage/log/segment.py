@@ -22,7 +22,7 @@ from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartit
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_writer import inlined
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.producer_snapshot import SNAPSHOT_KEY, RememberedProducer, from_json, to_json
+from lakelog.replication.storage.log.producer_snapshot import RememberedProducer, from_footer, to_footer
 from lakelog.replication.storage.log.row_groups import row_groups
 from lakelog.replication.storage.log.segment_check import check_footer
 from lakelog.replication.storage.log.segment_name import (
@@ -76,7 +76,7 @@ def write_segment(root: StorageRoot, leader: int | None, records: pa.Table, head
 def write_snapshot(root: StorageRoot, producers: Sequence[RememberedProducer]) -> Segment:
     """Writes producer state into a new file of the log at `root`; it commits nothing."""
     stats = json.dumps({"numRecords": 0})
-    metadata = footer_metadata((), stats) | {SNAPSHOT_KEY: to_json(producers)}
+    metadata = footer_metadata((), stats) | to_footer(producers)
     content = encoded(LOG.arrow.empty_table(), [], metadata)
     return Segment(write_file(root, snapshot_name, content, stats), (), tuple(producers))
 
@@ -175,7 +175,7 @@ def _from_footer(file: AddedFile, metadata: Mapping[bytes, bytes], rows: int) ->
         return Segment(known, headers)
     if headers:
         raise CorruptRecordException("its name says that it has no records, and it has some")
-    return Segment(known, (), from_json(metadata[SNAPSHOT_KEY]))
+    return Segment(known, (), from_footer(metadata))
 
 
 def _headers(content: bytes) -> tuple[BatchHeader, ...]:

@@ -53,6 +53,10 @@ class Sent:
         assert self.error is None
         self.answers, self.error = answers, error
 
+    def digests(self, partition):
+        """The digests of parts of a partition's values: each value is a batch."""
+        return lambda parts: ["".join(self.values[partition][part.start : part.stop]) for part in parts]
+
     def acknowledged(self, partition):
         """The values of a partition, if they were acknowledged."""
         answer = self.answers.get(partition) if self.answers else None
@@ -179,7 +183,7 @@ class World:
         for request in step.requests:
             log = self.logs[step.leader, request.partition]
             try:
-                found[request.topic_id_partition] = placed = place(log, request)
+                found[request.topic_id_partition] = placed = place(log, request, sent.digests(request.partition))
             except LakelogException as error:
                 found[request.topic_id_partition] = error
                 continue

@@ -5,17 +5,32 @@ from collections import Counter
 
 import pytest
 
-from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.errors import CorruptRecordException, DuplicateSequenceException, KafkaStorageException
 from lakelog.replication.protocol.compaction import size_class
 from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.log import compaction, segment_pieces
+from lakelog.replication.storage.log.append import Appended
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import read_records
 from tests.storage.delta.answers import land_unheard, lose_an_answer
-from tests.storage.logs import P0, P1, facts, fill, leo, new_log, offsets, records, request, send, truncate, values
+from tests.storage.logs import (
+    P0,
+    P1,
+    facts,
+    fill,
+    leo,
+    new_log,
+    numbered,
+    offsets,
+    records,
+    request,
+    send,
+    truncate,
+    values,
+)
 
 SEGMENT, MANY = 32 * 1024 * 1024, 256 * 1024 * 1024
 
@@ -52,6 +67,16 @@ def test_na_04_the_same_batches_lie_in_a_file_a_partition(log):
     ]  # fmt: skip
     assert facts(ReplicaLog.open(log.root)) == facts(log)
     assert merge(log) == 0
+
+
+def test_na_04_ap_06_a_repeat_is_told_from_other_records_after_a_compaction(log):
+    merge(log)
+    for handle in (log, ReplicaLog.open(log.root)):
+        (other, again) = send(
+            handle, request(P0, 3, 3), request(P1, 2, 2), tables={P0: numbered(3, 9), P1: numbered(2)}
+        )
+        assert isinstance(other, DuplicateSequenceException)
+        assert again == Appended(2, 3, duplicate=True, leader_epoch=0)
 
 
 def test_na_04_no_data_changes(log):

@@ -1,8 +1,10 @@
 """Deletes the beginning of logs: readable offsets, removed files, and remembered producers."""
 
+import json
+
 import pytest
 
-from lakelog.replication.errors import OffsetOutOfRangeException
+from lakelog.replication.errors import DuplicateSequenceException, OffsetOutOfRangeException
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, Role
 from lakelog.replication.protocol.producer_state import SequenceRun
@@ -11,10 +13,24 @@ from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.log.append import Appended
 from lakelog.replication.storage.log.delete_records import delete_old_segments, follow_log_starts, raise_log_starts
+from lakelog.replication.storage.log.producer_snapshot import SNAPSHOT_KEY, from_footer, to_footer
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_name import is_snapshot
 from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs
-from tests.storage.logs import P0, P1, PRODUCER, epochs, facts, filled_log, follow, leo, offsets, request, send
+from tests.storage.logs import (
+    P0,
+    P1,
+    PRODUCER,
+    epochs,
+    facts,
+    filled_log,
+    follow,
+    leo,
+    numbered,
+    offsets,
+    request,
+    send,
+)
 
 
 @pytest.fixture
@@ -84,17 +100,32 @@ def test_dr_01_ep_04_nothing_is_read_or_told_below_the_log_start(log):
 def test_ap_06_a_producer_is_still_known_when_its_batches_are_gone(log, offset):
     """A record that is sent once more is not taken for a new one, also by who opens the log later."""
     start(log, P0, offset)
-    known = dict(log.refresh().partition(P0).producers)
+    known = log.refresh().partition(P0).producers[PRODUCER].runs
     clean(log)
     assert clean(log) is None
-    assert log.refresh().partition(P0).producers == known
+    assert log.refresh().partition(P0).producers[PRODUCER].runs == known
     anew = ReplicaLog.open(log.root)
-    assert anew.refresh().partition(P0).producers == known
+    assert anew.refresh().partition(P0).producers[PRODUCER].runs == known
+    for sequence in (0, 8):
+        (other,) = send(anew, request(P0, 4, sequence, epoch=1), tables={P0: numbered(4, first=4)})
+        assert isinstance(other, DuplicateSequenceException)
     (again,) = send(anew, request(P0, 4, sequence=8, epoch=1))
     assert (again.base_offset, again.duplicate) == (8, True)
     (more,) = send(anew, request(P0, 1, sequence=12, epoch=1))
     assert isinstance(more, Appended)
     assert more.base_offset == 12
+
+
+def test_ap_06_a_snapshot_of_an_older_version_has_no_digests(log):
+    """It is read, and an older version reads a new one: that leaves out what it does not know."""
+    start(log, P0, 12)
+    clean(log)
+    (snapshot,) = [s.producers for s in log.current().segments.values() if s.producers]
+    footer = to_footer(snapshot)
+    assert from_footer(footer) == snapshot
+    assert [len(row) for row in json.loads(footer[SNAPSHOT_KEY])] == [6]
+    (older,) = from_footer({SNAPSHOT_KEY: footer[SNAPSHOT_KEY]})
+    assert (older.entry.runs, older.entry.batches) == (snapshot[0].entry.runs, ())
 
 
 def test_ap_06_snapshots_are_joined_and_there_is_only_one(log):

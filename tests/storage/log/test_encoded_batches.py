@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakelog.replication.clients.records import to_records
-from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.errors import CorruptRecordException, DuplicateSequenceException
 from lakelog.replication.protocol.append import AppendPosition
 from lakelog.replication.storage.log import encoded_batches
 from lakelog.replication.storage.log.append import append
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.encoded_batches import EncodedRecords, encode_batches, encoded_records
-from lakelog.replication.storage.log.new_batches import ArrowRecords, batches_of, segment_writer
+from lakelog.replication.storage.log.new_batches import ArrowRecords, batches_of, digests_of, segment_writer
 from lakelog.replication.storage.log.record_digest import check_digest
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment
@@ -36,7 +36,8 @@ def encoded(*parts):
 
 def sent(log, given, segment_bytes=SEGMENT):
     requests = [request(p, sum(each.num_rows for each in parts), leo(log, p)) for p, parts in given.items()]
-    return append(log, requests, segment_writer(log.root, 1, requests, given, segment_bytes), "test")
+    writer = segment_writer(log.root, 1, requests, given, segment_bytes)
+    return append(log, requests, writer, lambda p, parts: digests_of(given[p], parts), "test")
 
 
 @pytest.fixture
@@ -44,6 +45,25 @@ def log(root):
     log = new_log(root, P0, P1)
     send(log, request(P0, 3, 0))
     return log
+
+
+def test_ap_06_batches_that_were_encoded_are_compared_when_they_are_sent_again(log):
+    tables = [noise(1, 2000), noise(2, 10)]
+    start = leo(log, P0)
+    sent(log, {P0: encoded(*((P0, table) for table in tables))})
+    count = sum(table.num_rows for table in tables)
+    again = request(P0, count, start)
+
+    def outcome(*given):
+        writer = segment_writer(log.root, 1, [again], {P0: given}, SEGMENT)
+        return append(log, [again], writer, lambda _, parts: digests_of(given, parts), "test")[P0]
+
+    assert outcome(*encoded(*((P0, table) for table in tables))).duplicate
+    assert outcome(*encoded((P0, pa.concat_tables(tables)))).duplicate
+    assert outcome(*encoded((P0, tables[0])), ArrowRecords(tables[1])).duplicate
+    other = outcome(*encoded((P0, tables[0]), (P0, noise(3, 10))))
+    assert isinstance(other, DuplicateSequenceException)
+    assert leo(log, P0) == start + count
 
 
 def test_batches_of_tasks_and_of_the_driver_give_one_log(log, tmp_path):
