@@ -35,6 +35,9 @@ class CommitListener:
         """Listens to commits to the table at `uri` from now on; with `why`, only to those for that reason."""
         self._reasons[uri] = why
         with _lock:
+            if uri not in _listeners:  # tables to which nobody listens any more, and to which nobody commits
+                for other in [other for other, found in _listeners.items() if not found]:
+                    del _listeners[other]
             _listeners.setdefault(uri, WeakSet()).add(self)
         return self
 

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from lakelog.replication.storage.delta.commit_listeners import QUIET
 from lakelog.replication.storage.delta.shared_commits import SharedCommits
+
+Value = TypeVar("Value")
 
 LONGEST_SECONDS = 5.0
 YOUNG_SECONDS = 1.0  # the age of what a client or a commit begins with
 _SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
 _PATIENCE_SECONDS = 1.0  # for the look of another thread; then a thread looks itself
 _PART = 0.25  # of the time since anything has moved
+TABLES_KEPT = 10_000  # of which a process knows the newest version
 _QUIET_SECONDS, _QUIET_LISTINGS = 20.0, 3  # after so long, listings count so many times as long; they cost most
 
 
@@ -31,14 +37,15 @@ def idle_age(seconds: float) -> float:
 
 class NewestVersions:
     """The newest version of each table, by URI, and the time of the look that found it; `commits` has the newest
-    commits themselves. Threads may share it."""
+    commits themselves. It gives up what it knows of the tables that have not moved for longest. Threads may share it.
+    """
 
     def __init__(self) -> None:
         self.commits = SharedCommits()
         self._lock = threading.Lock()
-        self._found: dict[str, tuple[int, float]] = {}
-        self._listings: dict[str, tuple[Sequence[str], float]] = {}
-        self._looking: dict[str, threading.RLock] = {}
+        self._found: OrderedDict[str, tuple[int, float]] = OrderedDict()  # the one that was noted last at the end
+        self._listings: OrderedDict[str, tuple[Sequence[str], float]] = OrderedDict()
+        self._looking: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()  # as long as a thread has it
         self._moved_at = time.monotonic()
 
     def age(self, longest: float = LONGEST_SECONDS) -> float:
@@ -65,20 +72,21 @@ class NewestVersions:
             names, listed_at = self._listings.get(uri, ((), float("-inf")))
             if (now := time.monotonic()) - listed_at >= age:
                 names = list_now()
-                self._listings[uri] = names, now
+                with self._lock:
+                    _put(self._listings, uri, (names, now))
             return names
 
     def looked(self, uri: str, version: int, at: float) -> None:
         """Notes a look that began `at` a time of the monotonic clock: the table had this version and no later one."""
         with self._lock:
-            self._found[uri] = version, at
+            _put(self._found, uri, (version, at))
 
     def moved(self, uri: str, version: int, why: object, at: float = float("-inf")) -> None:
         """Notes that a commit with this version exists, and its reason. A writer gives the time `at` which it began to
         write the commit: all earlier commits of the table have lower versions."""
         with self._lock:
             if version > self._found.get(uri, (-1, 0.0))[0]:
-                self._found[uri] = version, at
+                _put(self._found, uri, (version, at))
             if why not in QUIET:
                 self._moved_at = time.monotonic()
 
@@ -93,3 +101,10 @@ class NewestVersions:
         with self._lock:
             self._found.pop(uri, None)
         self.commits.forget(uri)
+
+
+def _put(known: OrderedDict[str, Value], uri: str, value: Value) -> None:
+    known[uri] = value
+    known.move_to_end(uri)
+    while len(known) > TABLES_KEPT:
+        known.popitem(last=False)

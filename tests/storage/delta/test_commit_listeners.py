@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from weakref import WeakSet
 
 import pytest
 
@@ -128,3 +129,14 @@ def test_a_commit_that_a_follower_finds_makes_polls_frequent(clock, log):
     clock.now += 3600
     segments.read(LogOffset(0))
     assert until_poll(POLL_MS) == 0.05
+
+
+def test_tables_to_which_nobody_listens_any_more_take_no_memory():
+    def kept():
+        gc.collect()
+        return sum(isinstance(found, WeakSet) for found in gc.get_objects())
+
+    before = kept()
+    for table in range(500):
+        CommitListener(int).listen(f"/cluster/members/{table}")
+    assert kept() < before + 10

@@ -1,14 +1,18 @@
 """Looks at tables in object stores: shared in a process, and the fewer the less happens."""
 
+import gc
 import threading
 
 import pytest
 
+from lakelog.replication.storage.delta import newest_versions
+from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_reader import commit_name
 from lakelog.replication.storage.delta.commit_writer import commit_content
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.known_commits import KnownCommits
-from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS, NewestVersions
+from lakelog.replication.storage.delta.shared_commits import KEPT_BYTES
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
 from lakelog.replication.storage.memory.store import MemoryStore
@@ -326,3 +330,78 @@ def test_a_listing_that_fails_is_done_again(store):
     with pytest.raises(OSError, match="503"):
         store.newest_versions.listing("bucket/brokers", 5.0, fails)
     assert store.newest_versions.listing("bucket/brokers", 5.0, lambda: ["1"]) == ["1"]
+
+
+# --- however many tables there are
+
+
+def commits_of(table, count, size):
+    """`count` commits of a table, each with a small file of `size` bytes, and the stamps before them."""
+    for version in range(count):
+        file = AddedFile(f"{version}.parquet", size, content=bytes(size))
+        yield (version, f"{table}"), Commit(version, (file,), stamp=(version + 1, f"{table}"))
+
+
+def known_commits(noted, tables, count):
+    return [
+        (table, version)
+        for table in range(tables)
+        for version in range(count)
+        if noted.commits.after(f"{table}", version - 1, (version, f"{table}"))[0] is not None
+    ]
+
+
+def test_the_commits_of_all_tables_together_take_no_more_than_their_share_of_memory():
+    noted, tables, size = NewestVersions(), 200, 100_000
+    for table in range(tables):
+        for before, commit in commits_of(table, 20, size):
+            noted.commits.add(f"{table}", before, commit)
+    known = known_commits(noted, tables, 20)
+    assert KEPT_BYTES * 0.9 < len(known) * size < KEPT_BYTES
+    assert known == [(table, version) for table in range(tables) for version in range(4, 20)][-len(known) :]
+
+
+def test_a_commit_that_is_given_up_makes_room_for_others():
+    noted, size = NewestVersions(), 100_000
+    for _ in range(3):
+        for table in range(20):
+            for before, commit in commits_of(table, 16, size):
+                noted.commits.add(f"{table}", before, commit)
+            noted.commits.forget(f"{table}")
+    for before, commit in commits_of(0, 16, size):
+        noted.commits.add("0", before, commit)
+        noted.commits.add("0", before, commit)
+    assert known_commits(noted, 1, 16) == [(0, version) for version in range(16)]
+
+
+def test_what_is_known_of_the_tables_that_moved_first_is_given_up(monkeypatch):
+    monkeypatch.setattr(newest_versions, "TABLES_KEPT", 3)
+    noted, listed = NewestVersions(), []
+
+    def listing(uri):
+        return noted.listing(uri, 60, lambda: listed.append(uri) or [uri])
+
+    for uri in "abcad":
+        noted.looked(uri, 1, 5.0)
+        noted.moved(uri, 2, "append", 6.0)
+        assert listing(uri) == [uri]
+    assert [uri for uri in "abcd" if noted.looked_at(uri, 2, 0.0)] == ["a", "c", "d"]
+    assert listed == ["a", "b", "c", "d"]
+    assert listing("b") == ["b"]
+
+
+def test_threads_that_wait_for_one_look_have_one_lock_and_nobody_has_it_for_ever():
+    noted, ended = NewestVersions(), []
+
+    def look():
+        with noted.one_look("a"):
+            ended.append("second")
+
+    with noted.one_look("a"):
+        gc.collect()
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join(0.1)
+        ended.append("first")
+    thread.join()
+    assert ended == ["first", "second"]
