@@ -137,11 +137,13 @@ class DeliveryReports:
                     lambda: self._reports or (timeout is None and not (self._unreported or may_come())), timeout
                 )
         called = 0
-        while self._reports:
-            on_delivery, message = self._reports.popleft()
+        while True:
+            try:
+                on_delivery, message = self._reports.popleft()
+            except IndexError:  # also if another thread has taken the last one
+                return called
             on_delivery(message.error(), message)
             called += 1
-        return called
 
     def call_all(self) -> None:
         """Calls the functions of all reports that there are, and then raises the first error of a function."""

@@ -23,7 +23,7 @@ from lakelog.replication.clients.sender import Sender
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
 from lakelog.replication.clients.single_records import SingleRecords
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.clients.waiting_send import Send, answers_of
+from lakelog.replication.clients.waiting_send import Send, answers_of, settle_each
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.append import parse_acks
@@ -239,8 +239,7 @@ class Producer(Closing):
             each = [{p: RecordMetadata(s.topic, p, count) for p, count in s.given.counts.items()} for s in sends]
         else:
             each = answers_of(sends, answers) if answers is not None else []
-        for number, send in enumerate(sends):
-            send.end(each[number] if each else None, error)
+        settle_each(partial(send.end, each[n] if each else None, error) for n, send in enumerate(sends))
 
 
 def raise_first_error(answers: Mapping[int, RecordMetadata]) -> None:

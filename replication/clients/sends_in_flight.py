@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from functools import partial
 
 from lakelog.replication.clients import sender
 from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.clients.record_accumulator import RecordAccumulator, WaitingSend
 from lakelog.replication.clients.shared_reads import SharedReads
+from lakelog.replication.clients.waiting_send import settle_each
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, Sending, StepOf
@@ -190,9 +192,8 @@ class SendsInFlight:
             with self._lock:
                 self._is_cut_short = True
                 unsent = self._waiting.clear()
-            for send in unsent:
-                send.fail(self._end)
             self._woken.set()
+            settle_each(partial(send.fail, self._end) for send in unsent)
 
     def _next(self) -> Sending | None:
         while True:
@@ -220,8 +221,7 @@ class SendsInFlight:
     def _expire(self) -> None:
         with self._lock:
             expired = self._waiting.take_expired()
-        for send in expired:
-            send.expire()
+        settle_each(send.expire for send in expired)
 
     def _pause(self, step: Pause) -> bool:
         """Waits for the next look, or until a send may begin. Returns whether one may; then the look must wait. Sends

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from lakelog.replication.clients.record_accumulator import WaitingSend
@@ -44,8 +45,7 @@ class Send:
         try:
             return self._begin(sends) if sends else None
         except BaseException as error:
-            for send in sends:
-                send.end(None, error)
+            settle_each(partial(send.end, None, error) for send in sends)
             if not isinstance(error, Exception):  # the user has interrupted the thread
                 raise
             return None  # it concerns no other send
@@ -90,6 +90,19 @@ class Send:
             self.given.__exit__()
         except Exception as error:
             logger.error("producer: the records of a send to %s were not freed: %s", self.topic, error)
+
+
+def settle_each(ends: Iterable[Callable[[], object]]) -> None:
+    """Ends sends, all of them. The callbacks of their futures are a user's code: one that ends its thread, by
+    `sys.exit()` or Ctrl-C, would leave the others unsettled for ever. The first such error is raised in the end."""
+    first: BaseException | None = None
+    for end in ends:
+        try:
+            end()
+        except BaseException as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def answers_of(sends: Sequence[Send], answers: Answers) -> list[dict[int, RecordMetadata]]:

@@ -345,6 +345,36 @@ def test_ap_02_in_a_callback_nothing_can_be_waited_for(world):
     assert told[0].result()[0].base_offset == 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_ap_02_a_callback_that_ends_its_thread_leaves_no_future_unsettled(world):
+    """Sends that share a commit are settled one after the other, and sends in flight are ended after that."""
+
+    def ends_the_thread(_):
+        sys.exit()
+
+    with SharingProducer(world.uri, acks=1, linger_ms=50) as producer:
+        futures = [producer.send_async(TOPIC, record(value)) for value in (b"a", b"b", b"c")]
+        for future in futures[:2]:
+            future.add_done_callback(ends_the_thread)
+        answers = [future.result(10) for future in futures]
+    assert [answer[0].base_offset for answer in answers] == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_ap_02_a_callback_that_raises_while_sends_are_ended_leaves_no_future_unsettled(world):
+    def ends_the_thread(_):
+        sys.exit()
+
+    producer = Producer(world.uri, max_in_flight_requests_per_connection=2)
+    futures = [producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b", b"c", b"d")]
+    wait_until(lambda: end(world) == 2, "the records in the leader's log")
+    for future in futures:
+        future.add_done_callback(ends_the_thread)
+    with pytest.raises(SystemExit):
+        producer.close(0)
+    assert [type(future.exception(10)) for future in futures] == [IllegalStateException] * 4
+
+
 def test_ap_06_threads_share_a_producer(world):
     producer, answers = Producer(world.uri, acks=1), []
 

@@ -5,10 +5,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 
 import pyarrow as pa
 import pytest
 
+from lakelog.replication.clients import delivery_reports
 from lakelog.replication.clients.delivery_reports import SingleBatch, _reports
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.single_records import SingleRecords
@@ -362,6 +364,31 @@ def test_without_another_thread_records_wait_for_flush(world, monkeypatch, told,
     producer.flush()
     assert seen(told) == [(0, 0, b"a")]
     producer.close()
+
+
+def test_threads_that_poll_share_the_reports(monkeypatch):
+    """A thread that comes too late for the last report has none."""
+    calls = []
+
+    class Raced(deque):
+        """Another thread takes the last report between a look at the reports and the call for one."""
+
+        def __len__(self):
+            found = super().__len__()
+            if found == 1 and threading.current_thread() is threading.main_thread():
+                thread = threading.Thread(target=reports.call, args=(0, lambda: False))
+                thread.start()
+                thread.join()
+            return found
+
+    monkeypatch.setattr(delivery_reports, "deque", Raced)
+    batch, reports = SingleBatch(TOPIC, 0.0, 0.0), delivery_reports.DeliveryReports()
+    for value in (b"a", b"b"):
+        batch.add({"value": value}, lambda _, message: calls.append(message.value()), 1)
+    reports.expect(1)
+    reports.settle(batch, None, KafkaStorageException("gone"))
+    reports.call(0, lambda: False)
+    assert calls == [b"a", b"b"]
 
 
 def test_threads_share_a_producer(world, told, report):

@@ -116,7 +116,13 @@ class PipelineRound:
         sending.done(answers, error)
 
     def abort(self, error: BaseException) -> None:
-        """Ends all sends in flight with an error; nobody knows whether their records are in a log."""
-        for sending in list(self._in_flight):
-            sending.work.close()
-            self._end(sending, None, error)
+        """Ends all sends in flight with an error; nobody knows whether their records are in a log. A callback that
+        raises keeps no other send from its end."""
+        while self._in_flight:
+            sending = self._in_flight.pop(0)
+            try:
+                sending.work.close()
+                sending.done(None, error)
+            except BaseException:
+                self.abort(error)
+                raise
