@@ -193,6 +193,10 @@ class IllegalStateException(LakelogException):
     """A client is used after it was closed, or waits for itself."""
 
 
+class ConcurrentModificationException(LakelogException):
+    """A client for one thread at a time is used while another thread uses it. Kafka's consumer raises Java's."""
+
+
 class InvalidRequestException(LakelogException):
     """A request has a wrong argument, or names something that does not exist."""
 

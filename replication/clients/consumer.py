@@ -5,8 +5,12 @@ Kafka: `KafkaConsumer`, `ReplicaManager.fetchMessages`, `GroupMetadataManager`. 
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +24,7 @@ from lakelog.replication.clients.group_consumer import GroupConsumer, Listener, 
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
+    ConcurrentModificationException,
     IllegalStateException,
     InvalidGroupIdException,
     InvalidRequestException,
@@ -36,13 +41,30 @@ from lakelog.replication.storage.tables.group_table import CommittedOffset
 
 _DEFAULT = ConsumerConfig()
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def _by_one_thread(
+    method: Callable[Concatenate[Consumer, Given], Result],
+) -> Callable[Concatenate[Consumer, Given], Result]:
+    """A method that raises ConcurrentModificationException while another thread uses the consumer."""
+
+    @wraps(method)
+    def alone(consumer: Consumer, *given: Given.args, **named: Given.kwargs) -> Result:
+        with consumer._one_thread():
+            return method(consumer, *given, **named)
+
+    return alone
+
 
 class Consumer(Closing):
     """Kafka's `KafkaConsumer`. It needs no Spark, and returns Arrow tables.
 
     With `subscribe` and `poll` it is a member of its `group`: the members share the partitions out, and each record
     goes to one of them. With `fetch` it reads from offsets that the caller gives; then a `group` is a name for offsets.
-    The settings are those of `ConsumerConfig`. For one thread at a time.
+    The settings are those of `ConsumerConfig`. For one thread at a time: while a thread is in a call, those of others
+    raise ConcurrentModificationException.
 
         with Consumer("/lake/cluster", "billing", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["orders"])
@@ -74,17 +96,24 @@ class Consumer(Closing):
         self._access: GroupAccess | None = None
         self._member: GroupConsumer | None = None
         self._is_closed = False
+        self._in_use = threading.RLock()
         self._fetched_ids: dict[str, str] = {}  # of the topics whose records `fetch` has returned last
 
+    @_by_one_thread
     def subscribe(
         self, topics: Collection[str], on_assign: Listener | None = None, on_revoke: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:  # fmt: skip
         """Joins the group, to share the partitions of these topics with its other members. `poll` brings the records.
 
-        A topic that does not exist yet is read once it does. A second call replaces the topics. `poll` and `close` call
-        the listeners with a list of `TopicPartition`: after partitions were taken, before they are given up, which is
-        the last time to commit their offsets, and after they were lost to others.
+        A topic that does not exist yet is read once it does. A second call replaces the topics. `poll`, and all that
+        leaves the group, call the listeners with a list of `TopicPartition`: after partitions were taken, before they
+        are given up, which is the last time to commit their offsets, and after they were lost to others. Without
+        `on_lost`, `on_revoke` is called then, and its `commit` raises CommitFailedException, as in Kafka.
+
+        A listener may use this consumer, but not poll. After `close`, `unsubscribe` or `subscribe` in a listener the
+        `poll` that has called it returns no records. An error of a listener is raised by the call that has called it,
+        once its partitions are given up.
 
         Raises InvalidGroupIdException without a group, InvalidTopicException, InvalidRequestException without topics,
         InconsistentGroupProtocolException, KafkaStorageException, IllegalStateException after `close`.
@@ -94,20 +123,32 @@ class Consumer(Closing):
             raise InvalidRequestException(f"topics is {topics!r}: give a list of names, one at least")
         for topic in topics:
             check_is_text(topic)
+        if self._member is not None and self._member.is_leaving:
+            raise IllegalStateException("a listener must not subscribe while the consumer leaves its group")
         self.unsubscribe()
+        self._check_open()  # a listener may have closed it
         listener = RebalanceListener(on_assign, on_revoke, on_lost)
         self._member = GroupConsumer(self._view, group_id, frozenset(topics), self._settings, listener)
 
+    @_by_one_thread
     def unsubscribe(self) -> None:
         """Leaves the group, as `close` does. Raises IllegalStateException after `close`."""
-        if self._is_closed:
-            raise IllegalStateException("the consumer is closed")
+        self._check_open()
         self._leave(self._settings.enable_auto_commit)
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise IllegalStateException("the consumer is closed")
+
     def _leave(self, commits: bool) -> None:
-        member, self._member = self._member, None
-        if member is not None:
-            member.close(commits)
+        """Until the member has left its listener may commit."""
+        member = self._member
+        try:
+            if member is not None:
+                member.close(commits)
+        finally:
+            if member is not None and member.has_left:
+                self._member = None
 
     def poll(self, timeout: float = 1.0) -> pa.Table:
         """The next records of the partitions that this consumer owns, with the columns of `lakelog.schemas.LOG`.
@@ -120,17 +161,28 @@ class Consumer(Closing):
         Raises IllegalStateException without `subscribe`, NoOffsetForPartitionException and OffsetOutOfRangeException
         with `auto.offset.reset` `none`, CorruptRecordException.
         """
-        return self._subscribed().poll(timeout)
+        member = None
+        try:
+            with self._one_thread():
+                member = self._subscribed()
+                return member.poll(timeout)
+        except BaseException:
+            if member is not None:  # nobody has seen the records: the program was interrupted
+                member.positions.take_back()
+            raise
 
+    @_by_one_thread
     def assignment(self) -> set[TopicPartition]:
         """The partitions that this consumer owns; none before the first `poll` after `subscribe`."""
         return {TopicPartition(p.topic, p.partition) for p in self._subscribed().positions.partitions}
 
+    @_by_one_thread
     def position(self, topic: str, partition: int) -> int | None:
         """The offset of the next record; None if it is still to be found. Raises IllegalStateException."""
         positions = self._subscribed().positions
         return positions.offset(positions.find(topic, partition))
 
+    @_by_one_thread
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Reads on from this offset. Raises IllegalStateException if the partition is not assigned to this consumer,
         OffsetOutOfRangeException for an offset below 0 or above 2^63 - 1."""
@@ -139,11 +191,13 @@ class Consumer(Closing):
         check_committed_offset(offset, found.name)
         positions.set(found, offset)
 
+    @_by_one_thread
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
         """`poll` returns no records of these partitions until `resume`. They stay with this consumer as long as they
         would otherwise. Raises IllegalStateException if one is not assigned to it."""
         self._subscribed().positions.pause(partitions, True)
 
+    @_by_one_thread
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Undoes `pause`. Raises IllegalStateException if a partition is not assigned to this consumer."""
         self._subscribed().positions.pause(partitions, False)
@@ -154,13 +208,15 @@ class Consumer(Closing):
         processed. `fetch` and `committed` still work."""
         self._close(self._settings.enable_auto_commit)
 
+    @_by_one_thread
     def _close(self, commits: bool) -> None:
-        self._leave(commits)
         self._is_closed = True
+        self._leave(commits)
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._close(self._settings.enable_auto_commit and kind is None)
 
+    @_by_one_thread
     def fetch(
         self, topic: str, offsets: Mapping[int, int], min_bytes: int = 1, max_wait_ms: int = 500,
         max_bytes: int = 52_428_800, topic_id: str | None = None,
@@ -181,6 +237,7 @@ class Consumer(Closing):
         self._fetched_ids.update((topic, each.topic_id) for each in found.values() if each.topic_id)
         return {partition: fetched for (_, partition), fetched in found.items()}
 
+    @_by_one_thread
     def epoch_end(
         self, topic: str, partition: int, epochs: Iterable[int], broker_id: int | None = None
     ) -> dict[int, EpochEndOffset]:
@@ -193,6 +250,7 @@ class Consumer(Closing):
         """
         return epoch_ends(self._view, topic, partition, epochs, broker_id)
 
+    @_by_one_thread
     def commit(self, offsets: Mapping[str, Mapping[int, int]] | None = None) -> None:
         """Stores the group's offsets (topic: partition: next offset), all of them or none; without `offsets` those
         after the records that `poll` has returned.
@@ -239,6 +297,7 @@ class Consumer(Closing):
             return owned.get((registration.topic, registration.partition), registration.topic_id)
         return self._fetched_ids.get(registration.topic, registration.topic_id)
 
+    @_by_one_thread
     def committed(self, topic: str) -> dict[int, int]:
         """The offsets that the group committed last, for the partitions that have one.
 
@@ -249,6 +308,19 @@ class Consumer(Closing):
         kept = self._view.cluster.groups.committed(group)
         found = {number: kept.get(r.topic_id_partition) for number, r in registrations.items()}
         return {number: offset for number, offset in found.items() if offset is not None}
+
+    @contextmanager
+    def _one_thread(self) -> Iterator[None]:
+        """Kafka: `KafkaConsumer.acquire`. A listener uses the consumer in the thread that has called it."""
+        if not self._in_use.acquire(blocking=False):
+            raise ConcurrentModificationException(
+                "the consumer is not safe for multi-threaded access: another thread is in a call of it; use one "
+                "consumer for each thread"
+            )
+        try:
+            yield
+        finally:
+            self._in_use.release()
 
     def _known_group(self) -> str:
         if not self._group:

@@ -24,6 +24,7 @@ from lakelog.replication.clients.topic_view import TopicView, pause
 from lakelog.replication.errors import (
     CommitFailedException,
     IllegalGenerationException,
+    IllegalStateException,
     LakelogException,
     OffsetOutOfRangeException,
     UnknownMemberIdException,
@@ -45,11 +46,24 @@ Listener = Callable[[list[TopicPartition]], object]
 @dataclass(frozen=True)
 class RebalanceListener:
     """Calls of the program, in `poll` and `close`: after partitions were taken, before they are given up, and once they
-    are lost, since others have taken this member for dead. Kafka: `ConsumerRebalanceListener`."""
+    are lost, since others have taken this member for dead. Without `on_lost`, `on_revoke` is called then. Kafka:
+    `ConsumerRebalanceListener`."""
 
     on_assign: Listener | None = None
     on_revoke: Listener | None = None
     on_lost: Listener | None = None
+
+
+class _ListenerFailed(Exception):
+    """A listener has raised an error. `poll` raises that, whatever it is: it is none of the group's own."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class _HasLeft(Exception):
+    """A listener has closed or unsubscribed the consumer. The poll that called it ends."""
 
 
 class GroupConsumer:
@@ -69,13 +83,38 @@ class GroupConsumer:
         self._auto_commit_at = time.monotonic() + config.auto_commit_interval_ms / 1000
         self._last_error = ""
         self._is_outdated = False  # a topic was made again, so its partitions are others
-        self.membership.join(topics)
+        self._is_calling = False  # a listener is running
+        self._announced: set[AssignedPartition] = set()  # to `on_assign`
+        self._revoking: set[AssignedPartition] = set()  # a listener is told that these go
+        self.is_leaving, self.has_left = False, False
+        self._is_in = False
+        self._join(self._heartbeat.start)
+
+    def _join(self, then: Callable[[], object] = lambda: None) -> None:
+        """Joins the group, or leaves it again if that fails or is interrupted: without heartbeats a member blocks its
+        partitions for a session."""
+        try:
+            self.membership.join(self.topics)
+            then()
+        except BaseException:
+            self._leave()
+            raise
         self._is_in = True
-        self._heartbeat.start()
 
     def poll(self, timeout: float) -> pa.Table:
-        """See `Consumer.poll`."""
-        deadline = time.monotonic() + timeout
+        """See `Consumer.poll`. If that fails after this has returned, `positions.take_back` is to be called."""
+        if self._is_calling:
+            raise IllegalStateException("a listener must not call poll: the poll that has called it goes on after it")
+        self.positions.hand_over()
+        try:
+            return self._poll(time.monotonic() + timeout)
+        except _HasLeft:
+            return all_records({})
+        except _ListenerFailed as failed:
+            error = failed.error
+        raise error
+
+    def _poll(self, deadline: float) -> pa.Table:
         self._heartbeat.polled()
         while True:
             records = self._attempt(deadline)
@@ -92,8 +131,9 @@ class GroupConsumer:
             left_ms = (deadline - time.monotonic()) * 1000
             fetched = self._fetch(max(0.0, min(left_ms, _SLICE_MS)))
             self._check_membership()  # it may have been stopped while it read, for longer than its session
-            self.positions.advance(fetched)
-            return all_records(fetched)
+            records = all_records(fetched)
+            self.positions.advance(fetched)  # last: an interruption leaves records that nobody has seen uncommitted
+            return records
         except UnknownMemberIdException as error:
             self._lose(error)
         except (CommitFailedException, IllegalGenerationException):
@@ -123,14 +163,20 @@ class GroupConsumer:
         """Others have its partitions by now."""
         self._is_in = False
         logger.warning("group %s: %s", self.membership.group_id, error)
-        lost = sorted(self.positions.partitions)
-        self.positions.drop(lost)
-        self._tell(self._listener.on_lost, lost)
+        lost = self._revoking = self.positions.partitions
+        try:
+            self._tell(self._listener.on_lost or self._listener.on_revoke, sorted(lost))
+        finally:
+            self._revoking = set()
+            self._drop(lost)
+
+    def _drop(self, partitions: Collection[AssignedPartition]) -> None:
+        self._announced -= set(partitions)
+        self.positions.drop(partitions)
 
     def _join_again(self) -> None:
         if not self._is_in:
-            self.membership.join(self.topics)
-            self._is_in = True
+            self._join()
 
     def _reconcile(self) -> None:
         """Gives up what is assigned to others, then takes what is free, then finds where to start."""
@@ -140,17 +186,24 @@ class GroupConsumer:
         if to_take(group, me):
             self.membership.take()
         self._start(set(self.membership.member.owned) - self.positions.partitions)
+        self._announce()
         for partition in self.positions.without_offset:
             self.positions.set(partition, starting_offset(self._view, partition, self._config.auto_offset_reset))
 
     def _give_up(self, partitions: Collection[AssignedPartition]) -> None:
+        """Commits, calls `on_revoke` once, and gives the partitions up, also if that raises: others wait for them."""
         if not partitions:
             return
         if self._config.enable_auto_commit:
             self.commit(self.positions.uncommitted(partitions))
-        self._tell(self._listener.on_revoke, sorted(partitions))
-        self.positions.drop(partitions)
-        self.membership.give_up(partitions)
+        self._revoking = self.positions.partitions & set(partitions)
+        try:
+            self._tell(self._listener.on_revoke, sorted(self._revoking))
+        finally:
+            self._revoking = set()
+            if not self.has_left:
+                self._drop(partitions)
+                self.membership.give_up(partitions)
 
     def _start(self, partitions: Collection[AssignedPartition]) -> None:
         """Reads the committed offsets of partitions that were taken: from then on no earlier owner can commit."""
@@ -160,11 +213,28 @@ class GroupConsumer:
         committed = groups.claim(self.membership.group_id, group.generation)
         for partition in sorted(partitions):
             self.positions.start(partition, committed.get(partition.topic_id_partition))
-        self._tell(self._listener.on_assign, sorted(partitions))
 
-    def _tell(self, listener: Listener | None, partitions: list[AssignedPartition]) -> None:
-        if listener and partitions:
+    def _announce(self) -> None:
+        """Calls `on_assign` once for each partition that was taken, also if the poll that took it was interrupted."""
+        new, self._announced = self.positions.partitions - self._announced, self.positions.partitions
+        self._tell(self._listener.on_assign, sorted(new))
+
+    def _tell(self, listener: Listener | None, partitions: Collection[AssignedPartition]) -> None:
+        """Calls a listener within a poll. Raises _ListenerFailed, and _HasLeft if this is no member any more."""
+        self._call(listener, partitions)
+        if self.has_left:
+            raise _HasLeft
+
+    def _call(self, listener: Listener | None, partitions: Collection[AssignedPartition]) -> None:
+        if not listener or not partitions:
+            return
+        before, self._is_calling = self._is_calling, True
+        try:
             listener([TopicPartition(p.topic, p.partition) for p in partitions])
+        except Exception as error:
+            raise _ListenerFailed(error) from error
+        finally:
+            self._is_calling = before
 
     def _fetch(self, max_wait_ms: float) -> dict[TopicPartition, FetchedRecords]:
         readable = self.positions.readable
@@ -224,17 +294,32 @@ class GroupConsumer:
         return group.generation
 
     def close(self, commits: bool) -> None:
-        """Commits if it is to, and leaves the group: others may go on at once. Logs errors."""
-        self._heartbeat.stop()
+        """Commits if it is to, calls `on_revoke`, which may commit too, and leaves the group: others may go on at once.
+        Logs errors, but raises those of the listener, after it has left. If the listener closes, too, that does
+        nothing."""
+        if self.is_leaving:
+            return
+        self.is_leaving = True
+        self._heartbeat.polled()
+        error: Exception | None = None
+        try:
+            self._commit_last(commits)
+            self._call(self._listener.on_revoke, sorted(self.positions.partitions - self._revoking))
+        except _ListenerFailed as failed:
+            error = failed.error
+        finally:
+            self._heartbeat.stop()
+            self._drop(self.positions.partitions)
+            self._leave()
+            self.has_left = True
+        if error is not None:
+            raise error
+
+    def _commit_last(self, commits: bool) -> None:
         try:
             self.commit(self.positions.uncommitted() if commits else {})
         except LakelogException as error:
             logger.warning("group %s: not committed: %s", self.membership.group_id, error)
-        try:
-            self._tell(self._listener.on_revoke, sorted(self.positions.partitions))
-        finally:
-            self.positions.drop(self.positions.partitions)
-            self._leave()
 
     def _leave(self) -> None:
         try:

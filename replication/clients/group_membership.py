@@ -95,9 +95,9 @@ class GroupMembership:
 
         refresh_partitions(self._cluster)
         with self._beating:
-            began_at = self._clock()
+            began_at, self.member_id = self._clock(), member_id  # before: the member can leave if this is interrupted
             self._table.change(self.group_id, "join", decide, member_id)
-            self.member_id, self._beat_at = member_id, began_at
+            self._beat_at = began_at
 
     def beat(self) -> None:
         """Moves the heartbeat. In the same commit it removes members that are dead by this member's own clock, and

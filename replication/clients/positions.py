@@ -19,6 +19,7 @@ class Positions:
         self._next: dict[AssignedPartition, int | None] = {}
         self._committed: dict[AssignedPartition, int] = {}
         self._paused: set[AssignedPartition] = set()
+        self._before: dict[AssignedPartition, int | None] = {}  # the offsets before the last `advance`
 
     @property
     def partitions(self) -> set[AssignedPartition]:
@@ -57,11 +58,21 @@ class Positions:
 
     def advance(self, fetched: Mapping[TopicPartition, FetchedRecords]) -> None:
         """These records are returned. Their partitions come last in the next fetch, so that none is starved."""
-        for key, found in fetched.items():
-            if found.records.num_rows:
-                partition = self.find(*key)
-                self._next.pop(partition)
-                self._next[partition] = found.records["offset"][-1].as_py() + 1
+        ends = {
+            key: found.records["offset"][-1].as_py() + 1 for key, found in fetched.items() if found.records.num_rows
+        }
+        moved = {self.find(*key): end for key, end in ends.items()}
+        self._before = {partition: self._next[partition] for partition in moved}
+        self._next = {**{p: offset for p, offset in self._next.items() if p not in moved}, **moved}
+
+    def hand_over(self) -> None:
+        """The caller has the records of the last `advance`."""
+        self._before = {}
+
+    def take_back(self) -> None:
+        """Undoes the last `advance`, unless the caller has its records."""
+        self._next.update({p: offset for p, offset in self._before.items() if p in self._next})
+        self._before = {}
 
     def committed(self, offsets: Mapping[AssignedPartition, int]) -> None:
         """These offsets were committed."""
