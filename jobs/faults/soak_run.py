@@ -3,6 +3,7 @@ all processes in order and checks every record."""
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -44,7 +45,7 @@ SETTINGS = {
     "leader.imbalance.check.interval.seconds": 30,
     "lakelog.scrub.interval.ms": 60_000,
 }
-_COMPACTED = "small files were compacted"
+_COMPACTIONS = re.compile(r"(\d+) compactions of \d+ small files")
 PATIENCE = 300.0
 
 
@@ -235,5 +236,5 @@ class Soak:
         return {
             "acknowledged": self._load.count(),
             **soak_figures(self._course, self._checked if is_checked else {}, waits, errors),
-            "compactions": sum(log.count(_COMPACTED) for log in logs),
+            "compactions": sum(int(count) for log in logs for count in _COMPACTIONS.findall(log)),
         }

@@ -27,7 +27,7 @@ from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherMan
 from lakelog.replication.server.spark_end import pass_while_spark_runs
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
-from lakelog.replication.storage.delta.root_probe import RootWatch, probe_root, storage_error
+from lakelog.replication.storage.delta.root_probe import RootWatch, probe_root, recover_root, storage_error
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -96,6 +96,7 @@ class Broker:
     def _first_look(self) -> LakelogException | None:
         """Probes the root; None if it works. Returns its error if the broker has registered before, else raises it."""
         try:
+            recover_root(self._root, self._cluster.cluster_id, self.broker_id)
             probe_root(self._root, self._cluster.cluster_id, self.broker_id)
         except (KafkaStorageException, CorruptRecordException) as error:
             if self.broker_id not in self._cluster.refresh_brokers():

@@ -31,6 +31,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 logger = logging.getLogger(__name__)
 
 _SCRUB_ROUNDS, _REMOTE_SCRUB_ROUNDS = 10, 60  # from one scrub to the next: it lists the folder, which stores charge for
+_TOLD_SECONDS = 60.0  # between two log lines on compactions
 _COMPACTIONS = 16  # the most in one round
 _COMPACTION_SECONDS = 60  # none begins after that in one round, and none is larger than its rate allows in that time
 
@@ -62,7 +63,8 @@ class LogMaintenance:
         )
         self._known = set(log.current().segments)
         self._is_in_use = LogUse(lambda: log.current().version)
-        self._retained_at = float("-inf")
+        self._retained_at = self._told_at = float("-inf")
+        self._compactions = self._compacted = 0  # since that was last logged
         self._rounds, self._is_scrub_round = 0, True
         # The files of other tools that the last round has left, and the last commit that it knew to remove files.
         self._foreign = frozenset[str](), log.rewritten_at
@@ -85,6 +87,7 @@ class LogMaintenance:
     def stop(self) -> None:
         """Ends the thread after its current part, and waits for it. It gives up a compaction that waits."""
         self._thread.stop()
+        self._tell_compactions(is_last=True)
 
     def run_once(self) -> None:
         """Runs one round. Each part commits by itself. If one fails, it logs the error and goes on with the next part;
@@ -176,7 +179,16 @@ class LogMaintenance:
             self._note_removed()
             if not replaced:
                 return
-            logger.info("%s: %d small files were compacted", self._name, replaced)
+            self._compactions += 1
+            self._compacted += replaced
+            self._tell_compactions()
+
+    def _tell_compactions(self, is_last: bool = False) -> None:
+        """Logs how much was compacted, once a minute at most, and at the end."""
+        now = time.monotonic()
+        if self._compactions and (is_last or now - self._told_at >= _TOLD_SECONDS):
+            logger.info("%s: %d compactions of %d small files", self._name, self._compactions, self._compacted)
+            self._compactions, self._compacted, self._told_at = 0, 0, now
 
     def _wait(self, seconds: float) -> None:
         """Raises _Stopping once the broker stops, and BrokerKilled."""

@@ -54,7 +54,7 @@ def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = 
     return compare_and_set(table._log.root, attempt, None)
 
 
-def _takes_silence_for_landed(_log: DeltaLog, _expected: int, _nonce: str, _content: bytes, error: Exception) -> None:
+def _takes_silence_for_landed(_log: DeltaLog, _expected: int, _nonce: str, error: Exception) -> None:
     if isinstance(error, FileExistsError):
         raise CommitConflict(str(error)) from error
 

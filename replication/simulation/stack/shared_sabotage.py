@@ -26,9 +26,9 @@ def _chain_of_offsets(header: BatchHeader, _: str) -> str:
 WITHOUT_CHAIN = at(("protocol.chain._chain", _chain_of_offsets))
 
 
-def _takes_the_unknown_for_landed(log: DeltaLog, expected: int, nonce: str, content: bytes, error: Exception) -> None:
+def _takes_the_unknown_for_landed(log: DeltaLog, expected: int, nonce: str, error: Exception) -> None:
     try:
-        _settle(log, expected, nonce, content, error)
+        _settle(log, expected, nonce, error)
     except CommitUnknown:
         return
 

@@ -10,6 +10,9 @@ from typing import Any
 # A file's size in bytes, and its time of writing in ns or its ETag: they tell it from another file of that name.
 Stamp = tuple[int, int | str]
 
+# In the metadata of a commit: its unique id, and that of the commit before it.
+NONCE, FOLLOWS = "lakelog.commit", "lakelog.follows"
+
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
@@ -44,3 +47,17 @@ class Commit:
     info: Mapping[str, Any] = field(default_factory=dict)
     is_plain: bool = True
     stamp: Stamp | None = field(default=None, compare=False)
+    table_id: str | None = None  # of the table that it makes or changes
+
+    @property
+    def unique_id(self) -> str | None:
+        """The unique id of the commit; that of the table for its first one; None for one of another tool."""
+        found = self.info.get(NONCE, self.table_id)
+        return None if found is None else str(found)
+
+    def follows(self, unique_id: str | None) -> bool:
+        """Whether the commit was written after the one with this id, which has the version before its own. A commit of
+        another history of the table was not: the table was made again, or has lost commits. Commits of other tools do
+        not tell."""
+        expected = self.info.get(FOLLOWS)
+        return expected is None or unique_id in (None, expected)

@@ -88,7 +88,9 @@ def parsed(version: int, content: bytes, stamp: Stamp | None) -> Commit:
     adds = (_added(body, contents.get(body["path"])) for body in found.get("add", ()))
     removes = (_removed(body) for body in found.get("remove", ()))
     txns = {_text(body["appId"]): int(body["version"]) for body in found.get("txn", ())}
-    return Commit(version, tuple(adds), tuple(removes), txns, info, not _TABLE_ACTIONS & set(found), stamp)
+    table_id = next((_text(body["id"]) for body in found.get("metaData", ())), None)
+    is_plain = not _TABLE_ACTIONS & set(found)
+    return Commit(version, tuple(adds), tuple(removes), txns, info, is_plain, stamp, table_id)
 
 
 def _removed(body: Mapping[str, Any]) -> AddedFile:
@@ -140,9 +142,15 @@ def check_commits(root: StorageRoot, looked_at: int = 16) -> None:
 
 
 def last_version(root: StorageRoot) -> int:
-    """The newest version, from a listing of the log; -1 if there is no table. Raises KafkaStorageException."""
-    names = [name for name in root.child("_delta_log").list() if is_commit(name)]
-    return max((int(name[:20]) for name in names), default=-1)
+    """The newest version, from a listing of the log; -1 if there is no table. What lies behind a hole does not count.
+    Raises KafkaStorageException."""
+    names = root.child("_delta_log").list()
+    commits = {int(name[:20]) for name in names if is_commit(name)}
+    checkpoints = (int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint" in name)
+    newest = max(checkpoints, default=min(commits, default=-1))
+    while newest + 1 in commits:
+        newest += 1
+    return newest if newest in commits else -1
 
 
 def drop_commits_before(root: StorageRoot, version: int) -> None:

@@ -1,4 +1,4 @@
-"""The content of a commit file, by Delta's protocol: a line of JSON for each action. A late commit is taken back."""
+"""The content of a commit file, by Delta's protocol: a line of JSON for each action."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import base64
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
-from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import ACTIONS, CONTENTS, commit_name
-from lakelog.replication.storage.delta.storage_root import StorageRoot
-
-NONCE = "lakelog.commit"
+from lakelog.replication.storage.delta.commit import FOLLOWS, NONCE, AddedFile
+from lakelog.replication.storage.delta.commit_reader import ACTIONS, CONTENTS
 
 ENGINE = "Lakelog"
 _INLINED_BYTES = 32 << 10  # of small files, whose readers then need not ask an object store for them
@@ -29,10 +24,12 @@ def commit_content(
     removes: Sequence[AddedFile],
     txns: Mapping[str, int],
     *,
+    follows: str | None = None,
     overwrite: bool = False,
     data_change: bool = True,
 ) -> bytes:
-    """The content of a commit. `cause` and the unique id `nonce` go into its metadata.
+    """The content of a commit. `cause`, its unique id `nonce` and that of the commit before it, if it has one, go into
+    its metadata.
 
     The added files of a commit that also removes files are no new data, unless it is an `overwrite`: such a commit
     rewrites rows. Marking them as new would end every Spark stream that ignores deletes.
@@ -40,10 +37,11 @@ def commit_content(
     now, has_new_rows = int(time.time() * 1000), data_change and (overwrite or not removes)
     counts = {"add": len(adds), "txn": len(txns), "remove": len(removes)}
     mode = {"mode": "Overwrite" if overwrite else "Append"}
+    ids = {NONCE: nonce} if follows is None else {NONCE: nonce, FOLLOWS: follows}
     is_blind = {"isBlindAppend": not removes and not overwrite}
     info = {"timestamp": now, "operation": "WRITE", "operationParameters": mode, "engineInfo": ENGINE, **is_blind}
     actions: Iterable[Mapping[str, Any]] = (
-        {"commitInfo": {**info, **cause, NONCE: nonce, ACTIONS: counts, **_contents(adds)}},
+        {"commitInfo": {**info, **cause, **ids, ACTIONS: counts, **_contents(adds)}},
         *({"remove": _removed(file, data_change, now)} for file in removes),
         *({"add": _added(file, has_new_rows, now)} for file in adds),
         *({"txn": {"appId": app_id, "version": version}} for app_id, version in txns.items()),
@@ -71,25 +69,3 @@ def _added(file: AddedFile, data_change: bool, now: int) -> Mapping[str, Any]:
 def _removed(file: AddedFile, data_change: bool, now: int) -> Mapping[str, Any]:
     facts = {"path": file.name, "partitionValues": {}, "size": file.size, "deletionTimestamp": now}
     return {**facts, "dataChange": data_change, "extendedFileMetadata": True}
-
-
-def take_back(root: StorageRoot, version: int, content: bytes) -> None:
-    """Deletes a commit that its own writer does not believe, where no other commit or checkpoint of this version, the
-    one before it or a later one is there.
-
-    Then the table was emptied, and perhaps made again, while the writer wrote, and nobody can open a table with such a
-    gap. If others have come meanwhile, as far as the version before, they may have built on the commit: it is put back.
-    If the store fails, the commit may stay.
-    """
-    name = commit_name(version)
-    with suppress(KafkaStorageException):
-        if _versions_from(root, version - 1) == [version]:
-            root.delete(name)
-            if _versions_from(root, version - 1):
-                root.put_if_absent(name, content)
-
-
-def _versions_from(root: StorageRoot, version: int) -> list[int]:
-    """The versions of the commits and checkpoints that are there, from this one on."""
-    found = (int(name[:20]) for name in root.child("_delta_log").list() if name[:20].isdigit())
-    return [each for each in found if each >= version]

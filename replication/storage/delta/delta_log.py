@@ -3,7 +3,8 @@
 delta-rs makes and opens tables and writes checkpoints. Commits it writes and reads a hundred times as slowly as these
 files take, with listings in between, and it checks almost nothing. So this module has every rule of a safe commit: it
 writes exactly the next version, if nobody else has, and retries nothing. It believes a refusal only after it has read
-that version, and its own commit only if the one before it still exists: a clean-up may have left a gap there.
+that version, and its own commit only if the one before it still exists: there may be a hole by now. Each commit has the
+unique id of the one before it, so that no commit of another history of the table is ever replayed: see `log_recovery`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ from lakelog.replication.storage.delta.commit_reader import (
     read_commits_after,
     tidy_log,
 )
-from lakelog.replication.storage.delta.commit_writer import NONCE, commit_content, take_back
+from lakelog.replication.storage.delta.commit_writer import commit_content
 from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta.log_recovery import recover_log
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
-from lakelog.replication.storage.delta.table_opening import create_table, open_table, reopen_table, transaction_of
+from lakelog.replication.storage.delta.table_opening import (
+    create_table,
+    open_table,
+    open_version,
+    reopen_table,
+    transaction_of,
+)
 from lakelog.schemas import Table
 
 # Who opens a table reads all commits since its checkpoint: after so many the table's owner writes one.
@@ -48,29 +56,54 @@ class CommitUnknown(Exception):
 class DeltaLog:
     """One table at the version up to which it was replayed. It is not thread-safe: its owner locks."""
 
-    def __init__(self, root: StorageRoot, handle: TableHandle) -> None:
+    def __init__(self, root: StorageRoot, handle: TableHandle, tail: Sequence[Commit] | None = None) -> None:
         self.root = root
+        self._is_owner = False
         self._own: tuple[Commit, float] | None = None  # the commit that was written last, and when that began
         self.looked_at = time.monotonic()  # when the look began that found `version` to be the newest
         self._checkpointed = int(handle.version())
-        self._use(handle)
+        self._use(handle, tail)
 
-    def _use(self, handle: TableHandle) -> None:
-        """Starts from the version that delta-rs has opened. Raises KafkaStorageException if its commit is torn."""
+    def _use(self, handle: TableHandle, tail: Sequence[Commit] | None = None) -> None:
+        """Starts from the version that delta-rs has opened, and replays the commits of its `tail` after it. Raises
+        KafkaStorageException if the commit of the version is torn."""
+        if tail is None:
+            try:
+                tail = [read_commit(self.root, handle.version())]
+            except FileNotFoundError:  # a checkpoint has its content
+                tail = []
+            except CorruptRecordException as error:
+                raise KafkaStorageException(str(error)) from error
+        newest = next((commit for commit in tail if commit.version == handle.version()), None)
         self._handle = handle
         self._version = int(handle.version())
+        self._unique_id = newest.unique_id if newest else None  # of the commit of that version
         self._commits, self._checkpointed = KnownCommits(self.root), min(self._checkpointed, self._version)
         self._txns: dict[str, int] = {}  # those after the version of the handle
         self._inlined: list[str] = []  # files whose content is in the last commit
         actions = add_actions(handle)
         paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
         self._files = {path: AddedFile(path, size) for path, size in zip(paths, sizes, strict=True)}
+        self._commits.remember(self._version, newest.stamp if newest else None)
+        for commit in tail:
+            if commit.version > self._version:
+                self._apply(commit)
+
+    def _read_if_there(self, version: int) -> Commit | None:
         try:
-            self._commits.remember(self._version, read_commit(self.root, self._version).stamp)
-        except FileNotFoundError:  # a checkpoint has its content
-            pass
-        except CorruptRecordException as error:
-            raise KafkaStorageException(str(error)) from error
+            return read_commit(self.root, version)
+        except FileNotFoundError:
+            return None
+
+    def _that_follow(self, commits: Sequence[Commit]) -> list[Commit]:
+        """Those of the next commits that follow one another, from the version on."""
+        found, before = list[Commit](), self._unique_id
+        for commit in commits:
+            if not commit.follows(before):
+                break
+            found.append(commit)
+            before = commit.unique_id
+        return found
 
     @classmethod
     def create(cls, root: StorageRoot, table: Table) -> DeltaLog:
@@ -80,7 +113,7 @@ class DeltaLog:
     @classmethod
     def open(cls, root: StorageRoot) -> DeltaLog:
         """Opens an existing table at its newest version. Raises as `open_table`."""
-        return cls(root, open_table(root))
+        return cls(root, *open_table(root))
 
     @property
     def version(self) -> int:
@@ -102,7 +135,7 @@ class DeltaLog:
         try:
             return self._handle.transaction_version(app_id)
         except (DeltaError, OSError):  # a clean-up deleted commits of the handle; a newer checkpoint has their content
-            self._handle = reopen_table(self.root, self.version)
+            self._handle = open_version(self.root, self.version)
             return transaction_of(self.root, self._handle, app_id)
 
     def move(self, age: float | None = None) -> list[Commit] | None:
@@ -114,7 +147,8 @@ class DeltaLog:
         Returns None if the table was opened anew, because a clean-up has deleted commits that were not replayed, or
         another tool has changed more than files: the state must be built from `active_files`. A clean-up deletes the
         oldest commits first, so there is no gap after a version that still exists. A commit that a slow writer puts
-        into a gap does not count. Raises KafkaStorageException if a commit is torn; then the version stays.
+        into a gap does not count, nor does one that was written after another commit than the one before it: the owner
+        puts that aside. Raises KafkaStorageException if a commit is torn; then the version stays.
         """
         started = time.monotonic()
         since = None if age is None else started - age
@@ -137,14 +171,29 @@ class DeltaLog:
             if not is_there or not all(commit.is_plain for commit in found):
                 if noted is not None:
                     noted.forget(self.root.uri)
-                self._use(reopen_table(self.root))
+                self._use(*reopen_table(self.root))
                 return None
+        follow = self._that_follow(found)
+        if len(follow) < len(found) and self._is_owner:
+            recover_log(self.root)
+        found = follow
         for commit in found:
             self._apply(commit)
         self.looked_at = started if seen is None else seen
         if noted is not None and seen is None:
             noted.looked(self.root.uri, self.version, started)
         return found
+
+    def recover(self) -> None:
+        """For the table's owner, before its first commit and from time to time: puts aside what was written after
+        commits that are lost. It does so from now on with each such commit that it meets. Raises KafkaStorageException.
+        """
+        self._is_owner = True
+        later = [name for name in self.root.child("_delta_log").list() if name[:20].isdigit()]
+        later = [name for name in later if int(name[:20]) > self.version]
+        following = self._read_if_there(self.version + 1) if later else None
+        if later and (following is None or not following.follows(self._unique_id)):
+            recover_log(self.root)
 
     def move_own(self) -> Commit:
         """Replays the commit that was written last, without reading it, and none after it."""
@@ -163,7 +212,7 @@ class DeltaLog:
         self._inlined = [file.name for file in commit.adds if file.content is not None]
         self._files.update({file.name: file for file in commit.adds})
         self._txns.update(commit.txns)
-        self._version = commit.version
+        self._version, self._unique_id = commit.version, commit.unique_id
         if self._commits.stamp(commit.version) != commit.stamp:
             self._commits.remember(commit.version, commit.stamp)
         note_commit(commit.info.get("why"))
@@ -197,7 +246,7 @@ class DeltaLog:
     def statistics(self) -> list[dict[str, Any]]:
         """One row a data file of the version, with the columns `min.<column>` and `max.<column>`. It opens the table.
         Raises KafkaStorageException."""
-        return add_actions(reopen_table(self.root, self.version), flatten=True).to_pylist()
+        return add_actions(open_version(self.root, self.version), flatten=True).to_pylist()
 
     def commit(
         self,
@@ -219,7 +268,7 @@ class DeltaLog:
             kept = {file.name for file in adds}
             removes = [file for name, file in self._files.items() if name not in kept]
         facts, stamp = (cause, nonce, adds, removes, txns or {}), None
-        content = commit_content(*facts, overwrite=overwrite, data_change=data_change)
+        content = commit_content(*facts, follows=self._unique_id, overwrite=overwrite, data_change=data_change)
         try:
             if not self._commits.may_follow(self.version):
                 raise FileNotFoundError(f"version {self.version} is gone")
@@ -227,26 +276,31 @@ class DeltaLog:
             if stamp is None:
                 raise FileExistsError(f"version {expected} exists")
         except (OSError, KafkaStorageException) as error:
-            self._settle(expected, nonce, content, error)
+            self._settle(expected, nonce, error)
         if not self._commits.is_there(expected - 1):
-            self._settle(expected, nonce, content, TimeoutError("the commit before it may have been cleaned up"))
+            self._settle(expected, nonce, TimeoutError("the commit before it may have been cleaned up"))
         self.root.sync_folder("_delta_log")
         self._own = parsed(expected, content, stamp), began_at
         return expected
 
-    def _settle(self, expected: int, nonce: str, content: bytes, error: Exception) -> None:
-        """Finds the outcome of a commit that failed or may be in a gap. Returns if it landed, otherwise raises.
+    def _settle(self, expected: int, nonce: str, error: Exception) -> None:
+        """Finds the outcome of a commit that failed or may be behind a hole. Returns if it landed, otherwise raises.
 
         The commit landed if the version has its nonce and the version before still exists. Without that one, it may be
-        in a gap of a clean-up. A lost reply of an object store looks like a refusal, so every refusal comes here.
+        in a gap of a clean-up, or a ghost, which the table's owner puts aside. A lost reply of an object store looks
+        like a refusal, so every refusal comes here.
         """
         try:
-            landed = read_commit(self.root, expected).info.get(NONCE)
+            landed = read_commit(self.root, expected)
             follows = self._commits.is_there(expected - 1)
         except (FileNotFoundError, KafkaStorageException, CorruptRecordException):  # the outcome is unreadable now
             raise CommitUnknown(f"{self.root.uri}: version {expected}: {reason(error)}") from error
-        if landed != nonce:
+        if not landed.follows(self._unique_id):
+            raise CommitUnknown(
+                f"{self.root.path(commit_name(expected))} was written after another version {self.version} than the "
+                f"table has, so it does not count; the table's owner puts it aside"
+            ) from error
+        if landed.unique_id != nonce:
             raise CommitConflict(f"{self.root.uri}: version {expected} is another writer's") from error
         if not follows:
-            take_back(self.root, expected, content)
             raise CommitUnknown(f"{self.root.uri}: version {expected - 1} is gone") from error

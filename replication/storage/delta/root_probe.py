@@ -7,6 +7,7 @@ import time
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_reader import check_commits, last_version
+from lakelog.replication.storage.delta.log_recovery import recover_log
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import check_identity, is_formatted
 from lakelog.schemas import LOG, REPLICAS
@@ -35,6 +36,16 @@ def seems_formatted(root: StorageRoot) -> bool:
         return is_formatted(root)
     except (KafkaStorageException, OSError):
         return False
+
+
+def recover_root(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
+    """After the start of a broker: recovers the tables of its root from a power cut, so that they end with the last
+    commit before a lost or torn one. Raises as `probe_root`."""
+    if not root.list():
+        return
+    check_identity(root, cluster_id, broker_id)
+    recover_log(root.child(LOG.name), is_after_crash=True)
+    recover_log(root.child(REPLICAS.name), is_after_crash=True, has_rows=True)
 
 
 def probe_root(root: StorageRoot, cluster_id: str, broker_id: int) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -91,6 +92,14 @@ class StorageRoot:
         handle = self.open_table(version)
         handle.create_checkpoint()
         return handle
+
+    def is_whole_checkpoint(self, name: str) -> bool:
+        """Whether a file of a checkpoint is there and can be read to its end. Raises KafkaStorageException."""
+        try:
+            content = pa.BufferReader(self.read_buffer(name))
+            return name.endswith(".json") or pq.read_table(content, use_threads=False).num_rows > 0
+        except (FileNotFoundError, pa.ArrowException, OSError):
+            return False
 
     def create_table(self, commit: bytes) -> TableHandle:
         """Makes a Delta table here with its first commit, and returns a handle. Raises DeltaError if one exists, or a

@@ -7,20 +7,26 @@ feature must not write: it refuses OPTIMIZE, VACUUM, DELETE, RESTORE and ALTER, 
 from __future__ import annotations
 
 import json
+import logging
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from deltalake import Field, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
+from lakelog.replication.errors import CorruptRecordException, InconsistentClusterIdException, KafkaStorageException
+from lakelog.replication.storage.delta.commit import Commit
 from lakelog.replication.storage.delta.commit_reader import ACTIONS, check_commits
 from lakelog.replication.storage.delta.commit_writer import ENGINE
+from lakelog.replication.storage.delta.log_recovery import find_end, read_tail
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle
 from lakelog.schemas import Table
+
+logger = logging.getLogger(__name__)
 
 # Commits follow these versions of Delta's protocol and no later ones, whose features would change what a commit means.
 READER_VERSION, WRITER_VERSION = 1, 2
@@ -28,6 +34,13 @@ READER_VERSION, WRITER_VERSION = 1, 2
 FEATURES_VERSION = 7
 WRITER_FEATURE = "lakelog"
 _FEATURES = "invariants", WRITER_FEATURE  # Spark refuses a table with columns that are not null without `invariants`
+
+
+class Opened(NamedTuple):
+    """A handle on a table, and its last commits. They may lead on from the handle's version."""
+
+    handle: TableHandle
+    tail: Sequence[Commit]
 
 
 def create_table(root: StorageRoot, table: Table) -> TableHandle:
@@ -67,7 +80,7 @@ def first_commit(
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
 
 
-def open_table(root: StorageRoot) -> TableHandle:
+def open_table(root: StorageRoot) -> Opened:
     """Opens an existing table at its newest version.
 
     Raises InconsistentClusterIdException if no table exists, KafkaStorageException if the store does not say, or if
@@ -79,14 +92,21 @@ def open_table(root: StorageRoot) -> TableHandle:
         root.child("_delta_log").list()
         raise InconsistentClusterIdException(f"{root.uri}: there is no Lakelog table") from error
     except (DeltaError, OSError) as error:
-        check_commits(root)
-        raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
-    _check_protocol(root, found)
-    return found
+        return _open_as_far_as_it_goes(root, error)
+    return _with_tail(root, found, found.version())
 
 
-def reopen_table(root: StorageRoot, version: int | None = None) -> TableHandle:
-    """Opens a table that was there before, at a version or the newest one. Raises KafkaStorageException."""
+def reopen_table(root: StorageRoot) -> Opened:
+    """Opens a table that was there before, at its newest version. Raises KafkaStorageException."""
+    try:
+        found = root.open_table()
+    except (DeltaError, OSError) as error:
+        return _open_as_far_as_it_goes(root, error)
+    return _with_tail(root, found, found.version())
+
+
+def open_version(root: StorageRoot, version: int) -> TableHandle:
+    """Opens a table that was there before, at a version. Raises KafkaStorageException."""
     try:
         found = root.open_table(version)
     except (DeltaError, OSError) as error:
@@ -94,6 +114,30 @@ def reopen_table(root: StorageRoot, version: int | None = None) -> TableHandle:
         raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
     _check_protocol(root, found)
     return found
+
+
+def _open_as_far_as_it_goes(root: StorageRoot, error: Exception) -> Opened:
+    """Opens a table that delta-rs does not open: below the first hole of its log, or from an older checkpoint."""
+    end = find_end(root)
+    if end.last < 0 or not (end.torn or end.ghosts):
+        check_commits(root)
+        raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
+    what = [f"{', '.join(end.torn)}: torn, so it was read from older files"] if end.torn else []
+    what += [f"version {end.last + 1} is missing, and what lies behind it does not count"] if end.ghosts else []
+    logger.warning("%s: opened at version %d: %s", root.uri, end.last, "; ".join(what))
+    return _with_tail(root, open_version(root, end.readable), end.last)
+
+
+def _with_tail(root: StorageRoot, handle: TableHandle, last: int) -> Opened:
+    """Opens an earlier version if a commit was written after another one than that before it."""
+    _check_protocol(root, handle)
+    try:
+        tail = read_tail(root, last)
+    except CorruptRecordException as error:
+        raise KafkaStorageException(str(error)) from error
+    if tail and tail[-1].version < handle.version():
+        handle = open_version(root, tail[-1].version)
+    return Opened(handle, tail)
 
 
 def transaction_of(root: StorageRoot, handle: TableHandle, app_id: str) -> int | None:

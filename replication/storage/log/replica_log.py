@@ -221,6 +221,8 @@ class ReplicaLog:
         Raises StaleBrokerEpochException if a newer process has claimed the log, and KafkaStorageException.
         """
         self._broker_epoch = broker_epoch
+        with self._lock:
+            self._log.recover()
         self.transact(
             {"who": "broker", "why": "claim", "broker_epoch": broker_epoch},
             lambda state: LogChange(txns={BROKER_EPOCH: broker_epoch}) if state.broker_epoch < broker_epoch else None,

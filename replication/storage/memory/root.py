@@ -6,12 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, writing
+from lakelog.replication.storage.memory.snapshot import change_of
 from lakelog.replication.storage.memory.store import SCHEME, File, MemoryStore
 from lakelog.replication.storage.memory.table import MemoryTable, create_table
 
@@ -42,6 +44,13 @@ class MemoryRoot(StorageRoot):
     def open_table(self, version: int | None = None) -> MemoryTable:
         """A handle on the Delta table here. Raises TableNotFoundError, DeltaError or OSError."""
         return MemoryTable(self.store, self.uri, version)
+
+    def is_whole_checkpoint(self, name: str) -> bool:
+        """Whether a checkpoint in memory, which has actions as JSON, can be read to its end."""
+        try:
+            return bool(change_of(self.read(name)).table)
+        except (FileNotFoundError, DeltaError):
+            return False
 
     def create_table(self, commit: bytes) -> MemoryTable:
         """Makes a Delta table here. Raises DeltaError if one exists, OSError if the store fails."""

@@ -63,6 +63,7 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
             written.append(build(last))
             return [_row(written[-1])]
 
+        self._table.recover()
         self._table.update({"who": "broker", "why": "register"}, change)
         return written[-1]
 

@@ -43,6 +43,7 @@ class ControllerLease(TypedTable[Lease | None]):
         def change(rows: list[Row]) -> list[Row] | None:
             return [_row(mine)] if _lease(rows, self.version) == seen else None
 
+        self._table.recover()
         self._table.update({"who": controller_id, "why": "elected"}, change)
         found = self._lease
         is_mine = found is not None and found.controller_id == mine.controller_id

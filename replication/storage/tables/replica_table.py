@@ -48,6 +48,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
         def change(rows: list[Row]) -> list[Row] | None:
             return None if self._claimed() == broker_epoch else rows
 
+        self._table.recover()
         self._table.update({"who": "broker", "why": "claim"}, change, {BROKER_EPOCH: broker_epoch})
 
     def _claimed(self) -> int:

@@ -139,10 +139,17 @@ class StateTable:
         except (OSError, pa.ArrowException) as error:  # not of the store, which has handed it out
             raise CorruptRecordException(f"{path}: {error}") from error
 
+    def recover(self) -> None:
+        """For the owner, before its first commit: puts aside what follows lost commits, see `DeltaLog.recover`."""
+        with self._lock:
+            self._log.recover()
+
     def maintain(self) -> None:
         """Keeps commits and opening cheap, and deletes files that are needed no more; for the owner, now and then."""
         with self._lock:
-            self._cleaner = self._cleaner or FileCleaner(self._log.root, self._table.log_retention_seconds)
+            if self._cleaner is None:
+                self._log.recover()
+                self._cleaner = FileCleaner(self._log.root, self._table.log_retention_seconds)
             self._log.checkpoint_if_due(self._table.commits_kept)
             self._cleaner.clean(self._newest_names)
 
@@ -186,14 +193,15 @@ class StateTable:
     def _landed(self, tried: Iterable[int], update: str) -> int | None:
         """The version that is this update's own commit, of those that it has tried; None if none is, or none is left.
 
-        One without the commit before it may lie in the hole that a clean-up has left.
+        One without the commit before it may lie in the hole that a clean-up has left, and one after the table's version
+        does not follow it.
         """
         for version in sorted(tried):
             try:
                 is_own = read_commit(self._log.root, version).info.get(_UPDATE) == update
             except FileNotFoundError:
                 continue
-            if is_own and self._log.root.exists(commit_name(version - 1)):
+            if is_own and version <= self._log.version and self._log.root.exists(commit_name(version - 1)):
                 return version
         return None
 

@@ -101,6 +101,7 @@ class ControlledTable(TypedTable[Value]):
             self._check_claim(controller_epoch)
             return None if self._table.transaction_version(_CONTROLLER_EPOCH) == controller_epoch else rows
 
+        self._table.recover()
         cause = {"who": "controller", "why": "claim", "controller_epoch": controller_epoch}
         self._table.update(cause, change, {_CONTROLLER_EPOCH: controller_epoch})
 

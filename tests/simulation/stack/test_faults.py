@@ -162,13 +162,13 @@ def test_a_torn_commit_keeps_its_name(world):
 
 
 @pytest.mark.parametrize("table", [LOG.name, REPLICAS.name])
-def test_where_a_torn_commit_keeps_a_broker_from_its_root_an_operator_empties_it(world, table):
+def test_a_broker_begins_before_a_torn_commit_without_an_operator(world, table):
     node = world.nodes[1]
     with world.acting(None):
         world.disasters.damage(node)
         tear_commit(node.root.child(table), 0.5)
     world.calm()
-    assert world.faults.counts["replaced"] == 1
+    assert "replaced" not in world.faults.counts
     check(world)
 
 
@@ -208,7 +208,7 @@ def test_a_broker_whose_spark_has_ended_stops_without_a_word(world):
     assert not table.registration.shutting_down
 
 
-def test_a_root_is_emptied_once_more_where_a_late_commit_has_landed_in_the_new_table(world):
+def test_a_late_commit_in_a_new_table_is_put_aside_without_an_operator(world):
     """The commit was under way when the root was emptied, and lands when the broker is in sync again."""
     node = world.nodes[3]
     with world.acting(None):
@@ -219,7 +219,7 @@ def test_a_root_is_emptied_once_more_where_a_late_commit_has_landed_in_the_new_t
     with world.acting(None):
         world.disasters.kill(node)
     world.calm()
-    assert world.faults.counts["replaced"] == 1
+    assert "replaced" not in world.faults.counts
     check(world)
 
 

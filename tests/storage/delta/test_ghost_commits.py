@@ -5,18 +5,21 @@ import dataclasses
 import pytest
 from deltalake import DeltaTable
 
-from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.storage.delta import commit_reader
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.delta import commit_reader, log_recovery
 from lakelog.replication.storage.delta.commit_reader import commit_name, drop_commits_before, is_commit, read_commit
-from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta.log_recovery import ASIDE
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments, replica_log
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.storage.log.test_replay import fails_once
-from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log
+from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log, request, send
 
 
 @pytest.fixture
@@ -137,8 +140,9 @@ def home(request, root):
 
 
 @pytest.mark.parametrize("answer", [None, KafkaStorageException("timed out")], ids=["answered", "lost answer"])
-def test_a_late_commit_to_a_table_that_was_made_again_is_taken_back(home, monkeypatch, answer):
-    """A root is emptied and formatted while a producer writes. If the commit stayed, nobody could open the log."""
+def test_a_late_commit_to_a_table_that_was_made_again_does_not_count(home, monkeypatch, answer, caplog):
+    """A root is emptied and formatted while a producer writes. The new log opens all the same, and its owner puts the
+    commit aside."""
     log = new_log(home, P0)
     fill(log, P0, 1, 1)
 
@@ -146,31 +150,210 @@ def test_a_late_commit_to_a_table_that_was_made_again_is_taken_back(home, monkey
         log.root.delete_folder()
         new_log(home, P0)
 
-    assert Frozen(log.root, monkeypatch, make_again, answer).commit() == [0, 1]
-    assert leo(ReplicaLog.open(log.root)) == 0
+    assert Frozen(log.root, monkeypatch, make_again, answer).commit() == [0, 1, 4]
+    reader = ReplicaLog.open(log.root)
+    assert leo(reader) == 0
+    owner = ReplicaLog.open(log.root)
+    owner.claim(7)
+    assert aside(log.root) == [4]
+    assert f"put aside, to {log.root.path(ASIDE)}: {4:020}.json" in caplog.text
+    fill(reader, P0, *[1] * 5)
+    assert facts(owner, P0) == facts(ReplicaLog.open(log.root), P0)
+    assert leo(owner) == 5
 
 
-def test_a_late_commit_to_a_bucket_that_was_emptied_is_taken_back(monkeypatch):
-    """Without it the bucket can be formatted. A disk has no folder for it."""
-    with MemoryStore("ghost").opened() as store:
-        log = new_log(f"{store.uri}/broker", P0)
-        fill(log, P0, 1, 1)
-        assert Frozen(log.root, monkeypatch, log.root.delete_folder).commit() == []
+def aside(root):
+    """The versions that were put aside."""
+    return [int(name[:20]) for name in root.child(ASIDE).list()]
 
 
-def test_a_commit_that_others_follow_is_not_taken_back(log, monkeypatch):
-    """Its writer looks so late that a clean-up has deleted the commit before it."""
-    version, handle = log.current().version, log.root
+def made_again_with_as_many_commits(log, home):
+    def make_again():
+        log.root.delete_folder()
+        new = new_log(home, P0)
+        fill(new, P0, *[1] * (log.current().version - new.current().version))
 
-    def goes_on():
-        late.log.root.delete(commit_name(version))
-        ghost(handle, version + 2)
-
-    late = Frozen(log.root, monkeypatch, goes_on)
-    assert late.commit()[-2:] == [version + 1, version + 2]
+    return make_again
 
 
-def test_a_commit_after_one_of_another_table_is_not_taken_back(log, monkeypatch):
+def test_a_late_commit_with_the_next_version_of_a_table_that_was_made_again_does_not_count(home, monkeypatch):
+    """It lands as if it followed. Its writer is not told so, no other one builds on it, and its owner puts it aside."""
+    log = new_log(home, P0)
+    fill(log, P0, 1, 1)
+    handles = []
+
+    def make_again():
+        made_again_with_as_many_commits(log, home)()
+        handles.extend(ReplicaLog.open(log.root) for _ in range(2))
+
+    late = Frozen(log.root, monkeypatch, make_again)
+    assert late.commit()[-1] == late.version
+    reader, owner = handles
+    for _ in range(2):
+        with pytest.raises(KafkaStorageException, match=rf"{late.version:020}\.json was written after another"):
+            send(reader, request(P0, 1, producer_id=9))
+    assert facts(ReplicaLog.open(log.root), P0) == facts(reader, P0), "nobody opens it, either"
+    owner.claim(7)
+    assert aside(log.root) == [late.version]
+    fill(reader, P0, 1, producer_id=9)
+    assert facts(owner, P0) == facts(ReplicaLog.open(log.root), P0)
+
+
+def test_an_owner_puts_aside_what_it_meets_later(home, monkeypatch):
+    log = new_log(home, P0)
+    fill(log, P0, 1, 1)
+    owners = []
+
+    def make_again():
+        made_again_with_as_many_commits(log, home)()
+        owners.append(ReplicaLog.open(log.root))
+        owners[0].claim(7)
+
+    late = Frozen(log.root, monkeypatch, make_again)
+    late.version += 1
+    with pytest.raises((CommitConflict, CommitUnknown)):
+        late.log.commit({"why": "late"})
+    other = Frozen(log.root, monkeypatch, lambda: None)
+    assert other.log.version == owners[0].current().version
+    ghost(log.root, other.version, read_commit_bytes(log.root, other.version - 1))
+    fill(owners[0], P0, 1)
+    assert aside(log.root) == [other.version]
+    assert facts(owners[0], P0) == facts(ReplicaLog.open(log.root), P0)
+
+
+def read_commit_bytes(root, version):
+    return root.read(commit_name(version))
+
+
+def power_cut(log, *lost):
+    """Commits are lost that a producer has replayed. It goes on above the hole, as long as the last one is there."""
+    producer = ReplicaLog.open(log.root)
+    fill(producer, P0, 1, 1)
+    lose(log, *lost)
+    return producer
+
+
+def test_li_04_a_log_with_a_hole_opens_below_it_and_its_owner_puts_the_rest_aside(log, caplog):
+    """A power cut has taken commits that a producer had replayed, and it has committed more since."""
+    version = log.current().version
+    power_cut(log, version, version - 1)
+    reader = ReplicaLog.open(log.root)
+    assert (reader.current().version, leo(reader)) == (version - 2, 0)
+    assert f"opened at version {version - 2}: version {version - 1} is missing" in caplog.text
+    owner = ReplicaLog.open(log.root)
+    owner.claim(7)
+    assert aside(log.root) == [version + 1, version + 2]
+    assert f"its last version is {version - 2}: the next one is missing" in caplog.text
+    fill(owner, P0, *[1] * 8)
+    assert facts(reader, P0) == facts(owner, P0)
+    assert leo(owner) == 8
+
+
+def test_a_commit_is_not_acknowledged_once_the_one_before_it_is_lost(log):
+    """Its writer decides again, on what the log still has."""
+    producer, version = ReplicaLog.open(log.root), log.current().version
+    lose(log, version)
+    fill(producer, P0, 1, producer_id=9)
+    assert producer.current().version == version
+    assert facts(producer, P0) == facts(ReplicaLog.open(log.root), P0)
+
+
+def test_li_04_who_fills_the_hole_before_its_owner_comes_does_not_run_into_the_ghosts(log):
+    """A producer appends to the log of a dead broker, up to the version before a ghost. The ghost does not follow."""
+    version = log.current().version
+    power_cut(log, version)
+    producer = ReplicaLog.open(log.root)
+    fill(producer, P0, 1, producer_id=99)
+    with pytest.raises(KafkaStorageException, match="was written after another version"):
+        fill(producer, P0, 1, producer_id=99)
+    owner = ReplicaLog.open(log.root)
+    assert owner.current().version == version
+    owner.claim(7)
+    assert aside(log.root) == [version + 1, version + 2]
+    assert facts(producer, P0) == facts(owner, P0)
+
+
+def test_a_commit_that_lands_while_its_owner_looks_is_no_ghost(log, monkeypatch):
+    """The hole is filled between the owner's listing and its next look."""
+    owner, producer = ReplicaLog.open(log.root), ReplicaLog.open(log.root)
+    listed = log_recovery.find_end
+
+    def and_then(root):
+        found = listed(root)
+        monkeypatch.setattr(log_recovery, "find_end", listed)
+        fill(producer, P0, 1, 1)
+        return found._replace(ghosts=[commit_name(owner.current().version + 2).split("/")[1]])
+
+    monkeypatch.setattr(log_recovery, "find_end", and_then)
+    log_recovery.recover_log(log.root)
+    assert aside(log.root) == []
+    assert facts(owner, P0) == facts(producer, P0)
+
+
+def test_a_state_table_with_a_hole_is_read_below_it_and_goes_on(root):
+    storage = StorageRoot.of(root)
+    table = BrokerTable.open_or_create(storage, 1)
+    table.register(lambda _: BrokerRegistration(1, "/1", None, 1, -1, False, None, "log", 0))
+    for _ in range(6):
+        table.update(1, "heartbeat")
+    folder = storage.child("brokers", "1")
+    folder.delete(commit_name(5))
+    reader = BrokerTable.open(storage, 1)
+    assert reader.version == 4
+    owner = BrokerTable.open(storage, 1)
+    owner.register(lambda found: dataclasses.replace(found, broker_epoch=2))
+    assert aside(folder) == [6, 7]
+    for _ in range(5):
+        table.update(2, "heartbeat")
+    for other in (reader, owner):
+        other.refresh()
+        assert other.registration == table.registration
+
+
+@pytest.mark.parametrize("left", [b"", b'{"commitInfo":{', bytes(100)], ids=["empty", "half", "zeros"])
+@pytest.mark.parametrize("back", [0, 1])
+def test_li_04_after_a_crash_a_torn_commit_is_a_hole(log, left, back):
+    """Its writer had not synced it, so that a power cut may leave it empty. Otherwise it is an error for people."""
+    version = log.current().version - back
+    log.root.child("_delta_log").write(commit_name(version).split("/")[1], left)
+    with pytest.raises(CorruptRecordException, match="empty or torn"):
+        log_recovery.recover_log(log.root)
+    log_recovery.recover_log(log.root, is_after_crash=True)
+    assert aside(log.root) == [*range(version, version + back + 1)]
+    assert ReplicaLog.open(log.root).current().version == version - 1
+    log_recovery.recover_log(log.root, is_after_crash=True)
+
+
+def test_li_04_after_a_crash_a_state_table_goes_back_to_rows_that_are_whole(root):
+    """Its last file is empty. Heartbeats after it have no file of their own."""
+    storage = StorageRoot.of(root)
+    table = BrokerTable.open_or_create(storage, 1)
+    table.register(lambda _: BrokerRegistration(1, "/1", None, 1, -1, False, None, "log", 0))
+    folder, whole = storage.child("brokers", "1"), table.registration
+    table.update(1, "fenced", shutting_down=True)
+    table.update(1, "heartbeat")
+    (torn,) = read_commit(folder, 2).adds
+    folder.write(torn.name, b"")
+    log_recovery.recover_log(folder, is_after_crash=True, has_rows=True)
+    assert aside(folder) == [2, 3]
+    assert BrokerTable.open(storage, 1).registration == whole
+
+
+def test_li_04_a_checkpoint_after_a_hole_is_put_aside(log):
+    """And the hint at it: delta-rs would look for it."""
+    version = log.current().version
+    fill(log, P0, *[1] * 5)
+    DeltaTable(log.root.uri).create_checkpoint()
+    lose(log, version, version + 1, version + 5)
+    log.root.child("_delta_log").write(f"{version + 5:020}.checkpoint.parquet", b"PAR1")
+    log_recovery.recover_log(log.root, is_after_crash=True)
+    assert aside(log.root) == [version + 2, version + 3, version + 4, version + 5]
+    owner = ReplicaLog.open(log.root)
+    fill(owner, P0, *[1] * 8)
+    assert facts(ReplicaLog.open(log.root), P0) == facts(owner, P0)
+
+
+def test_a_commit_after_one_of_another_table_is_left_to_the_owner(log, monkeypatch):
     """Somebody may have followed it already."""
     version = log.current().version
 
@@ -179,33 +362,6 @@ def test_a_commit_after_one_of_another_table_is_not_taken_back(log, monkeypatch)
         ghost(log.root, version)
 
     assert Frozen(log.root, monkeypatch, put_another).commit()[-2:] == [version, version + 1]
-
-
-def test_a_commit_that_others_have_followed_before_it_was_gone_is_put_back(log, monkeypatch):
-    """A writer is frozen between its look and its deletion. Meanwhile the new table reaches the commit's version."""
-    delete = StorageRoot.delete
-    late = Frozen(log.root, monkeypatch, lambda: delete(log.root, commit_name(late.version - 1)))
-
-    def others_first(root, name):
-        ghost(root, late.version - 1)
-        ghost(root, late.version + 1)
-        delete(root, name)
-
-    monkeypatch.setattr(StorageRoot, "delete", others_first)
-    assert late.commit()[-3:] == [late.version - 1, late.version, late.version + 1]
-    assert read_commit(log.root, late.version).info["why"] == "late"
-
-
-def test_a_commit_that_cannot_be_taken_back_is_unknown_all_the_same(log, monkeypatch):
-    def fails(*_):
-        raise KafkaStorageException("timed out")
-
-    def lose_the_version_before():
-        log.root.delete(commit_name(late.version - 1))
-        monkeypatch.setattr(StorageRoot, "delete", fails)
-
-    late = Frozen(log.root, monkeypatch, lose_the_version_before)
-    assert late.commit()[-1] == late.version
 
 
 def test_nothing_is_told_of_a_hole(log):

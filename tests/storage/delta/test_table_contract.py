@@ -9,14 +9,13 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta import commit_reader
-from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.commit import NONCE, AddedFile
 from lakelog.replication.storage.delta.commit_reader import (
     ACTIONS,
     commit_name,
     last_version,
     read_commit,
 )
-from lakelog.replication.storage.delta.commit_writer import NONCE
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.table_handle import add_actions
 from tests.storage.delta.tables import (  # fmt: skip

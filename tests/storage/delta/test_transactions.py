@@ -79,7 +79,7 @@ def test_a_store_that_fails_after_the_table_was_opened_anew_is_a_storage_error(l
 
     opened = DeltaLog.open(log.root)
     monkeypatch.setattr(opened, "_handle", Away())
-    monkeypatch.setattr(delta_log, "reopen_table", lambda *_: Away())
+    monkeypatch.setattr(delta_log, "open_version", lambda *_: Away())
     with pytest.raises(KafkaStorageException, match=f"{log.root.uri}: cannot be read: operation timed out"):
         opened.transaction_version("unknown")
 
