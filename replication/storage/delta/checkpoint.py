@@ -1,4 +1,4 @@
-"""Checkpoints of tables in object stores.
+"""Checkpoints of tables in object stores, and of tables whose last checkpoint is torn.
 
 delta-rs reads each commit four times for one: 200 requests after 50 commits. So it makes the checkpoint on the local
 disk, of one copy of each commit.
@@ -34,13 +34,14 @@ def checkpoint_name(version: int) -> str:
     return f"_delta_log/{version:020d}.checkpoint.parquet"
 
 
-def create_checkpoint(root: StorageRoot, version: int) -> None:
-    """Writes a checkpoint of one version, made of the last checkpoint and the commits after it.
+def create_checkpoint(root: StorageRoot, version: int, last: int | None = None) -> None:
+    """Writes a checkpoint of one version, made of the `last` checkpoint (default: that of the hint; -1: none) and the
+    commits after it.
 
     Raises FileNotFoundError if one of them is missing, ValueError, KeyError or TypeError if the last checkpoint is a
     newer one or cannot be told, DeltaError if they do not make a table, KafkaStorageException.
     """
-    last = last_checkpoint(root)
+    last = last_checkpoint(root) if last is None else last
     if last > version:
         raise ValueError(f"{root.uri}: the last checkpoint is of version {last}, which is after {version}")
     names = [commit_name(commit) for commit in range(last + 1, version + 1)]

@@ -167,9 +167,11 @@ def drop_commits_before(root: StorageRoot, version: int) -> None:
 
 def tidy_log(root: StorageRoot, version: int, commits_kept: int | None) -> None:
     """On a local disk: deletes temporary files of writers that died in a commit up to `version`, and all but the last
-    `commits_kept` commits; None keeps them."""
-    for name in root.child("_delta_log").list():
+    `commits_kept` commits and those since the last checkpoint; None keeps them."""
+    names = root.child("_delta_log").list()
+    for name in names:
         if (found := _TEMPORARY.fullmatch(name)) and int(found[1]) <= version:
             root.delete(f"_delta_log/{name}")
     if commits_kept is not None:
-        drop_commits_before(root, version - commits_kept)
+        checkpoints = (int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint" in name)
+        drop_commits_before(root, min(version - commits_kept, max(checkpoints, default=0)))

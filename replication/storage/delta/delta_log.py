@@ -84,6 +84,7 @@ class DeltaLog:
         actions = add_actions(handle)
         paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
         self._files = {path: AddedFile(path, size) for path, size in zip(paths, sizes, strict=True)}
+        self._is_before_torn = bool(tail) and tail[-1].version > self._version  # a checkpoint that cannot be read
         self._commits.remember(self._version, newest.stamp if newest else None)
         for commit in tail:
             if commit.version > self._version:
@@ -192,8 +193,10 @@ class DeltaLog:
         later = [name for name in self.root.child("_delta_log").list() if name[:20].isdigit()]
         later = [name for name in later if int(name[:20]) > self.version]
         following = self._read_if_there(self.version + 1) if later else None
-        if later and (following is None or not following.follows(self._unique_id)):
+        is_ghost = bool(later) and (following is None or not following.follows(self._unique_id))
+        if is_ghost or self._is_before_torn:
             recover_log(self.root)
+            self._is_before_torn = False
 
     def move_own(self) -> Commit:
         """Replays the commit that was written last, without reading it, and none after it."""
@@ -230,11 +233,13 @@ class DeltaLog:
         if self.version - self._checkpointed < CHECKPOINT_COMMITS:
             return
         try:
-            handle = self.root.checkpoint_table(self.version)
+            self.recover()
+            # What is older than the last checkpoint: from that one the table can be read if the new one is torn.
             if not keeps_all:
-                handle.cleanup_metadata()
+                self._handle.cleanup_metadata()
             if self.root.is_local and not keeps_all:
                 tidy_log(self.root, self.version, commits_kept)
+            handle = self.root.checkpoint_table(self.version)
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{self.root.uri}: a checkpoint cannot be written: {reason(error)}") from error
         self._handle, self._txns, self._checkpointed = handle, {}, self.version

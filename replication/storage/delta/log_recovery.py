@@ -76,7 +76,7 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
         end, torn = find_end(root), list[str]()
         if end.last < 0:
             return
-        tail = read_tail(root, end.last, torn if is_after_crash else None, _REMOTE_COMMITS)
+        tail = read_tail(root, end.last, end.checkpoint, torn if is_after_crash else None, _REMOTE_COMMITS)
         last = _last_with_rows(root, tail, torn) if has_rows else tail[-1].version if tail else end.last
         if last < end.last or not end.ghosts or not root.exists(commit_name(last + 1)):
             break  # otherwise the first of them has landed since the listing, and what follows it is no ghost
@@ -92,19 +92,21 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
         )  # fmt: skip
 
 
-def read_tail(root: StorageRoot, last: int, torn: list[str] | None = None, remote: int = 2) -> list[Commit]:
-    """The commits from the newest checkpoint up to `last`, in order, as far as each follows the one before it. A commit
-    of which only the checkpoint is left is left out. In an object store, which loses no commit, so many `remote` ones
-    are enough: two tell a commit that was late.
+def read_tail(
+    root: StorageRoot, last: int, checkpoint: int | None = None, torn: list[str] | None = None, remote: int = 2
+) -> list[Commit]:
+    """The commits from the `checkpoint` up to `last`, in order, as far as each follows the one before it; by default
+    from the newest checkpoint. A commit of which only the checkpoint is left is left out. In an object store, which
+    loses no commit, so many `remote` ones are enough: two tell a commit that was late.
 
     With a list `torn` it ends before the first torn commit, and adds to the list why. Raises CorruptRecordException
     without one, and KafkaStorageException.
     """
-    names = root.child("_delta_log").list() if root.is_local else ()
-    checkpoints = (_version(name) for name in names if name[:20].isdigit() and ".checkpoint" in name)
-    first = (
-        max((version for version in checkpoints if version <= last), default=0) if root.is_local else last - remote + 1
-    )
+    if checkpoint is None:
+        names = root.child("_delta_log").list() if root.is_local else ()
+        checkpoints = (_version(name) for name in names if name[:20].isdigit() and ".checkpoint" in name)
+        checkpoint = max((version for version in checkpoints if version <= last), default=0)
+    first = max(0, checkpoint if root.is_local else last - remote + 1)
 
     def read(version: int) -> Commit | CorruptRecordException | None:
         try:
@@ -117,7 +119,7 @@ def read_tail(root: StorageRoot, last: int, torn: list[str] | None = None, remot
             return error
 
     found: list[Commit] = []
-    for commit in in_threads(read, range(max(first, 0), last + 1), 1 if root.is_local else _READERS):
+    for commit in in_threads(read, range(first, last + 1), 1 if root.is_local else _READERS):
         if isinstance(commit, CorruptRecordException):
             if torn is not None:
                 torn.append(str(commit))

@@ -91,7 +91,16 @@ class StorageRoot:
         """Writes a checkpoint of a version and returns a handle on it. Raises DeltaError, LakelogException, OSError."""
         handle = self.open_table(version)
         handle.create_checkpoint()
+        self.sync_checkpoint(version)
         return handle
+
+    def sync_checkpoint(self, version: int) -> None:
+        """With `fsync`, makes a checkpoint durable, and the hint at it: delta-rs syncs none of its files."""
+        log = self.child("_delta_log")
+        for name in log.list() if self.fsync else ():
+            if name.startswith(f"{version:020d}.checkpoint") or name == "_last_checkpoint":
+                log.sync_file(name)
+        log.sync_folder()
 
     def is_whole_checkpoint(self, name: str) -> bool:
         """Whether a file of a checkpoint is there and can be read to its end. Raises KafkaStorageException."""
@@ -230,9 +239,16 @@ class StorageRoot:
         return len(content), written_at
 
     def create_folder(self) -> None:
-        """Creates the folder and its parents. In an object store it does nothing, as there are no folders."""
+        """Creates the folder and its parents, with `fsync` for good. In an object store it does nothing, as there are
+        no folders."""
+        new, folder = list[str](), self.uri
+        while self.fsync and folder != "/" and not os.path.isdir(folder):
+            new.append(folder)
+            folder = os.path.dirname(folder)
         with writing(self.uri):
             os.makedirs(self.uri, exist_ok=True)
+        for made in new:
+            replace(self, uri=os.path.dirname(made)).sync_folder()
 
     def rename(self, name: str, new_name: str) -> None:
         """On a local disk: renames a file, over another file if there is one."""

@@ -125,14 +125,14 @@ def _open_as_far_as_it_goes(root: StorageRoot, error: Exception) -> Opened:
     what = [f"{', '.join(end.torn)}: torn, so it was read from older files"] if end.torn else []
     what += [f"version {end.last + 1} is missing, and what lies behind it does not count"] if end.ghosts else []
     logger.warning("%s: opened at version %d: %s", root.uri, end.last, "; ".join(what))
-    return _with_tail(root, open_version(root, end.readable), end.last)
+    return _with_tail(root, open_version(root, end.readable), end.last, end.checkpoint)
 
 
-def _with_tail(root: StorageRoot, handle: TableHandle, last: int) -> Opened:
+def _with_tail(root: StorageRoot, handle: TableHandle, last: int, checkpoint: int | None = None) -> Opened:
     """Opens an earlier version if a commit was written after another one than that before it."""
     _check_protocol(root, handle)
     try:
-        tail = read_tail(root, last)
+        tail = read_tail(root, last, checkpoint)
     except CorruptRecordException as error:
         raise KafkaStorageException(str(error)) from error
     if tail and tail[-1].version < handle.version():
