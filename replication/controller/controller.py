@@ -180,7 +180,10 @@ class Controller:
         return self._clock() - self._seen_at >= self._session_timeout / _RENEWALS
 
     def _renew(self, held: Lease) -> None:
-        self._held, self._seen_at = self._cluster.lease.renew(held), self._clock()
+        """The time counts from before the write: others may have seen it long before its answer comes."""
+        began_at = self._clock()
+        self._held = self._cluster.lease.renew(held)
+        self._seen_at = began_at
 
     def _keep_office(self) -> None:
         """Renews the lease if that is due. A long decision calls this at each step.

@@ -128,6 +128,26 @@ def test_ce_05_whose_lease_is_gone_is_deposed(world):
     assert not a.is_active
 
 
+def test_ce_02_a_slow_renewal_counts_from_its_beginning(world, monkeypatch):
+    """Others have seen it at once, and wait no longer for the next one because the answer was late."""
+    a, renewals = world.controller("a"), []
+    a.tick()
+    renew = a._cluster.lease.renew
+
+    def slow(held):
+        renewals.append(world.clock.now)
+        renewed = renew(held)
+        world.clock.now += TIMEOUT / 3
+        return renewed
+
+    monkeypatch.setattr(a._cluster.lease, "renew", slow)
+    world.clock.now += TIMEOUT / 3
+    first = world.clock.now
+    a.tick()
+    a.tick()
+    assert renewals == [first, first + TIMEOUT / 3]
+
+
 def test_ce_05_a_deposed_controller_stands_by_and_may_be_elected_again(world):
     a, b = world.controller("a"), world.controller("b")
     a.tick()
