@@ -42,6 +42,28 @@ def test_offsets_may_be_parsed_already_and_sources_follow_one_another():
     assert [each["maxOffsetsBehindLatest"] for each in found] == [1, 1]
 
 
+MALFORMED = [
+    '{"cluster_id": "c"}', '{"cluster_id": "c", "offsets": 4}', '{"cluster_id": "c", "offsets": {"t": [4]}}',
+    '{"cluster_id": "c", "offsets": {"t": {"0": "4"}}}', '{"cluster_id": "c", "offsets": {"t": {"0": null}}}',
+    "[" * 100_000, 7,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", MALFORMED)
+def test_offsets_that_this_source_does_not_write_are_left_out(given):
+    for source in (
+        {"endOffset": given, "latestOffset": said(t_0=4)},
+        {"endOffset": said(t_0=4), "latestOffset": given},
+    ):
+        assert offsets_behind_latest({"sources": [source]}) == []
+
+
+@pytest.mark.parametrize("sources", [7, None, "text", [None], ["{}"]])
+def test_sources_that_are_none_are_refused(sources):
+    with pytest.raises(TypeError, match=r"^progress has the sources .*; give query.lastProgress, or event.progress"):
+        offsets_behind_latest({"sources": sources})
+
+
 @pytest.mark.parametrize("progress", [object(), "{}", [{"sources": []}]])
 def test_what_is_no_progress_is_refused(progress):
     with pytest.raises(TypeError, match=r"^progress is a (object|str|list); give query.lastProgress, or event"):
