@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from lakelog.replication.clients.readable_partition import ReadablePartition
-from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.partition_rows import RowRange, row_ranges
 from lakelog.replication.storage.log.segment import Segment
@@ -29,7 +29,8 @@ class SegmentFile:
 class RecordRange:
     """Consecutive records of a partition, and the segment that has them from row `first_row` on.
 
-    `start` is the first offset, `stop` the one after the last. `bytes`: about the size of keys and values.
+    `start` is the first offset, `stop` the one after the last. `bytes`: about the size of keys and values. `end`: where
+    the last batch of the range ends, and the chain there; a log with that chain has these very records.
     """
 
     file: SegmentFile
@@ -40,6 +41,7 @@ class RecordRange:
     start: int
     stop: int
     bytes: int
+    end: LogEnd
 
     @property
     def records(self) -> int:
@@ -75,7 +77,9 @@ def _in_segment(readable: ReadablePartition, segment: Segment, start: int, stop:
     who = readable.registration
     for found in row_ranges(segment.headers, who.topic_id_partition, start, stop):
         size = round(bytes_a_record * (found.stop - found.start))
-        yield RecordRange(file, found.row, who.topic, who.topic_id, who.partition, found.start, found.stop, size)
+        last = readable.log.batches_between(found.start, found.stop)[-1].header
+        end = LogEnd(last.next_offset, last.chain)
+        yield RecordRange(file, found.row, who.topic, who.topic_id, who.partition, found.start, found.stop, size, end)
 
 
 def tasks_of(

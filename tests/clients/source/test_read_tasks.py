@@ -3,9 +3,11 @@
 import pytest
 
 from lakelog.replication.clients.source.read_tasks import RecordRange, SegmentFile, tasks_of
+from lakelog.replication.protocol.record_batch import LogEnd
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 MB = 1024 * 1024
+END = LogEnd(1_000, "chain")
 
 
 def ranges(*sizes, segment="s", size=MB):
@@ -13,7 +15,7 @@ def ranges(*sizes, segment="s", size=MB):
     file = SegmentFile(StorageRoot.of("/r"), segment, 1, sum(sizes))
     found, row = [], 0
     for number, records in enumerate(sizes):
-        found.append(RecordRange(file, row, "t", "id", number, 100, 100 + records, size))
+        found.append(RecordRange(file, row, "t", "id", number, 100, 100 + records, size, END))
         row += records
     return found
 

@@ -6,9 +6,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lakelog.replication.clients.source.source_offset import LastEpoch, SourceOffset
-from lakelog.replication.errors import OffsetNotAvailableException, OffsetOutOfRangeException
+from lakelog.replication.clients.source.topic_reader import TopicTask
+from lakelog.replication.errors import CorruptRecordException, OffsetNotAvailableException, OffsetOutOfRangeException
 from lakelog.replication.protocol.record_batch import TopicIdPartition, TopicPartition
-from tests.clients.source.reads import places, rows, stream_reader
+from tests.clients.source.reads import batch_reader, places, rows, stream_reader
 from tests.clients.source.test_topic_stream import made_again
 from tests.storage.logs import P0, P1, TOPIC, fill, lead, replicate, start_at
 
@@ -62,6 +63,24 @@ def test_kip_320_records_of_an_older_epoch_in_their_place_are_found(older, more)
         with pytest.raises(OffsetOutOfRangeException, match="an unclean election has replaced records 5 to 7"):
             ask()
     assert read_all(stream(older, failOnDataLoss="false"), end) == [(0, n) for n in range(5, 9 + more)]
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_kip_320_a_task_whose_segment_has_gone_reads_no_records_that_have_replaced_its_own(older, more):
+    """Broker 1's file is gone since the plan, and broker 2 leads: the task finds others at these offsets."""
+    reader = batch_reader(older)
+    tasks = reader.partitions()
+    for name in {each.file.name for task in tasks for each in task.ranges}:
+        older.logs[1].root.delete(name)
+    older.change(leader=2, leader_epoch=3, isr=(2,))
+    lead(older.logs[2], P0, epoch=3)
+    fill(older.logs[2], P0, *([more] if more else []), epoch=3)
+    older.say(9 + more, broker=2)
+    ranges = sorted((each for task in tasks for each in task.ranges if each.partition == 0), key=lambda r: r.start)
+    ours = [TopicTask([each]) for each in ranges]
+    assert places(rows(reader, ours[:2])) == [(0, n) for n in range(5)], "these are the same in both logs"
+    with pytest.raises(CorruptRecordException, match=f"{TOPIC}-0: an unclean election has replaced records 5 to 7"):
+        rows(reader, ours[2:])
 
 
 def test_kip_320_an_epoch_stays_known_when_its_records_are_deleted(world):
