@@ -20,5 +20,8 @@ ADMIN = Table(
         Column("controller_epoch", "int", "Epoch of the controller that took the request up; -1: none yet"),
         Column("state", "string", "Pending, Deciding, Applying or Decided; one left at Deciding is not decided again"),
         Column("timeout_ms", "bigint", "Time in ms that the client waits; -1: forever"),
+        Column(
+            "deadline_ms", "bigint", "Until when it waits, in ms since 1970 by its clock; null: not known", True
+        ),  # older versions leave it out
     ),
 )

@@ -90,9 +90,10 @@ class ControllerChannel:
 
     def _request(self, kind: str, arguments: Mapping[str, Any], validate_only: bool) -> AdminRequest:
         self._cluster.metadata.refresh()
+        timeout_ms = self._cluster.config.request_timeout_ms
         return AdminRequest(
             uuid.uuid4().hex, kind, arguments, validate_only, self._requested_by, self._cluster.metadata.version,
-            timeout_ms=self._cluster.config.request_timeout_ms,
+            timeout_ms=timeout_ms, deadline_ms=int(time.time() * 1000) + timeout_ms,
         )  # fmt: skip
 
     def _decided(self, request: AdminRequest, deadline: float, watch: ControllerWatch | None) -> AdminRequest | None:

@@ -34,6 +34,7 @@ class AdminRequests:
         self._clock = clock
         # When a request was first seen, undecided and decided, by our clock: the client's clock may differ.
         self._seen_at: dict[tuple[str, bool], float] = {}
+        self._older: set[str] | None = None  # requests that were there at the first look of this term
 
     def settle_what_has_landed(self, cluster: StorageRoot) -> None:
         """Answers the requests whose changes the last controller wrote before it died without an answer. [FO-04]"""
@@ -85,6 +86,8 @@ class AdminRequests:
             self._admin.decide(decided, self._epoch, self._config.lakelog_admin_requests_kept)
 
     def _note(self, requests: list[AdminRequest]) -> None:
+        if self._older is None:
+            self._older = {request.request_id for request in requests if request.outcomes is None}
         now, there = self._clock(), [(request.request_id, request.outcomes is not None) for request in requests]
         self._seen_at = {key: self._seen_at.get(key, now) for key in there}
 
@@ -104,7 +107,13 @@ class AdminRequests:
         return None
 
     def _is_over(self, request: AdminRequest) -> bool:
-        """Whether the client's time-out has passed. A live client withdraws its own request, but a dead one cannot."""
+        """Whether the client's time-out has passed. A live client withdraws its own request, but a dead one cannot.
+
+        A request that is older than this term may have waited for days without a controller. Only its deadline tells,
+        by the clock of its client. A wrong clock refuses no request that comes during the term.
+        """
+        if request.deadline_ms is not None and request.request_id in (self._older or ()):
+            return time.time() * 1000 >= request.deadline_ms
         return request.timeout_ms >= 0 and self._has_waited(request, False, request.timeout_ms)
 
     def _has_waited(self, request: AdminRequest, is_decided: bool, milliseconds: int) -> bool:

@@ -31,7 +31,8 @@ class Outcome:
 class AdminRequest:
     """A request. `outcomes` has one for each topic or partition; it is None until a controller has decided.
 
-    `timeout_ms`: how long the client waits, in ms; -1 is no limit. `problem`: why the row cannot be decoded, or None.
+    `timeout_ms`: how long the client waits, in ms; -1 is no limit. `deadline_ms`: until when, in ms since 1970 by the
+    client's clock; None if an older version has written the row. `problem`: why the row cannot be decoded, or None.
     """
 
     request_id: str
@@ -44,6 +45,7 @@ class AdminRequest:
     controller_epoch: int = -1
     state: str = PENDING
     timeout_ms: int = -1
+    deadline_ms: int | None = None
     problem: str | None = None
 
 

@@ -1,5 +1,7 @@
 """A request's steps through a controller: no request stops the controller."""
 
+import time
+
 import pytest
 
 from lakelog.replication.controller import active_controller, topics
@@ -125,6 +127,25 @@ def test_li_06_a_request_that_waits_longer_than_its_client_is_refused(world):
     world.clock.now += 5
     assert [asked.request_id for asked in requests.look()] == ["long", "begun"]
     assert outcome(world, "short") == "TimeoutException"
+
+
+@pytest.mark.parametrize(("hours", "expected"), [(-1, "TimeoutException"), (1, "done")])
+def test_li_06_a_request_of_a_client_that_was_killed_while_there_was_no_controller_is_refused(world, hours, expected):
+    """Days later another controller finds it. A client that still waits is answered."""
+    deadline_ms = int((time.time() + hours * 3600) * 1000)
+    row = AdminRequest("old", "create_topic", {"topic": "old", "assignment": {"0": [1]}}, deadline_ms=deadline_ms)
+    world.cluster.admin.add(row)
+    world.controller.look()
+    assert (outcome(world, "old"), made(world)) == (expected, ["old"] if expected == "done" else [])
+
+
+def test_li_06_no_wrong_clock_refuses_a_request_that_comes_during_a_term(world):
+    world.controller.look()
+    world.cluster.admin.add(
+        AdminRequest("t", "create_topic", {"topic": "t", "assignment": {"0": [1]}}, deadline_ms=1, timeout_ms=5000)
+    )
+    world.controller.look()
+    assert outcome(world, "t") == "done"
 
 
 def test_li_06_a_request_whose_turn_comes_too_late_is_refused(world):
