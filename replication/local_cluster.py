@@ -11,6 +11,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.one_process import OneProcess
 from lakelog.replication.clients.views import register_views
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.controller.controller import Controller
@@ -25,7 +26,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, is_formatted, read_identity
 
 
-class LocalCluster:
+class LocalCluster(OneProcess):
     """Brokers and controllers in this process, over tables in `<root>/cluster` and `<root>/broker-N`.
 
     The first start creates the tables, later ones reopen them. Brokers have the ids 1 to `brokers`. They use the same

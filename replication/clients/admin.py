@@ -11,6 +11,7 @@ from typing import Any
 
 from lakelog.replication.clients.controller_channel import ControllerChannel
 from lakelog.replication.clients.controller_watch import Report
+from lakelog.replication.clients.one_process import OneProcess
 from lakelog.replication.clients.record_deletion import Deleted, delete_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config, TopicConfig
@@ -35,7 +36,7 @@ class TopicDescription:
     partitions: tuple[PartitionRegistration, ...]
 
 
-class AdminClient:
+class AdminClient(OneProcess):
     """Kafka's `Admin`, without Spark: `AdminClient("/lake/cluster").create_topic("orders", partitions=6)`.
 
     A change is a row in the `admin` table. The call returns when the active controller has decided it; with

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Self
 
+from lakelog.replication.clients.one_process import OneProcess
 
-class Closing(ABC):
+
+class Closing(OneProcess):
     """A client whose `with` block ends with `close`. In an `async with` block `close` waits in another thread, so that
     the event loop goes on."""
 

@@ -7,6 +7,7 @@ import threading
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import check_no_fork
 from lakelog.replication.storage.root_identity import read_identity
 
 _MOST = 8
@@ -15,7 +16,8 @@ _views: dict[tuple[str, Config], TopicView] = {}
 
 
 def open_view(cluster_uri: str, config: Config) -> TopicView:
-    """A view of the cluster. Raises as `Cluster.open`."""
+    """A view of the cluster. Raises as `Cluster.open`, also in a fork that has the views of its parent."""
+    check_no_fork()
     key = cluster_uri, config
     with _lock:
         known = _views.get(key)

@@ -50,6 +50,8 @@ class Producer(Closing):
     send; by default only the time-out of the send limits them. The other settings shape `send_async`, see
     `ProducerConfig`.
 
+    A fork has the identity of its parent, so the producer refuses to work in it: make one in each process.
+
     A limit: one thread carries out all sends, so a leader whose store hangs holds up those to other leaders, until
     `lakelog.storage.timeout.ms` ends the request.
 

@@ -16,7 +16,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.storage_root import StorageRoot, check_no_fork
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_identity import (
     CLUSTER_ROOT,
@@ -61,8 +61,10 @@ class Cluster:
         """Opens the cluster at `uri`, with credentials from the configuration and the environment.
 
         Raises InconsistentClusterIdException if there is none, or one of a newer format, and
-        InvalidConfigurationException for settings that contradict each other.
+        InvalidConfigurationException for settings that contradict each other, and IllegalStateException in a fork of a
+        process that has opened tables.
         """
+        check_no_fork()
         config = config or Config()
         return cls(storage_root(uri, "cluster", config), config)
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from lakelog.replication.errors import IllegalStateException
 from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
 from lakelog.replication.storage.delta.root_uri import normal_uri
@@ -28,6 +29,22 @@ from lakelog.replication.storage.delta.temporary_file import temporary_file
 
 TIMEOUT_MS = 10_000
 _OTHER_ROOTS: dict[str, type[StorageRoot]] = {}
+
+
+_user: int | None = None  # the process that has used delta-rs or obstore
+
+
+def check_no_fork() -> None:
+    """delta-rs and obstore have threads, which no fork has: delta-rs panics there, and obstore waits for ever. Raises
+    IllegalStateException in a fork of a process that has used them."""
+    global _user
+    process = os.getpid()
+    if _user not in (None, process):
+        raise IllegalStateException(
+            f"process {process} is a fork of process {_user}, which has opened tables: Delta's library does not work "
+            "in a fork; start processes with spawn or forkserver, or fork before the first use of Lakelog"
+        )
+    _user = process
 
 
 def use_root(scheme: str, kind: type[StorageRoot]) -> None:
@@ -84,7 +101,9 @@ class StorageRoot:
         return replace(self, uri="/".join((self.uri, *names)))
 
     def open_table(self, version: int | None = None) -> TableHandle:
-        """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError."""
+        """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError, and
+        IllegalStateException in a fork."""
+        check_no_fork()
         return DeltaTable(self.uri, version, storage_options=self.delta_options)
 
     def checkpoint_table(self, version: int) -> TableHandle:

@@ -1,0 +1,62 @@
+"""Clients that belong to the process that made them.
+
+A producer's id and sequences, and a consumer's membership, identify one process. A fork copies them, and also the locks
+and the threads' work, but no thread. So a client refuses to work in a child. Kafka's clients for Python (librdkafka)
+have the same limit and do not notice.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn, Self
+
+from lakelog.replication.errors import IllegalStateException
+
+_ENDS = ("close", "stop", "__exit__")
+
+
+class OneProcess:
+    """The base of a client. In a fork its public methods and properties raise IllegalStateException, and those that end
+    it do nothing: the client of the parent goes on. It cannot be pickled or copied."""
+
+    _made_by: int
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        made = super().__new__(cls)
+        made._made_by = os.getpid()
+        return made
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        for name, member in list(vars(cls).items()):
+            if name.startswith("_") and name not in _ENDS:
+                continue
+            if inspect.isfunction(member):
+                setattr(cls, name, _guarded(member, name in _ENDS))
+            elif isinstance(member, property) and member.fget is not None:
+                setattr(cls, name, property(_guarded(member.fget, False), doc=member.__doc__))
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        kind = type(self).__name__
+        raise IllegalStateException(
+            f"a {kind} cannot be pickled or copied, because it belongs to this process: make a {kind} where it is used"
+        )
+
+
+def _guarded(method: Callable[..., Any], ends: bool) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def checked(self: OneProcess, *given: Any, **named: Any) -> Any:
+        if self._made_by == os.getpid():
+            return method(self, *given, **named)
+        if ends:
+            return None
+        kind = type(self).__name__
+        raise IllegalStateException(
+            f"process {self._made_by} has made this {kind}, and process {os.getpid()} is a fork of it: make a {kind} "
+            "in each process, and start processes with spawn or forkserver"
+        )
+
+    return checked
