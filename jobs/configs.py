@@ -6,7 +6,7 @@ the cluster: name that file with --command-config, and --all counts them in.
 
 import argparse
 
-from lakelog.jobs.admin.config_command import ACTIONS, ENTITY_TYPES, check_entity, config_pairs
+from lakelog.jobs.admin.config_command import ACTIONS, ENTITY_TYPES, check_entity, config_keys, config_pairs
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -43,7 +43,7 @@ def make_parser() -> VerbParser:
         help="for --alter: set these; a value with commas stands in brackets",
     )  # fmt: skip
     parser.add_argument(
-        "--delete-config", type=lambda text: text.split(","), default=[], metavar="KEY,KEY",
+        "--delete-config", type=config_keys, default=[], metavar="KEY,KEY",
         help="for --alter: remove these, so that their defaults hold",
     )  # fmt: skip
     parser.add_argument("--all", action="store_true", help="for --describe: every setting, and where it comes from")
@@ -55,5 +55,8 @@ def _configs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     check_options(parser, args, _GOES_WITH, _NEEDS)
     if args.action == "alter" and not (args.add_config or args.delete_config):
         parser.error("--alter needs --add-config or --delete-config")
+    both = sorted(args.add_config.keys() & set(args.delete_config))
+    if both:
+        parser.error(f"--delete-config {','.join(both)}: --add-config sets it")
     check_entity(parser, args.entity_type, args.entity_name)
     return ACTIONS[args.action](admin_client(args, "configs"), args)

@@ -3,7 +3,7 @@
 import argparse
 
 from lakelog.jobs.admin.topic_arguments import add_topic_arguments
-from lakelog.jobs.admin.topic_command import ACTIONS, FILTERS
+from lakelog.jobs.admin.topic_command import ACTIONS, FILTERS, check_once
 from lakelog.jobs.cli.console import add_all, run
 from lakelog.jobs.cli.options import admin_client, admin_parser, check_options
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -39,6 +39,10 @@ def make_parser() -> VerbParser:
 
 def _topics(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     check_options(parser, args, _GOES_WITH, _NEEDS)
+    try:
+        check_once(key for key, _ in args.config or ())
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--config: {error}")
     if args.action == "create" and args.replica_assignment:
         _check_assignment(parser, args)
     return ACTIONS[args.action](admin_client(args, "topics"), args)

@@ -161,9 +161,10 @@ def load_properties(path: str | os.PathLike[str]) -> Config:
 
 
 def read_properties(path: str | os.PathLike[str]) -> str:
-    """The text of a properties file in UTF-8. Raises InvalidConfigurationException if it cannot be read."""
+    """The text of a properties file in UTF-8, without a byte order mark. Raises InvalidConfigurationException if it
+    cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InvalidConfigurationException(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

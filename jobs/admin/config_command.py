@@ -11,7 +11,7 @@ from lakelog.jobs.admin.effective_configs import (
     broker_settings,
     topic_settings,
 )
-from lakelog.jobs.admin.topic_command import config_pair, least_replicas, warn_of_min_isr
+from lakelog.jobs.admin.topic_command import check_once, config_pair, least_replicas, warn_of_min_isr
 from lakelog.jobs.cli.console import OK, Row, say, show
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.outcomes import show_outcomes
@@ -29,9 +29,18 @@ _COMMA = re.compile(r",(?![^\[]*\])")  # none between brackets
 
 
 def config_pairs(text: str) -> dict[str, str]:
-    """`a=1,b=[2,3]`: brackets hold together a value that has commas, as in Kafka."""
-    pairs = map(config_pair, _COMMA.split(text))
+    """`a=1,b=[2,3]`: brackets hold together a value that has commas, as in Kafka. A key given twice is an error, unlike
+    there."""
+    pairs = list(map(config_pair, _COMMA.split(text)))
+    check_once(key for key, _ in pairs)
     return {key: re.sub(r"^\[(.*)\]$", r"\1", value) for key, value in pairs}
+
+
+def config_keys(text: str) -> list[str]:
+    """`a,b`."""
+    keys = text.split(",")
+    check_once(keys)
+    return keys
 
 
 def check_entity(parser: argparse.ArgumentParser, kind: str, name: str | None) -> None:

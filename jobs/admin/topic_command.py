@@ -1,6 +1,7 @@
 """What `lakelog topics` does and prints. Kafka: `TopicCommand`."""
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -51,6 +52,13 @@ def config_pair(text: str) -> tuple[str, str]:
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form key=value")
     return key, value
+
+
+def check_once(keys: Iterable[str]) -> None:
+    """Raises ArgumentTypeError if a key is given twice."""
+    twice = [key for key, count in Counter(keys).items() if count > 1]
+    if twice:
+        raise argparse.ArgumentTypeError(f"{', '.join(twice)} is given twice")
 
 
 def warn_of_min_isr(configs: Mapping[str, str], topic: str, replicas: int | None) -> None:

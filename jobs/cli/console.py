@@ -46,7 +46,8 @@ def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], in
         except LakelogException as error:
             return _failed(error.name, f"{error.name}: {error}", str(error), args)
         except OSError as error:  # those of stores are LakelogExceptions
-            words = ": ".join(filter(None, [error.filename and str(error.filename), error.strerror or str(error)]))
+            told = error.strerror or str(error)
+            words = one_line(f"{error.filename}: {told}" if error.filename else told)
             return _failed(errorcode.get(error.errno or EIO, "EIO"), words, words, args)
 
 
@@ -85,6 +86,11 @@ def _failed(name: str, words: str, message: str, args: argparse.Namespace) -> in
     with contextlib.suppress(OSError):  # of a stdout that does not take it; this was the one sentence
         print(json.dumps({"error": {"code": name, "message": message}}, indent=2), flush=True)
     return FAILED
+
+
+def one_line(words: str) -> str:
+    """The words with escapes for what is no letter: a line feed in the name of a file, or bytes that are not UTF-8."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in words)
 
 
 def say(words: str) -> None:

@@ -24,6 +24,8 @@ def read_reassignments(path: str) -> dict[TopicPartition, list[int]]:
             raise ArgumentTypeError(f'{path}: "replicas" of {item} must be a list of broker ids')
         if not isinstance(places, list) or any(place != _ANY for place in places):
             raise ArgumentTypeError(f'{path}: "log_dirs" of {item} must be "{_ANY}": a broker has one root')
+        if not replicas or len(set(replicas)) < len(replicas):
+            raise ArgumentTypeError(f'{path}: "replicas" of {item} must name one broker at least, and none twice')
         if partition in found:
             raise ArgumentTypeError(f"{path}: {item['topic']}-{item['partition']} stands there twice")
         found[partition] = replicas
@@ -63,12 +65,14 @@ def reassignments(assignment: Mapping[TopicPartition, Sequence[int]]) -> dict[st
 
 def _items(path: str, key: str) -> list[dict[str, Any]]:
     try:
-        found = json.loads(Path(path).read_text("utf-8"))
+        found = json.loads(Path(path).read_text("utf-8-sig"))  # with or without a byte order mark
     except OSError as error:
         raise ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ArgumentTypeError(f"{path} cannot be read: it is not UTF-8") from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ArgumentTypeError(f"{path} cannot be read: its lists and objects are nested too deeply") from None
+    except ValueError as error:
         raise ArgumentTypeError(f"{path} cannot be read: {error}") from None
     items = found.get(key) if isinstance(found, dict) else None
     if not items or not isinstance(items, list) or not all(isinstance(item, dict) for item in items):

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from itertools import zip_longest
 from typing import NoReturn
 
+from lakelog.jobs.cli.console import one_line
 from lakelog.jobs.cli.examples import EXAMPLES
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -33,7 +34,7 @@ class VerbParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Says what is wrong in one line, and where the options are listed."""
-        words = message.removeprefix("argument ")
+        words = one_line(message.removeprefix("argument "))
         self.exit(_WRONG_USAGE, f"{self.prog}: {words}; `{self.prog} --help` lists the options\n")
 
     def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override]
@@ -51,12 +52,18 @@ class VerbParser(argparse.ArgumentParser):
 
     def _check_options(self, words: Sequence[str]) -> None:
         known = [name for name in self._option_string_actions if name.startswith("--")]
+        seen = set[str]()
         for word, following in zip_longest(words, words[1:]):
             name, equals, value = word.partition("=")
             if name == "--":
                 return
             if name.startswith("--") and name not in known:
                 self.error(f"there is no option {name}; {self._hint(name, known)}")
+            action = self._option_string_actions.get(name)
+            if isinstance(action, argparse._StoreAction):  # of two, argparse takes the last one in silence
+                if action.dest in seen:
+                    self.error(f"{name} is given twice")
+                seen.add(action.dest)
             takes_a_value = name in known and self._option_string_actions[name].nargs != 0
             if takes_a_value and name not in _MAY_BE_EMPTY and (value if equals else following) == "":
                 self.error(f"{name} is empty: give it a value, or leave it out")
@@ -64,7 +71,7 @@ class VerbParser(argparse.ArgumentParser):
     def _hint(self, name: str, known: Sequence[str]) -> str:
         if name in _INSTEAD and _CLUSTER in known:
             return _INSTEAD[name]
-        close = get_close_matches(name, known, n=1)
+        close = get_close_matches(name.lower().replace("_", "-"), known, n=1)
         return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from lakelog.jobs.console.key_values import Text, checked
+from lakelog.jobs.console.key_values import Text, checked, flag_of
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
 from lakelog.replication.properties import Boolean, ValueType
 
@@ -47,7 +47,7 @@ class LineReader:
     """
 
     def __init__(self, pairs: Collection[tuple[str, str]] = ()) -> None:
-        flag = "--reader-property"
+        flag = flag_of(pairs, "--reader-property")
         given = checked(pairs, PROPERTIES, flag)
         self._parses_key, self._parses_headers = bool(given.get("parse.key")), bool(given.get("parse.headers"))
         self._ignores_errors = bool(given.get("ignore.error"))

@@ -125,7 +125,7 @@ def _start(name: str, arguments: list[str], options: Options) -> int:
     if verb is None:
         if name.startswith("-"):
             raise ValueError(f"the verb comes before {name}; `lakelog --help` lists the verbs")
-        close = get_close_matches(name, VERBS, n=1)
+        close = get_close_matches(name.lower().replace("_", "-"), VERBS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"the verbs are {', '.join(VERBS)}"
         raise ValueError(f"there is no verb {name!r}; {hint}")
     if verb.starts_spark(arguments):

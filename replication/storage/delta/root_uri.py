@@ -24,6 +24,10 @@ def normal_uri(uri: str, schemes: Collection[str] = STORES) -> str:
     """
     if not uri.strip():
         raise InvalidConfigurationException(f"{uri!r} is not a storage root: give a folder or a URI, {_EXAMPLES}")
+    if not (uri.isprintable() and _is_utf8(uri)):
+        raise InvalidConfigurationException(
+            f"{uri!a} is not a storage root: its name must be UTF-8 without control characters"
+        )
     parts = urlsplit(uri)
     if parts.scheme not in schemes and _ADDRESSES.fullmatch(uri):
         raise InvalidConfigurationException(
@@ -48,6 +52,11 @@ def _path_of(uri: str, parts: SplitResult) -> str:
             "for #; the path alone is taken as it is"
         )
     return unquote(parts.path)
+
+
+def _is_utf8(text: str) -> bool:
+    """False for a file name in another encoding, of which Python keeps each byte as a surrogate."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _absolute(uri: str, path: str) -> str:

@@ -25,7 +25,12 @@ def shut_down(cluster: str, broker_id: int) -> None:
 @pytest.fixture
 def create(lakelog: Run, controlled: str) -> Run:
     """Runs `topics --create --topic t` with more words, on the cluster and its controller."""
-    return lambda *words: lakelog(topics_verb, "--cluster", controlled, "--create", "--topic", "t", *words)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        topic = () if "--topic" in words else ("--topic", "t")
+        return lakelog(topics_verb, "--cluster", controlled, "--create", *topic, *words)
+
+    return run
 
 
 def versions(cluster: str) -> tuple[int, int]:

@@ -41,6 +41,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "big.json": json.dumps(big), "replicas.json": json.dumps(replicas), "bad.properties": "num.partitions=x\n",
         "short.properties": "request.timeout.ms=1\n", "one.properties": "broker.id=1\n",
         "negative.json": json.dumps(negative),
+        "mark.json": "\ufeff" + json.dumps({"partitions": [{"topic": "t", "partition": 0, "offset": 1}]}),
+        "twice.json": json.dumps({"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2, 1]}]}),
+        "none.json": json.dumps({"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}),
+        "mark.properties": "\ufeffrequest.timeout.ms=1000\n",
     }  # fmt: skip
     for name, content in contents.items():
         (folder / name).write_text(content)
@@ -112,3 +116,27 @@ def test_a_relative_root_in_a_folder_that_was_deleted(tmp_path: Path, capsys: py
     gone.rmdir()
     assert status_of(["topics", "--cluster", "c", "--list"]) == 2
     assert "--cluster: storage root c: this process stands in a folder that was deleted" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize("name", ["caf\udce9", "a\nb", "a\x1b[31mb"])
+def test_a_path_that_cannot_be_told_on_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file name in Latin-1 is to Python a text with surrogates."""
+    for words, option in [
+        (["topics", "--list", "--cluster", name], "--cluster"),
+        (["format", "--cluster", "c", "--broker-id", "7", "--root", name], "--root"),
+        (["topics", "--list", "--cluster", "c", "--command-config", name], "--command-config"),
+        (
+            ["leader-election", "--cluster", "c", "--election-type", "preferred", "--path-to-json-file", name],
+            "json-file",
+        ),
+    ]:
+        assert status_of(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert option in line
+
+
+@pytest.mark.usefixtures("there")
+def test_a_properties_file_may_have_a_byte_order_mark(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["topics", "--list", "--cluster", "c", "--command-config", "mark.properties"]) == 0
+    assert capsys.readouterr().err == ""

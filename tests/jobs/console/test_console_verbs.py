@@ -48,7 +48,13 @@ def produce(lakelog: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
 @pytest.fixture
 def consume(lakelog: Run, world: World) -> Run:
     """Consumes until nothing comes."""
-    return lambda *words: lakelog(console_consumer, "--cluster", world.uri, "--topic", TOPIC, "--timeout-ms", 0, *words)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        given = {"--topic": TOPIC, "--timeout-ms": 0}
+        defaults = [part for name, value in given.items() if name not in words for part in (name, value)]
+        return lakelog(console_consumer, "--cluster", world.uri, *defaults, *words)
+
+    return run
 
 
 def processed(count: int) -> str:
