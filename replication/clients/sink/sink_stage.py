@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -81,11 +81,7 @@ class SinkStage:
 
     def look(self) -> Staged:
         """What is there now. Raises KafkaStorageException."""
-        names = self._root.list()
-        batches = (int(name[len(_BATCH) : -len(_END)]) for name in names if name.startswith(_BATCH))
-        finished = (int(name[len(_DONE) :]) for name in names if name.startswith(_DONE))
-        parts = ((int(name[len(_PART) :].partition("-")[0]), name) for name in names if name.startswith(_PART))
-        return Staged(tuple(sorted(batches)), tuple(sorted(finished)), tuple(parts))
+        return _staged(self._root.list())
 
     def put_parts(self, batch_id: int, records: pa.Table) -> list[Part]:
         """Keeps records of a task: those of a partition with many as batches that are encoded here, for a segment. Few
@@ -170,6 +166,43 @@ class SinkStage:
     def delete(self) -> None:
         """Removes the whole stage. Raises KafkaStorageException."""
         self._root.delete_folder()
+
+    def free(self, before: float) -> None:
+        """Deletes what a query has left that has written nothing since that time (seconds since the epoch, by the
+        store's clock), if none of its batches is unfinished.
+
+        The query may come back. So the mark of its last batch stays: it is not written again, and the next one draws
+        another producer id. Raises KafkaStorageException.
+        """
+        times = self._root.modified()  # only what is listed here goes: a task may write a part meanwhile
+        found = _staged(times)
+        is_finished = all(batch_id <= found.done for batch_id in found.batches)
+        if not times or max(times.values()) >= before or not is_finished:
+            return
+        for _, name in found.parts:
+            self._root.delete(name)
+        for batch_id in found.batches:
+            self._root.delete(f"{_BATCH}{batch_id}{_END}")
+        for batch_id in (each for each in found.finished if each < found.done):
+            self._root.delete(f"{_DONE}{batch_id}")
+        if not self._root.list():
+            self._root.delete_folder()
+
+
+def free_unused_stages(stages: StorageRoot, own: str, seconds: float) -> None:
+    """Frees the stages of queries and of writes that have written nothing for so long. The store's clock alone counts:
+    what the stage `own` has written last was written now. Raises KafkaStorageException."""
+    times = stages.child(own).modified().values()
+    for name in stages.list() if times else ():
+        if name != own:
+            SinkStage(stages.child(name)).free(max(times) - seconds)
+
+
+def _staged(names: Collection[str]) -> Staged:
+    batches = (int(name[len(_BATCH) : -len(_END)]) for name in names if name.startswith(_BATCH))
+    finished = (int(name[len(_DONE) :]) for name in names if name.startswith(_DONE))
+    parts = ((int(name[len(_PART) :].partition("-")[0]), name) for name in names if name.startswith(_PART))
+    return Staged(tuple(sorted(batches)), tuple(sorted(finished)), tuple(parts))
 
 
 def _counts(records: pa.Table) -> Sequences:

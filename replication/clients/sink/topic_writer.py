@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,17 @@ from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_o
 from lakelog.replication.clients.sink.routed_records import routed_chunks
 from lakelog.replication.clients.sink.sink_options import SinkOptions
 from lakelog.replication.clients.sink.sink_sender import SinkSender
-from lakelog.replication.clients.sink.sink_stage import Part, SinkStage
+from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, free_unused_stages
 from lakelog.replication.clients.sink.staged_records import staged_records
-from lakelog.replication.errors import IllegalStateException
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import IllegalStateException, LakelogException
 
 _STAGES = "sinks"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark sets them for the tasks of a batch
 _TIMEOUT_MS = 120_000
+_BATCHES = 1000  # from one clean-up after other queries to the next, in batches; the first one is with the first batch
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -110,10 +115,21 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             return
         view, stage = open_view(self._options.cluster, self._options.config), _stage(self._options, query_id)
         commit_batch(stage, batchId, _parts(messages), SinkSender(view, stage, query_id, _TIMEOUT_MS))
+        if batchId % _BATCHES == 0:
+            _free_unused(view, query_id)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Leaves the parts until a batch of that id is committed: Spark also calls this after a commit that failed, and
         nobody knows then whether the batch is staged."""
+
+
+def _free_unused(view: TopicView, query_id: str) -> None:
+    """Frees what other queries have left. The batch is committed, so an error is only logged."""
+    seconds = view.cluster.config.transactional_id_expiration_ms / 1000
+    try:
+        free_unused_stages(view.cluster.root.child(_STAGES), query_id, seconds)
+    except LakelogException as error:
+        logger.warning("what queries have left that nobody runs any more stays for now: %s", error)
 
 
 def _query_id(messages: Sequence[WriterCommitMessage | None]) -> str | None:

@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import os
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +14,7 @@ from lakelog.replication.clients.record_set import record_set
 from lakelog.replication.clients.sink import routed_records
 from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_of
 from lakelog.replication.clients.sink.sink_options import ROUTED
-from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, Staged
+from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, Staged, free_unused_stages
 from lakelog.replication.clients.sink.staged_records import staged_records
 from lakelog.replication.errors import (
     CorruptRecordException,
@@ -155,6 +156,60 @@ def test_a_batch_without_records_stages_nothing(tmp_path):
     driver = Driver(tmp_path, Logs())
     driver.commit(0)
     assert driver.stage.look() == Staged()
+
+
+def age(folder, seconds):
+    for file in folder.iterdir():
+        os.utime(file, (file.stat().st_mtime - seconds,) * 2)
+
+
+def test_what_dead_queries_have_left_is_freed(tmp_path):
+    """A query that comes back after that goes on: it writes its last batch not again, and the next one once."""
+    logs = Logs()
+    for name in ("finished", "young", "own"):
+        Driver(tmp_path / name, logs).commit(0, {0: letters("a")})
+    with pytest.raises(Crash):
+        Driver(tmp_path / "unfinished", logs, dies_at=2).commit(0, {0: letters("b"), 1: letters("b")})
+    SinkStage(StorageRoot.of(str(tmp_path / "write-1"))).put_parts(0, routed({0: letters("x")}))
+    (tmp_path / "write-1").mkdir(exist_ok=True)
+    (tmp_path / "write-1" / "part-0-1.arrow").write_bytes(b"x")
+    (tmp_path / "finished" / "part-1-1.arrow").write_bytes(b"of a task that died")
+    (tmp_path / "not-ours").mkdir()
+    (tmp_path / "not-ours" / "file").write_bytes(b"x")
+    before = sorted(file.name for file in (tmp_path / "unfinished").iterdir())
+    for name in ("finished", "unfinished", "write-1", "not-ours"):
+        age(tmp_path / name, 100)
+    free_unused_stages(StorageRoot.of(str(tmp_path)), "own", 99)
+    left = {folder.name: sorted(file.name for file in folder.iterdir()) for folder in tmp_path.iterdir()}
+    assert left == {
+        "finished": ["done-0"], "unfinished": before, "not-ours": ["file"],
+        "young": ["batch-0.arrow", "done-0"], "own": ["batch-0.arrow", "done-0"],
+    }  # fmt: skip
+    written = dict(logs.values)
+    again = Driver(tmp_path / "finished", logs)
+    again.commit(0, {0: letters("a")})
+    assert logs.values == written
+    again.commit(1, {0: letters("c")})
+    assert logs.values["t", 0][-1:] == letters("c")
+
+
+def test_an_older_version_refuses_batches_that_tasks_have_encoded_and_a_newer_one_finishes_them(tmp_path, large_bytes):
+    """It knows a part by name, size, counts and content, and reads it as Arrow's format before it sends any record."""
+    logs = Logs()
+    with pytest.raises(Crash):
+        Driver(tmp_path, logs, dies_at=1).commit(0, {0: letters("abc")})
+    content = (tmp_path / "batch-0.arrow").read_bytes()
+    start = len(b"lakelog.staged_batch.v1") + 8
+    head = json.loads(content[start : start + int.from_bytes(content[start - 8 : start], "big")])
+    assert {"name", "size", "counts", "content"} <= head["parts"][0].keys()
+    inline = content[-head["parts"][0]["content"] :]
+    if large_bytes < 100:
+        with pytest.raises(pa.ArrowInvalid):
+            pa.ipc.open_stream(inline)
+    else:
+        assert pa.ipc.open_stream(inline).read_all()["value"].to_pylist() == letters("abc")
+    Driver(tmp_path, logs).commit(0, {0: letters("abc")})
+    assert logs.values == {("t", 0): letters("abc")}
 
 
 def test_a_driver_that_another_has_overtaken_is_fenced(tmp_path):

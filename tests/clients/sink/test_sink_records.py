@@ -1,23 +1,38 @@
 """The columns and options of the sink, and the partitions of its records."""
 
+import os
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from lakelog.replication.clients.partitioner import partition_of_keys
+from lakelog.replication.clients.sink import topic_writer
 from lakelog.replication.clients.sink.routed_records import by_topic, large_and_small, routed_chunks
 from lakelog.replication.clients.sink.sink_options import ROUTED, check_columns, parse_sink_options
+from lakelog.replication.clients.sink.sink_stage import SinkStage, StagedBatch
+from lakelog.replication.clients.sink.topic_writer import TaskRecords, TopicStreamWriter
 from lakelog.replication.errors import (
     InvalidConfigurationException,
     InvalidPartitionsException,
     InvalidRecordException,
     InvalidRequiredAcksException,
     InvalidTopicException,
+    KafkaStorageException,
     LakelogException,
 )
 from lakelog.replication.protocol.append import ALL
+from tests.clients.world import World
+from tests.storage.logs import TOPIC
 
 PARTITIONS = {"a": 3, "b": 1}
+
+
+def raises(error):
+    def call(*_):
+        raise error
+
+    return call
 
 
 def routed(rows, topic=None, types=None):
@@ -139,3 +154,23 @@ def test_those_of_other_partitions_keep_their_order():
     large, small = large_and_small(routed([{"value": str(n), "partition": n % 2} for n in range(10)], topic="a")[0])
     assert large == []
     assert small["value"].to_pylist() == [str(n).encode() for n in (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)]
+
+
+def test_a_query_that_starts_frees_what_dead_ones_have_left(tmp_path, monkeypatch, caplog):
+    """An error of that does not fail the batch, which is committed."""
+    world = World(str(tmp_path))
+    stages = world.cluster.root.child("sinks")
+    for name in ("own", "dead"):
+        SinkStage(stages.child(name)).put_batch(StagedBatch(0, 7, (), {}, {}))
+    SinkStage(stages.child("dead")).put_done(0)
+    for file in (tmp_path / "cluster" / "sinks" / "dead").iterdir():
+        os.utime(file, (0, 0))
+    monkeypatch.setattr(topic_writer, "commit_batch", lambda *_: None)
+    writer = TopicStreamWriter(parse_sink_options({"cluster": world.uri, "topic": TOPIC}))
+    for batch_id in (1, 1000):
+        assert len(stages.child("dead").list()) == 2
+        writer.commit([TaskRecords("own", [])], batch_id)
+    assert stages.child("dead").list() == ["done-0"]
+    monkeypatch.setattr(topic_writer, "free_unused_stages", raises(KafkaStorageException("full")))
+    writer.commit([TaskRecords("own", [])], 0)
+    assert "stays for now: full" in caplog.text
