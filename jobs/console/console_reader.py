@@ -45,7 +45,7 @@ class ConsoleReader:
         self._consumer = Consumer(cluster_uri, group, config)
         self._topic, self._begin, self._partition = topic, begin, partition
         self._access = GroupAccess(self._view.cluster, group) if group else None
-        self._said: set[str] = set()
+        self._said: dict[int, str] = {}  # the error of each partition that was said last
         self._topic_id = ""
         self.positions: dict[int, int] = {}
         self._start(offset)
@@ -128,8 +128,8 @@ class ConsoleReader:
             say(f"lakelog: {error}; it goes on at {self.positions[number]}")
         elif not error.retriable:
             raise error
-        elif str(error) not in self._said:
-            self._said.add(str(error))
+        elif str(error) != self._said.get(number):
+            self._said[number] = str(error)
             say(f"lakelog: {error.name}: {error}; it is tried again")
 
     def commit(self) -> None:

@@ -21,7 +21,7 @@ from lakelog.replication.clients.producer_name import ProducerName
 from lakelog.replication.clients.record_set import ArrowRecordSet, Records, record_set
 from lakelog.replication.clients.sender import Sender
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
-from lakelog.replication.clients.single_records import SingleRecords
+from lakelog.replication.clients.single_records import SingleRecords, remember
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.clients.waiting_send import Send, answers_of, settle_each
 from lakelog.replication.config import Config
@@ -196,7 +196,7 @@ class Producer(Closing):
         read, and the send waits for the metadata until its deadline. Kafka: `ProducerMetadata`."""
         check_not_internal(topic, "a producer")
         try:
-            self._counts[topic] = len(self._view.partitions(topic, YOUNG_SECONDS))
+            return remember(self._counts, topic, len(self._view.partitions(topic, YOUNG_SECONDS)))
         except KafkaStorageException:
             if topic not in self._counts:
                 raise

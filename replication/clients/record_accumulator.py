@@ -78,7 +78,10 @@ class RecordAccumulator:
     def _count(self, send: WaitingSend, sign: int) -> None:
         if send.shares_with is not None:
             for partition, size in send.partition_bytes.items():
-                self._sizes[send.shares_with, partition] += sign * size
+                key = send.shares_with, partition
+                self._sizes[key] += sign * size
+                if not self._sizes[key]:  # time-outs differ, and each would stay for ever
+                    del self._sizes[key]
 
     def _note_expiry(self, send: WaitingSend) -> None:
         if send.may_expire:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -35,7 +35,20 @@ from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 
 _AGAIN_SECONDS = 0.05  # between two attempts to hand over records
 _BUSY_SECONDS = 0.005  # between two looks whether sends wait
+_TOPICS = 10_000  # of which a producer knows the number of partitions
 _RECORD_BYTES = 32  # offsets, timestamp and partition of a record in memory
+
+
+Known = TypeVar("Known")
+
+
+def remember(known: dict[str, Known], topic: str, value: Known) -> Known:
+    """Keeps what is known of the topics that were used last: a producer may see topics come and go for years."""
+    known.pop(topic, None)
+    known[topic] = value
+    if len(known) > _TOPICS:
+        del known[next(iter(known))]
+    return value
 
 
 class SendTable(Protocol):
@@ -98,7 +111,8 @@ class SingleRecords:
         """The topic's number of partitions, a second old at most: a look at the tables costs more than a record."""
         known = self._counts.get(topic)
         if known is None or time.monotonic() >= known[1]:
-            known = self._counts[topic] = self._partition_count(topic), time.monotonic() + YOUNG_SECONDS
+            found = self._partition_count(topic), time.monotonic() + YOUNG_SECONDS
+            known = remember(self._counts, topic, found)
         return known[0]
 
     def _add(self, topic: str, row: Row, on_delivery: OnDelivery | None, nbytes: int) -> bool:

@@ -12,6 +12,8 @@ from typing import NamedTuple, TypeAlias
 from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
+_MOST = 20_000  # partitions that an identity knows, before it forgets those that are idle
+
 _Place: TypeAlias = tuple[str, int]  # a topic's name and a partition: a topic that is made again has another id
 
 
@@ -42,10 +44,13 @@ class ProducerIdentity:
     def __init__(self, given: ProducerIdAndEpoch) -> None:
         self.given = given
         self.is_used_up = False
+        self._is_resumed = False
         self._partitions: dict[_Place, _PartitionSends] = {}
 
     def begin_send(self, topic: str, partitions: Iterable[int]) -> SendSequences:
         """Begins another send. In each of its partitions it comes after the sends that are in flight there."""
+        if len(self._partitions) >= _MOST:
+            self._forget_idle(topic)
         places = {n: self._partitions.setdefault((topic, n), _PartitionSends(self.given)) for n in partitions}
         send = SendSequences(self, places)
         for sends in places.values():
@@ -55,8 +60,22 @@ class ProducerIdentity:
     def resume(self, topic: str, sequences: Mapping[int, int]) -> None:
         """Sets the sequences of the next records by partition, for a producer whose sequences somebody else has kept.
         They hold under each topic id: a topic that is made again meanwhile gets no other sequences."""
+        self._is_resumed = True
         for partition, sequence in sequences.items():
             self._partitions.setdefault((topic, partition), _PartitionSends(self.given)).first = sequence
+
+    def _forget_idle(self, topic: str) -> None:
+        """Forgets the partitions of other topics that have nothing in flight. It uses up the identity: a log would take
+        records under sequence 0 of the present one for duplicates."""
+        kept = {place: sends for place, sends in self._partitions.items() if sends.in_flight or place[0] == topic}
+        if len(kept) < len(self._partitions) and not self._is_resumed:
+            self._partitions = kept
+            self.use_up()
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions that it knows."""
+        return len(self._partitions)
 
     def use_up(self) -> None:
         """No partition may begin to use the present identity from now on."""

@@ -2,6 +2,7 @@
 
 import math
 import threading
+import tracemalloc
 from concurrent.futures import Future
 
 import pyarrow as pa
@@ -238,3 +239,19 @@ def test_ap_06_without_memory_for_max_block_ms_a_send_is_refused(world):
     with pytest.raises(TimeoutException, match=r"no memory within max_block_ms \(1\): earlier .* \d+ of 1 bytes"):
         producer.send_async(TOPIC, records(b"b"), LONG)
     producer.close(timeout=0)
+
+
+def test_ap_06_nothing_is_kept_of_sends_that_have_gone(waiting):
+    """Sends with different time-outs share no commit, and a program may compute each time-out anew."""
+
+    def passes(number):
+        waiting.add("a", {0: 10}, is_awaited=True, shares_with=("t", number))
+        assert waiting.take() == "a"
+
+    passes(0)
+    tracemalloc.start()
+    for number in range(2000):
+        passes(number)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 50_000

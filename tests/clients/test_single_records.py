@@ -10,10 +10,10 @@ from collections import deque
 import pyarrow as pa
 import pytest
 
-from lakelog.replication.clients import delivery_reports
+from lakelog.replication.clients import delivery_reports, single_records
 from lakelog.replication.clients.delivery_reports import SingleBatch, _reports
 from lakelog.replication.clients.producer import Producer
-from lakelog.replication.clients.single_records import SingleRecords
+from lakelog.replication.clients.single_records import SingleRecords, remember
 from lakelog.replication.errors import (
     IllegalStateException,
     InvalidPartitionsException,
@@ -143,6 +143,15 @@ BAD = {
     "topic": ({"topic": "nobody"}, UnknownTopicOrPartitionException, "no topic nobody"),
     "no text": ({"topic": b"x"}, InvalidTopicException, "it must be text"),
 }
+
+
+def test_what_a_producer_knows_of_topics_ends(monkeypatch):
+    """Topics that were used last are known."""
+    monkeypatch.setattr(single_records, "_TOPICS", 3)
+    known = {}
+    for topic in "abcade":
+        assert remember(known, topic, 4) == 4
+    assert list(known) == ["a", "d", "e"]
 
 
 def test_a_record_that_is_wrong_is_refused_and_concerns_no_other(world):

@@ -2,8 +2,11 @@
 
 import pytest
 
+from lakelog.replication.protocol import producer_identity
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity, Turn
 from lakelog.replication.protocol.record_batch import TopicIdPartition
+
+MANY = 50  # partitions that an identity knows
 
 P, AGAIN = TopicIdPartition("id", 0), TopicIdPartition("made again", 0)
 FIRST, SECOND = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)
@@ -116,3 +119,39 @@ def test_ap_06_sequences_that_are_resumed_hold_under_each_topic_id():
     identity.resume("t", {0: 50})
     send = identity.begin_send("t", [0])
     assert [send.sequence(TopicIdPartition(topic_id, 0))[2] for topic_id in ("id", "another")] == [50, 50]
+
+
+def topic_of(number):
+    return TopicIdPartition(f"id-{number}", 0)
+
+
+def sent(identity, number, records=2):
+    """A send to partition 0 of a topic, from its beginning to its acknowledgement. Returns its sequence."""
+    send, partition = identity.begin_send(f"topic-{number}", [0]), topic_of(number)
+    if send.turn(partition) is Turn.NEEDS_IDENTITY:
+        send.renew(ProducerIdAndEpoch(8, 0))
+        assert send.turn(partition) is Turn.NOW
+    found = send.sequence(partition)
+    send.appended(partition, records)
+    send.settle([0])
+    return found
+
+
+def test_ap_06_topics_that_come_and_go_are_forgotten_and_not_used_under_the_same_sequences(monkeypatch):
+    monkeypatch.setattr(producer_identity, "_MOST", MANY)
+    identity = ProducerIdentity(ProducerIdAndEpoch(7, 0))
+    open_send = identity.begin_send("topic-0", [0])
+    assert [sent(identity, number) for number in range(1, MANY)] == [(7, 0, 0)] * (MANY - 1)
+    assert sent(identity, 1) == (8, 0, 0), "its sequences under 7 are not known any more"
+    assert identity.partitions < 10
+    assert (open_send.turn(topic_of(0)), open_send.sequence(topic_of(0))) == (Turn.NOW, (8, 0, 0))
+    assert sent(identity, 1) == (8, 0, 2)
+
+
+def test_ap_06_a_producer_whose_sequences_somebody_else_keeps_forgets_none(monkeypatch):
+    monkeypatch.setattr(producer_identity, "_MOST", MANY)
+    identity = ProducerIdentity(ProducerIdAndEpoch(7, 0))
+    identity.resume("topic-1", {0: 5})
+    for number in range(2, MANY + 2):
+        sent(identity, number)
+    assert sent(identity, 1) == (7, 0, 5)
