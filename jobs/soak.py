@@ -37,7 +37,9 @@ def make_parser() -> VerbParser:
     parser.add_argument(
         "--store", choices=STORED, default="mixed",
         help="where the roots are: mixed: broker 3's in an object store, the others on the disk; s3: each root, the "
-        "cluster's too, in an object store of its own, run on the loopback; default: mixed",
+        "cluster's too, in an object store of its own, run on the loopback; disks: each on an ext4 file system of its "
+        "own, with storage.fsync=true, where power cuts are real and may hit all at once (needs the right to mount); "
+        "default: mixed",
     )  # fmt: skip
     add_run_options(parser)
     return parser

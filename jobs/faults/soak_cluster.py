@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lakelog.jobs.faults.cluster_processes import ClusterProcesses
+from lakelog.jobs.faults.disks import Disks
 from lakelog.jobs.roots.object_stores import ObjectStores
 from lakelog.jobs.roots.root_names import root_name
 from lakelog.replication.config import Config, Owner
@@ -16,25 +17,32 @@ from lakelog.replication.storage.cluster import Cluster, format_broker, format_c
 BROKERS = (1, 2, 3)
 CLUSTER: Owner = "cluster"
 # Whose roots are in object stores, by the argument `--store`.
-STORED: Mapping[str, tuple[Owner, ...]] = {"mixed": (3,), "s3": (CLUSTER, *BROKERS)}
+DISKS = "disks"  # each root is on a disk of its own that really loses its power
+STORED: Mapping[str, tuple[Owner, ...]] = {"mixed": (3,), "s3": (CLUSTER, *BROKERS), DISKS: ()}
 
 
 class SoakCluster:
-    """The processes, the object stores of the roots in them, and the folder of each broker's root."""
+    """The processes, the object stores of the roots in them, the folder of each broker's root, and the `disks` of the
+    roots if each has one."""
 
-    def __init__(self, folder: Path, config: Path, stored: Collection[Owner]) -> None:
+    def __init__(self, folder: Path, config: Path, stored: Collection[Owner], has_disks: bool = False) -> None:
         self.stores = stores = ObjectStores(folder, stored)
-        self.uri = stores.uri(CLUSTER) if CLUSTER in stored else str(folder / root_name(CLUSTER))
-        roots = {broker: stores.uri(broker) for broker in BROKERS if broker in stored}
+        self.disks = disks = Disks(folder, (CLUSTER, *BROKERS) if has_disks else ())
+
+        def place(owner: Owner) -> Path:
+            return disks.root(owner) if has_disks else folder / root_name(owner)
+
+        self.uri = stores.uri(CLUSTER) if CLUSTER in stored else str(place(CLUSTER))
+        roots = {broker: stores.uri(broker) if broker in stored else str(place(broker)) for broker in BROKERS}
         self.processes = ClusterProcesses(folder, self.uri, BROKERS, config, roots)
         self.folders: Mapping[int, Path] = {
-            broker: stores.folder(broker) if broker in stored else folder / root_name(broker) for broker in BROKERS
+            broker: stores.folder(broker) if broker in stored else place(broker) for broker in BROKERS
         }
 
     @contextmanager
     def ended(self) -> Iterator[SoakCluster]:
-        """Runs the stores during the block. Kills all processes at its end, also after an error."""
-        with self.processes.ended(), self.stores.running():
+        """Runs the stores and disks during the block. Kills all processes at its end, also after an error."""
+        with self.stores.running(), self.disks.running(), self.processes.ended():
             yield self
 
     def format(self) -> None:

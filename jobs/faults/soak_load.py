@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -26,9 +27,9 @@ _CLIENT = Config(lakelog_poll_interval_ms=250)
 class Probe(NumberSender, RepeatedWork):
     """Sends records to one partition, one after another, and measures the longest time without an acknowledgement."""
 
-    def __init__(self, cluster_uri: str, topic: str, partitions: int, partition: int) -> None:
+    def __init__(self, cluster_uri: str, topic: str, partitions: int, partition: int, config: Config = _CLIENT) -> None:
         first = (_PROBE + partition * _SPAN) * partitions + partition
-        NumberSender.__init__(self, cluster_uri, topic, partitions, first, _PROBE_TIMEOUT, _CLIENT)
+        NumberSender.__init__(self, cluster_uri, topic, partitions, first, _PROBE_TIMEOUT, config)
         RepeatedWork.__init__(self, f"probe of {topic}-{partition}", _PROBE_PAUSE)
         self.partition = partition
         self.waits = LongestWait()
@@ -90,13 +91,13 @@ class LoadReader(RepeatedWork):
 class TopicLoad:
     """The senders and the reader of one topic."""
 
-    def __init__(self, cluster_uri: str, topic: str, partitions: int) -> None:
+    def __init__(self, cluster_uri: str, topic: str, partitions: int, config: Config = _CLIENT) -> None:
         self.topic = topic
         self._producers = [
-            NumberProducer(cluster_uri, topic, partitions, first, records * partitions, timeout, _CLIENT)
+            NumberProducer(cluster_uri, topic, partitions, first, records * partitions, timeout, config)
             for first, records, timeout in _PRODUCERS
         ]
-        self.probes = [Probe(cluster_uri, topic, partitions, partition) for partition in range(partitions)]
+        self.probes = [Probe(cluster_uri, topic, partitions, partition, config) for partition in range(partitions)]
         self.reader = LoadReader(cluster_uri, topic, partitions)
 
     @property
@@ -123,10 +124,13 @@ class TopicLoad:
 
 
 class SoakLoad:
-    """The load on all topics, each with its number of partitions."""
+    """The load on all topics, each with its number of partitions. With `fsync` the producers sync what they write."""
 
-    def __init__(self, cluster_uri: str, topics: Mapping[str, int]) -> None:
-        self.topics: Sequence[TopicLoad] = [TopicLoad(cluster_uri, topic, number) for topic, number in topics.items()]
+    def __init__(self, cluster_uri: str, topics: Mapping[str, int], fsync: bool = False) -> None:
+        config = replace(_CLIENT, storage_fsync=fsync)
+        self.topics: Sequence[TopicLoad] = [
+            TopicLoad(cluster_uri, topic, number, config) for topic, number in topics.items()
+        ]
 
     def start(self) -> None:
         """Starts all senders and readers."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lakelog.jobs.admin.log_files import log_files
-from lakelog.jobs.faults.soak_cluster import SoakCluster
+from lakelog.jobs.faults.soak_cluster import BROKERS, CLUSTER, SoakCluster
 from lakelog.jobs.faults.soak_plan import Fault
 from lakelog.jobs.faults.storage_faults import bring_back, empty, forget_since, rot, take_away
 from lakelog.replication.errors import InconsistentClusterIdException
@@ -21,6 +21,7 @@ from lakelog.schemas import LOG
 
 _ATTEMPTS = 10
 _UNSYNCED_S = 5.0  # the most that a disk is behind when its power is cut
+_EVERYWHERE = 0.6  # below this extent all machines lose their power
 
 
 class RootFaults:
@@ -60,15 +61,29 @@ class RootFaults:
         return f"root of broker {fault.broker}"
 
     def cut_power(self, fault: Fault) -> str:
-        """The machine of a broker loses its power, and its disk loses all files that were not synced."""
+        """The machine of a broker loses its power, and its disk loses files that were not synced: they are gone, empty
+        or torn. On disks that really lose their power all is synced, so that all machines may lose it at once."""
+        if self._cluster.disks.are_there:
+            return self._lose_power(fault)
         lost, begun = _UNSYNCED_S * fault.extent, time.time()
 
         def deed() -> str:
-            commits = forget_since(self._folders[fault.broker], begun - lost)
+            commits = forget_since(self._folders[fault.broker], begun - lost, random.Random(fault.place))
             self._let(fault.lasts_s)
-            return f"{commits} commits of the last {lost:.1f} s are gone"
+            return f"{commits} commits of the last {lost:.1f} s are gone, empty or torn"
 
         return self._while_dead(fault, deed)
+
+    def _lose_power(self, fault: Fault) -> str:
+        is_everywhere = fault.extent < _EVERYWHERE
+        dead = self._cluster.processes.all() if is_everywhere else [self._brokers[fault.broker]]
+        for process in dead:
+            process.kill()
+        self._cluster.disks.lose_power([CLUSTER, *BROKERS] if is_everywhere else [fault.broker])
+        self._let(fault.lasts_s)
+        for process in dead:
+            process.start()
+        return "all disks at once" if is_everywhere else f"broker {fault.broker}"
 
     def empty_root(self, fault: Fault) -> str:
         """A broker comes back with an empty disk. The disk is formatted at once, because a client may write to it

@@ -16,7 +16,7 @@ from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.progress import ProgressReport
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.jobs.faults.cluster_health import ClusterHealth
-from lakelog.jobs.faults.soak_cluster import BROKERS, STORED, SoakCluster
+from lakelog.jobs.faults.soak_cluster import BROKERS, DISKS, STORED, SoakCluster
 from lakelog.jobs.faults.soak_faults import SoakFaults
 from lakelog.jobs.faults.soak_figures import Course, error_figures, soak_figures, topic_figures, unavailable
 from lakelog.jobs.faults.soak_load import SoakLoad
@@ -74,8 +74,10 @@ def run_soak(folder: Path, plan: SoakPlan, report: ProgressReport) -> dict[str, 
     """Runs the soak in an empty folder and returns its figures. It calls `report` with its progress."""
     started = time.monotonic()
     config = folder / "server.properties"
-    config.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
-    with SoakCluster(folder, config, STORED[plan.store]).ended() as cluster:
+    has_disks = plan.store == DISKS
+    settings = {**SETTINGS, "storage.fsync": str(has_disks).lower()}
+    config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    with SoakCluster(folder, config, STORED[plan.store], has_disks).ended() as cluster:
         cluster.format()
         soak = Soak(cluster.uri, cluster, plan, report)
         soak.run()
@@ -93,7 +95,9 @@ class Soak:
         self._view = TopicView(Cluster.open(cluster_uri))
         self._health = ClusterHealth(self._view, processes, list(ASSIGNMENTS))
         self._admin = AdminClient(cluster_uri, requested_by="soak")
-        self._load = SoakLoad(cluster_uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()})
+        self._load = SoakLoad(
+            cluster_uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()}, plan.store == DISKS
+        )
         self._roots = RootFaults(cluster, KEPT, self._health.is_alone, self._let)
         self._faults = SoakFaults(processes, self._roots, self._health, self._admin, TRIMMED, self._wait, self._let)
         self._course = Course(plan.faults, plan.seed)

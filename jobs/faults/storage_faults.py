@@ -13,6 +13,7 @@ from lakelog.schemas import LOG, REPLICAS
 
 _ASIDE = ".aside"
 _ATTEMPTS = 100
+_FATES = "gone", "gone", "empty", "half", "whole"  # of a file that was not synced
 _FIRST_COMMIT = f"{0:020}.json"
 
 
@@ -50,17 +51,22 @@ def _put(source: Path, target: Path) -> None:
     raise OSError(f"{target}: another process creates it again and again")
 
 
-def forget_since(root: Path, moment: float) -> int:
-    """Deletes files as a power cut does on a disk without fsync: the commits and data files of the broker's tables that
-    were written since `moment` (seconds since the epoch). Returns the number of deleted commits.
+def forget_since(root: Path, moment: float, draw: random.Random | None = None) -> int:
+    """Harms files as a power cut does on a disk without fsync: the commits and data files of the broker's tables that
+    were written since `moment` (seconds since the epoch) are gone. With `draw` some of them are only empty or a half,
+    and some are whole. Returns the number of harmed commits.
 
     The tables stay, because their first commits are kept.
     """
     commits = 0
     for path in [path for table in (LOG, REPLICAS) for path in (root / table.name).rglob("*")]:
         if path.is_file() and path.stat().st_mtime >= moment and path.name != _FIRST_COMMIT:
-            path.unlink()
-            commits += path.suffix == ".json"
+            fate = draw.choice(_FATES) if draw else "gone"
+            if fate == "gone":
+                path.unlink()
+            elif fate != "whole":
+                os.truncate(path, path.stat().st_size // 2 if fate == "half" else 0)
+            commits += path.suffix == ".json" and fate != "whole"
     return commits
 
 

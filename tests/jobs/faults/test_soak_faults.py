@@ -84,6 +84,8 @@ class FakeCluster:
         self.waited_for: list[str] = []
         self.most_away = 0
         self.asked: list[Any] = []
+        self.has_disks = False
+        self.without_power: list[list[Any]] = []
 
     def faults(self) -> SoakFaults:
         health: Any = SimpleNamespace(
@@ -100,7 +102,9 @@ class FakeCluster:
             stores=SimpleNamespace(processes=dict.fromkeys(ALL, self.store)),
             folders=self.folders,
             format_root=self._format_root,
+            disks=SimpleNamespace(are_there=self.has_disks, lose_power=self.without_power.append),
         )
+        processes.all = lambda: [*self.brokers.values(), *self.controllers.values()]
         self.roots = RootFaults(cluster, "kept", lambda broker: broker in self.alone, self._let)
         return SoakFaults(processes, self.roots, health, admin, "trimmed", self._wait, self._let)
 
@@ -258,6 +262,21 @@ def test_a_store_hangs_or_answers_errors_for_a_while(cluster: FakeCluster, kind:
     assert cluster.store.done == done
 
 
+@pytest.mark.parametrize(
+    ("extent", "owners", "dead"),
+    [(0.1, ["cluster", 1, 2, 3], {"broker 1", "broker 2", "broker 3", "controller-1"}), (0.9, [2], {"broker 2"})],
+)
+def test_disks_lose_their_power_alone_or_all_at_once(
+    cluster: FakeCluster, extent: float, owners: list[Any], dead: set[str]
+) -> None:
+    """The processes are dead before that, and start again. The only member of an ISR loses nothing, either."""
+    cluster.has_disks, cluster.alone = True, {2}
+    cluster.faults().carry_out(Fault(0.0, "cut-power", 3.0, ALL, 0.0, extent))
+    assert cluster.without_power == [owners]
+    everyone = [*cluster.brokers.values(), *cluster.controllers.values()]
+    assert {process.name for process in everyone if process.done == ["kill", "start"]} == dead
+
+
 @pytest.mark.parametrize("kind", ["cut-power", "empty-root"])
 def test_nothing_is_taken_from_the_only_member_of_an_isr(cluster: FakeCluster, kind: str) -> None:
     """Nobody could lead until somebody elects uncleanly. It is asked once the broker is dead, and cannot shrink it."""
@@ -268,7 +287,7 @@ def test_nothing_is_taken_from_the_only_member_of_an_isr(cluster: FakeCluster, k
     assert (file.read_text(), cluster.brokers[2].done) == ("records", ["kill", "start"])
     cluster.alone = {3}
     faults.carry_out(Fault(0.0, kind, 3.0, ALL, 0.0, 1.0))
-    assert not file.exists()
+    assert not file.exists() or file.read_text() != "records"
 
 
 def test_an_emptied_root_is_formatted_even_if_a_client_writes_into_it(cluster: FakeCluster) -> None:

@@ -48,6 +48,21 @@ def test_a_power_cut_takes_what_was_written_last_and_nothing_else(cluster: Clust
     assert log_of(cluster, 1).current().partition(P0).log_end_offset == 2
 
 
+def test_a_power_cut_leaves_files_that_are_empty_or_torn_or_whole(cluster: Cluster, tmp_path: Path) -> None:
+    root = tmp_path / "broker-1"
+    before, log = files(root), log_of(cluster, 1)
+    for sequence in range(2, 22):
+        send(log, request(P0, 1, sequence=sequence))
+    written = files(root)
+    harmed = forget_since(root, time.time() - OLD / 2, random.Random(1))
+    after = files(root)
+    parts = {len(after[name]) / len(written[name]) if name in after else None for name in written}
+    assert {None, 0.0, 1.0} < parts
+    commits = [name for name in written if name.endswith(".json") and after.get(name) != written[name]]
+    assert len(commits) == harmed
+    assert {name: after[name] for name in before} == before
+
+
 def test_after_a_power_cut_the_tables_are_there_however_new_they_are(cluster: Cluster, tmp_path: Path) -> None:
     forget_since(tmp_path / "broker-1", 0)
     assert log_of(cluster, 1).current().version == 0
@@ -75,7 +90,10 @@ def test_rot_flips_one_bit_of_the_records_and_leaves_size_and_age(cluster: Clust
 def faults(cluster: Cluster) -> RootFaults:
     folders = {broker: Path(cluster.broker_root(broker).uri) for broker in (1, 2)}
     held: Any = SimpleNamespace(
-        processes=SimpleNamespace(brokers={}), stores=SimpleNamespace(processes={}), folders=folders
+        processes=SimpleNamespace(brokers={}),
+        stores=SimpleNamespace(processes={}),
+        folders=folders,
+        disks=SimpleNamespace(are_there=False),
     )
     return RootFaults(held, TOPIC, lambda _: False, lambda _: None)
 
