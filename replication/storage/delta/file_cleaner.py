@@ -1,19 +1,19 @@
 """Deletes data files that no version of a table needs any more. Only the table's owner does it, after a long delay.
 
 A file stays for a while after the commit that removed it, for readers of an older version. A file that no version knows
-may belong to a slow writer's next commit, so it must be a day old. A crash between a write and its commit leaves such
-files. Kafka: `file.delete.delay.ms`. Delta: `VACUUM`.
+may belong to a slow writer's next commit, so it stays for a day. A crash between a write and its commit leaves such
+files, and a restart forgets which files were removed. Kafka: `file.delete.delay.ms`. Delta: `VACUUM`.
 
-No clock may shorten a delay: this machine's clock may be a day ahead of the store's. So every delay also runs on the
-owner's monotonic clock, from the moment it first saw that a file is not needed, as liveness does. A new process has
-seen nothing yet, and waits the whole delay again.
+No clock may shorten a delay: this machine's clock may be days ahead of the store's. So every delay runs on the owner's
+monotonic clock, from the moment it first saw that a file is not needed, as liveness does. A new process has seen
+nothing yet, and waits the whole delay again.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import may_be_deleted
@@ -28,12 +28,11 @@ class FileCleaner:
 
     def __init__(
         self, root: StorageRoot, delete_delay: float = DELETE_DELAY_SECONDS,
-        clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._root = root
         self._delete_delay = delete_delay
         self._clock = clock
-        self._wall_clock = wall_clock
         self._removed: deque[tuple[float, str]] = deque()
         self._first_seen: dict[str, float] = {}  # files that no version knew at the last sweep
         self._swept_at = clock()
@@ -54,12 +53,12 @@ class FileCleaner:
         is_sweep_due = now - self._swept_at >= _SWEEP_SECONDS
         if not is_removed_due and not is_sweep_due:
             return 0
-        modified = self._root.modified() if is_sweep_due else {}
+        names = self._root.sizes_listed() if is_sweep_due else {}
         needed = active()
         count = self._delete_removed(now, needed)
         if is_sweep_due:
             self._swept_at = now
-            count += self._sweep(now, needed, modified)
+            count += self._sweep(now, needed, names)
         return count
 
     def _delete_removed(self, now: float, active: Collection[str]) -> int:
@@ -72,14 +71,13 @@ class FileCleaner:
             self._removed.popleft()
         return count
 
-    def _sweep(self, now: float, active: Collection[str], modified: Mapping[str, float]) -> int:
+    def _sweep(self, now: float, active: Collection[str], names: Iterable[str]) -> int:
         """Deletes files that no version knows, and files that were removed before this process started."""
         known = {*active, *(name for _, name in self._removed)}
-        unknown = [name for name in modified if name not in known and may_be_deleted(name)]
+        unknown = [name for name in names if name not in known and may_be_deleted(name)]
         self._first_seen = {name: self._first_seen.get(name, now) for name in unknown}
-        oldest = self._wall_clock() - max(_ORPHAN_SECONDS, self._delete_delay)
-        latest = now - max(DELETE_DELAY_SECONDS, self._delete_delay)
-        left = [name for name, seen_at in self._first_seen.items() if seen_at <= latest and modified[name] < oldest]
+        latest = now - max(_ORPHAN_SECONDS, self._delete_delay)
+        left = [name for name, seen_at in self._first_seen.items() if seen_at <= latest]
         for name in left:
             self._root.delete(name)
         return len(left)

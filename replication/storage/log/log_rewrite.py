@@ -15,6 +15,7 @@ from typing import Any
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.storage.delta.commit_reader import read_commits_after
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.log_state import LogState
@@ -48,13 +49,16 @@ class Removal:
 class NewFiles:
     """The files that were written for a commit. At the end of the block it deletes those that are in no commit.
 
-    A file stays if it was offered to a commit with an unknown outcome, because it may be in the log.
+    A file stays if it was in a commit, even if another one has removed it since: readers of that version may need it.
+    It stays, too, if the outcome of its commit is unknown. On a local disk the log tells it, as none lands later.
     """
 
     def __init__(self, log: ReplicaLog) -> None:
         self._log = log
         self._names: set[str] = set()
-        self._offered: set[str] = set()
+        self._offered: set[str] = set()  # in any change
+        self._last: set[str] = set()  # in the last one
+        self._since = -1  # the version that the first one followed
 
     def __enter__(self) -> NewFiles:
         return self
@@ -66,16 +70,29 @@ class NewFiles:
 
     def offered(self, change: LogChange) -> LogChange:
         """Notes that this change is about to be committed."""
-        self._offered.update(segment.name for segment in change.adds)
+        self._since = self._since if self._offered else self._log.current().version
+        self._last = {segment.name for segment in change.adds}
+        self._offered |= self._last
         return change
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
-        kept = self._log.current().segments if kind is None else self._offered
+        kept = {*self._log.current().segments, *self._last} if kind is None else self._may_have_landed()
         for name in sorted(self._names.difference(kept)):
             try:
                 self._log.root.delete(name)
             except OSError as error:  # the file cleaner deletes it later
                 logger.warning("%s: cannot be deleted: %s", self._log.root.path(name), error)
+
+    def _may_have_landed(self) -> set[str]:
+        """The files that are in a commit, or may come into one."""
+        root = self._log.root
+        if not root.is_local or not self._offered:
+            return self._offered
+        try:
+            commits = read_commits_after(root, self._since)
+        except (KafkaStorageException, CorruptRecordException):
+            return self._offered
+        return {file.name for commit in commits for file in commit.adds}
 
 
 class _NotWritten(Exception):

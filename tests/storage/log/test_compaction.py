@@ -8,6 +8,7 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException, DuplicateSequenceException, KafkaStorageException
 from lakelog.replication.protocol.compaction import size_class
 from lakelog.replication.storage.delta.commit_reader import read_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import compaction, segment_pieces
 from lakelog.replication.storage.log.append import Appended
 from lakelog.replication.storage.log.compaction import compact
@@ -128,6 +129,40 @@ def test_na_04_a_compaction_that_fails_leaves_no_file_behind(log, monkeypatch, f
     with pytest.raises(KafkaStorageException, match="no space left"):
         merge(log)
     assert set(log.root.list()) == files
+
+
+def test_na_04_a_compaction_whose_commit_fails_on_a_full_disk_leaves_no_file_behind(log, monkeypatch):
+    """On a local disk such a commit lands later neither."""
+    files = set(log.root.list())
+
+    def is_full(root, name, _):
+        raise KafkaStorageException(f"{root.path(name)}: cannot be written: No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StorageRoot, "put_if_absent", is_full)
+        with pytest.raises(KafkaStorageException, match="No space left on device"):
+            merge(log)
+    assert set(log.root.list()) == files
+    assert merge(log) == 20
+
+
+def test_na_04_a_merged_file_that_is_removed_at_once_stays_for_its_readers(log, monkeypatch):
+    """Another commit removes it before the compaction has returned. A scan of the version between them needs it."""
+    others, transact, scanned = ReplicaLog.open(log.root), ReplicaLog.transact, []
+
+    def overtaken(held, cause, *given, **named):
+        version = transact(held, cause, *given, **named)
+        if cause["why"] == "compact":
+            scanned.extend(held.current().segments)
+            truncate(others, {P0: 3, P1: 3})
+            held.refresh()
+        return version
+
+    monkeypatch.setattr(ReplicaLog, "transact", overtaken)
+    merge(log)
+    gone = set(scanned) - set(log.current().segments)
+    assert gone
+    assert set(scanned) <= set(log.root.list())
 
 
 def test_na_04_files_of_a_compaction_of_which_nothing_is_heard_stay(log, monkeypatch):
