@@ -56,8 +56,12 @@ class RecordFormatter:
     def _bytes(self, value: bytes | None) -> bytes:
         return self._null if value is None else value
 
+    def _name(self, key: str | None) -> bytes:
+        """The key of a header. Older versions took one that is null."""
+        return self._null if key is None else key.encode()
+
     def _headers(self, headers: list[dict[str, Any]] | None) -> bytes:
-        pairs = [header["key"].encode() + b":" + self._bytes(header["value"]) for header in headers or ()]
+        pairs = [self._name(each["key"]) + b":" + self._bytes(each["value"]) for each in headers or ()]
         return self._headers_separator.join(pairs) if pairs else b"NO_HEADERS"
 
 

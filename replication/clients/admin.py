@@ -9,19 +9,26 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lakelog.replication.clients.arguments import topic_partitions
 from lakelog.replication.clients.controller_channel import ControllerChannel
 from lakelog.replication.clients.controller_watch import Report
 from lakelog.replication.clients.one_process import OneProcess
 from lakelog.replication.clients.record_deletion import Deleted, delete_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config, TopicConfig
-from lakelog.replication.errors import LakelogException, UnknownTopicOrPartitionException, error_named
+from lakelog.replication.errors import (
+    InvalidRequestException,
+    LakelogException,
+    UnknownTopicOrPartitionException,
+    error_named,
+)
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
 
 Assignment = Mapping[int, Sequence[int]]
@@ -171,6 +178,7 @@ class AdminClient(OneProcess):
 
     def describe_topic(self, topic: str) -> TopicDescription:
         """A topic and the current state of its partitions. Raises UnknownTopicOrPartitionException."""
+        check_is_text(topic)
         self._cluster.topics.refresh()
         self._cluster.metadata.refresh()
         found = self._cluster.topics.topics.get(topic)
@@ -199,6 +207,9 @@ class AdminClient(OneProcess):
         Returns each low watermark, or error: see `record_deletion.delete_records`. It needs no controller.
         """
         outcomes: dict[tuple[str, int], Deleted] = {}
+        if not isinstance(before, Mapping):
+            raise InvalidRequestException(f'before is {before!r:.80}: give a dict such as {{("orders", 0): 100}}')
+        topic_partitions(before)
         for topic in sorted({name for name, _ in before}):
             offsets = {number: offset for (name, number), offset in before.items() if name == topic}
             timeout = self._cluster.config.request_timeout_ms

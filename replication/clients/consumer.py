@@ -5,6 +5,7 @@ Kafka: `KafkaConsumer`, `ReplicaManager.fetchMessages`, `GroupMetadataManager`. 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -14,6 +15,14 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from lakelog.replication.clients.arguments import (
+    by_partition,
+    by_topic,
+    milliseconds,
+    seconds,
+    topic_names,
+    topic_partitions,
+)
 from lakelog.replication.clients.closing import Closing
 from lakelog.replication.clients.consumer_config import ConsumerConfig
 from lakelog.replication.clients.consumer_fetch import FetchedRecords as FetchedRecords
@@ -27,7 +36,6 @@ from lakelog.replication.errors import (
     ConcurrentModificationException,
     IllegalStateException,
     InvalidGroupIdException,
-    InvalidRequestException,
     UnknownTopicOrPartitionException,
 )
 from lakelog.replication.protocol.delayed_operation import check_committed_offset
@@ -38,6 +46,7 @@ from lakelog.replication.protocol.topic import check_topic_id
 from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.group_table import CommittedOffset
+from lakelog.replication.storage.tables.member_table import folder_of
 
 _DEFAULT = ConsumerConfig()
 
@@ -119,16 +128,13 @@ class Consumer(Closing):
         InconsistentGroupProtocolException, KafkaStorageException, IllegalStateException after `close`.
         """
         group_id = self._known_group()
-        if isinstance(topics, str) or not topics:
-            raise InvalidRequestException(f"topics is {topics!r}: give a list of names, one at least")
-        for topic in topics:
-            check_is_text(topic)
+        names = topic_names(topics)
         if self._member is not None and self._member.is_leaving:
             raise IllegalStateException("a listener must not subscribe while the consumer leaves its group")
         self.unsubscribe()
         self._check_open()  # a listener may have closed it
         listener = RebalanceListener(on_assign, on_revoke, on_lost)
-        self._member = GroupConsumer(self._view, group_id, frozenset(topics), self._settings, listener)
+        self._member = GroupConsumer(self._view, group_id, names, self._settings, listener)
 
     @_by_one_thread
     def unsubscribe(self) -> None:
@@ -154,18 +160,18 @@ class Consumer(Closing):
         """The next records of the partitions that this consumer owns, with the columns of `lakelog.schemas.LOG`.
 
         Records of one partition are in the order of their offsets. It returns as soon as there are any, and after
-        `timeout` seconds with none. A call says that the records of earlier calls are processed: with
-        `enable.auto.commit` it may commit the offsets after them. It also gives partitions up and takes others, so call
-        it more often than every `max.poll.interval.ms`. Retriable errors are logged, and tried again.
+        `timeout` seconds with none; a negative number is for ever. A call says that the records of earlier calls are
+        processed: with `enable.auto.commit` it may commit the offsets after them. It also gives partitions up and takes
+        others, so call it more often than every `max.poll.interval.ms`. Retriable errors are logged, and tried again.
 
         Raises IllegalStateException without `subscribe`, NoOffsetForPartitionException and OffsetOutOfRangeException
         with `auto.offset.reset` `none`, CorruptRecordException.
         """
-        member = None
+        member, limit = None, seconds(timeout, "timeout")
         try:
             with self._one_thread():
                 member = self._subscribed()
-                return member.poll(timeout)
+                return member.poll(math.inf if limit is None else limit)
         except BaseException:
             if member is not None:  # nobody has seen the records: the program was interrupted
                 member.positions.take_back()
@@ -195,12 +201,12 @@ class Consumer(Closing):
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
         """`poll` returns no records of these partitions until `resume`. They stay with this consumer as long as they
         would otherwise. Raises IllegalStateException if one is not assigned to it."""
-        self._subscribed().positions.pause(partitions, True)
+        self._subscribed().positions.pause(topic_partitions(partitions), True)
 
     @_by_one_thread
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Undoes `pause`. Raises IllegalStateException if a partition is not assigned to this consumer."""
-        self._subscribed().positions.pause(partitions, False)
+        self._subscribed().positions.pause(topic_partitions(partitions), False)
 
     def close(self) -> None:
         """Commits, if `enable.auto.commit`, and leaves the group, so that others go on at once. It logs errors. The end
@@ -231,9 +237,11 @@ class Consumer(Closing):
         An offset belongs to a topic id, as a topic that is deleted and made again has other records. Pass as `topic_id`
         the one of the results before: then the error is UnknownTopicIdException once it is another topic (KIP-516).
         """
-        wanted = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
+        check_is_text(topic)
+        wait_ms = milliseconds(max_wait_ms, "max_wait_ms")
+        wanted = {TopicPartition(topic, n): offset for n, offset in by_partition(offsets, "offsets").items()}
         rack, ids = self._settings.client_rack or None, {} if topic_id is None else {topic: topic_id}
-        found = fetch_records(self._view, wanted, min_bytes, max_wait_ms, max_bytes, rack, ids)
+        found = fetch_records(self._view, wanted, min_bytes, wait_ms, max_bytes, rack, ids)
         self._fetched_ids.update((topic, each.topic_id) for each in found.values() if each.topic_id)
         return {partition: fetched for (_, partition), fetched in found.items()}
 
@@ -248,6 +256,7 @@ class Consumer(Closing):
         Raises UnknownTopicOrPartitionException, LeaderNotAvailableException, and NotLeaderOrFollowerException if the
         broker does not lead: it may still truncate its log.
         """
+        topic_partitions([(topic, partition)])
         return epoch_ends(self._view, topic, partition, epochs, broker_id)
 
     @_by_one_thread
@@ -279,9 +288,9 @@ class Consumer(Closing):
 
     def _assigned_partitions(self, offsets: Mapping[str, Mapping[int, int]]) -> dict[AssignedPartition, int]:
         found = {}
-        for topic, by_partition in offsets.items():
+        for topic, given in by_topic(offsets, "offsets").items():
             registrations = self._view.partitions(topic)
-            for partition, offset in by_partition.items():
+            for partition, offset in by_partition(given, f"offsets of {topic}").items():
                 name = f"{topic}-{partition}"
                 if partition not in registrations:
                     raise UnknownTopicOrPartitionException(f"{name}: no such partition, {topic} has {[*registrations]}")
@@ -327,6 +336,7 @@ class Consumer(Closing):
             raise InvalidGroupIdException(
                 f"group is {self._group!r}: a consumer stores offsets only under the name of a group"
             )
+        folder_of(self._group)  # a group that cannot have members can be neither described nor deleted
         return self._group
 
     def _subscribed(self) -> GroupConsumer:

@@ -14,6 +14,7 @@ from typing import cast
 
 import pyarrow as pa
 
+from lakelog.replication.clients.arguments import milliseconds, seconds
 from lakelog.replication.clients.closing import Closing
 from lakelog.replication.clients.delivery_reports import OnDelivery, deadline_in, seconds_left
 from lakelog.replication.clients.producer_config import ProducerConfig
@@ -32,7 +33,7 @@ from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.pipeline_round import Answers, Sending
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata as RecordMetadata
 from lakelog.replication.protocol.rounds.send_round import SendOptions
-from lakelog.replication.protocol.topic_name import check_not_internal
+from lakelog.replication.protocol.topic_name import check_is_text, check_not_internal
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.tables.producer_table import new_producer_id
@@ -142,7 +143,8 @@ class Producer(Closing):
         """Begins to send one record, in confluent-kafka's habit: `poll` and `flush` call `on_delivery(error, message)`
         once it is delivered, or has failed.
 
-        `value` and `key`: str, bytes or None. `timestamp`: a datetime or milliseconds since 1970, by default now.
+        `value` and `key`: str, bytes or None. `timestamp`: a datetime (without a time zone it is in UTC) or
+        milliseconds since 1970, by default now.
         `headers`: pairs of a name and a value, or a dict. Records of a topic share a send: they wait `linger_ms` for
         others, or until they are `batch_size` bytes. Each partition keeps the order of all calls.
 
@@ -152,16 +154,17 @@ class Producer(Closing):
         errors are in the report. Records that are not delivered in `delivery_timeout_ms` fail with TimeoutException.
         """
         self._sends.check_may_wait()
+        check_is_text(topic)
         self._singles.add(topic, value, key, partition, on_delivery, timestamp, headers)
 
     def poll(self, timeout: float | None = 0.0) -> int:
         """Calls `on_delivery` of the records that were delivered or have failed. Returns the number of calls.
 
-        If there is none it waits for one, up to `timeout` seconds, or as long as one may come. An error of a function
-        is raised here, and the next call goes on with the other records.
+        If there is none it waits for one, up to `timeout` seconds; with None or a negative number as long as one may
+        come. An error of a function is raised here, and the next call goes on with the other records.
         """
         self._sends.check_may_wait()
-        return self._singles.reports.call(timeout, lambda: self._singles.has_waiting)
+        return self._singles.reports.call(seconds(timeout, "timeout"), lambda: self._singles.has_waiting)
 
     def flush(self, timeout: float | None = None) -> int:
         """Waits until all sends and records are settled, whether they succeeded or not, and calls `on_delivery` as
@@ -170,7 +173,7 @@ class Producer(Closing):
         Raises TimeoutException if they are not settled after `timeout` seconds.
         """
         self._sends.check_may_wait()
-        deadline = deadline_in(timeout)
+        deadline = deadline_in(seconds(timeout, "timeout"))
         while True:
             self._singles.drain(deadline)
             self._sends.flush(seconds_left(deadline))
@@ -186,7 +189,7 @@ class Producer(Closing):
         records are in a log. The first error of an `on_delivery` is raised after all were called.
         """
         self._sends.check_may_wait()
-        deadline = deadline_in(timeout)
+        deadline = deadline_in(seconds(timeout, "timeout"))
         self._singles.close(deadline)
         self._sends.close(seconds_left(deadline))
         self._singles.end(deadline)
@@ -212,7 +215,7 @@ class Producer(Closing):
         self, topic: str, records: Records, timeout_ms: int, is_awaited: bool, deadline: float | None = None,
         memory_deadline: float | None = None,
     ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
-        deadline = time.monotonic() + timeout_ms / 1000 if deadline is None else deadline
+        deadline = time.monotonic() + milliseconds(timeout_ms, "timeout_ms") / 1000 if deadline is None else deadline
         partitions = self._partition_count(topic)
         given = record_set(topic, records, partitions, self._view.cluster.config.log_segment_bytes)
         send = Send(self._begin, topic, given, timeout_ms, deadline)

@@ -86,9 +86,15 @@ def _bytes(value: object, where: str) -> bytes:
 
 
 def _timestamp(value: object, where: str) -> dt.datetime:
+    """The time in UTC. One at the edge of the years 1 to 9999 may lie outside of them there, and would fail all records
+    of its batch."""
     if not isinstance(value, dt.datetime) or value != value:  # NaT of pandas is a datetime, and equals nothing
         raise InvalidRecordException(f"{where} is {_kind(value)}, it must be a datetime or None")
-    return value
+    try:
+        zoned = value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value
+        return zoned if zoned.tzinfo is dt.UTC else zoned.astimezone(dt.UTC)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise InvalidRecordException(f"{where} is {value!r:.80}, which is no time of the years 1 to 9999") from error
 
 
 def _partition(value: object, where: str) -> int:

@@ -68,7 +68,8 @@ def to_records(table: pa.Table, now: int | None = None, topic: str = "") -> pa.T
     """The record columns in the log's types. Missing keys and headers are null; a missing timestamp is `now`.
 
     `now` is in microseconds since the epoch, by default the current time. The log keeps microseconds, so nanoseconds
-    are rounded down. Raises InvalidRecordException for values that the log's types cannot hold.
+    are rounded down. A timestamp without a time zone is in UTC. Raises InvalidRecordException for values that the log's
+    types cannot hold.
     """
     now = pa.scalar(now or time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))
     columns = {}
@@ -87,6 +88,8 @@ def _cast(column: pa.ChunkedArray, name: str, topic: str) -> pa.ChunkedArray:
         cast = column.cast(ALLOWED[name])
     except pa.ArrowInvalid as error:
         raise InvalidRecordException(f"records for topic {topic}: column {name}: {error}") from error
+    if name == "headers" and pc.any(pc.is_null(pc.struct_field(pc.list_flatten(cast), "key"))).as_py():
+        raise InvalidRecordException(f"records for topic {topic}: column headers: a header without a key (null)")
     if name == "timestamp":
         bounds = pc.min_max(cast.cast(pa.int64()))
         outside = [value for value in (bounds["min"].as_py(), bounds["max"].as_py()) if not _is_readable(value)]

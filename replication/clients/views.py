@@ -47,7 +47,8 @@ def register_views(
 
     `cluster`: the URI of its root, or a LocalCluster. Each query reads the tables again, so it shows the present state.
     `as_of`: the views show the cluster as it was then. A text is a timestamp in the session's time zone, as for Delta's
-    TIMESTAMP AS OF. `prefix`: begins the name of each view, so that views of several times stand side by side.
+    TIMESTAMP AS OF; a datetime without a time zone is in UTC. `prefix`: begins the name of each view, so that views of
+    several times stand side by side.
 
     Returns the views that were left out because a table has no history back to `as_of`, and why; also logged as a
     warning. A view of that name is dropped then. Columns of other tables without such a history are null.
@@ -104,7 +105,8 @@ def _seconds(spark: SparkSession, as_of: str | dt.datetime | None) -> float | No
     if as_of is None:
         return None
     if isinstance(as_of, dt.datetime):
-        seconds: float | None = as_of.timestamp()
+        zoned = as_of.replace(tzinfo=dt.UTC) if as_of.tzinfo is None else as_of
+        seconds: float | None = zoned.timestamp()
     else:
         at = F.unix_micros(F.try_to_timestamp(F.lit(as_of)))
         (row,) = spark.range(1).select(at.alias("at")).collect()

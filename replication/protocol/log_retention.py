@@ -50,16 +50,17 @@ def delete_records_offset(
     Raises:
         NotLeaderOrFollowerException: the log does not lead under this leader epoch.
         PolicyViolationException: the topic's `cleanup.policy` is `none`.
-        OffsetOutOfRangeException: the offset is negative but not -1, or above the HW.
+        OffsetOutOfRangeException: the offset is no whole number, or negative but not -1, or above the HW.
     """
     if not log.role.leads_at(leader_epoch):
         raise NotLeaderOrFollowerException(f"{name}: the log does not lead under leader epoch {leader_epoch}")
     if not may_delete:
         raise PolicyViolationException(f"{name}: cleanup.policy is none, nothing may be deleted; delete allows it")
     offset = high_watermark if before_offset == HIGH_WATERMARK else before_offset
-    if not 0 <= offset <= high_watermark:
+    is_whole = isinstance(before_offset, int) and not isinstance(before_offset, bool)
+    if not is_whole or not 0 <= offset <= high_watermark:
         raise OffsetOutOfRangeException(
-            f"{name}: records before offset {before_offset} cannot be deleted: "
+            f"{name}: records before offset {before_offset!r:.80} cannot be deleted: "
             f"only 0 to {high_watermark}, the high watermark, or -1 for all below it"
         )
     return max(offset, log.log_start_offset)

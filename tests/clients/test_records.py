@@ -1,8 +1,12 @@
 """Converts a user's table to records by partition."""
 
+import datetime as dt
+import time
+
 import pyarrow as pa
 import pytest
 
+from lakelog.replication.clients.python_records import python_records
 from lakelog.replication.clients.records import check_columns, partitions_of, split, to_records
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
 
@@ -91,3 +95,25 @@ def test_timestamps_of_the_first_and_last_year_and_finer_ones():
 def test_a_partition_that_is_no_number_of_64_bits():
     with pytest.raises(InvalidPartitionsException, match=r"topic t: column partition: .* the topic has 0 to 2"):
         numbers_of({"partition": pa.array([0, 2**63 + 5, 1], pa.uint64())})
+
+
+def test_a_header_without_a_key_is_refused_from_a_table_as_from_rows():
+    headers = pa.array(
+        [None, [], [{"key": None, "value": b"x"}]], pa.list_(pa.struct([("key", "str"), ("value", "binary")]))
+    )
+    with pytest.raises(InvalidRecordException, match="column headers: a header without a key"):
+        to_records(pa.table({**VALUES, "headers": headers}))
+
+
+def test_a_timestamp_without_a_zone_is_in_utc_from_rows_and_from_tables(monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        naive = dt.datetime(2026, 1, 2, 3, 4)
+        rows = to_records(python_records([{"value": "a", "timestamp": naive}], "t"))
+        table = to_records(pa.table({"value": ["a"], "timestamp": pa.array([naive])}))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    expected = [naive.replace(tzinfo=dt.UTC)]
+    assert rows["timestamp"].to_pylist() == table["timestamp"].to_pylist() == expected

@@ -46,8 +46,12 @@ class MemberTable(TypedTable[ConsumerGroup]):
 
     @classmethod
     def open_if_there(cls, cluster: StorageRoot, group_id: str) -> MemberTable | None:
-        """The table of a group; None if it never had a member."""
-        folder = folder_of(group_id)
+        """The table of a group; None if it never had a member, as one whose name is too long. An older version has
+        committed offsets under such names."""
+        try:
+            folder = folder_of(group_id)
+        except InvalidGroupIdException:
+            return None
         return cls.open(cluster, folder) if last_version(cls.folder(cluster, folder)) >= 0 else None
 
     @property
@@ -95,12 +99,14 @@ class MemberTable(TypedTable[ConsumerGroup]):
 def folder_of(group_id: str) -> str:
     """The folder of a group's table: letters, digits, `-` and `_` stand for themselves, other bytes are `=` and two hex
     digits. Raises InvalidGroupIdException."""
-    name = "".join(
-        chr(byte) if re.fullmatch(r"[A-Za-z0-9_-]", chr(byte)) else f"={byte:02X}" for byte in group_id.encode()
-    )
+    try:
+        given = group_id.encode() if isinstance(group_id, str) else b""
+    except UnicodeEncodeError:
+        given = b""
+    name = "".join(chr(byte) if re.fullmatch(r"[A-Za-z0-9_-]", chr(byte)) else f"={byte:02X}" for byte in given)
     if not 0 < len(name) <= _LONGEST_NAME:
         raise InvalidGroupIdException(
-            f"group is {group_id!r}: a group with members has a name of 1 to {_LONGEST_NAME} characters, of which each "
+            f"group is {group_id!r}: a group has a name of 1 to {_LONGEST_NAME} characters, of which each "
             "that is no letter, digit, - or _ counts as three or more"
         )
     return name
