@@ -8,7 +8,7 @@ another broker.session.timeout.ms than the default, give it in the --command-con
 import argparse
 
 from lakelog.jobs.admin.heartbeats import SeenBroker, observe_brokers
-from lakelog.jobs.cli.console import OK, Row, add_all, run, show
+from lakelog.jobs.cli.console import OK, Row, add_all, run, say, show
 from lakelog.jobs.cli.options import FORMS, admin_parser
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -31,6 +31,8 @@ def make_parser() -> VerbParser:
 
 def _brokers(args: argparse.Namespace) -> int:
     found = observe_brokers(Cluster.open(args.cluster, settings(args.command_config)))
+    if not found:
+        say(f"No broker has registered at {args.cluster}.")
     show([_row(broker) for broker in found.values()], args.output, () if args.all else _COLUMNS)
     return OK
 

@@ -129,7 +129,8 @@ def _of_broker(seen: SeenBroker, invocation: Invocation) -> list[Problem]:
     broker, root = registration.broker_id, registration.root
     if seen.state == DEAD:
         said = f"broker {broker} is dead: its last heartbeat was {ago(seen.age)} ago"
-        start = invocation.command("broker", "--broker-id", broker, "--root", root)
+        rack = () if registration.rack is None else ("--rack", registration.rack)
+        start = invocation.command("broker", "--broker-id", broker, "--root", root, *rack)
         return [Problem(said, (), f"start it again: {start}")]
     if seen.state == STORAGE_ERROR:
         do = f"make {root} work again; then the broker goes on by itself"

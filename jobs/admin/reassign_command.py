@@ -86,13 +86,16 @@ def _moved(partition: TopicPartition, current: Sequence[int], proposed: Sequence
 
 
 def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
-    """The way back is told before anything is asked for: it is needed most where the answer fails to come."""
+    """The way back is told before anything is asked for: it is needed most where the answer fails to come. From a
+    file of which nothing can be carried out there is none."""
     wanted = args.reassignment_json_file
     found = _registrations(admin)
     current = reassignments(_current(found[partition] for partition in wanted if partition in found))
-    say(_CURRENT)
-    print(json.dumps(current), file=sys.stderr if args.output == JSON else sys.stdout, flush=True)
-    say(_ROLLBACK)
+    known = admin.describe_brokers().keys()
+    if any(partition in found and known >= set(replicas) for partition, replicas in wanted.items()):
+        say(_CURRENT)
+        print(json.dumps(current), file=sys.stderr if args.output == JSON else sys.stdout, flush=True)
+        say(_ROLLBACK)
     if args.throttle is not None:
         set_throttle(admin, found, wanted, args.throttle, validate_only=args.dry_run)
     outcomes = admin.alter_partition_reassignments(wanted, validate_only=args.dry_run)

@@ -1,11 +1,13 @@
 """`lakelog brokers`: the table on 80 columns, and everything as JSON."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakelog.jobs import brokers
+from lakelog.jobs import format as format_verb
 from tests.jobs.admin.seen import beat
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
@@ -50,3 +52,10 @@ def test_a_table_has_five_columns_on_80_characters_and_all_of_them_on_demand(
     assert "follower" not in narrow
     monkeypatch.delenv("COLUMNS")
     assert "follower replication rate" in show("--all")[1]
+
+
+def test_a_cluster_without_brokers_says_so(lakelog: Run, tmp_path: Path) -> None:
+    uri = str(tmp_path / "new")
+    assert lakelog(format_verb, "--cluster", uri)[0] == 0
+    assert lakelog(brokers, "--cluster", uri) == (0, "", f"No broker has registered at {uri}.\n")
+    assert lakelog(brokers, "--cluster", uri, "-o", "json")[:2] == (0, "[]\n")

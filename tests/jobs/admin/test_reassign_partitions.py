@@ -152,3 +152,13 @@ def test_a_file_that_cannot_be_is_wrong_usage(
     assert (status, out) == (2, "")
     assert fault in err
     assert "lakelog reassign-partitions --help` lists the options" in err
+
+
+@pytest.mark.parametrize("content", [moves(t_0=[9]), moves(u_0=[1]), moves(t_7=[1, 2])])
+def test_ra_01_there_is_no_way_back_from_a_file_of_which_nothing_can_be_done(
+    on_t: Run, write: Any, content: object
+) -> None:
+    status, out, err = on_t(reassign_partitions, "--execute", "--reassignment-json-file", write(content))
+    assert (status, out) == (1, "")
+    (line,) = err.splitlines()
+    assert line.startswith("lakelog: ")

@@ -174,3 +174,10 @@ def test_what_is_no_cluster_is_one_sentence(lakelog: Run, tmp_path: Path) -> Non
     code, out, err = lakelog(status, "--cluster", tmp_path)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("lakelog: InconsistentClusterIdException: ")
+
+
+def test_the_command_that_starts_a_broker_keeps_its_rack(show: Run, world: World) -> None:
+    """Without --rack a broker registers without a rack."""
+    beat(world.uri, 1, 312.0, rack="zone a")
+    (line,) = [line for line in lines(show()[1]) if "start it again" in line]
+    assert line.endswith(f"--broker-id 1 --root {world.roots[1].uri} --rack 'zone a'`.")
