@@ -108,7 +108,7 @@ def test_ap_04_after_a_listener_has_left_the_poll_ends(world, member, leave, whe
     if when == "on_revoke":
         a.poll(5)
         member()
-    assert a.poll(0).num_rows == 0
+    assert a.poll(1).num_rows == 0
     assert (a._member is first, is_beating(heartbeat)) == (False, False)
     assert first.membership.member_id not in members(world)
     assert calls == ([[0, 1]] if when == "on_assign" else [[1], [0]]), "each partition is told of once"
