@@ -6,15 +6,14 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
+from lakelog.replication.storage.delta.table_opening import reopen_table
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, ranges, read_segments
 from lakelog.replication.storage.log.segment import Segment
 
@@ -33,11 +32,7 @@ def batches_from(
     """
     if not wanted:
         return [], {}
-    try:
-        handle = log.open_table()
-    except (TableNotFoundError, DeltaError, OSError) as error:
-        raise KafkaStorageException(f"{log.uri}: cannot be read: {reason(error)}") from error
-    segments = read_segments(log, _candidates(handle, wanted))
+    segments = read_segments(log, _candidates(reopen_table(log).handle, wanted))
     failed = {
         partition: CorruptRecordException(broken.fault)
         for broken in segments

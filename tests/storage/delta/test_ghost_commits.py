@@ -14,6 +14,7 @@ from lakelog.replication.storage.delta.known_commits import KnownCommits
 from lakelog.replication.storage.delta.log_recovery import ASIDE
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments, replica_log
+from lakelog.replication.storage.log.log_snapshot import batches_from
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.memory.store import MemoryStore
@@ -239,6 +240,7 @@ def test_li_04_a_log_with_a_hole_opens_below_it_and_its_owner_puts_the_rest_asid
     power_cut(log, version, version - 1)
     reader = ReplicaLog.open(log.root)
     assert (reader.current().version, leo(reader)) == (version - 2, 0)
+    assert batches_from(log.root, {P0: 0}, {}) == ([], {}), "nor does a follower read what is above it"
     assert f"opened at version {version - 2}: version {version - 1} is missing" in caplog.text
     owner = ReplicaLog.open(log.root)
     owner.claim(7)
