@@ -161,6 +161,10 @@ class KafkaStorageException(RetriableException):
     """A root cannot be read or written."""
 
 
+class InconsistentClusterRootException(KafkaStorageException):
+    """The cluster root is another one, or in an older state, than this process has seen. It is not read or written."""
+
+
 class PolicyViolationException(LakelogException):
     """A setting of the topic or of the cluster forbids the request."""
 

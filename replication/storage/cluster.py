@@ -16,6 +16,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
+from lakelog.replication.storage.delta.root_guard import ClusterRootGuard
 from lakelog.replication.storage.delta.storage_root import StorageRoot, check_no_fork
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_identity import (
@@ -25,6 +26,7 @@ from lakelog.replication.storage.root_identity import (
     check_new,
     is_formatted,
     read_identity,
+    whose,
 )
 from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.broker_directory import BrokerDirectory
@@ -43,18 +45,20 @@ class Cluster:
     """An open cluster root. Its tables show what was last read; each has a `refresh`."""
 
     def __init__(self, root: StorageRoot, config: Config) -> None:
-        identity = read_identity(root)
+        self.guard = ClusterRootGuard(root, lambda: whose(root, self.cluster_id))
+        self.root = self.guard.root
+        identity = read_identity(self.root)
         if identity["broker_id"] != CLUSTER_ROOT:
             raise InconsistentClusterIdException(
                 f"{root.uri}: is the root of broker {identity['broker_id']}, no cluster"
             )
         self._admits_writers = identity["format_version"] < FORMAT_VERSION  # so do tables that are made later
-        self.root = root = replace(root, admits_writers=self._admits_writers)
+        self.root = replace(self.root, admits_writers=self._admits_writers)
         self.cluster_id: str = identity["cluster_id"]
         self.config = _with_sessions(config.in_cluster(dict(identity["configs"])), root)
-        self.metadata = MetadataTable.open(root)
-        self.topics = TopicTable.open(root)
-        self._brokers = BrokerDirectory(root)
+        self.metadata = MetadataTable.open(self.root)
+        self.topics = TopicTable.open(self.root)
+        self._brokers = BrokerDirectory(self.root)
 
     @classmethod
     def open(cls, uri: str, config: Config | None = None) -> Cluster:

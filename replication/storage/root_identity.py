@@ -59,6 +59,17 @@ def _why_no_root(root: StorageRoot, broker_id: int | None) -> str:
     return f"there is no {what} at {root.uri}: {why}{makes}"
 
 
+def whose(root: StorageRoot, expected: str) -> str:
+    """What lies where a cluster root is expected: the end of a sentence about it. Raises KafkaStorageException."""
+    if not is_formatted(root):
+        found = root.list()
+        if found:
+            return f"has no cluster, but {_names(found)}"
+        is_folder = root.is_local and os.path.isdir(root.uri)
+        return "is an empty folder" if is_folder else "is gone: nothing is there"
+    return f"is the root of {_owner(root) or 'somebody else'}, and that of cluster {expected} is expected"
+
+
 def check_identity(root: StorageRoot, cluster_id: str, broker_id: int) -> None:
     """Raises InconsistentClusterIdException unless the root is that broker's, of that cluster."""
     identity = read_identity(root, broker_id)

@@ -27,9 +27,9 @@ from lakelog.replication.storage.delta.commit_reader import (
     tidy_log,
 )
 from lakelog.replication.storage.delta.commit_writer import commit_content
-from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta.known_commits import SURE_FOR_COMMITS_SECONDS, KnownCommits
 from lakelog.replication.storage.delta.log_recovery import recover_log
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
 from lakelog.replication.storage.delta.table_opening import (
@@ -86,6 +86,7 @@ class DeltaLog:
         self._files = {path: AddedFile(path, size) for path, size in zip(paths, sizes, strict=True)}
         self._is_before_torn = bool(tail) and tail[-1].version > self._version  # a checkpoint that cannot be read
         self._commits.remember(self._version, newest.stamp if newest else None)
+        self._note_state()
         for commit in tail:
             if commit.version > self._version:
                 self._apply(commit)
@@ -106,15 +107,23 @@ class DeltaLog:
             before = commit.unique_id
         return found
 
+    def _note_state(self) -> None:
+        """Lets the guard of the cluster root know the state that this process has seen."""
+        if self.root.guard is not None:
+            state = TableState(self.table_id, self._version, self._unique_id or "")
+            self.root.guard.saw(self.root, state, self._commits.stamp(self._version))
+
     @classmethod
     def create(cls, root: StorageRoot, table: Table) -> DeltaLog:
         """Creates an empty table. Raises InconsistentClusterIdException if one exists, KafkaStorageException."""
+        if root.guard is not None:
+            root.guard.check()
         return cls(root, create_table(root, table))
 
     @classmethod
     def open(cls, root: StorageRoot) -> DeltaLog:
         """Opens an existing table at its newest version. Raises as `open_table`."""
-        return cls(root, *open_table(root))
+        return cls(root, *(open_table(root) if root.guard is None else root.guard.open(root)))
 
     @property
     def version(self) -> int:
@@ -136,8 +145,13 @@ class DeltaLog:
         try:
             return self._handle.transaction_version(app_id)
         except (DeltaError, OSError):  # a clean-up deleted commits of the handle; a newer checkpoint has their content
-            self._handle = open_version(self.root, self.version)
+            self._handle = self._open_version()
             return transaction_of(self.root, self._handle, app_id)
+
+    def _open_version(self) -> TableHandle:
+        if self.root.guard is not None:
+            self.root.guard.check()
+        return open_version(self.root, self.version)
 
     def move(self, age: float | None = None) -> list[Commit] | None:
         """Replays the following commits, to the newest version, and returns them in order.
@@ -149,8 +163,11 @@ class DeltaLog:
         another tool has changed more than files: the state must be built from `active_files`. A clean-up deletes the
         oldest commits first, so there is no gap after a version that still exists. A commit that a slow writer puts
         into a gap does not count, nor does one that was written after another commit than the one before it: the owner
-        puts that aside. Raises KafkaStorageException if a commit is torn; then the version stays.
+        puts that aside. Raises KafkaStorageException if a commit is torn, or InconsistentClusterRootException if this
+        is not the cluster root that was seen; then the version stays.
         """
+        if self.root.guard is not None and self.root.guard.is_wrong:
+            self.root.guard.check()
         started = time.monotonic()
         since = None if age is None else started - age
         with self._commits.one_look(self.version, since):
@@ -169,13 +186,15 @@ class DeltaLog:
             found += read
             # Commits that follow may be those of a table that was made again.
             is_there = (since is not None and not read and self._commits.is_sure(base)) or self._commits.is_there(base)
-            if not is_there or not all(commit.is_plain for commit in found):
+            if not is_there or self._is_before(base) or not all(commit.is_plain for commit in found):
                 if noted is not None:
                     noted.forget(self.root.uri)
-                self._use(*reopen_table(self.root))
+                guard = self.root.guard
+                self._use(*(reopen_table(self.root) if guard is None else guard.reopen(self.root)))
                 return None
         follow = self._that_follow(found)
         if len(follow) < len(found) and self._is_owner:
+            self.check_root()
             recover_log(self.root)
         found = follow
         for commit in found:
@@ -190,6 +209,7 @@ class DeltaLog:
         commits that are lost. It does so from now on with each such commit that it meets. Raises KafkaStorageException.
         """
         self._is_owner = True
+        self.check_root()
         later = [name for name in self.root.child("_delta_log").list() if name[:20].isdigit()]
         later = [name for name in later if int(name[:20]) > self.version]
         following = self._read_if_there(self.version + 1) if later else None
@@ -197,6 +217,10 @@ class DeltaLog:
         if is_ghost or self._is_before_torn:
             recover_log(self.root)
             self._is_before_torn = False
+
+    def _is_before(self, version: int) -> bool:
+        """Whether another reader of this process has seen a later version of the cluster root's table."""
+        return self.root.guard is not None and self.root.guard.is_before(self.root, self.table_id, version)
 
     def move_own(self) -> Commit:
         """Replays the commit that was written last, without reading it, and none after it."""
@@ -222,6 +246,7 @@ class DeltaLog:
         if self.root.newest_versions is not None:
             self.root.newest_versions.moved(self.root.uri, commit.version, commit.info.get("why"), began_at)
             self.root.newest_versions.commits.add(self.root.uri, before, commit)
+        self._note_state()
 
     def checkpoint_if_due(self, commits_kept: int | None = None, *, keeps_all: bool = False) -> None:
         """Writes a checkpoint after CHECKPOINT_COMMITS commits, and drops commits beyond the log retention.
@@ -269,6 +294,7 @@ class DeltaLog:
         `adds`. Raises CommitConflict if another commit won, CommitUnknown if the outcome cannot be read.
         """
         expected, nonce, began_at = self.version + 1, uuid.uuid4().hex, time.monotonic()
+        self.check_root()
         if overwrite:
             kept = {file.name for file in adds}
             removes = [file for name, file in self._files.items() if name not in kept]
@@ -284,9 +310,18 @@ class DeltaLog:
             self._settle(expected, nonce, error)
         if not self._commits.is_there(expected - 1):
             self._settle(expected, nonce, TimeoutError("the commit before it may have been cleaned up"))
+        if self.root.guard is not None:  # the commit before may be the same in an older copy that is there by now
+            self.root.guard.confirm(self.root)
+            self.check_root()
         self.root.sync_folder("_delta_log")
         self._own = parsed(expected, content, stamp), began_at
         return expected
+
+    def check_root(self) -> None:
+        """Raises InconsistentClusterRootException, before anything is written, if this is a table of a cluster root
+        that is not the one that this process has seen."""
+        if self.root.guard is not None:
+            self.root.guard.check(SURE_FOR_COMMITS_SECONDS)
 
     def _settle(self, expected: int, nonce: str, error: Exception) -> None:
         """Finds the outcome of a commit that failed or may be behind a hole. Returns if it landed, otherwise raises.

@@ -17,7 +17,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 _KEPT = 16
 _SURE_SECONDS = 60.0  # how long a look at a commit counts for polls of an object store
-_SURE_FOR_COMMITS_SECONDS = 10.0  # a commit on a table that has gone meanwhile leaves its file there
+SURE_FOR_COMMITS_SECONDS = 10.0  # a commit on a table that has gone meanwhile leaves its file there
 
 
 class KnownCommits:
@@ -90,7 +90,7 @@ class KnownCommits:
     def may_follow(self, version: int) -> bool:
         """Whether the commit is there, so that another one may follow it, as far as a look tells that is young enough
         for a writer."""
-        return self.is_sure(version, _SURE_FOR_COMMITS_SECONDS) or self.is_there(version)
+        return self.is_sure(version, SURE_FOR_COMMITS_SECONDS) or self.is_there(version)
 
     def _look(self, version: int) -> tuple[Stamp | None, bool]:
         """The stamp of the commit after a version, None without one, and whether the version is still there. One

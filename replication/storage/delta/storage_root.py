@@ -12,6 +12,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -20,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lakelog.replication.errors import IllegalStateException
-from lakelog.replication.storage.delta.commit import Stamp
+from lakelog.replication.storage.delta.commit import Commit, Stamp
 from lakelog.replication.storage.delta.newest_versions import NewestVersions
 from lakelog.replication.storage.delta.root_uri import normal_uri
 from lakelog.replication.storage.delta.store_errors import reading, writing
@@ -47,6 +48,45 @@ def check_no_fork() -> None:
     _user = process
 
 
+class TableState(NamedTuple):
+    """A state of a table: Delta's id of the table, a version, and the unique id of that version's commit, "" if it has
+    none."""
+
+    table_id: str
+    version: int
+    commit: str
+
+
+class RootGuard(Protocol):
+    """Refuses a root that is not the one that this process has seen at its address, see `ClusterRootGuard`."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the last check has refused the root."""
+
+    def check(self, age: float = 0.0) -> None:
+        """Raises KafkaStorageException unless the root is the one that was seen. In an object store a check counts that
+        is at most `age` seconds old."""
+
+    def hold(self, table: StorageRoot) -> None:
+        """Makes the table of this process's own broker one that may not be made again."""
+
+    def open(self, table: StorageRoot) -> tuple[TableHandle, Sequence[Commit]]:
+        """Opens a table of the root. Raises InconsistentClusterIdException if there is none, KafkaStorageException."""
+
+    def reopen(self, table: StorageRoot) -> tuple[TableHandle, Sequence[Commit]]:
+        """Opens a table that was there before, as `open` does. Raises KafkaStorageException."""
+
+    def saw(self, table: StorageRoot, state: TableState, stamp: Stamp | None) -> None:
+        """Notes a state of a table that was read or written, and the stamp of its commit."""
+
+    def is_before(self, table: StorageRoot, table_id: str, version: int) -> bool:
+        """Whether a version is older than what was seen of the table, or of another table."""
+
+    def confirm(self, table: StorageRoot) -> None:
+        """Notes that the last commit of a table was just found to be there."""
+
+
 def use_root(scheme: str, kind: type[StorageRoot]) -> None:
     """Registers the class of the roots whose URI begins with this scheme."""
     _OTHER_ROOTS[scheme] = kind
@@ -59,7 +99,7 @@ class StorageRoot:
     `options` are credentials and endpoints under delta-rs's names (`AWS_ENDPOINT_URL` …). `fsync` makes local writes
     survive a power cut; by default replication does that, as in Kafka. `timeout_ms` is the approximate limit in ms of
     an operation on an object store, shared by its attempts. `admits_writers`: whether other tools may write the tables
-    that are made here, as in clusters of an older format.
+    that are made here, as in clusters of an older format. `guard` knows the cluster root from another one.
     """
 
     uri: str
@@ -67,6 +107,7 @@ class StorageRoot:
     fsync: bool = False
     timeout_ms: int = TIMEOUT_MS
     admits_writers: bool = field(default=False, compare=False)
+    guard: RootGuard | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(

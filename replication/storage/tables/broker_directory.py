@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from lakelog.replication.errors import CorruptRecordException, LakelogException
+from lakelog.replication.errors import CorruptRecordException, InconsistentClusterRootException, LakelogException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -35,13 +35,18 @@ class BrokerDirectory:
         object store this process looks for new brokers every 5 s, and every 15 s where nothing happens.
 
         A table that cannot be read says nothing new: its broker counts as dead once its heartbeat has stood still for
-        long enough, as any other. Raises KafkaStorageException where none can be read: it is the store then.
+        long enough, as any other. Raises KafkaStorageException where none can be read: it is the store then, and
+        InconsistentClusterRootException.
         """
         errors: dict[int, LakelogException] = {}
         there = broker_ids(self._cluster, 0.0 if age is None else LONGEST_SECONDS)
+        if self._cluster.guard is not None and not self._tables.keys() <= set(there):
+            self._cluster.guard.check()
         for broker_id in there:
             try:
                 self._refresh(broker_id, age)
+            except InconsistentClusterRootException:
+                raise
             except LakelogException as error:
                 errors[broker_id] = error
         of_the_store = [error for error in errors.values() if not isinstance(error, CorruptRecordException)]

@@ -25,9 +25,13 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
 
     @classmethod
     def open_or_create(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
-        """The broker's table, made at its first start. Raises CorruptRecordException if the folder holds something
-        else, or a table that cannot be read."""
+        """The table of this process's own broker, made at its first start.
+
+        Raises CorruptRecordException if the folder holds something else, or a table that cannot be read.
+        """
         root = cls.folder(cluster, broker_id)
+        if cluster.guard is not None:
+            cluster.guard.hold(root)
         if not root.child("_delta_log").list():
             return cls.create(cluster, broker_id)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange, IsrOutcomes, alter_partition, fence_isr_changes
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -16,6 +17,7 @@ from lakelog.schemas import METADATA
 Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
 
 _COLUMNS = tuple(column.name for column in METADATA.columns)
+_EPOCHS = ("leader_epoch", "partition_epoch")
 _LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 
 
@@ -26,7 +28,20 @@ class MetadataTable(ControlledTable[Partitions]):
 
     def __init__(self, table: StateTable) -> None:
         super().__init__(table)
+        table.check_rows = self._check_rows
         self._values = RowValues(_registration, _row, lambda registration: registration.topic_id_partition)
+
+    def _check_rows(self, before: list[Row], after: list[Row]) -> None:
+        """No epoch of a partition ever goes back, unless somebody has restored older rows of the table. [LE-06]"""
+        known = {(row["topic_id"], row["partition"]): row for row in before}
+        for row in after:
+            seen = known.get((row["topic_id"], row["partition"]), row)
+            for name in _EPOCHS if seen is not row else ():
+                if row[name] < seen[name]:
+                    raise KafkaStorageException(
+                        f"{self._table.uri}: {row['topic']}-{row['partition']} has {name.replace('_', ' ')} "
+                        f"{row[name]}, and {seen[name]} was seen: somebody has restored older rows, which are not used"
+                    )
 
     @property
     def partitions(self) -> Mapping[TopicIdPartition, PartitionRegistration]:

@@ -34,6 +34,8 @@ class StateTable:
     """Rows of one state table at the version last read. May be shared by threads."""
 
     def __init__(self, log: DeltaLog, table: Table) -> None:
+        # Raises KafkaStorageException for rows that cannot follow those that were seen before: they are not taken over.
+        self.check_rows: Callable[[list[Row], list[Row]], None] = lambda *_: None
         self._log = log
         self._table = table
         self._lock = threading.RLock()
@@ -57,6 +59,11 @@ class StateTable:
     def open(cls, root: StorageRoot, table: Table) -> StateTable:
         """Opens the table. Raises InconsistentClusterIdException if there is none."""
         return cls(DeltaLog.open(root), table)
+
+    @property
+    def uri(self) -> str:
+        """The URI of the table's folder."""
+        return self._log.root.uri
 
     @property
     def version(self) -> int:
@@ -110,7 +117,9 @@ class StateTable:
         files = self._log.active_files()
         if self._loaded < 0 or _names(files) != self._names:
             self._loaded = -1  # a load that fails is done again: to decide on older rows would undo others' changes
-            self._rows = self._read(files)
+            rows = self._read(files)
+            self.check_rows(self._rows, rows)
+            self._rows = rows
         self._hold(files)
 
     def _hold(self, files: Sequence[AddedFile]) -> None:
@@ -147,6 +156,7 @@ class StateTable:
     def maintain(self) -> None:
         """Keeps commits and opening cheap, and deletes files that are needed no more; for the owner, now and then."""
         with self._lock:
+            self._log.check_root()
             if self._cleaner is None:
                 self._log.recover()
                 self._cleaner = FileCleaner(self._log.root, self._table.log_retention_seconds)
@@ -210,6 +220,7 @@ class StateTable:
             self._log.commit(cause, txns=txns)
             self._loaded = self._log.move_own().version
             return self._loaded
+        self._log.check_root()
         files = [self._write(rows)] if rows else []
         self._log.commit(cause, files, txns=txns, overwrite=True)
         version = self._log.move_own().version

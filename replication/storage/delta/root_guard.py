@@ -1,0 +1,263 @@
+"""Tells the cluster root from another one, and from an older copy, that lies at the same address.
+
+An address proves nothing: the root may have been unmounted, deleted, formatted again, restored from a backup, or
+another cluster's root may be mounted there. So a process notes the last commit that it has seen of each table of the
+cluster root. What it reads or writes later must be that root in that state or in a later one. Otherwise it believes
+nothing of the root, writes nothing to it, and keeps the state that it had, until the right root is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from lakelog.replication.errors import (
+    CorruptRecordException,
+    InconsistentClusterIdException,
+    InconsistentClusterRootException,
+    KafkaStorageException,
+)
+from lakelog.replication.storage.delta.commit import Stamp
+from lakelog.replication.storage.delta.commit_reader import commit_name, read_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
+from lakelog.replication.storage.delta.table_opening import Opened, open_table, reopen_table
+from lakelog.schemas import BROKERS, CLUSTER, METADATA
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 1.0  # how long a check counts in an object store, for who opens a table, or while the root is wrong
+
+
+class _Seen(NamedTuple):
+    state: TableState
+    stamp: Stamp | None
+
+
+class _Difference(NamedTuple):
+    kind: str  # of which a process speaks once, whichever table shows it
+    text: str
+
+
+class ClusterRootGuard:
+    """What one process has seen of one cluster root. Threads may share it.
+
+    `describe` tells what lies at the root now, as in "is the root of cluster x". The tables in `brokers` may be made
+    again, as an operator may move a broken one away: they are believed as long as the other tables are the right ones.
+    The table of the process's own broker may not: see `hold`.
+    """
+
+    def __init__(self, root: StorageRoot, describe: Callable[[], str]) -> None:
+        self.root = replace(root, guard=self)
+        self._plain = root
+        self._describe = describe
+        self._lock = threading.Lock()
+        self._seen: dict[str, _Seen] = {}  # by the name of the table below the root
+        self._held: set[str] = set()
+        self._newest: str | None = None  # the table whose commit was seen last: a copy from before does not have it
+        self._checked_at = float("-inf")
+        self._doubtful: set[str] = set()  # tables that were found wrong
+        self._error: str | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the last check found another root or an older one."""
+        return self._error is not None
+
+    def hold(self, table: StorageRoot) -> None:
+        """Makes the table of this process's own broker one that may not be made again."""
+        self._held.add(self._name(table))
+
+    def expect(self, states: Mapping[str, TableState]) -> None:
+        """Notes the states of tables, by name, that an earlier process has seen: from now on the root must have them.
+        Raises InconsistentClusterRootException if it does not, KafkaStorageException."""
+        with self._lock:
+            before = {name: self._seen.get(name) for name in states}
+            self._seen.update({name: _Seen(state, None) for name, state in states.items()})
+            self._doubtful |= states.keys()
+        self._check()
+        with self._lock:
+            for name, known in before.items():
+                if known is not None and known.state.version > states[name].version:
+                    self._seen[name] = known
+
+    def states(self, *names: str) -> dict[str, TableState]:
+        """The newest states that were seen of these tables."""
+        with self._lock:
+            return {name: self._seen[name].state for name in names}
+
+    def saw(self, table: StorageRoot, state: TableState, stamp: Stamp | None) -> None:
+        """Notes a state that was read or written."""
+        name = self._name(table)
+        if name.startswith(f"{BROKERS.name}/") and name not in self._held:
+            return
+        with self._lock:
+            known = self._seen.get(name)
+            if known is None or (known.state.table_id == state.table_id and known.state.version <= state.version):
+                self._seen[name] = _Seen(state, stamp)
+                if known is None or known.state.version < state.version:
+                    self._newest = name
+
+    def is_before(self, table: StorageRoot, table_id: str, version: int) -> bool:
+        """Whether a version is older than what was seen of the table, or of another table."""
+        known = self._seen.get(self._name(table))
+        return known is not None and (known.state.table_id != table_id or version < known.state.version)
+
+    def confirm(self, table: StorageRoot) -> None:
+        """Notes that the last commit of a table was just found to be there."""
+        if self._name(table) == self._newest and self._error is None:
+            self._checked_at = time.monotonic()
+
+    def open(self, table: StorageRoot) -> Opened:
+        """Opens a table of the root. Raises as `open_table`, and InconsistentClusterRootException."""
+        known = self._seen.get(self._name(table))  # before it is opened: meanwhile others may write it
+        try:
+            opened = open_table(table)
+        except (InconsistentClusterIdException, KafkaStorageException):
+            self._check()  # a wrong root explains it
+            raise
+        self._accept(table, opened, known)
+        self.check(_AGAIN_SECONDS)
+        return opened
+
+    def reopen(self, table: StorageRoot) -> Opened:
+        """Opens a table that was there before. Raises KafkaStorageException, and InconsistentClusterRootException."""
+        known = self._seen.get(self._name(table))
+        try:
+            opened = reopen_table(table)
+        except KafkaStorageException:
+            self._doubt(table)
+            raise
+        self._accept(table, opened, known)
+        self._check()
+        return opened
+
+    def _accept(self, table: StorageRoot, opened: Opened, known: _Seen | None) -> None:
+        found = known and self._difference_of(self._name(table), known.state, opened)
+        if found:
+            self._doubt(table)
+            raise KafkaStorageException(f"{table.uri}: has changed while it was opened: {found.text}")
+
+    def _doubt(self, table: StorageRoot) -> None:
+        with self._lock:
+            self._doubtful |= {self._name(table)} & self._seen.keys()
+        self._check()
+
+    def check(self, age: float = 0.0) -> None:
+        """Raises InconsistentClusterRootException unless the root is the one that was seen, in that state or a later
+        one; in an object store, as a check has found that is at most `age` seconds old. Raises KafkaStorageException if
+        the root cannot be read."""
+        since = time.monotonic() - self._checked_at
+        if not self._plain.is_local:
+            if self._error is None and since < age:
+                return
+            if self._error is not None and since < _AGAIN_SECONDS:
+                raise InconsistentClusterRootException(self._error)
+        self._check()
+
+    def _check(self) -> None:
+        began_at = time.monotonic()
+        with self._lock:
+            first = [CLUSTER.name, METADATA.name, self._newest, *sorted(self._doubtful)]
+            seen = {name: self._seen[name] for name in first if name is not None and name in self._seen}
+        found = self._find_difference(seen)
+        with self._lock:
+            self._checked_at = began_at
+            was, self._error = self._error, found and self._sentence(found)
+            if found is None:
+                self._doubtful -= seen.keys()
+        if found is not None:
+            _TOLD.say(self._plain.uri, found.kind, sentence := self._sentence(found))
+            raise InconsistentClusterRootException(sentence)
+        if was is not None:
+            _TOLD.take_back(self._plain.uri)
+
+    def _find_difference(self, seen: Mapping[str, _Seen]) -> _Difference | None:
+        found = (self._still_there(name, known) for name, known in seen.items())
+        return next((difference for difference in found if difference), None)
+
+    def _still_there(self, name: str, known: _Seen) -> _Difference | None:
+        """The difference of a table from what was seen of it. One look-up is enough if its commit is still there."""
+        table, state = self._table(name), known.state
+        (stamp,) = table.stamps([commit_name(state.version)])
+        if stamp is not None and stamp == known.stamp:
+            return None
+        if stamp is not None and state.commit and self._commit_id(name, state.version) == state.commit:
+            with self._lock:  # a copy has other times of writing
+                if self._seen.get(name) == known:
+                    self._seen[name] = known._replace(stamp=stamp)
+            return None
+        try:
+            opened = open_table(table)
+        except InconsistentClusterIdException:
+            return self._other_table(name, is_gone=True)
+        return self._difference_of(name, state, opened)
+
+    def _difference_of(self, name: str, seen: TableState, opened: Opened) -> _Difference | None:
+        handle, tail = opened
+        version = max([handle.version(), *(commit.version for commit in tail)])
+        if str(handle.metadata().id) != seen.table_id:
+            return self._other_table(name, is_gone=False)
+        if version < seen.version:
+            text = f"is an older copy: {name} has version {version}, and version {seen.version} was seen"
+            return _Difference("older", text)
+        if seen.commit and self._commit_id(name, seen.version) not in ("", None, seen.commit):
+            text = f"has another history: version {seen.version} of {name} is not the commit that was seen"
+            return _Difference("changed", text)
+        return None
+
+    def _other_table(self, name: str, is_gone: bool) -> _Difference:
+        """A table that is not there, or is another one. The identity of the root explains it, if it is not the same."""
+        if name == CLUSTER.name:
+            return _Difference("gone" if is_gone else "another", self._describe())
+        known = self._seen.get(CLUSTER.name)
+        of_root = known and self._still_there(CLUSTER.name, known)
+        return of_root or _Difference("table", f"lacks its table {name}" if is_gone else f"has another table {name}")
+
+    def _commit_id(self, name: str, version: int) -> str | None:
+        """The unique id of a commit, "" if it has none, None if it is gone. Raises KafkaStorageException."""
+        try:
+            return read_commit(self._table(name), version).unique_id or ""
+        except FileNotFoundError:
+            return None
+        except CorruptRecordException as error:
+            raise KafkaStorageException(str(error)) from error
+
+    def _table(self, name: str) -> StorageRoot:
+        return self._plain.child(*name.split("/"))
+
+    def _name(self, table: StorageRoot) -> str:
+        return table.uri.removeprefix(f"{self._plain.uri}/")
+
+    def _sentence(self, found: _Difference) -> str:
+        return (
+            f"the cluster root {self._plain.uri} {found.text}. This process reads and writes nothing there until the "
+            "right root is back. Check that it is mounted there, and whether somebody has moved or restored it"
+        )
+
+
+class _Told:
+    """The roots of which this process has said that they are wrong: its brokers and clients say it once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._said: dict[str, tuple[str, float]] = {}
+
+    def say(self, uri: str, kind: str, sentence: str) -> None:
+        with self._lock:
+            known, since = self._said.get(uri, ("", time.monotonic()))
+            self._said[uri] = kind, since
+        if known != kind:
+            logger.error("%s", sentence)
+
+    def take_back(self, uri: str) -> None:
+        with self._lock:
+            said = self._said.pop(uri, None)
+        if said is not None:
+            logger.warning("the cluster root %s is back after %.0f s: work goes on", uri, time.monotonic() - said[1])
+
+
+_TOLD = _Told()

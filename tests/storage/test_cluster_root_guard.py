@@ -1,0 +1,298 @@
+"""Which cluster root a process believes: the one that it has seen, in that state or in a later one."""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import InconsistentClusterRootException, KafkaStorageException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
+from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.controller_lease import ControllerLease
+from lakelog.replication.storage.tables.member_table import MemberTable
+from lakelog.replication.storage.tables.metadata_table import MetadataTable
+
+CAUSE = {"who": "test"}
+
+
+class OnDisk:
+    """The cluster root on a disk, and others that may be put in its place."""
+
+    def __init__(self, folder: str) -> None:
+        self.uri = f"{folder}/cluster"
+
+    def move(self, old: str, new: str) -> None:
+        Path(old).rename(new)
+
+    def copy(self, old: str, new: str) -> None:
+        shutil.copytree(old, new)
+
+    def make_folder(self, uri: str) -> None:
+        Path(uri).mkdir()
+
+    def files(self, uri: str) -> set[str]:
+        return {str(path) for path in Path(uri).rglob("*") if path.is_file()}
+
+    def another_process(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+class InMemory:
+    """The same in a store in memory."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store, self.uri = store, f"{store.uri}/lake/cluster"
+
+    def move(self, old: str, new: str) -> None:
+        self.copy(old, new)
+        self.store.delete_folder(old)
+
+    def copy(self, old: str, new: str) -> None:
+        inside = {u: files for u, files in self.store.folders.items() if u == old or u.startswith(f"{old}/")}
+        self.store.folders.update({new + u[len(old) :]: dict(files) for u, files in inside.items()})
+
+    def make_folder(self, uri: str) -> None:
+        self.store.make_folder(uri)
+
+    def files(self, uri: str) -> set[str]:
+        folders = self.store.folders.items()
+        return {f"{u}/{name}" for u, files in folders if u.startswith(f"{uri}/") for name in files}
+
+    @contextmanager
+    def another_process(self) -> Iterator[None]:
+        """Another process does not know the commits that this one has read."""
+        self.store.process, before = lambda: "another", self.store.process
+        yield
+        self.store.process = before
+
+
+@pytest.fixture(params=["disk", "store in memory"])
+def place(request, root):
+    if request.param == "disk":
+        yield OnDisk(root)
+        return
+    with MemoryStore("guard").opened() as store:
+        yield InMemory(store)
+
+
+def partition(leader_epoch=0, partition_epoch=0, number=0):
+    return PartitionRegistration(
+        "t", "id", number, (1,), leader=1, leader_epoch=leader_epoch, isr=(1,), partition_epoch=partition_epoch
+    )
+
+
+def put(cluster, *registrations):
+    cluster.metadata.put(registrations, CAUSE)
+
+
+def register(cluster, broker_id=1):
+    row = BrokerRegistration(broker_id, "/broker", None, 1, -1, False, None, "log-id", 0)
+    table = BrokerTable.open_or_create(cluster.root, broker_id)
+    table.register(lambda _: row)
+    return table
+
+
+@pytest.fixture
+def cluster(place):
+    """A cluster as a process has seen it that has all its tables open. Its root has an older copy, `<uri>.older`, and
+    there is another cluster's root, `<uri>.other`."""
+    format_cluster(StorageRoot.of(place.uri), Config())
+    opened = Cluster.open(place.uri)
+    put(opened, partition())
+    held = opened.lease.elect("controller-1", None)
+    place.copy(place.uri, f"{place.uri}.older")
+    put(opened, partition(leader_epoch=1))
+    opened.lease.renew(held)
+    format_cluster(StorageRoot.of(f"{place.uri}.other"), Config())
+    return opened
+
+
+def instead(place, what):
+    """Puts something else at the cluster's address."""
+    place.move(place.uri, f"{place.uri}.right")
+    if what == "an empty folder":
+        place.make_folder(place.uri)
+    elif what in ("an older copy", "an older copy that went on"):
+        place.copy(f"{place.uri}.older", place.uri)
+        if what.endswith("went on"):
+            with place.another_process():
+                other = Cluster.open(place.uri)
+                for number in range(8):
+                    put(other, partition(leader_epoch=number, number=1))
+                    other.lease.renew(other.lease.read())
+    elif what == "another cluster":
+        place.copy(f"{place.uri}.other", place.uri)
+    elif what == "another cluster of more commits":
+        place.copy(f"{place.uri}.other", place.uri)
+        other = Cluster.open(place.uri)
+        held = other.lease.elect("another", None)
+        for number in range(8):
+            put(other, partition(leader_epoch=number))
+            held = other.lease.renew(held)
+
+
+def right_again(place):
+    if isinstance(place, OnDisk):
+        shutil.rmtree(place.uri, ignore_errors=True)
+    else:
+        place.store.delete_folder(place.uri)
+    place.move(f"{place.uri}.right", place.uri)
+
+
+FOUND = {
+    "nothing": "is gone: nothing is there",
+    "an empty folder": "is an empty folder",
+    "an older copy": "is an older copy: (metadata|controller) has version ., and version . was seen",
+    "an older copy that went on": "has another history: version . of (metadata|controller) is not the commit that",
+    "another cluster": "is the root of cluster .{32}, and that of cluster .{32} is expected",
+    "another cluster of more commits": "is the root of cluster .{32}, and that of cluster .{32} is expected",
+}
+USES = {
+    "reads metadata": lambda cluster: cluster.metadata.refresh(),
+    "reads the lease": lambda cluster: cluster.lease.read(),
+    "opens groups": lambda cluster: cluster.groups.read(),
+    "opens producers and writes": lambda cluster: cluster.producers.init_producer("p", "owner"),
+    "renews the lease": lambda cluster: cluster.lease.renew(cluster.lease.read()),
+    "stands for election": lambda cluster: cluster.lease.elect("controller-2", Lease("c", 1)),
+    "changes metadata": lambda cluster: put(cluster, partition(leader_epoch=9)),
+    "changes settings": lambda cluster: cluster.configs.change({}, CAUSE),
+    "asks the controller": lambda cluster: cluster.admin.claim(5),
+    "joins a group": lambda cluster: MemberTable.open_or_create(cluster.root, "g"),
+    "registers a broker": lambda cluster: register(cluster, 2),
+    "looks for brokers": lambda cluster: (cluster.metadata.refresh(), cluster.refresh_brokers()),
+    "maintains": lambda cluster: cluster.maintain(),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_old_looks(monkeypatch):
+    """In an object store each check asks the store."""
+    monkeypatch.setattr("lakelog.replication.storage.delta.root_guard._AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("lakelog.replication.storage.delta.delta_log.SURE_FOR_COMMITS_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_a_wrong_root_is_not_read_and_not_written_and_the_right_one_heals(place, cluster, what):
+    if isinstance(place, InMemory) and what == "an empty folder":
+        return  # an object store has no folders
+    processes = {use: Cluster.open(place.uri) for use in USES}
+    seen = dict(cluster.metadata.partitions)
+    instead(place, what)
+    before = place.files(place.uri)
+    for use, process in processes.items():
+        for _ in range(2):
+            with pytest.raises(InconsistentClusterRootException, match=FOUND[what]):
+                USES[use](process)
+        assert process.metadata.partitions == seen
+    assert place.files(place.uri) == before
+    right_again(place)
+    for process in processes.values():
+        process.metadata.refresh()
+        register(process)
+    put(cluster, partition(leader_epoch=2))
+    assert Cluster.open(place.uri).metadata.partitions == cluster.metadata.partitions != seen
+
+
+def test_a_process_says_once_that_the_root_is_wrong_and_once_that_it_is_back(place, cluster, caplog):
+    others = [Cluster.open(place.uri) for _ in range(3)]
+    caplog.set_level(logging.WARNING)
+    instead(place, "an older copy")
+    for process in [cluster, *others] * 3:
+        with suppress(InconsistentClusterRootException):
+            process.metadata.refresh()
+    right_again(place)
+    for process in [cluster, *others] * 2:
+        process.metadata.refresh()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert "is an older copy" in caplog.text
+    assert "is back after" in caplog.text
+
+
+def test_a_copy_of_the_newest_state_is_the_same_root(place, cluster):
+    place.copy(place.uri, f"{place.uri}.copy")
+    for path in (Path(f"{place.uri}.copy").rglob("*")) if isinstance(place, OnDisk) else ():
+        if path.is_file():
+            path.touch()
+    place.move(place.uri, f"{place.uri}.right")
+    place.move(f"{place.uri}.copy", place.uri)
+    for use in USES.values():
+        with suppress(AssertionError):
+            use(cluster)
+    put(cluster, partition(leader_epoch=10))
+
+
+def test_a_process_that_was_away_while_the_log_was_cleaned_up_goes_on(place, cluster, monkeypatch):
+    monkeypatch.setattr(ControllerLease, "TABLE", replace(ControllerLease.TABLE, commits_kept=5))
+    away, cluster = Cluster.open(place.uri), Cluster.open(place.uri)
+    held = away.lease.read()
+    for number in range(1, 121):
+        held = cluster.lease.renew(held)
+        if number % 60 == 0:
+            cluster.lease.maintain()
+    assert not StorageRoot.of(f"{place.uri}/controller").exists(commit_name(2)) or isinstance(place, InMemory)
+    assert away.lease.read() == held
+
+
+def test_the_registration_of_a_broker_may_be_made_again_but_not_under_its_own_process(place, cluster):
+    own = register(cluster)
+    other = Cluster.open(place.uri)
+    other.refresh_brokers()
+    place.move(f"{place.uri}/brokers/1", f"{place.uri}.moved")
+    with pytest.raises(KafkaStorageException):
+        own.update(1, "heartbeat")
+    register(Cluster.open(place.uri)).update(1, "heartbeat")
+    assert other.refresh_brokers()[1].heartbeat == 2
+    with pytest.raises(InconsistentClusterRootException, match="has another table brokers/1"):
+        own.update(1, "heartbeat")
+
+
+def test_rows_of_metadata_that_somebody_has_restored_are_not_used(place, cluster):
+    """RESTORE of Delta writes older rows as a new commit."""
+    put(cluster, partition(leader_epoch=7, partition_epoch=3))
+    watching = Cluster.open(place.uri)
+    put(Cluster.open(place.uri), partition(leader_epoch=6, partition_epoch=4))
+    for _ in range(2):
+        with pytest.raises(KafkaStorageException, match="t-0 has leader epoch 6, and 7 was seen"):
+            watching.metadata.refresh()
+    assert watching.metadata.partitions == {r.topic_id_partition: r for r in [partition(7, 3)]}
+    put(Cluster.open(place.uri), partition(leader_epoch=8, partition_epoch=5))
+    watching.metadata.refresh()
+    assert watching.metadata.partitions == Cluster.open(place.uri).metadata.partitions
+
+
+def test_a_process_may_know_what_an_earlier_one_has_seen(place, cluster):
+    seen = cluster.guard.states("metadata", "topics")
+    instead(place, "an older copy")
+    opened = Cluster.open(place.uri)
+    for _ in range(2):
+        with pytest.raises(InconsistentClusterRootException, match="metadata has version 1, and version 2 was seen"):
+            opened.guard.expect(seen)
+    right_again(place)
+    opened.guard.expect(seen)
+    opened.metadata.refresh()
+    assert opened.metadata.partitions == cluster.metadata.partitions
+    other = seen["metadata"]._replace(commit="another")
+    with pytest.raises(InconsistentClusterRootException, match="version 2 of metadata is not the commit"):
+        Cluster.open(place.uri).guard.expect({"metadata": other})
+    with pytest.raises(InconsistentClusterRootException, match="has another table metadata"):
+        Cluster.open(place.uri).guard.expect({"metadata": TableState("id", 0, "")})
+
+
+def test_two_readers_of_a_process_do_not_go_back_behind_each_other(place, cluster):
+    late = MetadataTable.open(cluster.root)
+    put(cluster, partition(leader_epoch=2))
+    put(cluster, partition(leader_epoch=3))
+    late.refresh()
+    assert late.partitions == cluster.metadata.partitions
+    assert last_version(StorageRoot.of(f"{place.uri}/metadata")) == late.version
