@@ -18,7 +18,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.server.broker_session import BrokerContext, BrokerSession
 from lakelog.replication.server.fetcher.follower_session import follower_session
-from lakelog.replication.server.id_watch import IdWatch
+from lakelog.replication.server.id_watch import IdWatch, check_cluster_root
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask, WhileMoving
@@ -72,9 +72,12 @@ class Broker:
         """Registers and starts the broker's threads. A broker that has registered before also starts if its root fails.
 
         Raises DuplicateBrokerRegistrationException if another process with this id is running,
-        InconsistentClusterIdException if the root belongs to another cluster or broker, and KafkaStorageException or
+        InconsistentClusterIdException if the root belongs to another cluster or broker,
+        InconsistentClusterRootException if an earlier process of the broker has seen another cluster root or a later
+        state of it, and KafkaStorageException or
         CorruptRecordException if the root does not work at the broker's first start.
         """
+        check_cluster_root(self._cluster, self._root)
         self._watch.wait(self._waiter.stopping)
         error = self._first_look()
         self._registration = Registration(
@@ -106,6 +109,7 @@ class Broker:
 
     def _begin(self) -> None:
         """Starts a session under a new broker epoch. The controller sees a failure and a start-up. KIP-380. [OL-02]"""
+        self._cluster.expect_what_was_seen(self._root)
         with self._registration.noting_storage_errors():
             log, table = ReplicaLog.open(self._root.child(LOG.name)), ReplicaTable.open(self._root)
         self._cluster.metadata.refresh()

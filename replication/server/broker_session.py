@@ -140,6 +140,7 @@ class BrokerSession:
     def _apply(self) -> None:
         self._has_applied = False  # stays so after an error half way: the next tick applies again
         version = self._context.cache.version
+        self._context.cluster.note_what_was_seen(self._context.root)
         self.replica_manager.apply()
         self._has_applied, self._untold_version = True, version
 

@@ -11,11 +11,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from lakelog.replication.errors import DuplicateBrokerRegistrationException, KafkaStorageException
+from lakelog.replication.errors import (
+    DuplicateBrokerRegistrationException,
+    InconsistentClusterRootException,
+    KafkaStorageException,
+)
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.root_probe import prepare_root, seems_formatted
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 
 # A live process moves its heartbeat at each interval. The newcomer fences a slower one, as usual. Started again, that
@@ -76,14 +81,26 @@ def _beat(registration: BrokerRegistration) -> tuple[int, int]:
     return registration.broker_epoch, registration.heartbeat
 
 
+def check_cluster_root(cluster: Cluster, root: StorageRoot) -> None:
+    """Raises InconsistentClusterRootException, before anything is written, if an earlier process of the broker at this
+    root has seen another cluster root, or a later state of it. A root that does not work says nothing yet."""
+    try:
+        cluster.expect_what_was_seen(root)
+    except InconsistentClusterRootException:
+        raise
+    except KafkaStorageException:
+        return
+
+
 def prepare_start(cluster: Cluster, broker_id: int, root_uri: str, take_over: bool = False) -> IdWatch:
     """Formats a broker's root if it is empty, and returns the watch to hand to `Broker`.
 
     It formats nothing for a broker that may not start, or whose store cannot hold commits. For a broker that returns to
     its own root, this returns before the wait is over, so that the process can start Spark meanwhile. Raises
     DuplicateBrokerRegistrationException if another process with this id is running, InvalidConfigurationException as
-    `check_conditional_put`, and what `prepare_root` raises.
+    `check_conditional_put`, and what `check_cluster_root` and `prepare_root` raise.
     """
+    check_cluster_root(cluster, cluster.storage_of(broker_id, root_uri))
     for root in (cluster.root, cluster.storage_of(broker_id, root_uri)):
         with suppress(KafkaStorageException):  # a broker may start with a root that does not work now
             check_conditional_put(root)

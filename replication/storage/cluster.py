@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -17,12 +19,13 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.root_guard import ClusterRootGuard
-from lakelog.replication.storage.delta.storage_root import StorageRoot, check_no_fork
+from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState, check_no_fork
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_identity import (
     CLUSTER_ROOT,
     check_apart,
     check_identity,
+    check_is_new_cluster,
     check_new,
     is_formatted,
     read_identity,
@@ -38,7 +41,11 @@ from lakelog.replication.storage.tables.producer_table import ProducerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.replication.storage.tables.topic_table import TopicTable
-from lakelog.schemas import CLUSTER, FORMAT_VERSION, LOG, OLDEST_FORMAT
+from lakelog.schemas import CLUSTER, FORMAT_VERSION, LOG, METADATA, OLDEST_FORMAT, TOPICS
+
+logger = logging.getLogger(__name__)
+
+_SEEN = "cluster-seen.json"  # a file in the root of a broker
 
 
 class Cluster:
@@ -54,6 +61,7 @@ class Cluster:
             )
         self._admits_writers = identity["format_version"] < FORMAT_VERSION  # so do tables that are made later
         self.root = replace(self.root, admits_writers=self._admits_writers)
+        self._noted: dict[str, TableState] = {}
         self.cluster_id: str = identity["cluster_id"]
         self.config = _with_sessions(config.in_cluster(dict(identity["configs"])), root)
         self.metadata = MetadataTable.open(self.root)
@@ -97,6 +105,36 @@ class Cluster:
         """What was asked of the controller."""
         return AdminTable.open(self.root)
 
+    def seen_by(self, root: StorageRoot) -> dict[str, TableState]:
+        """The states of this cluster's tables that a broker has noted on its own root, see `note_what_was_seen`; empty
+        if it has noted none. Raises KafkaStorageException."""
+        try:
+            found = json.loads(root.read(_SEEN))
+            return {name: TableState(str(t["id"]), int(t["version"]), str(t["commit"])) for name, t in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:  # after a power cut without `storage.fsync`
+            logger.warning("%s makes no sense, and is written anew: %r", root.path(_SEEN), error)
+            return {}
+
+    def expect_what_was_seen(self, root: StorageRoot) -> None:
+        """Lets this process know what a broker has seen of the cluster root, by the note on the broker's own root.
+
+        Raises InconsistentClusterRootException if the cluster root is another one or older than that, and
+        KafkaStorageException.
+        """
+        if seen := self.seen_by(root):
+            self.guard.expect(seen)
+
+    def note_what_was_seen(self, root: StorageRoot) -> None:
+        """Notes on a broker's root which states of the cluster's tables it has seen, before it acts on them: the next
+        process of the broker refuses an older copy of the cluster root. Raises KafkaStorageException."""
+        seen = self.guard.states(CLUSTER.name, METADATA.name, TOPICS.name)
+        if seen != self._noted:
+            tables = {name: {"id": s.table_id, "version": s.version, "commit": s.commit} for name, s in seen.items()}
+            root.put(_SEEN, json.dumps(tables, indent=1).encode())
+            self._noted = seen
+
     def refresh_brokers(self) -> Mapping[int, BrokerRegistration]:
         """The registrations of all brokers, read again where they have moved."""
         self._brokers.refresh()
@@ -136,7 +174,7 @@ class Cluster:
         """A broker's root with the credentials that the configuration has for it."""
         return replace(storage_root(uri, broker_id, self.config), admits_writers=self._admits_writers)
 
-    def format_broker(self, broker_id: int, uri: str) -> StorageRoot:
+    def format_broker(self, broker_id: int, uri: str, dry_run: bool = False) -> StorageRoot:
         """Makes the root of a broker, as `format_broker` does, apart from the roots of the cluster and its brokers.
 
         A broker that is registered at this very root may stay there: older versions let roots lie in one another.
@@ -148,7 +186,7 @@ class Cluster:
             is_registered_here = registered is not None and registered.root == root.uri
             if not is_registered_here:
                 self._check_apart(root, broker_id)
-        format_broker(root, self.cluster_id, broker_id, may_be_nested=is_registered_here)
+        format_broker(root, self.cluster_id, broker_id, dry_run, may_be_nested=is_registered_here)
         return root
 
     def _check_apart(self, root: StorageRoot, broker_id: int) -> None:
@@ -183,6 +221,13 @@ def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:
     return StorageRoot.of(uri, config.storage_options(owner), config.storage_fsync, config.lakelog_storage_timeout_ms)
 
 
+def check_may_format(root: StorageRoot, brokers: Iterable[StorageRoot] = ()) -> None:
+    """Raises InconsistentClusterIdException if a new cluster root cannot be made here: something is there, or it lies
+    in another root, or `brokers` or the brokers' roots beside it belong to a cluster already."""
+    check_new(root)
+    check_is_new_cluster(root, brokers)
+
+
 def format_cluster(root: StorageRoot, config: Config) -> str:
     """Makes an empty cluster root and returns its new id. Raises InconsistentClusterIdException if anything is there.
 
@@ -203,8 +248,11 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     return cluster_id
 
 
-def format_broker(root: StorageRoot, cluster_id: str, broker_id: int, may_be_nested: bool = False) -> None:
-    """Makes an empty broker root. A root that belongs to this cluster and broker already is left as it is.
+def format_broker(
+    root: StorageRoot, cluster_id: str, broker_id: int, dry_run: bool = False, may_be_nested: bool = False
+) -> None:
+    """Makes an empty broker root. A root that belongs to this cluster and broker already is left as it is. A `dry_run`
+    only looks whether it could be made.
 
     Raises InconsistentClusterIdException if it belongs to another, holds something else or, unless `may_be_nested`,
     lies in another root.
@@ -213,6 +261,8 @@ def format_broker(root: StorageRoot, cluster_id: str, broker_id: int, may_be_nes
         check_identity(root, cluster_id, broker_id)
         return
     check_new(root, may_be_nested)
+    if dry_run:
+        return
     root.create_folder()
     check_conditional_put(root)
     ReplicaLog.create(root.child(LOG.name))

@@ -14,6 +14,7 @@ from lakelog.replication.errors import InconsistentClusterRootException, KafkaSt
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.server.id_watch import prepare_start
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
@@ -296,3 +297,53 @@ def test_two_readers_of_a_process_do_not_go_back_behind_each_other(place, cluste
     late.refresh()
     assert late.partitions == cluster.metadata.partitions
     assert last_version(StorageRoot.of(f"{place.uri}/metadata")) == late.version
+
+
+# --- what a broker has noted on its own root ---
+
+
+@pytest.fixture
+def broker_root(place):
+    made = StorageRoot.of(f"{place.uri}/../broker-1".replace("cluster/../", ""))
+    made.create_folder()
+    return made
+
+
+@pytest.mark.parametrize("what", ["an older copy", "an older copy that went on", "another cluster"])
+def test_a_broker_that_starts_knows_what_its_earlier_process_has_seen(place, cluster, broker_root, what):
+    cluster.expect_what_was_seen(broker_root)  # nothing is noted yet
+    cluster.note_what_was_seen(broker_root)
+    instead(place, what)
+    opened, before = Cluster.open(place.uri), place.files(place.uri)
+    for _ in range(2):
+        with pytest.raises(InconsistentClusterRootException, match=r"an older copy|is not the commit|is the root of"):
+            opened.expect_what_was_seen(broker_root)
+        with pytest.raises(InconsistentClusterRootException):
+            register(opened)
+    with pytest.raises(InconsistentClusterRootException):
+        prepare_start(opened, 1, broker_root.uri)
+    assert place.files(place.uri) == before
+    right_again(place)
+    opened = Cluster.open(place.uri)
+    opened.expect_what_was_seen(broker_root)
+    register(opened)
+
+
+def test_a_note_that_a_power_cut_has_torn_is_written_anew(place, cluster, broker_root, caplog):
+    for torn in (b"", b"{", b"[]", b'{"metadata": {}}', b'{"metadata": {"id": "i", "version": "x", "commit": ""}}'):
+        broker_root.put("cluster-seen.json", torn)
+        Cluster.open(place.uri).expect_what_was_seen(broker_root)
+        assert "makes no sense, and is written anew" in caplog.text
+        caplog.clear()
+    cluster.note_what_was_seen(broker_root)
+    assert cluster.seen_by(broker_root) == cluster.guard.states("cluster", "metadata", "topics")
+
+
+def test_a_note_is_written_where_something_has_moved(cluster, broker_root):
+    cluster.note_what_was_seen(broker_root)
+    broker_root.delete("cluster-seen.json")
+    cluster.note_what_was_seen(broker_root)
+    assert not broker_root.exists("cluster-seen.json")
+    put(cluster, partition(leader_epoch=5))
+    cluster.note_what_was_seen(broker_root)
+    assert cluster.seen_by(broker_root)["metadata"].version == cluster.metadata.version

@@ -84,6 +84,12 @@ class ClusterRootGuard:
                 if known is not None and known.state.version > states[name].version:
                     self._seen[name] = known
 
+    def difference_from(self, states: Mapping[str, TableState]) -> str | None:
+        """What tells the root from one that has these states of its tables, as the end of a sentence about the root;
+        None if it has them. Raises KafkaStorageException."""
+        found = self._find_difference({name: _Seen(state, None) for name, state in states.items()})
+        return found and found.text
+
     def states(self, *names: str) -> dict[str, TableState]:
         """The newest states that were seen of these tables."""
         with self._lock:
