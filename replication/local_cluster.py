@@ -18,9 +18,9 @@ from lakelog.replication.controller.controller import Controller
 from lakelog.replication.controller.leader_election import PREFERRED
 from lakelog.replication.errors import InvalidConfigurationException, error_named
 from lakelog.replication.server.broker import Broker
-from lakelog.replication.server.id_watch import IdWatch
+from lakelog.replication.server.id_watch import IdWatch, check_cluster_root
 from lakelog.replication.server.spark_check import check_spark
-from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
+from lakelog.replication.storage.cluster import Cluster, check_may_format, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, is_formatted, read_identity
@@ -74,7 +74,9 @@ class LocalCluster(OneProcess):
 
         Before it changes a broker it raises InvalidConfigurationException (wrong `configs`, or the Spark session cannot
         run a broker) or DuplicateBrokerRegistrationException (another process runs one of the brokers). Raises
-        InconsistentClusterIdException if a root belongs to another cluster or holds other files,
+        InconsistentClusterIdException if a root belongs to another cluster or holds other files, or if brokers' roots
+        tell of a cluster and there is no cluster root, InconsistentClusterRootException if a broker has seen another
+        cluster root or a later state of it,
         InvalidConfigurationException if a store puts one file over another, and KafkaStorageException if a root cannot
         be read or written.
         """
@@ -84,6 +86,7 @@ class LocalCluster(OneProcess):
         for watch in watches:
             watch.wait()
         cluster = Cluster.open(self.cluster_uri, self._config(CLUSTER_ROOT))
+        check_conditional_put(cluster.root)
         for broker_id in self.broker_ids:
             root = cluster.storage_of(broker_id, self.broker_uri(broker_id))
             format_broker(root, cluster_id, broker_id)
@@ -97,8 +100,8 @@ class LocalCluster(OneProcess):
         config = self._config(CLUSTER_ROOT)
         root = storage_root(self.cluster_uri, "cluster", config)
         if not is_formatted(root):
+            check_may_format(root, [self._broker_root(broker_id) for broker_id in self.broker_ids])
             return format_cluster(root, config)
-        check_conditional_put(root)
         return str(read_identity(root)["cluster_id"])
 
     def _config(self, broker_id: int) -> Config:
@@ -108,9 +111,14 @@ class LocalCluster(OneProcess):
         """The URI of a broker's root."""
         return self._roots.get(broker_id, self._root.child(f"broker-{broker_id}").uri)
 
+    def _broker_root(self, broker_id: int) -> StorageRoot:
+        return storage_root(self.broker_uri(broker_id), broker_id, self._config(broker_id))
+
     def _watch(self, broker_id: int) -> IdWatch:
         config, take_over = self._config(broker_id), self._take_over or broker_id in self._own
-        return IdWatch(Cluster.open(self.cluster_uri, config), broker_id, self.broker_uri(broker_id), take_over)
+        cluster = Cluster.open(self.cluster_uri, config)
+        check_cluster_root(cluster, cluster.storage_of(broker_id, self.broker_uri(broker_id)))
+        return IdWatch(cluster, broker_id, self.broker_uri(broker_id), take_over)
 
     def start_broker(self, broker_id: int) -> None:
         """Starts one broker. Raises as `start`."""

@@ -1,30 +1,53 @@
 """What `lakelog format` does. Kafka: `StorageTool`."""
 
 import argparse
+import sys
 
 from lakelog.jobs.admin.heartbeats import ALIVE, observe_brokers
 from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.settings import settings
 from lakelog.replication.errors import DuplicateBrokerRegistrationException
-from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
-from lakelog.replication.storage.root_identity import is_formatted
+from lakelog.replication.storage.cluster import Cluster, check_may_format, format_cluster, storage_root
+from lakelog.replication.storage.root_identity import check_new, is_formatted
 
 
 def make_cluster(args: argparse.Namespace) -> str:
-    """Makes the root of a cluster; its id."""
+    """Makes the root of a cluster; its id, empty if none was made.
+
+    Raises InconsistentClusterIdException if brokers' roots beside it tell of a cluster that was there before: its root
+    may only be unmounted. On a terminal it asks first.
+    """
     config = settings(args.command_config)
     root = storage_root(args.cluster, "cluster", config)
+    if not args.new_cluster:
+        check_may_format(root)
+    if args.dry_run:
+        check_new(root)
+        say(f"{root.uri} would become the root of a new cluster; nothing is written")
+        return ""
+    if not (args.new_cluster or _agrees(f"Make a new, empty cluster at {root.uri}? It has no topics and no brokers")):
+        say(f"{root.uri}: nothing is written")
+        return ""
     cluster_id = format_cluster(root, config)
     say(f"{root.uri} is the root of a new cluster")
     return cluster_id
+
+
+def _agrees(question: str) -> bool:
+    """What a person answers; nobody is asked in a script."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print(f"{question}. [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def make_broker(args: argparse.Namespace) -> str:
     """Makes the root of a broker; the id of its cluster. Raises DuplicateBrokerRegistrationException."""
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     _check_is_not_at_work(cluster, args.broker_id, args.root)
-    root = cluster.format_broker(args.broker_id, args.root)
-    say(f"{root.uri} is the root of broker {args.broker_id}")
+    root = cluster.format_broker(args.broker_id, args.root, args.dry_run)
+    becomes = "would become" if args.dry_run and not is_formatted(root) else "is"
+    say(f"{root.uri} {becomes} the root of broker {args.broker_id}")
     return cluster.cluster_id
 
 

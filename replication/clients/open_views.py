@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
@@ -21,8 +22,10 @@ def open_view(cluster_uri: str, config: Config) -> TopicView:
     key = cluster_uri, config
     with _lock:
         known = _views.get(key)
-    if known is not None and known.cluster.cluster_id == read_identity(known.cluster.root)["cluster_id"]:
-        return known
+    if known is not None:  # each plan names the URI anew, so it means the cluster that is there now
+        identity = read_identity(replace(known.cluster.root, guard=None))
+        if known.cluster.cluster_id == identity["cluster_id"]:
+            return known
     view = TopicView(Cluster.open(cluster_uri, config))
     with _lock:
         _views.pop(key, None)

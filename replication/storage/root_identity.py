@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +17,8 @@ from lakelog.schemas import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT
 
 CLUSTER_ROOT = -1
 
+_CHECK = "Check that it is mounted there, that the URI is right, and whether somebody has moved it"
+_BROKER_FOLDER = re.compile(r"broker-\d+")
 _SHOWN = 5  # names of what a folder holds
 _SCHEMES = {"s3a": "s3", "abfss": "abfs"}  # Hadoop's name for S3, and Azure's with TLS
 
@@ -44,19 +48,49 @@ def read_identity(root: StorageRoot, broker_id: int | None = CLUSTER_ROOT) -> di
 
 
 def _why_no_root(root: StorageRoot, broker_id: int | None) -> str:
-    """With the command that makes one where nothing is in the way: anything else is somebody's."""
+    """What to look at first. It names the command only where nothing tells of a root that was there before: an
+    unmounted folder is an empty one."""
     what, makes = "root of a broker", ""
     if broker_id == CLUSTER_ROOT:
-        what, makes = "cluster", f"; `lakelog format --cluster {root.uri}` makes one"
+        what, makes = "cluster", f". For a new cluster only: `lakelog format --cluster {root.uri}`"
     elif broker_id is not None:
         flags = f"--cluster URI --broker-id {broker_id} --root {root.uri}"
-        what, makes = f"root of broker {broker_id}", f"; `lakelog format {flags}` makes one"
+        what, makes = f"root of broker {broker_id}", f". For a new root only: `lakelog format {flags}`"
     check_is_folder(root)
     found = root.list()
     if found:
         return f"there is no {what} at {root.uri}: the folder holds {_names(found)}"
     why = "the folder is empty" if root.is_local and os.path.isdir(root.uri) else "nothing is there"
-    return f"there is no {what} at {root.uri}: {why}{makes}"
+    said = f"there is no {what} at {root.uri}: {why}. {_CHECK}"
+    beside = brokers_beside(root) if broker_id == CLUSTER_ROOT else {}
+    return f"{said}{makes}" if not beside else f"{said}: {_told(beside)}"
+
+
+def brokers_beside(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> dict[str, str]:
+    """Brokers' roots, by URI, and the ids of their clusters: those beside a cluster root in the usual layout, `cluster`
+    and `broker-N` in one folder, and `others`. Those that cannot be read are left out."""
+    found: dict[str, str] = {}
+    with suppress(LakelogException):
+        folder = replace(root, uri=root.uri.rpartition("/")[0], guard=None)
+        beside = [folder.child(name) for name in folder.list() if _BROKER_FOLDER.fullmatch(name)]
+        for each in {broker.uri: broker for broker in (*beside, *others)}.values():
+            with suppress(LakelogException):
+                identity = read_identity(each, None) if is_formatted(each) else None
+                if identity is not None and identity["broker_id"] != CLUSTER_ROOT:
+                    found[each.uri] = identity["cluster_id"]
+    return found
+
+
+def check_is_new_cluster(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> None:
+    """Raises InconsistentClusterIdException if brokers' roots tell of a cluster whose root this may be."""
+    if beside := brokers_beside(root, others):
+        raise InconsistentClusterIdException(f"{root.uri}: no new cluster is made here, as {_told(beside)}. {_CHECK}")
+
+
+def _told(beside: Mapping[str, str]) -> str:
+    clusters, some = sorted(set(beside.values())), sorted(beside)
+    more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+    return f"cluster {' and '.join(clusters)} has its brokers' roots at {_names(some)}{more}"
 
 
 def whose(root: StorageRoot, expected: str) -> str:
@@ -128,7 +162,7 @@ def _parents(root: StorageRoot) -> Iterator[StorageRoot]:
     for length in range(len(names) - 1, 0, -1):
         folder = "/".join(names[:length])
         if folder or root.is_local:
-            yield replace(root, uri=f"{scheme}{slashes}{folder}" or "/")
+            yield replace(root, uri=f"{scheme}{slashes}{folder}" or "/", guard=None)
 
 
 def _owner(folder: StorageRoot) -> str | None:

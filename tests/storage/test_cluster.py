@@ -18,6 +18,7 @@ from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage import cluster as cluster_module
 from lakelog.replication.storage.cluster import (
     Cluster,
+    check_may_format,
     format_broker,
     format_cluster,
 )
@@ -171,9 +172,28 @@ def test_only_a_folder_that_is_empty_is_to_be_formatted(root, is_there):
     if is_there:
         folder.create_folder()
     why = "the folder is empty" if is_there else "nothing is there"
-    match = f"^there is no cluster at {root}/none: {why}; `lakelog format --cluster {root}/none` makes one$"
+    match = (
+        f"^there is no cluster at {root}/none: {why}. Check that it is mounted there, that the URI is right, "
+        f"and whether somebody has moved it. For a new cluster only: `lakelog format --cluster {root}/none`$"
+    )
     with pytest.raises(InconsistentClusterIdException, match=match):
         Cluster.open(folder.uri)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_no_new_cluster_is_offered_where_brokers_roots_tell_of_an_old_one(root, is_there):
+    cluster, others = StorageRoot.of(f"{root}/cluster"), [StorageRoot.of(f"{root}/elsewhere/4")]
+    if is_there:
+        cluster.create_folder()
+    check_may_format(cluster, others)
+    for number, uri in enumerate([*(f"{root}/broker-{n}" for n in range(7)), others[0].uri]):
+        format_broker(StorageRoot.of(uri), "old", number)
+    told = f"cluster old has its brokers' roots at {root}/broker-0, .*, {root}/broker-4 and "
+    with pytest.raises(InconsistentClusterIdException, match=f"there is no cluster at .*: {told}2 more$") as error:
+        Cluster.open(cluster.uri)
+    assert "lakelog format" not in str(error.value)
+    with pytest.raises(InconsistentClusterIdException, match=f"no new cluster is made here, as {told}3 more. Check"):
+        check_may_format(cluster, others)
 
 
 def test_a_folder_that_holds_something_else_is_not_to_be_formatted(root):
@@ -194,8 +214,8 @@ def test_a_file_is_no_root(root):
 
 
 def test_a_broker_without_its_root_is_told_how_to_make_it(root):
-    makes = "`lakelog format --cluster URI --broker-id 2 --root .*/b` makes one"
-    told = f"^there is no root of broker 2 at .*: nothing is there; {makes}$"
+    makes = "For a new root only: `lakelog format --cluster URI --broker-id 2 --root .*/b`"
+    told = f"^there is no root of broker 2 at .*: nothing is there. Check that it is mounted there, .*. {makes}$"
     with pytest.raises(InconsistentClusterIdException, match=told):
         check_identity(StorageRoot.of(f"{root}/b"), "c", 2)
 

@@ -114,6 +114,6 @@ def test_what_is_wrong_is_one_sentence(spark, world, given, text):
 
 
 def test_a_cluster_that_is_none_is_told_when_the_read_is_defined(spark, tmp_path):
-    with pytest.raises(AnalysisException, match=r"there is no cluster at .*; `lakelog format --cluster") as error:
+    with pytest.raises(AnalysisException, match=r"there is no cluster at .*: the folder is empty") as error:
         spark.readStream.format("lakelog").options(cluster=str(tmp_path), subscribe="t").load()
     assert "Traceback" not in str(error.value)

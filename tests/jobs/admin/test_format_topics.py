@@ -1,5 +1,6 @@
 """`lakelog format` and `lakelog topics`: results, refusals, error texts and exit status."""
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,48 @@ def test_a_root_that_holds_something_else_is_refused_and_left_alone(lakelog: Run
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_dry_run_of_format_writes_nothing(lakelog: Run, cluster: str, tmp_path: Path) -> None:
+    new, broker = tmp_path / "new", tmp_path / "b"
+    assert lakelog(format_verb, "--cluster", new, "--dry-run") == (
+        0, "", f"{new} would become the root of a new cluster; nothing is written\n",
+    )  # fmt: skip
+    words = ("--cluster", cluster, "--broker-id", 4, "--root", broker)
+    status, _, err = lakelog(format_verb, *words, "--dry-run")
+    assert (status, err) == (0, f"{broker} would become the root of broker 4\n")
+    assert not new.exists()
+    assert not broker.exists()
+    lakelog(format_verb, *words)
+    assert lakelog(format_verb, *words, "--dry-run")[2] == f"{broker} is the root of broker 4\n"
+    assert lakelog(format_verb, "--cluster", cluster, "--dry-run")[0] == 1
+
+
+def test_a_cluster_whose_root_is_unmounted_gets_no_new_one(lakelog: Run, cluster: str, tmp_path: Path) -> None:
+    lakelog(format_verb, "--cluster", cluster, "--broker-id", 4, "--root", tmp_path / "broker-4")
+    Path(cluster).rename(tmp_path / "away")
+    Path(cluster).mkdir()
+    cluster_id = Cluster.open(str(tmp_path / "away")).cluster_id
+    for words in ((), ("--dry-run",)):
+        status, out, err = lakelog(format_verb, "--cluster", cluster, *words)
+        assert (status, out) == (1, "")
+        assert f"no new cluster is made here, as cluster {cluster_id} has its" in err
+    assert not list(Path(cluster).iterdir())
+    assert lakelog(format_verb, "--cluster", cluster, "--new-cluster")[0] == 0
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
+def test_a_person_is_asked_before_a_cluster_is_made(
+    lakelog: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
+) -> None:
+    terminal = io.StringIO(answer)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    found, _, err = lakelog(format_verb, "--cluster", tmp_path / "c")
+    assert found == status
+    assert f"Make a new, empty cluster at {tmp_path}/c?" in err
+    assert (tmp_path / "c").exists() == (status == 0)
+
+
 def test_a_root_that_is_a_file_is_refused(lakelog: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     status, _, err = lakelog(format_verb, "--cluster", tmp_path / "file")
@@ -92,7 +135,7 @@ def test_a_broker_needs_a_cluster_and_the_root_of_a_broker_is_none(lakelog: Run,
     words = ("--broker-id", 4, "--root", tmp_path / "b")
     status, _, err = lakelog(format_verb, "--cluster", tmp_path / "none", *words)
     assert status == 1
-    assert f"there is no cluster at {tmp_path}/none: nothing is there; `lakelog format --cluster" in err
+    assert f"there is no cluster at {tmp_path}/none: nothing is there. Check that it is mounted there" in err
     assert not (tmp_path / "b").exists()
     lakelog(format_verb, "--cluster", cluster, *words)
     status, _, err = lakelog(topics_verb, "--cluster", tmp_path / "b", "--list")
@@ -260,7 +303,7 @@ def test_an_unformatted_root_is_refused(lakelog: Run, tmp_path: Path) -> None:
     status, out, err = lakelog(topics_verb, "--cluster", tmp_path, "--list")
     assert (status, out) == (1, "")
     assert err.startswith("lakelog: InconsistentClusterIdException: ")
-    assert err.endswith(f"the folder is empty; `lakelog format --cluster {tmp_path}` makes one\n")
+    assert err.endswith(f". For a new cluster only: `lakelog format --cluster {tmp_path}`\n")
 
 
 @pytest.mark.parametrize(
