@@ -21,7 +21,7 @@ PACKAGE = "lakelog"  # what is imported: its folders are links to those of the c
 DATA_SOURCE = "pyspark_lakelog"  # the name that Spark looks for
 OURS = (*FOLDERS, PACKAGE, DATA_SOURCE, "tests")
 
-_BASE = ("schemas", "replication.errors", "replication.config", "replication.properties")
+_BASE = ("schemas", "replication.errors", "replication.error_log", "replication.config", "replication.properties")
 _LOWER = (*_BASE, "replication.protocol", "replication.frames", "replication.storage")
 
 # What each layer may import of ours, besides itself. A module belongs to the longest name here that begins its own.
@@ -29,7 +29,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "schemas": (),
     "replication": ("schemas", "replication"),  # what stands above the layers: local_cluster
     **dict.fromkeys(("replication.errors", "replication.storage.parquet"), ()),
-    "replication.properties": ("replication.errors",),
+    **dict.fromkeys(("replication.properties", "replication.error_log"), ("replication.errors",)),
     "replication.settings": ("replication.properties",),
     "replication.config": ("schemas", *(f"replication.{name}" for name in ("errors", "properties", "settings"))),
     "replication.protocol": ("schemas", "replication.errors"),

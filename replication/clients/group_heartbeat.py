@@ -8,6 +8,7 @@ import time
 
 from lakelog.replication.clients.consumer_config import ConsumerConfig
 from lakelog.replication.clients.group_membership import GroupMembership
+from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import LakelogException, UnknownMemberIdException
 
 logger = logging.getLogger(__name__)
@@ -40,11 +41,13 @@ class HeartbeatThread:
             self._thread.join()
 
     def _run(self) -> None:
+        errors = ErrorLog(logger, f"group {self._membership.group_id}: heartbeat")
         while not self._stopping.wait(self._config.heartbeat_interval_ms / 1000):
             try:
                 self.work()
+                errors.worked()
             except LakelogException as error:
-                logger.warning("group %s: heartbeat: %s", self._membership.group_id, error)
+                errors.failed(error)
 
     def work(self) -> None:
         """One heartbeat. A consumer that hangs leaves the group instead, so that others get its partitions. KIP-62.

@@ -14,7 +14,8 @@ from lakelog.replication.controller.active_controller import ActiveController, v
 from lakelog.replication.controller.cluster_changes import overview
 from lakelog.replication.controller.controller_context import BrokerView
 from lakelog.replication.controller.decision import DecisionInterrupted
-from lakelog.replication.errors import ControllerMovedException, LakelogException
+from lakelog.replication.error_log import ErrorLog
+from lakelog.replication.errors import ControllerMovedException, InconsistentClusterRootException, LakelogException
 from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.protocol.liveness import Liveness
 from lakelog.replication.storage.cluster import Cluster
@@ -43,6 +44,7 @@ class Controller:
         self._brokers: tuple[Mapping[int, BrokerView], Mapping[int, BrokerView]] = ({}, {})
         self._held: Lease | None = None
         self._active: ActiveController | None = None
+        self._errors = ErrorLog(logger, f"controller {controller_id}", clock)
         self._waiter = CommitWaiter().listen(AdminTable.folder(cluster.root).uri)
         self._awake = threading.Event()
         self._awake.set()
@@ -115,14 +117,16 @@ class Controller:
         """Runs `tick` and logs its errors. A deposed controller stands by. [EV-01]"""
         try:
             self.tick()
+            self._errors.worked()
         except ControllerMovedException as error:
             self._is_deposed(error)
         except DecisionInterrupted as interrupted:
-            logger.warning("controller %s gives up a decision: %s", self.controller_id, interrupted)
+            if not isinstance(interrupted.__cause__, InconsistentClusterRootException):
+                logger.warning("controller %s gives up a decision: %s", self.controller_id, interrupted)
             if isinstance(interrupted.__cause__, ControllerMovedException):
                 self._is_deposed(interrupted.__cause__)
         except LakelogException as error:
-            logger.warning("controller %s: %s", self.controller_id, error)
+            self._errors.failed(error)
         except Exception:  # an error of this code must not leave the cluster without a controller
             logger.exception("controller %s: unexpected error", self.controller_id)
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
+from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import (
     CorruptRecordException,
     KafkaStorageException,
@@ -125,10 +126,12 @@ class Broker:
 
     def _run(self) -> None:
         """The broker's own thread. It logs errors and goes on, but stops at once if the broker is fenced. [EV-01]"""
+        errors = ErrorLog(logger, f"broker {self.broker_id}")
         while self._waiter.wait(self._config.lakelog_poll_interval_ms):
             try:
                 pass_while_spark_runs(self._spark, self.broker_id, self.pause_point)
                 self._round()
+                errors.worked()
             except BrokerKilled:
                 return
             except StaleBrokerEpochException as error:
@@ -139,7 +142,7 @@ class Broker:
                 return
             except (LakelogException, OSError) as error:
                 self._is_doubtful = True
-                logger.warning("broker %d: %s", self.broker_id, error)
+                errors.failed(error)
             except Exception:  # for example a Spark worker that did not start: the next round tries again
                 self._is_doubtful = True
                 logger.exception("broker %d: unexpected error", self.broker_id)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from lakelog.replication.config import Config
+from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.log_retention import retention_offset
@@ -78,6 +79,7 @@ class LogMaintenance:
             "compaction": self._compact,
             "deletion of files": self._clean,
         }
+        self._errors = {what: ErrorLog(logger, f"{name}: {what}") for what in self._parts}
         self._thread = PeriodicTask(name, "maintenance", config.log_cleaner_backoff_ms, pause_point, self.run_once)
 
     def start(self) -> None:
@@ -96,10 +98,11 @@ class LogMaintenance:
             self._pause_point.pass_through()
             try:
                 part()
+                self._errors[what].worked()
             except (BrokerKilled, StaleBrokerEpochException):
                 raise
             except LakelogException as error:
-                logger.warning("%s: %s: %s", self._name, what, error)
+                self._errors[what].failed(error)
             except Exception:  # for example from an unforeseen fault in a file: the other parts go on
                 logger.exception("%s: %s: unexpected error", self._name, what)
 

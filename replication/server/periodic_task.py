@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.storage.delta.commit_listeners import until_poll
@@ -89,13 +90,15 @@ class PeriodicTask:
         return not self.is_stopping
 
     def _run(self) -> None:
+        errors = ErrorLog(logger, f"{self._name}: {self._what}")
         while self._waits():
             try:
                 self._pause_point.pass_through()
                 self._work()
+                errors.worked()
             except (BrokerKilled, StaleBrokerEpochException):
                 return  # the broker's own thread finds out by itself
             except LakelogException as error:
-                logger.warning("%s: %s: %s", self._name, self._what, error)
+                errors.failed(error)
             except Exception:  # for example a Spark worker that did not start: the next round tries again
                 logger.exception("%s: %s: unexpected error", self._name, self._what)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.errors import InconsistentClusterRootException, KafkaStorageException
 from lakelog.replication.protocol.become_leader_or_follower import assigned_to
 from lakelog.replication.protocol.isr import IsrOutcomes
 from lakelog.replication.protocol.leadership import HostedPartition, follow_high_watermarks, host
@@ -183,6 +183,8 @@ class ReplicaManager:
     def _alter_partitions(self, step: AlterPartitions) -> IsrOutcomes:
         try:
             outcomes = self._cache.alter_partitions(step.changes, f"broker-{self._broker_id}")
+        except InconsistentClusterRootException:
+            raise  # nothing was written
         except KafkaStorageException as error:
             logger.warning("broker %d: the outcome of an ISR change is unknown: %s", self._broker_id, error)
             raise
