@@ -47,3 +47,10 @@ def test_a_wrong_property_is_refused(properties, words):
     with pytest.raises(InvalidConfigurationException) as raised:
         RecordFormatter(properties)
     assert str(raised.value) == f"--formatter-property: {words}"
+
+
+def test_a_header_without_a_key_that_is_in_a_log_is_shown():
+    headers = [{"key": None, "value": b"1"}]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    table = pa.table({"headers": pa.array([headers], kind)})
+    assert RecordFormatter([("print.headers", "true"), ("print.value", "false")]).lines(table) == b"null:1\n"
