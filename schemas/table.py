@@ -45,6 +45,11 @@ class Column:
     nullable: bool = False
 
     @property
+    def spark_type(self) -> str:
+        """The type for Spark's parser: a bare `timestamp` is what `spark.sql.timestampType` says."""
+        return "timestamp_ltz" if self.type == "timestamp" else self.type
+
+    @property
     def ddl(self) -> str:
         """The column in the syntax of `CREATE TABLE`."""
         required = "" if self.nullable else " NOT NULL"
@@ -91,5 +96,5 @@ class Table:
 
     @property
     def types(self) -> str:
-        """Names and types only, for `createDataFrame`."""
-        return ", ".join(f"`{c.name}` {c.type}" for c in self.columns)
+        """Names and types only, for `createDataFrame`. They mean the same whatever the session's settings are."""
+        return ", ".join(f"`{c.name}` {c.spark_type}" for c in self.columns)

@@ -1,6 +1,6 @@
 """Fixtures for all tests. The JVM starts only if a test asks for `spark`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
@@ -37,6 +37,21 @@ def small_spark(spark: "SparkSession") -> Iterator["SparkSession"]:
     yield spark
     for name, value in before.items():
         spark.conf.set(name, value or "")
+
+
+@pytest.fixture
+def change_settings(spark: "SparkSession") -> Iterator[Callable[[Mapping[str, str]], None]]:
+    """Changes settings of the session until the end of the test."""
+    before: dict[str, str | None] = {}
+
+    def change(settings: Mapping[str, str]) -> None:
+        for name, value in settings.items():
+            before.setdefault(name, spark.conf.get(name, None))
+            spark.conf.set(name, value)
+
+    yield change
+    for name, value in before.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 @pytest.fixture(autouse=True)

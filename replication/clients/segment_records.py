@@ -28,6 +28,12 @@ Bounds: TypeAlias = Mapping[TopicIdPartition, tuple[int, int]]
 _TASKS_A_CORE = 4
 _FEW = 50  # partitions
 _PATHS = 32  # Spark's spark.sql.sources.parallelPartitionDiscovery.threshold
+# The session's settings would let Spark leave out files that are gone or broken, or take timestamps before 1900 for
+# those of another calendar.
+_ALL_AS_WRITTEN = {
+    "ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "datetimeRebaseMode": "CORRECTED",
+    "__globPaths__": "false",
+}  # fmt: skip
 _PATTERN = frozenset("{}[]*?\\")  # Spark: SparkHadoopUtil.isGlobPath
 _BOUNDS = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
 _RANGE = f"segment string, {_BOUNDS}"
@@ -130,7 +136,7 @@ def _paths(root: StorageRoot, names: Sequence[str]) -> list[str]:
 def _parquet(spark: SparkSession, paths: Sequence[str]) -> list[DataFrame]:
     """Frames over these segments. Each has few, because Spark lists many paths by a job."""
     some = (paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS))
-    return [spark.read.schema(LOG.types).option("__globPaths__", "false").parquet(*each) for each in some]
+    return [spark.read.schema(LOG.types).options(**_ALL_AS_WRITTEN).parquet(*each) for each in some]
 
 
 def segment_ranges(state: LogState, bounds: Bounds) -> list[SegmentRange]:

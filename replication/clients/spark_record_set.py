@@ -24,7 +24,7 @@ from lakelog.replication.storage.log.new_batches import DATA_COLUMNS, ArrowRecor
 from lakelog.replication.storage.log.segment import Segment
 
 _PARTITIONED = (
-    "key binary, value binary, timestamp timestamp, headers array<struct<key:string,value:binary>>, partition int, "
+    "key binary, value binary, timestamp timestamp_ltz, headers array<struct<key:string,value:binary>>, partition int, "
     "run int"
 )
 _PACKED = "written binary"

@@ -108,7 +108,7 @@ def _seconds(spark: SparkSession, as_of: str | dt.datetime | None) -> float | No
         zoned = as_of.replace(tzinfo=dt.UTC) if as_of.tzinfo is None else as_of
         seconds: float | None = zoned.timestamp()
     else:
-        at = F.unix_micros(F.try_to_timestamp(F.lit(as_of)))
+        at = F.unix_micros(F.lit(as_of).try_cast("timestamp_ltz"))
         (row,) = spark.range(1).select(at.alias("at")).collect()
         seconds = None if row["at"] is None else row["at"] / 1e6
     if seconds is None:

@@ -14,7 +14,7 @@ def described(frame: DataFrame, view: View) -> DataFrame:
     """The columns of a view, with their types and comments, in order. A column that is missing is null."""
     return frame.select(
         *(
-            (F.col(c.name) if c.name in frame.columns else F.lit(None)).cast(c.type).alias(
+            (F.col(c.name) if c.name in frame.columns else F.lit(None)).cast(c.spark_type).alias(
                 c.name, metadata={"comment": c.comment}
             )
             for c in view.columns

@@ -57,9 +57,9 @@ def _missing(behind: DataFrame, batches: DataFrame) -> DataFrame:
     which it lacks a part counts in proportion."""
     offsets = behind.select(*_READER, F.col("leader").alias("broker_id"), "from", "high_watermark")
     found = batches.join(F.broadcast(offsets), on=[*PARTITION, "broker_id"], how="inner").where(
-        "base_offset < high_watermark AND last_offset >= from"
+        "base_offset < high_watermark AND last_offset >= `from`"
     )
-    lacked = F.expr("least(last_offset + 1, high_watermark) - greatest(base_offset, from)")
+    lacked = F.expr("least(last_offset + 1, high_watermark) - greatest(base_offset, `from`)")
     share = F.col("bytes") * lacked / F.expr("last_offset + 1 - base_offset")
     first = F.min_by("max_timestamp", "base_offset")
     age = milliseconds_between(first, F.max("observed_at"))

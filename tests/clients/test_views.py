@@ -14,6 +14,7 @@ from lakelog.replication.local_cluster import LocalCluster
 from lakelog.schemas.views import VIEWS
 from lakelog.schemas.views.metrics import METRICS
 from tests.clients.world import World
+from tests.odd_settings import NTZ, WITHOUT_EFFECT
 from tests.registrations import register
 from tests.storage.logs import NOON, P0, P1, fill, replicate
 
@@ -67,7 +68,9 @@ def test_a_view_shows_the_present_state_and_brokers_that_have_come_since_or_gone
     ]  # fmt: skip
 
 
-def test_a_cluster_without_topics_has_every_view_with_its_columns(small_spark, root):
+def test_a_cluster_without_topics_has_every_view_with_its_columns(small_spark, root, change_settings):
+    """Whatever the settings of the session are."""
+    change_settings({**WITHOUT_EFFECT, **NTZ})
     world = World(root)
     world.cluster.metadata.change(lambda found: dict.fromkeys(found), {"who": "test"})
     world.cluster.topics.change([], ["flights"], {"who": "test"})
@@ -105,7 +108,9 @@ def test_a_time_that_is_none_or_to_come_is_refused(small_spark, world, as_of, pr
     assert problem in str(caught.value)
 
 
-def test_a_text_is_a_time_in_the_sessions_time_zone(small_spark):
+@pytest.mark.parametrize("settings", [{}, NTZ], ids=["timestamps with a zone", "timestamps without a zone"])
+def test_a_text_is_a_time_in_the_sessions_time_zone(small_spark, change_settings, settings):
+    change_settings(settings)
     assert _seconds(small_spark, "2026-01-01 12:00:00.5") == NOON.timestamp() + 0.5
     assert _seconds(small_spark, NOON) == NOON.timestamp()
 

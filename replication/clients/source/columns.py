@@ -12,13 +12,14 @@ from lakelog.schemas import LOG
 
 _KAFKA = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _TYPES = {column.name: column.type for column in LOG.columns}
+_SPARK_TYPES = {column.name: column.spark_type for column in LOG.columns}
 
 
 def columns_of(options: SourceOptions) -> str:
     """The columns as DDL. `headers` and `leader_epoch` are there if the options ask for them."""
     more = {"headers": options.include_headers, "leader_epoch": options.include_leader_epoch}
     names = (*_KAFKA, *(name for name, is_wanted in more.items() if is_wanted))
-    return ", ".join(f"`{name}` {_TYPES[name]}" for name in names)
+    return ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in names)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
