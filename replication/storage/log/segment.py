@@ -38,6 +38,8 @@ from lakelog.schemas import LOG
 FOOTER_KEY = b"lakelog.batches.v2"
 STATISTICS_KEY = b"lakelog.statistics.v1"  # so that whoever copies the file can commit it without reading rows
 # Statistics need all four parts, with a null count for each column that has a range, or Spark skips nothing.
+# What parsing may raise for JSON that is none, too deep, too large, or of another shape.
+_NOT_A_FOOTER = ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError
 STATS_COLUMNS = ("topic", "partition", "offset", "timestamp", "leader_epoch")
 _DICTIONARY = ["topic", "partition", "topic_id", "leader_epoch", "timestampType"]
 _ENCODING = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
@@ -163,7 +165,7 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
         raise CorruptRecordException(f"{root.path(file.name)}: has no batch headers in its footer: it is not a segment")
     try:
         return _from_footer(file, footer.metadata, footer.num_rows)
-    except (ValueError, TypeError, KeyError, CorruptRecordException) as error:
+    except (*_NOT_A_FOOTER, CorruptRecordException) as error:
         raise CorruptRecordException(f"{root.path(file.name)}: its footer cannot be read: {error!r}") from error
 
 
@@ -237,7 +239,9 @@ def statistics(records: pa.Table) -> str:
 
 
 def _stat(value: pa.Scalar) -> object:
-    """A range's end in Delta's format: timestamps in UTC to the millisecond."""
+    """A range's end in Delta's format: timestamps in UTC, rounded down to the millisecond. Readers know that of the
+    greatest one."""
     if pa.types.is_timestamp(value.type):
-        return pc.strftime(pc.cast(value, pa.timestamp("ms", tz="UTC"), safe=False), "%Y-%m-%dT%H:%M:%SZ").as_py()
+        rounded = pc.floor_temporal(value, unit="millisecond")  # a cast rounds up before 1970
+        return pc.strftime(pc.cast(rounded, pa.timestamp("ms", tz="UTC")), "%Y-%m-%dT%H:%M:%SZ").as_py()
     return value.as_py()

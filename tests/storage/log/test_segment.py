@@ -5,6 +5,8 @@ import dataclasses
 import datetime as dt
 import json
 import random
+import re
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -87,11 +89,13 @@ def test_statistics_have_all_four_parts_with_timestamps_in_ms_utc(segment):
         (NOON + 1999 * US, "2026-01-01T12:00:00.001Z"),
         (NOON.astimezone(dt.timezone(dt.timedelta(hours=-5))), "2026-01-01T12:00:00.000Z"),
         (dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.UTC), "1969-12-31T23:59:59.000Z"),
+        (dt.datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=dt.UTC), "1969-12-31T23:59:59.000Z"),
     ],
 )
 def test_a_timestamp_of_statistics(time, text):
     rows = pa.Table.from_pylist([{**log_rows().to_pylist()[0], "timestamp": time}], LOG.arrow)
-    assert json.loads(statistics(rows))["maxValues"]["timestamp"] == text
+    found = json.loads(statistics(rows))
+    assert {found[name]["timestamp"] for name in ("minValues", "maxValues")} == {text}
 
 
 def test_spark_reads_segments_and_skips_files_by_their_statistics(spark, root):
@@ -119,6 +123,27 @@ def of_an_older_format(storage, rows):
     metadata = {b"lakelog.batches.v1": footer.encode(), b"lakelog.statistics.v1": statistics(rows).encode()}
     pq.write_table(rows.cast(LOG.arrow).replace_schema_metadata(metadata), storage.path(name))
     return AddedFile(name, storage.sizes([name])[0])
+
+
+_ODD = ("[" * 50_000, "[]", "{}", "null", "1e999", "-1", str(2**70), '"x"', "[[]]", "[{}]", "")
+
+
+def test_a_footer_of_any_content_is_broken_or_read_and_raises_nothing_else(storage, segment):
+    """Parts of the footer's text are replaced at random."""
+    read = pq.read_metadata(storage.path(segment.name)).metadata
+    rows, chance = read_records(storage, segment.name).cast(LOG.arrow), random.Random(4711)
+    keys = [key for key in read if key.startswith(b"lakelog.")]
+    for number in range(150):
+        changed = {key: read[key].decode(errors="replace") for key in keys}
+        key = chance.choice(keys)
+        tokens = re.findall(r"[\[\]{}:,]|[^\[\]{}:,]+", changed[key])
+        for place in chance.sample(range(len(tokens)), min(len(tokens), chance.choice((1, 1, 2)))):
+            tokens[place] = chance.choice(_ODD)
+        changed[key] = "".join(tokens)
+        name = f"fuzzed-{number}.parquet"
+        pq.write_table(rows.replace_schema_metadata(changed), storage.path(name))
+        with suppress(CorruptRecordException):
+            read_segment(storage, AddedFile(name, storage.sizes([name])[0]))
 
 
 @pytest.mark.parametrize("write", [of_another_tool, of_an_older_format])
