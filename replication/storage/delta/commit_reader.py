@@ -53,7 +53,7 @@ def read_commit(root: StorageRoot, version: int) -> Commit:
     content, stamp = root.read_stamped(commit_name(version))
     try:
         return parsed(version, content, stamp)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptRecordException(torn_commit(root, version, repr(error))) from error
 
 
@@ -75,7 +75,8 @@ def torn_commit(root: StorageRoot, version: int, found: str) -> str:
 
 
 def parsed(version: int, content: bytes, stamp: Stamp | None) -> Commit:
-    """A commit from the content of its file. Raises ValueError, TypeError, KeyError or AttributeError."""
+    """A commit from the content of its file. Raises ValueError, TypeError, KeyError, AttributeError or
+    RecursionError."""
     found: dict[str, list[dict[str, Any]]] = {}
     for line in filter(bytes.strip, content.splitlines()):
         for action, body in json.loads(line).items():
@@ -85,9 +86,11 @@ def parsed(version: int, content: bytes, stamp: Stamp | None) -> Commit:
     if not found or counts != info.get(ACTIONS, {}):
         raise ValueError(f"{len(content)} bytes, actions {counts}")
     contents = info.pop(CONTENTS, {})
+    if not isinstance(info.get("why", ""), str):
+        raise TypeError(f"why is {info['why']!r}, which is not text")
     adds = (_added(body, contents.get(body["path"])) for body in found.get("add", ()))
     removes = (_removed(body) for body in found.get("remove", ()))
-    txns = {_text(body["appId"]): int(body["version"]) for body in found.get("txn", ())}
+    txns = {_text(body["appId"]): _version(body["version"]) for body in found.get("txn", ())}
     table_id = next((_text(body["id"]) for body in found.get("metaData", ())), None)
     is_plain = not _TABLE_ACTIONS & set(found)
     return Commit(version, tuple(adds), tuple(removes), txns, info, is_plain, stamp, table_id)
@@ -112,6 +115,12 @@ def _decoded(encoded: object) -> bytes | None:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _version(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+        raise TypeError(f"{value!r} is not a version of a txn")
     return value
 
 

@@ -143,6 +143,13 @@ def test_a_commit_tells_how_much_it_does(log):
 ADD = {"path": "a.parquet", "size": 1, "dataChange": True, "stats": None}
 
 
+def test_a_commit_that_is_too_deep_is_named(root):
+    storage = StorageRoot.of(root)
+    storage.child("_delta_log").write("00000000000000000003.json", b"[" * 100_000)
+    with pytest.raises(CorruptRecordException, match=r"00000000000000000003\.json: this commit is empty or torn"):
+        read_commit(storage, 3)
+
+
 @pytest.mark.parametrize(
     "actions",
     [
@@ -157,6 +164,9 @@ ADD = {"path": "a.parquet", "size": 1, "dataChange": True, "stats": None}
         {"remove": {"path": None}},
         {"txn": {"appId": "a", "version": "x"}},
         {"txn": {"appId": None, "version": 1}},
+        {"txn": {"appId": "a", "version": float("inf")}},
+        {"txn": {"appId": "a", "version": 2**63}},
+        {"commitInfo": {"why": ["append"]}},
         {"commitInfo": "text"},
         {"commitInfo": {"lakelog.actions": {"add": 1}}},
     ],
