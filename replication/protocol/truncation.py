@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lakelog.replication.errors import FencedLeaderEpochException
+from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpochException
 from lakelog.replication.protocol.leader_epoch import EpochEntry, epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import LogEnd
@@ -116,7 +116,10 @@ def check_truncation(log: PartitionLog, truncation: Truncation, name: str) -> No
 
     Raises:
         FencedLeaderEpochException: the replica has another role or leader epoch by now.
+        CorruptRecordException: the offset is negative, which a broken row of the leader may have led to.
     """
+    if truncation.offset < 0:
+        raise CorruptRecordException(f"{name}: not truncated to {truncation.offset}: no log has that offset")
     if not log.role.follows_at(truncation.leader_epoch):
         raise FencedLeaderEpochException(
             f"{name}: not truncated to {truncation.offset}: it no longer follows at leader epoch "

@@ -3,7 +3,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lakelog.replication.errors import FencedLeaderEpochException
+from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpochException
 from lakelog.replication.protocol.leader_epoch import EpochEntry, assign, end_offset_for, epoch_at
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
 from lakelog.replication.protocol.record_batch import LogEnd
@@ -285,6 +285,12 @@ def test_ep_04_tr_05_an_epoch_of_which_a_truncation_leaves_nothing_is_forgotten(
     to_the_start_of_an_epoch = log_of((0, 0), (1, 4), end=9)
     to_the_start_of_an_epoch.drop({f"segment-{offset}" for offset in range(4, 9)})
     assert to_the_start_of_an_epoch.lineage == log_of((0, 0), end=4).lineage
+
+
+def test_tr_02_nothing_is_truncated_to_a_negative_offset():
+    """It would remove the whole log."""
+    with pytest.raises(CorruptRecordException, match="flights-0: not truncated to -1: no log has that offset"):
+        check_truncation(log_of((0, 0), end=10, role=Role(9, FOLLOWER)), Truncation(9, -1), "flights-0")
 
 
 @pytest.mark.parametrize(
