@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Mapping
+from weakref import WeakValueDictionary
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -24,6 +25,9 @@ from lakelog.replication.storage.cluster import Cluster, check_may_format, forma
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, is_formatted, read_identity
+
+# The object that has started the cluster at a URI in this process, the last one: a cell that runs twice finds it.
+_STARTED: WeakValueDictionary[str, LocalCluster] = WeakValueDictionary()
 
 
 class LocalCluster(OneProcess):
@@ -70,7 +74,8 @@ class LocalCluster(OneProcess):
         self.stop()
 
     def start(self) -> None:
-        """Formats the roots that are not formatted yet, and starts every broker and controller.
+        """Formats the roots that are not formatted yet, and starts every broker and controller that does not run yet:
+        in a notebook a cell may run twice. If another object of this process runs the cluster, both run it from now on.
 
         Before it changes a broker it raises InvalidConfigurationException (wrong `configs`, or the Spark session cannot
         run a broker) or DuplicateBrokerRegistrationException (another process runs one of the brokers). Raises
@@ -81,20 +86,36 @@ class LocalCluster(OneProcess):
         be read or written.
         """
         check_spark(self._spark)
+        self._join()
         cluster_id = self._format_cluster()
-        watches = [self._watch(broker_id) for broker_id in self.broker_ids]
+        missing = [b for b in self.broker_ids if b not in self.brokers or not self.brokers[b].is_running()]
+        watches = [self._watch(broker_id) for broker_id in missing]
         for watch in watches:
             watch.wait()
         cluster = Cluster.open(self.cluster_uri, self._config(CLUSTER_ROOT))
         check_conditional_put(cluster.root)
-        for broker_id in self.broker_ids:
+        for broker_id in missing:
             root = cluster.storage_of(broker_id, self.broker_uri(broker_id))
             format_broker(root, cluster_id, broker_id)
             check_conditional_put(root)
-        for broker_id, watch in zip(self.broker_ids, watches, strict=True):
+        for broker_id, watch in zip(missing, watches, strict=True):
             self._start_broker(broker_id, watch)
         for name in self.controller_names:
-            self.start_controller(name)
+            if name not in self.controllers or not self.controllers[name].is_running():
+                self.start_controller(name)
+        _STARTED[self.cluster_uri] = self
+
+    def _join(self) -> None:
+        """Shares the brokers and controllers of the object that runs this cluster in this process, if there is one."""
+        other = _STARTED.get(self.cluster_uri, self)
+        if other is self or self._take_over or not any(broker.is_running() for broker in other.brokers.values()):
+            return
+        if (self.broker_ids, self._configs, self._roots) != (other.broker_ids, other._configs, other._roots):
+            raise InvalidConfigurationException(
+                f"this process runs the cluster at {self.cluster_uri} with other brokers, configs or roots: "
+                "stop it first"
+            )
+        self.brokers, self.controllers, self._own = other.brokers, other.controllers, other._own
 
     def _format_cluster(self) -> str:
         config = self._config(CLUSTER_ROOT)

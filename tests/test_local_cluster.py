@@ -12,7 +12,6 @@ from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
-    DuplicateBrokerRegistrationException,
     InvalidConfigurationException,
     InvalidPartitionsException,
     InvalidRecordException,
@@ -70,6 +69,19 @@ def logs_are_equal(cluster, topic, partition=0):
     logs = [ReplicaLog.open(StorageRoot.of(cluster.broker_uri(broker)).child("log")) for broker in (1, 2, 3)]
     first, *others = (log.read(key, 0) for log in logs)
     return all(other.equals(first) for other in others)
+
+
+def test_a_cell_that_runs_twice_finds_the_running_cluster(spark, cluster):
+    brokers, controllers = dict(cluster.brokers), dict(cluster.controllers)
+    cluster.start()
+    assert (cluster.brokers, cluster.controllers) == (brokers, controllers)
+    root = StorageRoot.of(cluster.cluster_uri).uri.removesuffix("/cluster")
+    again = LocalCluster(spark, root, brokers=3)
+    again.start()
+    assert again.brokers is cluster.brokers, "so either name stops them"
+    assert again.brokers == brokers
+    with pytest.raises(InvalidConfigurationException, match="with other brokers, configs or roots"):
+        LocalCluster(spark, root, brokers=2).start()
 
 
 def test_what_is_acknowledged_is_read_and_is_on_every_replica(spark, cluster, topic):
@@ -253,7 +265,7 @@ def test_a_named_producer_fences_the_one_before(cluster, topic):
 
 def test_bc_01_a_second_cluster_in_the_folder_of_one_that_runs_is_refused_unless_it_takes_over(spark, root):
     with LocalCluster(spark, root, brokers=1, controllers=0) as first:
-        with pytest.raises(DuplicateBrokerRegistrationException, match="broker 1 is at work at"):
+        with pytest.raises(InvalidConfigurationException, match="with other brokers, configs or roots"):
             LocalCluster(spark, root, brokers=2, controllers=0).start()
         assert StorageRoot.of(first.broker_uri(2)).list() == [], "nothing was formatted"
         with LocalCluster(spark, root, brokers=1, controllers=0, take_over=True) as second:
