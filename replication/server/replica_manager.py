@@ -128,6 +128,7 @@ class ReplicaManager:
 
     def _read_own_logs(self, step: ReadOwnLogs) -> OwnLogs:
         state = self._log.refresh()
+        state.give_up_stopped([p for p in state.partitions() if p not in step.metadata])
         state.learn({registration.topic_id: registration.topic for registration in step.metadata.values()})
         of_metadata = (p for p, r in step.metadata.items() if self._broker_id in r.replicas or state.fault(p))
         logs = {p: state.known(p) for p in sorted({*state.partitions(), *of_metadata})}

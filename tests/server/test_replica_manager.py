@@ -14,7 +14,7 @@ from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.isr import fence_isr_changes
 from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
-from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
 from lakelog.replication.protocol.rounds.steps import (
@@ -391,3 +391,17 @@ def test_tr_08_a_row_has_the_chain_of_its_log(world):
     fill(world.log, P0, 3)
     world.manager.publish("test")
     assert is_true_of(world.table.replicas[P0], world.log)
+
+
+def test_sr_02_a_deleted_topic_leaves_the_memory_of_its_broker(world):
+    world.manager.apply()
+    fill(world.log, P0, 2)
+    deleting = dataclasses.replace(LED, leader=LEADER_DURING_DELETE, leader_epoch=1)
+    world.tell(deleting, FOLLOWED)
+    for _ in range(2):
+        world.manager.apply()
+    assert world.role(P0) == Role(1, STOPPED)
+    world.tell(FOLLOWED)
+    world.manager.apply()
+    assert world.log.current().partitions() == [P1]
+    assert world.role(P0) == Role(1, STOPPED), "known again when somebody asks"

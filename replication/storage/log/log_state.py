@@ -98,8 +98,23 @@ class LogState:
                 self.broken = {**self.broken, name: replace(known, fault=fault)}
 
     def partitions(self) -> list[TopicIdPartition]:
-        """The partitions that were looked up or have records in the log."""
+        """The partitions that were looked up or have records in the log, but for those that were given up."""
         return sorted(self._partitions)
+
+    def give_up_stopped(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Drops what is known of stopped partitions without batches: `txn`s have it, and `known` loads it again.
+
+        Otherwise every topic that was ever deleted would stay in memory. [SR-02]
+        """
+        given_up = set[str]()
+        for partition in partitions:
+            log = self._partitions.get(partition)
+            if log is not None and log.role.kind == STOPPED and not log.batches and not log.forgotten:
+                self._partitions.pop(partition, None)
+                given_up.add(partition.topic_id)
+        if given_up:
+            given_up -= {partition.topic_id for partition in dict(self._partitions)}
+            self.topics = {topic_id: name for topic_id, name in self.topics.items() if topic_id not in given_up}
 
     def _recall(self, partition: TopicIdPartition) -> PartitionLog:
         """Loads a partition at its first use. Its facts outlive the commits that wrote them, as `txn`."""
@@ -119,6 +134,7 @@ class LogState:
         self._place(segments, self._note_unsound)
         for partition in asked:
             self.known(partition)
+        self.give_up_stopped(self.partitions())
         self.version = version
 
     def _note_unsound(self, partition: TopicIdPartition, error: CorruptRecordException) -> None:
@@ -182,6 +198,8 @@ class LogState:
             self._apply_transaction(app_id, version)
         touched |= self._place(added, None if commit.removes else _refuse)
         self._check(touched if commit.removes else ())
+        if commit.removes or commit.txns:  # otherwise other threads may be reading this state
+            self.give_up_stopped(touched | {p for p in map(partition_of, commit.txns) if p is not None})
         self.version = commit.version
 
     def _place(

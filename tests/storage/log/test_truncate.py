@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.errors import CorruptRecordException, LakelogException
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.producer_state import SequenceRun
@@ -206,3 +206,24 @@ def test_sr_02_a_stopped_replica_is_deleted_and_no_other(root):
     log.become({P0: Role(0, STOPPED)}, "test")
     delete_logs(log, [P0, P1], "test")
     assert (leo(log, P0), leo(log, P1)) == (0, 2)
+
+
+GONE = TopicIdPartition("deleted-id", 0)
+
+
+def test_sr_02_a_deleted_partition_is_given_up_and_known_again_when_somebody_asks(root):
+    log = new_log(root, P0, GONE)
+    reader = ReplicaLog.open(log.root)
+    fill(log, P0, 2)
+    fill(log, GONE, 2)
+    assert reader.refresh().partition(GONE).log_end_offset == 2
+    log.become({GONE: Role(1, STOPPED)}, "test")
+    assert GONE in log.current().partitions()
+    delete_logs(log, [GONE], "test")
+    for handle in (log, reader, ReplicaLog.open(log.root)):
+        assert handle.refresh().partitions() == [P0]
+        assert list(handle.current().topics) == [P0.topic_id]
+        assert handle.current().known(GONE).role == Role(1, STOPPED)
+    (refused,) = send(log, request(GONE, 1, sequence=2))
+    assert isinstance(refused, LakelogException)
+    assert facts(ReplicaLog.open(log.root)) == facts(log)
