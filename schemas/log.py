@@ -7,6 +7,7 @@ LOG = Table(
     description="The records of all replicas of one broker; columns of Spark's Kafka source, then two of Lakelog",
     key=("topic_id", "partition", "offset"),
     writers="its broker (as a follower, and for maintenance) and producers (to partitions that it leads)",
+    transaction_retention="interval 7 days",  # of deleted topics, which would stay in every checkpoint
     columns=(
         Column("key", "binary", "Key of the record; null if it has none", nullable=True),
         Column("value", "binary", "Value of the record; null is a tombstone", nullable=True),

@@ -63,6 +63,7 @@ class Table:
     `log_retention` is a safety setting: a writer that was paused may commit into a gap that a log clean-up left, so
     every table keeps its log for an hour or more, and after each commit the writer checks that the one before still
     exists. On a local disk at most `commits_kept` commits stay (None: all within the retention).
+    `transaction_retention`: how long those `txn`s stay that may expire.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Table:
     columns: tuple[Column, ...]
     log_retention: str = "interval 1 hours"
     commits_kept: int | None = 500
+    transaction_retention: str | None = None
 
     @property
     def log_retention_seconds(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +27,14 @@ def commit_content(
     follows: str | None = None,
     overwrite: bool = False,
     data_change: bool = True,
+    expire: Collection[str] = (),
 ) -> bytes:
     """The content of a commit. `cause`, its unique id `nonce` and that of the commit before it, if it has one, go into
     its metadata.
 
     The added files of a commit that also removes files are no new data, unless it is an `overwrite`: such a commit
-    rewrites rows. Marking them as new would end every Spark stream that ignores deletes.
+    rewrites rows. Marking them as new would end every Spark stream that ignores deletes. Only a `txn` with a time, one
+    of those that may `expire`, is ever dropped by `delta.setTransactionRetentionDuration`.
     """
     now, has_new_rows = int(time.time() * 1000), data_change and (overwrite or not removes)
     counts = {"add": len(adds), "txn": len(txns), "remove": len(removes)}
@@ -44,9 +46,14 @@ def commit_content(
         {"commitInfo": {**info, **cause, **ids, ACTIONS: counts, **_contents(adds)}},
         *({"remove": _removed(file, data_change, now)} for file in removes),
         *({"add": _added(file, has_new_rows, now)} for file in adds),
-        *({"txn": {"appId": app_id, "version": version}} for app_id, version in txns.items()),
+        *({"txn": _txn(app_id, version, now if app_id in expire else None)} for app_id, version in txns.items()),
     )
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+
+
+def _txn(app_id: str, version: int, updated_at: int | None) -> Mapping[str, Any]:
+    at = {} if updated_at is None else {"lastUpdated": updated_at}
+    return {"appId": app_id, "version": version, **at}
 
 
 def inlined(content: pa.Buffer) -> bytes | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from deltalake.exceptions import DeltaError
@@ -287,11 +287,13 @@ class DeltaLog:
         *,
         overwrite: bool = False,
         data_change: bool = True,
+        expire: Collection[str] = (),
     ) -> int:
         """Commits version + 1 or nothing, and returns that version; `version` stays until `move_own` or `move`.
 
         `cause` goes into the commit's metadata: the writer and its reason. `overwrite` drops every file that is not in
-        `adds`. Raises CommitConflict if another commit won, CommitUnknown if the outcome cannot be read.
+        `adds`. `expire`: the `txns` that may be forgotten after the table's retention of them. Raises CommitConflict if
+        another commit won, CommitUnknown if the outcome cannot be read.
         """
         expected, nonce, began_at = self.version + 1, uuid.uuid4().hex, time.monotonic()
         self.check_root()
@@ -299,7 +301,9 @@ class DeltaLog:
             kept = {file.name for file in adds}
             removes = [file for name, file in self._files.items() if name not in kept]
         facts, stamp = (cause, nonce, adds, removes, txns or {}), None
-        content = commit_content(*facts, follows=self._unique_id, overwrite=overwrite, data_change=data_change)
+        content = commit_content(
+            *facts, follows=self._unique_id, overwrite=overwrite, data_change=data_change, expire=expire
+        )
         try:
             if not self._commits.may_follow(self.version):
                 raise FileNotFoundError(f"version {self.version} is gone")

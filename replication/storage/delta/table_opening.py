@@ -50,6 +50,8 @@ def create_table(root: StorageRoot, table: Table) -> TableHandle:
     described = zip(Schema.from_arrow(table.arrow).fields, table.columns, strict=True)
     columns = [Field(f.name, f.type, nullable=f.nullable, metadata={"comment": c.comment}) for f, c in described]
     configuration = {"delta.logRetentionDuration": table.log_retention, "delta.checkpointInterval": "1000000"}
+    if table.transaction_retention and not root.admits_writers:  # older versions do not write them again in time
+        configuration["delta.setTransactionRetentionDuration"] = table.transaction_retention
     try:
         features = () if root.admits_writers else _FEATURES
         return root.create_table(first_commit(Schema(columns), table.name, table.description, configuration, features))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from lakelog.replication.protocol.chain import halves, joined
-from lakelog.replication.protocol.partition_log import PartitionLog, role_of
+from lakelog.replication.protocol.chain import genesis, halves, joined
+from lakelog.replication.protocol.partition_log import NO_ROLE, PartitionLog, role_of
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.delta.commit import Commit
 from lakelog.replication.storage.log.segment import Segment
@@ -45,6 +45,15 @@ def chain_txns(partition: TopicIdPartition, chain: str) -> dict[str, int]:
 def start_txns(partition: TopicIdPartition, start: LogEnd) -> dict[str, int]:
     """The `txn`s of a log without batches that begins at an offset, with the chain of the batches before it."""
     return {log_start_app_id(partition): start.offset, **chain_txns(partition, start.chain)}
+
+
+def facts_of(partition: TopicIdPartition, log: PartitionLog) -> dict[str, int]:
+    """The `txn`s of all facts of a log but its role, as it is now; none for a new log."""
+    start, new = LogEnd(log.log_start_offset, log.start_chain), LogEnd(0, genesis(partition))
+    if log.role == NO_ROLE and start == new:
+        return {}
+    # A chain may expire a little later than the offset that it belongs to.
+    return {start_app_id(partition): log.epoch_start, **start_txns(partition, start if start.offset else new)}
 
 
 def app_ids(partition: TopicIdPartition) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException, StaleBrokerEpochException
-from lakelog.replication.protocol.partition_log import LEADER, Role, role_version
+from lakelog.replication.protocol.partition_log import LEADER, STOPPED, Role, role_of, role_version
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_reader import check_commits
@@ -37,7 +37,7 @@ from lakelog.replication.storage.log.broken_segments import (
 from lakelog.replication.storage.log.healing import Healing
 from lakelog.replication.storage.log.log_change import Decision, LogChange, check_change, start_chains
 from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.log_txns import BROKER_EPOCH, role_app_id, start_app_id
+from lakelog.replication.storage.log.log_txns import BROKER_EPOCH, facts_of, partition_of, role_app_id, start_app_id
 from lakelog.replication.storage.log.segment import Segment, read_records, rows_of
 from lakelog.schemas import LOG
 
@@ -211,9 +211,18 @@ class ReplicaLog:
         self._known_segments.update({segment.name: segment.light for segment in known})
         added, removed = ([segment.file for segment in segments] for segments in (change.adds, change.removes))
         txns = {**start_chains(self._state, change), **change.txns}
-        version = self._log.commit(cause, added, removed, txns, data_change=change.data_change)
+        expire = {app_id for app_id in txns if self._is_of_stopped(app_id, txns)}
+        version = self._log.commit(cause, added, removed, txns, data_change=change.data_change, expire=expire)
         self._replay([self._log.move_own()])
         return version
+
+    def _is_of_stopped(self, app_id: str, txns: Mapping[str, int]) -> bool:
+        """Whether a `txn` is of a replica that is stopped, or stopped by these `txn`s."""
+        partition = partition_of(app_id)
+        if partition is None:
+            return False
+        given = txns.get(role_app_id(partition))
+        return (self._state.known(partition).role if given is None else role_of(given)).kind == STOPPED
 
     def claim(self, broker_epoch: int) -> None:
         """Makes this process the only one that may write as the log's broker: older ones stop at their next refresh.
@@ -231,16 +240,20 @@ class ReplicaLog:
     def become(self, roles: Mapping[TopicIdPartition, Role], why: str) -> int | None:
         """Records roles in one commit. From then on, an append under an older epoch loses and learns the reason.
 
-        A new leader's epoch starts at its LEO [EP-05]. Roles never go back, so older ones are left out.
+        A new leader's epoch starts at its LEO [EP-05]. Roles never go back, so older ones are left out. The facts of a
+        stopped replica expire, so all of them are written again when it stops, and when it returns.
         """
 
         def decide(state: LogState) -> LogChange | None:
             newer = {p: role for p, role in roles.items() if role_version(role) > role_version(state.known(p).role)}
             txns = {role_app_id(p): role_version(role) for p, role in newer.items()}
-            starts = {
-                start_app_id(p): state.partition(p).log_end_offset for p, role in newer.items() if role.kind == LEADER
-            }
-            return LogChange(txns={**txns, **starts}) if newer else None
+            for partition, role in newer.items():
+                log = state.known(partition)
+                if STOPPED in (role.kind, log.role.kind):
+                    txns.update(facts_of(partition, log))
+                if role.kind == LEADER:
+                    txns[start_app_id(partition)] = state.partition(partition).log_end_offset
+            return LogChange(txns=txns) if newer else None
 
         return self.transact({"who": "broker", "why": why}, decide)
 

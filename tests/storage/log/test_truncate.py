@@ -1,16 +1,23 @@
 """Truncates logs in one commit: removes whole files and rewrites others, without adding records."""
 
+import time
+from types import SimpleNamespace
+
+import pyarrow.parquet as pq
 import pytest
 
 from lakelog.replication.errors import CorruptRecordException, LakelogException
 from lakelog.replication.protocol.chain import genesis
-from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, Role
 from lakelog.replication.protocol.producer_state import SequenceRun
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation
+from lakelog.replication.storage.delta import commit_writer, delta_log
+from lakelog.replication.storage.delta.checkpoint import checkpoint_name
 from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import Appended
+from lakelog.replication.storage.log.log_txns import app_ids, role_app_id, start_app_id
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment, write_segment
 from lakelog.replication.storage.log.segment_name import leader_of
@@ -227,3 +234,63 @@ def test_sr_02_a_deleted_partition_is_given_up_and_known_again_when_somebody_ask
     (refused,) = send(log, request(GONE, 1, sequence=2))
     assert isinstance(refused, LakelogException)
     assert facts(ReplicaLog.open(log.root)) == facts(log)
+
+
+DAYS = 86400
+
+
+def txns_of_checkpoint(log, monkeypatch):
+    """The names of the `txn`s in a checkpoint that is written now."""
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 1)
+    log.become({P1: Role(last_version(log.root), FOLLOWER)}, "one more commit")
+    log.maintain()
+    content = pq.read_table(log.root.path(checkpoint_name(last_version(log.root))), columns=["txn"])["txn"]
+    return {txn["appId"] for txn in content.drop_null().to_pylist()}
+
+
+def stop(log, monkeypatch, days_ago):
+    """Stops and deletes GONE, whose records were deleted up to 2, so many days ago."""
+    start_at(log, GONE, 2)
+    now = time.time() - days_ago * DAYS
+    monkeypatch.setattr(commit_writer, "time", SimpleNamespace(time=lambda: now))
+    log.become({GONE: Role(1, STOPPED)}, "test")
+    delete_logs(log, [GONE], "test")
+    monkeypatch.undo()
+
+
+@pytest.fixture
+def shared(root):
+    log = new_log(root, P0, GONE)
+    fill(log, P0, 2)
+    fill(log, GONE, 2, 2)
+    return log
+
+
+def test_sr_02_the_facts_of_a_deleted_topic_expire_and_no_others_do(shared, monkeypatch):
+    stop(shared, monkeypatch, days_ago=8)
+    txns = txns_of_checkpoint(shared, monkeypatch)
+    assert not txns & set(app_ids(GONE))
+    assert txns > {role_app_id(P0), role_app_id(P1)}
+    again = ReplicaLog.open(shared.root)
+    assert again.current().known(GONE).role == NO_ROLE
+    (refused,) = send(again, request(GONE, 1, sequence=4))
+    assert isinstance(refused, LakelogException), "a producer that has slept for long appends nothing"
+    assert values(again) == values(shared) == [b"0", b"1"]
+
+
+def test_sr_02_they_stay_for_a_week(shared, monkeypatch):
+    stop(shared, monkeypatch, days_ago=6)
+    assert set(app_ids(GONE)) <= txns_of_checkpoint(shared, monkeypatch)
+    assert ReplicaLog.open(shared.root).current().known(GONE).role == Role(1, STOPPED)
+
+
+@pytest.mark.parametrize("days_ago", [6, 8])
+def test_sr_02_a_replica_that_returns_keeps_its_facts_for_good(shared, monkeypatch, days_ago):
+    """It was stopped because its partition had moved away. Its log starts where it stood, or over."""
+    stop(shared, monkeypatch, days_ago)
+    shared.become({GONE: Role(2, FOLLOWER)}, "test")
+    end = shared.current().partition(GONE).log_end
+    assert {role_app_id(GONE)} | set(app_ids(GONE)) - {start_app_id(GONE)} <= txns_of_checkpoint(shared, monkeypatch)
+    again = ReplicaLog.open(shared.root)
+    assert again.current().partition(GONE).log_end == end
+    assert facts(again, P0, GONE) == facts(shared, P0, GONE)
