@@ -13,7 +13,8 @@ from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.source.columns import columns_of
 from lakelog.replication.clients.source.source_options import parse_options
 from lakelog.replication.clients.source.topic_reader import FilteredTopicReader, TopicReader
-from lakelog.replication.clients.source.topic_stream import TopicStreamReader
+from lakelog.replication.clients.source.topic_stream import RefusedStreamReader, TopicStreamReader
+from lakelog.replication.errors import LakelogException
 
 # The module of Spark's worker that pushes filters down. Spark asks another worker for a reader where that is switched
 # off, and refuses a reader that takes filters then.
@@ -37,9 +38,12 @@ def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     return (FilteredTopicReader if _PUSHES_FILTERS in sys.modules else TopicReader)(options, schema)
 
 
-@plain_errors
 def stream_reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The stream. Raises InvalidConfigurationException for options that it does not have."""
-    options = parse_options(given)
-    options.check_stream()
-    return TopicStreamReader(options, schema)
+    """The stream. A wrong option or column is an error when Spark first asks the stream for an offset: PySpark would
+    replace an error that is raised here by one of its own."""
+    try:
+        options = parse_options(given)
+        options.check_stream()
+        return TopicStreamReader(options, schema)
+    except LakelogException as error:
+        return RefusedStreamReader(error)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -25,12 +25,47 @@ from lakelog.replication.clients.source.read_tasks import RecordRange
 from lakelog.replication.clients.source.source_offset import SourceOffset
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.clients.source.topic_reader import TopicTask, records_of
-from lakelog.replication.errors import OffsetNotAvailableException
+from lakelog.replication.errors import LakelogException, OffsetNotAvailableException
 from lakelog.replication.protocol.record_batch import TopicPartition
 from lakelog.replication.storage.tables.group_table import CommittedOffset
 
 Offset = dict[str, Any]
 _STORE_SECONDS = 0.5  # each look at an object store is paid for
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream whose options or columns are wrong: it answers each question of Spark with the reason."""
+
+    def __init__(self, error: LakelogException) -> None:
+        self._error = error
+
+    @plain_errors
+    def _refuse(self) -> NoReturn:
+        raise self._error
+
+    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
+        """Raises the reason."""
+        self._refuse()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
+        """Raises the reason."""
+        self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
+        """Raises the reason."""
+        self._refuse()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        """Raises the reason."""
+        self._refuse()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Raises the reason."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        """Raises the reason."""
+        self._refuse()
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -1,7 +1,7 @@
 """`format("lakelog")` in Spark, over real logs: the examples of Spark's Kafka guide with another format and address."""
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 
 from lakelog import offsets_behind_latest
 from tests.clients.world import World
@@ -109,6 +109,29 @@ def test_a_streaming_query_reads_each_record_once_over_restarts(spark, world, tm
 def test_what_is_wrong_is_one_sentence(spark, world, given, text):
     with pytest.raises(AnalysisException) as error:
         load(spark.read, world, **given).collect()
+    assert text in str(error.value)
+    assert "Traceback" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "ddl", "text"),
+    [
+        ({"endingOffsets": "latest"}, None, "option endingOffsets is for batch reads; a stream has no end"),
+        ({"endingTimestamp": "1"}, None, "option endingTimestamp is for batch reads; a stream has no end"),
+        (
+            {"endingOffsetsByTimestamp": f'{{"{TOPIC}":{{"0":1}}}}'},
+            None,
+            "endingOffsetsByTimestamp is for batch",
+        ),
+        ({}, "colour STRING", "colour"),
+    ],
+)
+def test_a_stream_that_is_refused_says_why(spark, world, tmp_path, given, ddl, text):
+    reader = spark.readStream.schema(ddl) if ddl else spark.readStream
+    writer = load(reader, world, subscribe=TOPIC, **given).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(PySparkException) as error:
+        query.awaitTermination(120)
     assert text in str(error.value)
     assert "Traceback" not in str(error.value)
 
