@@ -25,7 +25,8 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.segment import size_fault
 
 # "earliest", "latest", or an offset for each partition, as in Spark's Kafka source.
@@ -99,7 +100,7 @@ def _read_leader(
         partition_log = state.partition(registration.topic_id_partition)
         check_log_leads(partition_log, row, registration.name)
         start, stop = _bounds(registration, row, partition_log, starting, ending)
-        _check_files(log, partition_log, start, stop)
+        _check_files(log.root, state, partition_log, start, stop)
         bounds[registration.topic_id_partition] = start, stop
     return LogRead(log.root, state, bounds)
 
@@ -135,11 +136,10 @@ def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str
     return high_watermark if number is None else number
 
 
-def _check_files(log: ReplicaLog, partition_log: PartitionLog, start: int, stop: int) -> None:
+def _check_files(root: StorageRoot, state: LogState, partition_log: PartitionLog, start: int, stop: int) -> None:
     """Raises CorruptRecordException, naming the file, for a missing or short file. Spark would raise a stack trace."""
     names = list(dict.fromkeys(batch.segment for batch in partition_log.batches_between(start, stop)))
-    files = log.current().segments
-    for name, size in zip(names, log.root.sizes(names), strict=True):
-        fault = size_fault(log.root, files[name].file, size)
+    for name, size in zip(names, root.sizes(names), strict=True):
+        fault = size_fault(root, state.segments[name].file, size)
         if fault:
             raise CorruptRecordException(fault)

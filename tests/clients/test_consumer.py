@@ -7,7 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lakelog.replication.clients import reader
 from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.clients.open_views import open_view
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.config import Config
@@ -22,7 +24,9 @@ from lakelog.replication.errors import (
     OffsetOutOfRangeException,
     UnknownTopicOrPartitionException,
 )
+from lakelog.replication.protocol.delayed_operation import check_log_leads
 from lakelog.replication.protocol.replica import FOLLOWER_ROLE
+from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.replica_log import LogChange
 from lakelog.replication.storage.log.segment import write_segment
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -258,6 +262,22 @@ def test_fe_01_read_committed_names_a_file_that_was_deleted_or_shortened_by_hand
         file.write_bytes(content[:length])
     with pytest.raises(CorruptRecordException, match=name):
         read_committed(None, world.uri, TOPIC)
+
+
+def test_fe_01_a_compaction_that_another_thread_sees_does_not_disturb_read_committed(world, monkeypatch, spark):
+    fill(world.logs[1], P0, 1, 1, 1)
+    world.say(3)
+    world.say(0, P1)
+
+    def compacted(partition_log, row, name):
+        compact(world.logs[1], 1 << 25, 2, 1 << 28, "test")
+        open_view(world.uri, Config()).log(1).refresh()
+        check_log_leads(partition_log, row, name)
+
+    monkeypatch.setattr(reader, "check_log_leads", compacted)
+    read = read_committed(spark, world.uri, TOPIC)
+    assert [row.offset for row in read.orderBy("offset").collect()] == [0, 1, 2]
+    assert len(world.logs[1].refresh().segments) == 1
 
 
 def test_fe_01_read_committed_asks_whether_the_log_still_leads(world):
