@@ -39,7 +39,7 @@ def pauses(monkeypatch):
     """Time passes only in pauses, one second in each."""
     clock = Clock()
     for module in (controller_channel, controller_watch):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock, time=clock))
     monkeypatch.setattr(AdminTable, "add", lambda table, request, _, add=AdminTable.add: add(table, request))
 
     def pause(*_):

@@ -358,6 +358,7 @@ def test_ap_02_a_callback_that_ends_its_thread_leaves_no_future_unsettled(world)
             future.add_done_callback(ends_the_thread)
         answers = [future.result(10) for future in futures]
     assert [answer[0].base_offset for answer in answers] == [0, 1, 2]
+    wait_until(no_thread_of_a_producer, "the end of its threads, which pytest reports to the test that runs then")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -373,6 +374,11 @@ def test_ap_02_a_callback_that_raises_while_sends_are_ended_leaves_no_future_uns
     with pytest.raises(SystemExit):
         producer.close(0)
     assert [type(future.exception(10)) for future in futures] == [IllegalStateException] * 4
+    wait_until(no_thread_of_a_producer, "the end of its threads, which pytest reports to the test that runs then")
+
+
+def no_thread_of_a_producer():
+    return not [thread for thread in threading.enumerate() if thread.name.startswith("lakelog-producer-network")]
 
 
 def test_ap_06_threads_share_a_producer(world):
