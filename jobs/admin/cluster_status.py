@@ -1,4 +1,4 @@
-"""The health of a cluster, from what its tables say: figures, and problems with what to do about each."""
+"""The health of a cluster, from what its tables say: figures, and problems and notes with what to do about each."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 from lakelog.jobs.admin.heartbeats import ACTIVE, ALIVE, DEAD, STORAGE_ERROR, SeenBroker, SeenController, ago
 from lakelog.jobs.cli.invocation import Invocation
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
 
@@ -39,17 +41,27 @@ class Partition(NamedTuple):
     @property
     def is_under_min_isr(self) -> bool:
         """Whether its leader refuses acks=all."""
-        least = min(self.min_insync_replicas, len(self.replicas))
-        return not self.is_offline and len(self.registration.isr) < least
+        return not self.is_offline and len(self.registration.isr) < self._least
+
+    @property
+    def is_at_min_isr(self) -> bool:
+        """Whether its leader refuses acks=all once one more replica leaves the ISR."""
+        return not self.is_offline and len(self.registration.isr) == self._least
+
+    @property
+    def _least(self) -> int:
+        return min(self.min_insync_replicas, len(self.replicas))
 
 
 class ClusterState(NamedTuple):
-    """What was read. `rows`: the replicas of each broker that is alive, or why they cannot be read."""
+    """What was read. `rows`: the replicas of each broker that is alive, or why they cannot be read. `throttled`: the
+    topics with throttled replicas."""
 
     controller: SeenController
     brokers: Mapping[int, SeenBroker]
     partitions: Sequence[Partition]
     rows: Mapping[int, Mapping[TopicIdPartition, Replica] | str]
+    throttled: Sequence[str] = ()
 
 
 class Problem(NamedTuple):
@@ -113,6 +125,37 @@ def problems(state: ClusterState, invocation: Invocation) -> list[Problem]:
     ]
 
 
+def notes(state: ClusterState, invocation: Invocation) -> list[Problem]:
+    """What is not wrong, and what an operator has to know before he stops a broker or leaves the cluster alone."""
+    at_min = [p for p in state.partitions if p.is_at_min_isr]
+    moving = [p for p in state.partitions if is_reassigning(p.registration)]
+    found = []
+    if at_min:
+        needed = _brokers({broker for p in at_min for broker in p.registration.isr}, "or")
+        do = f"while {needed} restarts, sends with acks=all to them wait or fail: before, add replicas to them"
+        found.append(Problem(f"{_count(at_min)} at min ISR", _names(at_min), do))
+    if moving:
+        shown = invocation.command("reassign-partitions", "--list")
+        found.append(Problem(f"{_count(moving)} under reassignment", _names(moving), f"{shown} shows which way"))
+    return [*found, *_of_throttles(state, invocation)]
+
+
+def _of_throttles(state: ClusterState, invocation: Invocation) -> list[Problem]:
+    """Kafka's tool leaves them on if nobody runs --verify after the last partition has come. [TH-02]"""
+    slowed = {b for b, seen in state.brokers.items() if _has_quota(seen.registration)}
+    if not slowed and not state.throttled:
+        return []
+    whose = [f"of {_brokers(slowed)}"] if slowed else []
+    whose += [f"of topics {first_names(tuple(state.throttled), SHOWN)}"] if state.throttled else []
+    verify = invocation.command("reassign-partitions", "--verify", "--reassignment-json-file", "FILE")
+    do = f"once no partition moves any more, {verify} removes the throttles that a reassignment has set"
+    return [Problem(f"replication is throttled by settings {' and '.join(whose)}", (), do)]
+
+
+def _has_quota(registration: BrokerRegistration) -> bool:
+    return (registration.leader_replication_quota, registration.follower_replication_quota) != (None, None)
+
+
 def _of_controller(seen: SeenController, invocation: Invocation) -> list[Problem]:
     if seen.state == ACTIVE:
         return []
@@ -150,11 +193,7 @@ def _of_partitions(state: ClusterState, invocation: Invocation) -> list[Problem]
         (under_min, "under min ISR", f"they refuse acks=all until {_absent(under_min)} is in sync again"),
         (under_replicated, "under-replicated", f"{_absent(under_replicated)} is not in sync: start it if it is dead"),
     ]
-    return [
-        Problem(f"{len(those)} partition{'s are' if len(those) > 1 else ' is'} {word}", _names(those), do)
-        for those, word, do in found
-        if those
-    ]
+    return [Problem(f"{_count(those)} {word}", _names(those), do) for those, word, do in found if those]
 
 
 def _waits_for_its_leader(state: ClusterState, partition: Partition) -> bool:
@@ -209,8 +248,13 @@ def _advice(state: ClusterState, broker: int, shown: str, invocation: Invocation
     return f"broker {broker} tries again by itself; see in its log whether it can read the root of its leader"
 
 
-def _brokers(brokers: set[int]) -> str:
-    return f"broker{'s' if len(brokers) > 1 else ''} {' and '.join(map(str, sorted(brokers)))}"
+def _count(partitions: Sequence[Partition]) -> str:
+    return f"{len(partitions)} partition{'s are' if len(partitions) > 1 else ' is'}"
+
+
+def _brokers(brokers: set[int], word: str = "and") -> str:
+    plural = len(brokers) > 1 and word == "and"
+    return f"broker{'s' if plural else ''} {f' {word} '.join(map(str, sorted(brokers)))}"
 
 
 def _absent(partitions: Sequence[Partition]) -> str:

@@ -10,11 +10,13 @@ from lakelog.jobs.admin.cluster_status import (
     Problem,
     broker_figures,
     line_of,
+    notes,
     problems,
     summary,
 )
 from lakelog.jobs.admin.controller_view import controller_row
 from lakelog.jobs.admin.heartbeats import DEAD, STOPPED, SeenBroker, observe
+from lakelog.jobs.admin.reassignment_throttle import REPLICAS
 from lakelog.jobs.cli.console import FAILED, JSON, OK, show
 from lakelog.jobs.cli.invocation import Invocation
 from lakelog.jobs.cli.settings import settings
@@ -30,11 +32,12 @@ def status(args: argparse.Namespace) -> int:
     """Prints the health of the cluster; FAILED if something is wrong. It only reads tables, and asks nobody."""
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     state = _state(cluster)
-    found = problems(state, Invocation.of(args.cluster, cluster.root.uri))
+    invocation = Invocation.of(args.cluster, cluster.root.uri)
+    found, known = problems(state, invocation), notes(state, invocation)
     if args.output == JSON:
-        print(json.dumps(_object(cluster, state, found), indent=2))
+        print(json.dumps(_object(cluster, state, found, known), indent=2))
     else:
-        _print(cluster, state, found)
+        _print(cluster, state, found, known)
     return FAILED if found else OK
 
 
@@ -43,7 +46,12 @@ def _state(cluster: Cluster) -> ClusterState:
     cluster.topics.refresh()
     cluster.metadata.refresh()
     rows = {b: _rows(cluster, seen) for b, seen in brokers.items() if seen.state not in (DEAD, STOPPED)}
-    return ClusterState(controller, brokers, _partitions(cluster), rows)
+    return ClusterState(controller, brokers, _partitions(cluster), rows, _throttled(cluster))
+
+
+def _throttled(cluster: Cluster) -> list[str]:
+    topics = [topic for topic in cluster.topics.topics.values() if not topic.deleting]
+    return sorted(topic.topic for topic in topics if any(topic.configs.get(name) for name in REPLICAS))
 
 
 def _partitions(cluster: Cluster) -> list[Partition]:
@@ -67,7 +75,7 @@ def _rows(cluster: Cluster, seen: SeenBroker) -> Mapping[TopicIdPartition, Repli
         return f"{error.name}: {error}"
 
 
-def _object(cluster: Cluster, state: ClusterState, found: list[Problem]) -> dict[str, object]:
+def _object(cluster: Cluster, state: ClusterState, found: list[Problem], known: list[Problem]) -> dict[str, object]:
     """All of it, with the names of all partitions."""
     return {
         "ok": not found,
@@ -76,10 +84,11 @@ def _object(cluster: Cluster, state: ClusterState, found: list[Problem]) -> dict
         "brokers": [figures._asdict() for figures in broker_figures(state)],
         "partitions": len(state.partitions),
         "problems": [problem._asdict() for problem in found],
+        "notes": [note._asdict() for note in known],
     }
 
 
-def _print(cluster: Cluster, state: ClusterState, found: list[Problem]) -> None:
+def _print(cluster: Cluster, state: ClusterState, found: list[Problem], known: list[Problem]) -> None:
     for name, words in {"cluster": cluster.root.uri, **summary(state)}.items():
         print(f"{name:<12}{words}")
     print()
@@ -89,3 +98,7 @@ def _print(cluster: Cluster, state: ClusterState, found: list[Problem]) -> None:
     print(f"Problems: {len(found)}" if found else "Nothing is wrong.")
     for problem in found:
         print(f"- {line_of(problem)}\n  To do: {problem.do}.")
+    if known:
+        print(f"\nNotes: {len(known)}")
+    for note in known:
+        print(f"- {line_of(note)}\n  {note.do[0].upper() if note.do[0] != '`' else '`'}{note.do[1:]}.")

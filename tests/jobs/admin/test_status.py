@@ -85,6 +85,7 @@ def test_what_is_wrong_is_status_1_and_has_what_to_do(show: Run, world: World, m
         f"- 1 partition is not served by the new leader yet: {TOPIC}-1",
         f"- 1 partition is under-replicated: {TOPIC}-1",
         f"- replicas of broker 2 are Delayed: OSError: away: {TOPIC}-1",
+        f"- 1 partition is at min ISR: {TOPIC}-1",
     ]
     assert sum(line.startswith("  To do: ") for line in lines(out)) == 6
     root = world.roots[1].uri
@@ -104,6 +105,7 @@ def test_json_has_all_of_it(show: Run, world: World) -> None:
         ],
         "partitions": 2,
         "problems": [],
+        "notes": [],
     }
     world.change(P1, isr=(1,), partition_epoch=1)
     code, out, _ = show("-o", "json")
@@ -114,6 +116,28 @@ def test_json_has_all_of_it(show: Run, world: World) -> None:
             "do": "broker 2 is not in sync: start it if it is dead",
         }
     ]  # fmt: skip
+
+
+def test_what_a_restart_would_stop_is_noted_and_is_not_wrong(show: Run, world: World) -> None:
+    configs = {"min.insync.replicas": "2", "leader.replication.throttled.replicas": "0:1"}
+    world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, configs)], (), {"who": "test"})
+    beat(world.uri, 2, follower_replication_quota=1000)
+    world.change(P1, removing_replicas=(2,), partition_epoch=1)
+    code, out, _ = show()
+    assert code == 0
+    assert [line for line in lines(out) if line.startswith(("- ", "No"))] == [
+        "Nothing is wrong.",
+        "Notes: 3",
+        f"- 2 partitions are at min ISR: {TOPIC}-0, {TOPIC}-1",
+        f"- 1 partition is under reassignment: {TOPIC}-1",
+        f"- replication is throttled by settings of broker 2 and of topics {TOPIC}",
+    ]
+    assert (
+        "  While broker 1 or 2 restarts, sends with acks=all to them wait or fail: before, add replicas to them." in out
+    )
+    assert f"  `lakelog reassign-partitions --cluster {world.uri} --list` shows which way." in out
+    notes = json.loads(show("-o", "json")[1])["notes"]
+    assert [note["names"] for note in notes] == [[f"{TOPIC}-0", f"{TOPIC}-1"], [f"{TOPIC}-1"], []]
 
 
 def test_without_a_controller_it_asks_nobody_and_says_so(
