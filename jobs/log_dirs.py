@@ -5,23 +5,30 @@ and values. Offsets and lag of a broker that is dead or stopped are those that i
 stale.
 """
 
-from lakelog.jobs.admin.log_dirs_command import describe
+from lakelog.jobs.admin.log_dirs_command import log_dirs
 from lakelog.jobs.cli.console import add_all, run
 from lakelog.jobs.cli.numbers import whole_numbers
-from lakelog.jobs.cli.options import admin_parser
+from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_parser
 from lakelog.jobs.cli.verb_parser import VerbParser
 
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(make_parser(), describe, argv)
+    return run(make_parser(), log_dirs, argv)
 
 
 def make_parser() -> VerbParser:
     """The arguments."""
     parser = admin_parser("log-dirs", __doc__)
-    parser.add_argument("--describe", action="store_true", required=True, help="show the replicas; always needed")
+    actions = {
+        "describe": "show the replicas",
+        "delete-stray": "delete the stray replicas of --broker-list, with all their records; shows them, and needs "
+        "--execute to delete them",
+    }
+    add_actions(parser, actions)
     add_all(parser)
+    add_dry_run(parser)
+    parser.add_argument("--execute", action="store_true", help="with --delete-stray: delete them")
     parser.add_argument(
         "--verify",
         action="store_true",

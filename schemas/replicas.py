@@ -15,7 +15,7 @@ REPLICAS = Table(
         Column("broker_epoch", "bigint", "Broker epoch of the process that wrote this row"),
         Column("leader_epoch", "int", "Leader epoch of the replica's role"),
         Column("role", "string", "leader or follower"),
-        Column("state", "string", "Fetching, Truncating, Delayed or Offline; always Fetching for a leader"),
+        Column("state", "string", "Fetching, Truncating, Delayed, Offline or Stray; always Fetching for a leader"),
         Column("log_start_offset", "bigint", "First offset of the log"),
         Column("log_end_offset", "bigint", "LEO: the next offset to write"),
         Column("high_watermark", "bigint", "HW: readers see the records below it"),

@@ -228,10 +228,22 @@ def _of_replicas(state: ClusterState, broker: int, invocation: Invocation) -> li
     if isinstance(rows, str):
         do = f"check that this machine may read it, with the settings LAKELOG_STORAGE_{broker}_…"
         return [Problem(f"the root of broker {broker} cannot be read here: {rows}", (), do)]
+    strays = tuple(sorted(row.name for row in rows.values() if row.state == FollowerState.STRAY))
     failing: dict[tuple[str, str], list[str]] = {}
     for row in _replicas(state, broker) or ():
         if row.error is not None:
             failing.setdefault((row.state, row.error), []).append(row.name)
+    show = invocation.command("log-dirs", "--delete-stray", "--broker-list", broker)
+    kept = f"check that this is the cluster root of before. {show} shows them, and deletes them with --execute"
+    return [
+        *([Problem(f"broker {broker} has stray replicas, which no metadata explain", strays, kept)] if strays else []),
+        *_failing(state, broker, failing, invocation),
+    ]
+
+
+def _failing(
+    state: ClusterState, broker: int, failing: Mapping[tuple[str, str], list[str]], invocation: Invocation
+) -> list[Problem]:
     return [
         Problem(
             f"replicas of broker {broker} are {shown}: {error}", tuple(names), _advice(state, broker, shown, invocation)

@@ -7,16 +7,17 @@ from typing import NamedTuple
 
 from lakelog.jobs.admin.heartbeats import DEAD, STOPPED, SeenBroker, ago, observe_brokers
 from lakelog.jobs.admin.log_histories import DIFFERS, same_history
-from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
+from lakelog.jobs.cli.console import FAILED, OK, TABLE, Row, say, show
 from lakelog.jobs.cli.options import TEXT
 from lakelog.jobs.cli.settings import settings
 from lakelog.replication.errors import (
     BrokerNotAvailableException,
     CorruptRecordException,
+    InvalidRequestException,
     LakelogException,
     UnknownTopicOrPartitionException,
 )
-from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_log import STRAY, PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from lakelog.replication.storage.cluster import Cluster
@@ -24,11 +25,13 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.log.truncate import delete_stray_logs
 from lakelog.replication.storage.root_identity import check_identity
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
 _UNKNOWN_LAG = -1
+_KEPT = "stray: no metadata explain it; --delete-stray deletes it"
 _COLUMNS = ("broker", "topic", "partition", "size", "lag", "note")
 
 
@@ -73,6 +76,52 @@ class LogDir(NamedTuple):
     replicas: list[ReplicaInfo]
     logs: Mapping[TopicIdPartition, PartitionLog]
     topics: frozenset[str] = frozenset()
+
+
+def log_dirs(args: argparse.Namespace) -> int:
+    """Shows replicas, or deletes stray ones."""
+    return describe(args) if args.action == "describe" else delete_stray(args)
+
+
+def delete_stray(args: argparse.Namespace) -> int:
+    """Deletes the stray replicas of the brokers that are named, and shows them. A broker need not run. [SR-03]
+
+    Raises InvalidRequestException without a broker, BrokerNotAvailableException if one has never registered.
+    """
+    if not args.broker_list:
+        raise InvalidRequestException("--delete-stray needs --broker-list: the brokers to delete stray replicas of")
+    if args.execute and args.dry_run:
+        raise InvalidRequestException("--execute does not go with --dry-run")
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    brokers = _chosen(observe_brokers(cluster), args.broker_list)
+    cluster.metadata.refresh()
+    rows = [row for b, seen in brokers.items() for row in _delete_strays(cluster, b, seen.registration.root, args)]
+    show(rows, TABLE if args.output == TEXT else args.output)
+    if not args.execute:
+        say("Nothing was written. This is what would be deleted for good; --execute does it.")
+    return OK
+
+
+def _delete_strays(cluster: Cluster, broker: int, uri: str, args: argparse.Namespace) -> list[Row]:
+    root = cluster.storage_of(broker, uri)
+    check_identity(root, cluster.cluster_id, broker)
+    log = ReplicaLog.open(root.child(LOG.name))
+    replicas, _ = _replicas(root)
+    named = {TopicIdPartition(r.topic_id, r.partition): r for r in replicas if r.role == STRAY}
+    chosen = {p: r for p, r in named.items() if not args.topic_list or r.topic in args.topic_list}
+    known = sorted({chosen[p].topic for p in chosen if p in cluster.metadata.partitions})
+    if known:
+        raise InvalidRequestException(
+            f"the metadata have {', '.join(known)}: broker {broker} takes its replicas back when it runs"
+        )
+    deleted = delete_stray_logs(log, chosen, "log-dirs --delete-stray") if args.execute else ()
+    return [
+        {
+            "broker": broker, "topic": r.topic, "partition": r.partition, "topic_id": r.topic_id, "size": r.size,
+            "log_end_offset": r.log_end_offset, "deleted": p in deleted,
+        }
+        for p, r in chosen.items()
+    ]  # fmt: skip
 
 
 def describe(args: argparse.Namespace) -> int:
@@ -192,16 +241,19 @@ def _rows(log_dir: LogDir) -> list[Row]:
         "root": log_dir.root,
     }  # fmt: skip
     return [
-        {**of_broker, **row, "error": row["error"] or log_dir.error, "note": _note(log_dir, row["error"])}
+        {**of_broker, **row, "error": row["error"] or log_dir.error, "note": _note(log_dir, row["error"], row["role"])}
         for row in replicas
     ]
 
 
-def _note(log_dir: LogDir, error: object) -> str | None:
-    """Why a row is not to be trusted, or the error."""
+def _note(log_dir: LogDir, error: object, role: object) -> str | None:
+    """Why a row is not to be trusted, or the error, or that nobody knows the replica."""
     is_stale = log_dir.state in (DEAD, STOPPED)
     stale = f"stale: broker {log_dir.state}, heartbeat {ago(log_dir.heartbeat_age)} ago" if is_stale else None
-    return "; ".join(str(note) for note in (error or log_dir.error, stale) if note) or None
+    return (
+        "; ".join(str(note) for note in (error or log_dir.error, _KEPT if role == STRAY else None, stale) if note)
+        or None
+    )
 
 
 def _object(log_dir: LogDir) -> dict[str, object]:

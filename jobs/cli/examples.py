@@ -89,6 +89,8 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Show the size of each replica of a topic",
          f"lakelog log-dirs {_LAKE} --describe --topic-list orders -o table"),
         ("Fail if replicas differ", f"lakelog log-dirs {_LAKE} --describe --verify"),
+        ("Show the stray replicas of broker 1; --execute deletes them",
+         f"lakelog log-dirs {_LAKE} --delete-stray --broker-list 1"),
     ),
     "dump-log": (
         ("Show the batches of a partition", "lakelog dump-log --root /lake/broker-1 --topic orders --partition 0"),

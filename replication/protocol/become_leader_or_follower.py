@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lakelog.replication.protocol.fencing import is_newer
-from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, PartitionLog, Role
+from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import (
     LEADER_DURING_DELETE,
     NO_LEADER,
@@ -41,23 +41,30 @@ def become_leader_or_follower(broker_id: int, hosted: Registrations, metadata: R
     the end of the old role and the commit of the new one, and a follower that reads "leader at E" finds epoch E's
     start.
 
-    `logs`: every partition in the broker's log. The steps delete unassigned ones. [SR-02, SR-03]
+    `logs`: every partition in the broker's log. The steps delete those of which the metadata say that they are not
+    this broker's any more. Those that the metadata do not explain become stray replicas, which keep their records:
+    the metadata may be those of another cluster, or older ones. [SR-02, SR-03]
 
-    Kafka: `ReplicaManager.becomeLeaderOrFollower`. KIP-101. [BL-03, BL-04, BL-05, BL-06, BL-08, FM-09]
+    Kafka: `ReplicaManager.becomeLeaderOrFollower`, `LogManager.addStrayLog`. KIP-101. [BL-03, BL-04, BL-05, BL-06,
+    BL-08, FM-09]
     """
-    assigned = assigned_to(broker_id, metadata)
+    assigned = {
+        p: r
+        for p, r in assigned_to(broker_id, metadata).items()
+        if p in hosted or p not in logs or _is_obeyed(broker_id, r, logs[p].role)
+    }
     changed = {p: r for p, r in assigned.items() if is_newer(hosted.get(p), r)}
     gone = tuple(p for p in hosted if p not in assigned)
-    leftover = tuple(p for p, log in logs.items() if p not in assigned and _is_left_over(log))
+    leftover = {p: log for p, log in logs.items() if p not in assigned and _is_left_over(log)}
+    ended = {p: _ended(metadata.get(p), hosted.get(p), logs.get(p)) for p in (*gone, *leftover)}
+    ended = {p: role for p, role in ended.items() if p in hosted or _is_news(role, logs[p].role)}
+    deleted = tuple(p for p in leftover if p in ended and ended[p].kind == STOPPED)
     steps: list[Step] = []
-    if changed or gone or leftover:
-        roles = {
-            **{p: _stopped(p, metadata, hosted, logs) for p in (*gone, *leftover)},
-            **{p: role_in(broker_id, r, logs.get(p)) for p, r in changed.items()},
-        }
+    if changed or ended:
+        roles = {**ended, **{p: role_in(broker_id, r, logs.get(p)) for p, r in changed.items()}}
         steps += [StopFetching((*changed, *gone)), CommitRoles(roles)]
         steps += [HostPartitions(changed, gone), PublishReplicas("roles")]
-        steps += [DeleteLogs(leftover)] if leftover else []  # after the rows stopped claiming them
+        steps += [DeleteLogs(deleted)] if deleted else []  # after the rows stopped claiming them
     current = {p: r for p, r in assigned.items() if p not in hosted or r.leader_epoch >= hosted[p].leader_epoch}
     return [*steps, StartFetching(_followed(broker_id, current, logs)), StopIdleFetchers()]
 
@@ -93,15 +100,38 @@ def role_in(broker_id: int, registration: PartitionRegistration, log: PartitionL
     epoch = registration.leader_epoch
     if registration.leader == broker_id:
         return Role(epoch, LEADER)
-    return Role(epoch, FENCED if log is not None and log.role.leads_at(epoch) else FOLLOWER)
+    return Role(epoch, FENCED if log is not None and log.role.before_stray.leads_at(epoch) else FOLLOWER)
 
 
-def _stopped(partition: TopicIdPartition, metadata: Registrations, hosted: Registrations, logs: Logs) -> Role:
-    """The role *stopped*, at the leader epoch that ended the old role, or at the last known one without metadata.
-    [SR-01]"""
-    last = metadata.get(partition) or hosted.get(partition)
-    recorded = logs[partition].role.leader_epoch if partition in logs else -1
-    return Role(max(last.leader_epoch if last else -1, recorded), STOPPED)
+def was_deleted(broker_id: int, registration: PartitionRegistration, role: Role) -> bool:
+    """Whether a replica was stopped and deleted that the metadata still count on, as a member of the ISR: somebody has
+    deleted a stray replica by hand. It has to leave the ISR before it may lead or follow again. [SR-03]"""
+    return role.kind == STOPPED and role != NO_ROLE and broker_id in registration.isr
+
+
+def _is_obeyed(broker_id: int, registration: PartitionRegistration, role: Role) -> bool:
+    """Whether a broker that begins takes up the role that a registration gives to a replica with this role in its log.
+    An older registration is one of an older copy of the cluster root. [SR-02]"""
+    return registration.leader_epoch >= role.leader_epoch and not was_deleted(broker_id, registration, role)
+
+
+def _ended(
+    registration: PartitionRegistration | None, hosted: PartitionRegistration | None, log: PartitionLog | None
+) -> Role:
+    """The role of a replica that is not assigned any more: *stopped*, at the leader epoch that ended the old role, if
+    the metadata say so. Each removal of a replica, and each deletion of a topic, raises the leader epoch. Without such
+    a registration the replica is a stray one. [SR-01, SR-02]"""
+    recorded = log.role if log is not None else NO_ROLE
+    if recorded.kind == STOPPED and hosted is not None:  # its role is committed, but this log is of an earlier read
+        recorded = Role(hosted.leader_epoch, FOLLOWER)
+    if registration is not None and registration.leader_epoch > recorded.before_stray.leader_epoch:
+        return Role(registration.leader_epoch, STOPPED)
+    return recorded.as_stray()
+
+
+def _is_news(role: Role, recorded: Role) -> bool:
+    """Whether there is something to do with the log of a replica that ends with a role: to commit it, or to delete."""
+    return role != NO_ROLE and not (role.is_stray and role == recorded)
 
 
 def _is_left_over(log: PartitionLog) -> bool:

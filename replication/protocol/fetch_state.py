@@ -14,13 +14,15 @@ NEVER: Final = float("inf")
 class FollowerState:
     """The states in the column `state` of the replicas table. [FS-01]
 
-    A fetcher has the first three. A replica with a broken file is Offline and has no fetcher. [OL-01]
+    A fetcher has the first three. A replica with a broken file is Offline and has no fetcher. [OL-01] Nor has a stray
+    replica, which no metadata explain. [SR-02]
     """
 
     TRUNCATING: Final = "Truncating"
     FETCHING: Final = "Fetching"
     DELAYED: Final = "Delayed"
     OFFLINE: Final = "Offline"
+    STRAY: Final = "Stray"
 
 
 _T, _F, _D = FollowerState.TRUNCATING, FollowerState.FETCHING, FollowerState.DELAYED

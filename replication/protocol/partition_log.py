@@ -21,6 +21,8 @@ from lakelog.replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeade
 # Within one leader epoch a role only rises. So a fenced leader, whose process has ended, or a stopped replica returns
 # only under a later epoch.
 FOLLOWER, LEADER, FENCED, STOPPED = 1, 2, 3, 4
+_STRAY = 4  # a stray replica's kind is that of its role before plus this number: it takes nothing, and keeps its role
+STRAY = "stray"
 _ROLES = 8  # multiplier of the leader epoch in `role_version`
 
 
@@ -44,9 +46,24 @@ class Role(NamedTuple):
         return self == (leader_epoch, FOLLOWER)
 
     @property
+    def is_stray(self) -> bool:
+        """Whether no metadata explain the replica: its log takes nothing and keeps everything. [SR-02]"""
+        return self.kind > STOPPED
+
+    @property
+    def before_stray(self) -> Role:
+        """The role that a stray replica had before; any other role is itself."""
+        return Role(self.leader_epoch, self.kind - _STRAY) if self.is_stray else self
+
+    def as_stray(self) -> Role:
+        """The role of the replica as a stray one. A stopped replica stays stopped: its records are to go."""
+        return self if self.kind >= STOPPED else Role(self.leader_epoch, self.kind + _STRAY)
+
+    @property
     def name(self) -> str:
         """The role in words."""
-        return {FOLLOWER: "follower", LEADER: "leader", FENCED: "fenced"}.get(self.kind, "stopped")
+        names = {FOLLOWER: "follower", LEADER: "leader", FENCED: "fenced", STOPPED: "stopped"}
+        return names.get(self.kind, STRAY)
 
 
 NO_ROLE = Role(-1, STOPPED)
@@ -55,6 +72,14 @@ NO_ROLE = Role(-1, STOPPED)
 def role_version(role: Role) -> int:
     """A role as one number, leader epoch x 8 + kind, which only rises."""
     return role.leader_epoch * _ROLES + role.kind
+
+
+def may_become(before: Role, role: Role) -> bool:
+    """Whether a log with the role `before` takes a role. Roles only rise; but a stray replica takes its old role again
+    once the metadata explain it. [SR-02]"""
+    if before.is_stray:
+        return role != before and role_version(role) >= role_version(before.before_stray)
+    return role_version(role) > role_version(before)
 
 
 def role_of(version: int) -> Role:

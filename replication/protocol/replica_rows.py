@@ -8,6 +8,7 @@ from dataclasses import replace
 from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFetchState
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
 
@@ -61,8 +62,21 @@ def offline_row(row: Replica, fault: str) -> Replica:
     return replace(row, role=FOLLOWER_ROLE, state=FollowerState.OFFLINE, error=error, lag=None)
 
 
+def stray_replica(topic: str, log: PartitionLog, partition: TopicIdPartition, high_watermark: int) -> HostedPartition:
+    """A stray replica in the broker's memory. It keeps its HW, for the metadata that explain it again. [SR-02]"""
+    registration = PartitionRegistration(
+        topic, partition.topic_id, partition.partition, (), NO_LEADER, log.role.leader_epoch, ()
+    )
+    return HostedPartition(registration, high_watermark)
+
+
+def stray_row(row: Replica) -> Replica:
+    """The row of a stray replica. It counts for nobody, whatever the metadata say. [SR-02]"""
+    return replace(row, role=FOLLOWER_ROLE, state=FollowerState.STRAY, error=None, lag=None)
+
+
 def _shown_state(fetch: PartitionFetchState | None, last: Replica | None) -> str:
     if fetch is not None:
         return fetch.shown_state
-    is_told = last is not None and last.state != FollowerState.OFFLINE
+    is_told = last is not None and last.state not in (FollowerState.OFFLINE, FollowerState.STRAY)
     return last.state if last is not None and is_told else FollowerState.TRUNCATING

@@ -9,7 +9,7 @@ from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.protocol.replica_rows import replica_row, with_faults
+from lakelog.replication.protocol.replica_rows import replica_row, stray_row, with_faults
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.recent_changes import LogMark
 
@@ -18,11 +18,13 @@ Value = TypeVar("Value")
 
 
 class RowInputs(NamedTuple):
-    """All that rows are built from, besides the log and the rows published last. `faults`: see `with_faults`."""
+    """All that rows are built from, besides the log and the rows published last. `faults`: see `with_faults`.
+    `strays`: the stray replicas among `hosted`."""
 
     hosted: Mapping[TopicIdPartition, HostedPartition]
     fetched: Mapping[TopicIdPartition, PartitionFetchState]
     faults: Mapping[TopicIdPartition, str]
+    strays: Collection[TopicIdPartition] = ()
 
 
 class PublishedRows:
@@ -46,8 +48,9 @@ class PublishedRows:
             )
             for p in changed
         )  # fmt: skip
+        shown = (stray_row(row) if row.topic_id_partition in inputs.strays else row for row in fresh)
         rows = {
-            p: row for p, row in zip(changed, with_faults(fresh, inputs.faults), strict=True)
+            p: row for p, row in zip(changed, with_faults(shown, inputs.faults), strict=True)
             if p in in_log or p not in published or not row.tells_the_same(published[p])
         }  # fmt: skip
         self._built = inputs, mark

@@ -9,16 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from lakelog.replication.errors import InconsistentClusterRootException, KafkaStorageException
-from lakelog.replication.protocol.become_leader_or_follower import assigned_to
+from lakelog.replication.protocol.become_leader_or_follower import assigned_to, was_deleted
 from lakelog.replication.protocol.isr import IsrOutcomes
 from lakelog.replication.protocol.leadership import HostedPartition, follow_high_watermarks, host
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
+from lakelog.replication.protocol.partition_changes import first_names
+from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica_rows import stray_replica
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
 from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
@@ -58,6 +61,9 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 logger = logging.getLogger(__name__)
 
+_SHOWN = 10  # names of stray replicas in one line
+_DELETED = "it was deleted here by hand, and has to leave the ISR before it is fetched again"
+
 
 class ReplicaManager:
     """All replicas of one broker. Only the broker's own thread calls `apply` and `lead`; any thread calls the rest."""
@@ -82,6 +88,7 @@ class ReplicaManager:
         self._is_shutting_down = False
         self._lock = threading.RLock()
         self._hosted: dict[TopicIdPartition, HostedPartition] = {}
+        self._strays: dict[TopicIdPartition, HostedPartition] = {}
         self._memory = Memory(self._hosted, lambda: table.replicas, self._offline)
         self._faulty: frozenset[object] = frozenset()
         self._rows = PublishedRows(broker_id, broker_epoch)
@@ -131,15 +138,37 @@ class ReplicaManager:
         state.give_up_stopped([p for p in state.partitions() if p not in step.metadata])
         state.learn({registration.topic_id: registration.topic for registration in step.metadata.values()})
         of_metadata = (p for p, r in step.metadata.items() if self._broker_id in r.replicas or state.fault(p))
-        logs = {p: state.known(p) for p in sorted({*state.partitions(), *of_metadata})}
+        logs = {p: state.known(p) for p in sorted({*state.partitions(), *of_metadata, *self._table.replicas})}
         self._faulty = state.faulty()
-        assigned = assigned_to(self._broker_id, step.metadata) if self._faulty else ()
-        faults = {p: fault for p in assigned if (fault := state.fault(p)) is not None}
+        assigned = assigned_to(self._broker_id, step.metadata)
+        faults = {p: _DELETED for p, r in assigned.items() if was_deleted(self._broker_id, r, logs[p].role)}
+        if self._faulty:
+            faults |= {p: fault for p in assigned if (fault := state.fault(p)) is not None}
+        self._note_strays(logs)
         return OwnLogs(logs, faults, bool(state.broken))
 
+    def _note_strays(self, logs: Mapping[TopicIdPartition, PartitionLog]) -> None:
+        """Keeps the memory of stray replicas as it is, because rows are built anew for another one. [SR-02]"""
+        published, strays = self._table.replicas, {p for p, log in logs.items() if log.role.is_stray}
+        known = {p: stray for p, stray in self._strays.items() if p in strays}
+        for partition in strays - known.keys():
+            log, hosted, row = logs[partition], self._hosted.get(partition), published.get(partition)
+            topic = row.topic if row else log.batches[-1].header.topic if log.batches else partition.topic_id
+            last = hosted.high_watermark if hosted else row.high_watermark if row else log.log_start_offset
+            known[partition] = stray_replica(topic, log, partition, last)
+        if new := [stray.registration.name for p, stray in known.items() if p not in self._strays]:
+            logger.error(
+                "broker %d: no metadata explain %d replicas any more. They take no records and keep theirs, as stray "
+                "replicas, until the metadata do, or until `lakelog log-dirs --delete-stray` deletes them: %s",
+                self._broker_id, len(new), first_names(sorted(new), _SHOWN),
+            )  # fmt: skip
+        self._strays = known
+
     def is_due(self) -> bool:
-        """Whether to call `apply` although the metadata has not moved: log files have broken or work again."""
-        return self._log.current().faulty() != self._faulty
+        """Whether to call `apply` although the metadata has not moved: log files have broken or work again, or somebody
+        has deleted a stray replica."""
+        state = self._log.current()
+        return state.faulty() != self._faulty or any(not state.known(p).role.is_stray for p in self._strays)
 
     def offline(self) -> tuple[str, ...]:
         """The replicas that have a broken file, each as `topic_id/partition`. [OL-01, LI-04]"""
@@ -165,6 +194,8 @@ class ReplicaManager:
     def _commit_roles(self, step: CommitRoles) -> None:
         self._log.become(step.roles, why=f"metadata version {self._cache.version}")
         log_roles(self._broker_id, step.roles, self._cache.partitions)
+        state = self._log.current()
+        self._note_strays({p: state.known(p) for p in (*self._strays, *step.roles)})
 
     def _start_fetching(self, step: StartFetching) -> None:
         if not self._is_shutting_down:
@@ -216,8 +247,8 @@ class ReplicaManager:
         """
         with self._lock:
             published = self._table.replicas
-            hosted = {**self._offline.hosted(published), **self._hosted}
-            inputs = RowInputs(hosted, self._fetchers.fetch_states(), self._offline.faults)
+            hosted = {**self._strays, **self._offline.hosted(published), **self._hosted}
+            inputs = RowInputs(hosted, self._fetchers.fetch_states(), self._offline.faults, self._strays.keys())
             state = self._log.current()  # read last: it has all roles and truncations that the rows show
             rows = self._rows.build(inputs, state, published)
             if may_wait and all_may_wait(rows, published):

@@ -116,8 +116,8 @@ def one_log_opens_an_epoch(checker: HistoryFacts, commit: LogCommit) -> None:
 
 
 def roles_never_go_back(_: HistoryFacts, commit: LogCommit) -> None:
-    """Neither the role of a partition nor the claim on a log falls."""
-    is_lower = role_version(commit.log.role) < role_version(commit.before.role)
+    """Neither the role of a partition nor the claim on a log falls. A stray replica may take its old role again."""
+    is_lower = role_version(commit.log.role) < role_version(commit.before.role.before_stray)
     if is_lower or commit.state.broker_epoch < commit.state_before.broker_epoch:
         raise Violation("roles_never_go_back", f"{commit.name}: {commit.before.role} became {commit.log.role}")
 

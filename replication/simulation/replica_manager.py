@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
-from lakelog.replication.protocol.partition_log import STOPPED, role_version
+from lakelog.replication.protocol.partition_log import STOPPED, may_become
 from lakelog.replication.protocol.rounds import steps
 from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from lakelog.replication.simulation.actor import Outcoming, Work
@@ -129,9 +129,7 @@ class SimulatedReplicaManager(LeaderDuties):
 
     def _commit_roles(self, step: steps.CommitRoles) -> Work:
         def decide(state: SimulatedLogState) -> SimulatedLogChange | None:
-            newer = {
-                p: role for p, role in step.roles.items() if role_version(role) > role_version(state.partition(p).role)
-            }
+            newer = {p: role for p, role in step.roles.items() if may_become(state.partition(p).role, role)}
             return SimulatedLogChange(roles=newer) if newer else None
 
         words = ", ".join(f"{p} {r.name}@{r.leader_epoch}" for p, r in step.roles.items())

@@ -144,8 +144,9 @@ def replay(state: SimulatedLogState, change: SimulatedLogChange) -> SimulatedLog
         partitions[partition].drop(segments)
     for partition, role in change.roles.items():
         log = partitions[partition]
+        is_new = role.is_leader and log.role.before_stray != role
         log.role = role
-        log.epoch_start = log.log_end_offset if role.is_leader else log.epoch_start
+        log.epoch_start = log.log_end_offset if is_new else log.epoch_start
     for partition, offset in change.log_starts.items():
         partitions[partition].start_at(offset)
     for partition, start in change.restarts.items():

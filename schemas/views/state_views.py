@@ -53,7 +53,9 @@ REPLICA_STATES = View(
         Column("in_sync", "boolean", "The broker is in the ISR"),
         Column("is_offline", "boolean", "Its broker is not alive, or a file of the replica is broken"),
         Column("role", "string", "leader or follower", True),
-        Column("state", "string", "Fetching, Truncating, Delayed or Offline; always Fetching for a leader", True),
+        Column(
+            "state", "string", "Fetching, Truncating, Delayed, Offline or Stray; always Fetching for a leader", True
+        ),
         Column("leader_epoch", "int", "Leader epoch of the replica's role", True),
         Column("is_current", "boolean", "The role is of the partition's leader epoch", True),
         Column("log_start_offset", "bigint", "First offset of the log", True),

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,9 +14,9 @@ from lakelog.replication.protocol import fetch_state
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.isr import fence_isr_changes
+from lakelog.replication.protocol.log_retention import retention_offset
 from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
-from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
 from lakelog.replication.protocol.rounds.steps import (
     HostPartitions,
@@ -27,8 +28,9 @@ from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.truncate import truncate_logs
+from lakelog.replication.storage.log.truncate import delete_stray_logs, truncate_logs
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.processes import wait_until
@@ -220,13 +222,111 @@ def test_bl_11_a_log_that_cannot_be_written_leaves_the_role_as_it_was_and_the_ne
 def test_bl_12_every_change_of_a_role_is_logged(world, caplog):
     with caplog.at_level(logging.INFO, "state.change.logger"):
         world.manager.apply()
-        world.tell(LED)
+        world.tell(LED, dataclasses.replace(FOLLOWED, replicas=(2,), leader_epoch=1))
+        world.manager.apply()
+        world.tell()
         world.manager.apply()
     assert [record.getMessage() for record in caplog.records if record.name == "state.change.logger"] == [
         "broker 1: flights-0 is leader under leader epoch 0 (controller epoch 0, leader 1)",
         "broker 1: flights-1 is follower under leader epoch 0 (controller epoch 0, leader 2)",
-        f"broker 1: {TopicIdPartition('flights-id', 1)} is stopped under leader epoch 0 (controller epoch -, leader -)",
+        "broker 1: flights-1 is stopped under leader epoch 1 (controller epoch 0, leader 2)",
+        f"broker 1: {P0} is stray under leader epoch 0 (controller epoch -, leader -)",
     ]
+
+
+def stray(world):
+    """The world in which the cluster's tables were replaced by empty ones while broker 1 led P0 and followed P1."""
+    world.manager.apply()
+    fill(world.log, P0, 3)
+    world.manager.lead()
+    world.manager.publish("test")
+    assert world.table.replicas[P0].high_watermark == 3
+    world.tell()
+    world.manager.apply()
+    return world.log.refresh()
+
+
+def shown(world):
+    return {p: (row.role, row.state, row.log_end_offset, row.high_watermark) for p, row in world.table.replicas.items()}
+
+
+STRAY = {P0: ("follower", "Stray", 3, 3), P1: ("follower", "Stray", 0, 0)}
+
+
+def test_sr_02_what_no_metadata_explain_takes_nothing_keeps_all_and_is_shown(world, caplog):
+    state = stray(world)
+    assert [state.known(p).role.name for p in (P0, P1)] == ["stray", "stray"]
+    assert shown(world) == STRAY
+    assert (world.manager.led(), world.manager.is_due()) == ({}, False)
+    (refused,) = send(world.log, request(P0, 1, 3))
+    assert isinstance(refused, NotLeaderOrFollowerException)
+    version = state.version
+    for _ in range(2):
+        world.manager.apply()
+    raise_log_starts(world.log, {P0: lambda log: retention_offset(log, 0, 10**18, 0, 0)}, "test", "retention")
+    assert delete_old_segments(world.log, 10**18, "test") is None
+    assert world.log.refresh().version == version
+    (said,) = [r.getMessage() for r in caplog.records if "no metadata explain" in r.getMessage()]
+    assert "no metadata explain 2 replicas any more" in said
+    assert "flights-0, flights-1" in said
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_sr_02_a_stray_replica_is_taken_back_when_the_metadata_explain_it_again(world, restarts):
+    """The same process leads on at the same epoch; a new one waits for a controller."""
+    stray(world)
+    manager = world.new_process() if restarts else world.manager
+    if restarts:
+        manager.apply()
+    assert shown(world) == STRAY
+    world.tell(LED, FOLLOWED)
+    manager.apply()
+    state = world.log.refresh()
+    assert state.known(P0).role == Role(0, FENCED if restarts else LEADER)
+    assert state.known(P1).role == Role(0, FOLLOWER)
+    assert (state.known(P0).log_end_offset, state.known(P0).epoch_start) == (3, 0)
+    assert (shown(world)[P0][0], shown(world)[P0][2:]) == ("follower" if restarts else "leader", (3, 3))
+    if not restarts:
+        fill(world.log, P0, 1)
+
+
+def test_sr_02_an_empty_cluster_takes_no_file_even_from_a_broken_log(world):
+    stray(world)
+    (segment,) = world.log.refresh().segments
+    file = Path(world.log.root.path(segment))
+    content = file.read_bytes()
+    file.write_bytes(content[:-8] + b"xxxxxxxx")
+    world.log.report_broken(segment, "test")
+    for manager in (world.manager, world.new_process()):
+        manager.apply()
+        assert segment in world.log.refresh().segments
+    file.write_bytes(content)
+
+
+def test_sr_03_a_stray_replica_that_was_deleted_by_hand_leaves_the_isr_before_it_is_used_again(world):
+    stray(world)
+    assert delete_stray_logs(world.log, [P0], "test") == [P0]
+    assert delete_stray_logs(world.log, [P0], "test") == []
+    assert world.manager.is_due()
+    world.manager.apply()
+    world.manager.publish("test")
+    assert (world.manager.is_due(), shown(world), world.log.refresh().segments) == (False, {P1: STRAY[P1]}, {})
+    world.tell(dataclasses.replace(LED, leader_epoch=1), FOLLOWED)
+    world.manager.apply()
+    assert world.manager.offline() == ("flights-id/0",)
+    assert (world.manager.led(), world.log.refresh().known(P0).role) == ({}, Role(0, STOPPED))
+    world.tell(dataclasses.replace(LED, leader_epoch=2, leader=2, isr=(2,)), FOLLOWED)
+    world.manager.apply()
+    assert (world.manager.offline(), world.role(P0)) == ((), Role(2, FOLLOWER))
+
+
+def test_sr_03_nothing_is_deleted_by_hand_that_the_metadata_have_explained_meanwhile(world):
+    stray(world)
+    world.tell(LED, FOLLOWED)
+    world.manager.apply()
+    version = world.log.refresh().version
+    assert delete_stray_logs(world.log, [P0, P1], "test") == []
+    assert world.log.refresh().version == version
 
 
 def test_steps_are_carried_out_in_the_order_given(world):
@@ -242,7 +342,9 @@ def test_tr_05_hw_03_after_a_truncation_no_hw_is_above_its_log(world):
     world.manager.apply()
     world.manager.follow_high_watermarks(FollowHighWatermarks({P1: 5}, {P1: 5}))
     truncate(world.log, {P1: 3})
-    world.manager.follow_high_watermarks(FollowHighWatermarks({P1: 3, TopicIdPartition("gone", 0): 0}))
+    world.manager.follow_high_watermarks(
+        FollowHighWatermarks({P1: 3, dataclasses.replace(FOLLOWED, topic_id="gone").topic_id_partition: 0})
+    )
     lead(world.log, P1, epoch=2)
     fill(world.log, P1, 4, epoch=2)
     world.log.refresh()

@@ -252,12 +252,13 @@ class LogState:
         return set(names_of)
 
     def recorded(self, app_id: str) -> int:
-        """The replayed value of a fact that only goes up: the broker's claim, or a role."""
+        """The replayed value of a fact that only goes up: the broker's claim, or a role. A stray replica may take the
+        role again that it had before. [SR-02]"""
         if app_id == BROKER_EPOCH:
             return self.broker_epoch
         partition = partition_of(app_id)
         assert partition is not None, f"{app_id} is not a fact that only goes up"
-        return role_version(self.known(partition).role)
+        return role_version(self.known(partition).role.before_stray)
 
     def _apply_transaction(self, app_id: str, version: int) -> None:
         if app_id == BROKER_EPOCH:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException, StaleBrokerEpochException
-from lakelog.replication.protocol.partition_log import LEADER, STOPPED, Role, role_of, role_version
+from lakelog.replication.protocol.partition_log import LEADER, STOPPED, Role, may_become, role_of, role_version
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_reader import check_commits
@@ -240,18 +240,19 @@ class ReplicaLog:
     def become(self, roles: Mapping[TopicIdPartition, Role], why: str) -> int | None:
         """Records roles in one commit. From then on, an append under an older epoch loses and learns the reason.
 
-        A new leader's epoch starts at its LEO [EP-05]. Roles never go back, so older ones are left out. The facts of a
-        stopped replica expire, so all of them are written again when it stops, and when it returns.
+        A new leader's epoch starts at its LEO [EP-05]. Roles never go back, so older ones are left out. A stray replica
+        takes up its role of before where it was. The facts of a stopped replica expire, so all of them are written
+        again when it stops, and when it returns. [SR-02]
         """
 
         def decide(state: LogState) -> LogChange | None:
-            newer = {p: role for p, role in roles.items() if role_version(role) > role_version(state.known(p).role)}
+            newer = {p: role for p, role in roles.items() if may_become(state.known(p).role, role)}
             txns = {role_app_id(p): role_version(role) for p, role in newer.items()}
             for partition, role in newer.items():
                 log = state.known(partition)
                 if STOPPED in (role.kind, log.role.kind):
                     txns.update(facts_of(partition, log))
-                if role.kind == LEADER:
+                if role.kind == LEADER and log.role.before_stray != role:
                     txns[start_app_id(partition)] = state.partition(partition).log_end_offset
             return LogChange(txns=txns) if newer else None
 

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpochException
-from lakelog.replication.protocol.partition_log import STOPPED
+from lakelog.replication.protocol.partition_log import STOPPED, Role, role_version
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation, check_truncation
 from lakelog.replication.storage.log.log_rewrite import Kept, Producers, Removal, snapshots_of, take_out
 from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.log_txns import start_txns
-from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.log_txns import facts_of, role_app_id, start_txns
+from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,29 @@ def delete_logs(
         return removal if removal.kept or removal.producers is not None else None
 
     return take_out(log, {"who": who, "why": "stop replica with deletion"}, plan)
+
+
+def delete_stray_logs(log: ReplicaLog, partitions: Iterable[TopicIdPartition], who: str) -> list[TopicIdPartition]:
+    """Removes all records of stray replicas, in one commit; returns the partitions of which it did. A replica that the
+    metadata have explained meanwhile stays as it is. [SR-03]
+
+    Anybody may call it, the log's broker too: it first commits that they are stopped, which nobody but a later leader
+    epoch undoes. Raises KafkaStorageException.
+    """
+    stopped: list[TopicIdPartition] = []
+
+    def decide(state: LogState) -> LogChange | None:
+        roles = {p: state.known(p).role for p in partitions}
+        stopped[:] = [p for p, role in roles.items() if role.is_stray]
+        txns = {role_app_id(p): role_version(Role(roles[p].leader_epoch, STOPPED)) for p in stopped}
+        for partition in stopped:
+            txns.update(facts_of(partition, state.known(partition)))
+        return LogChange(txns=txns) if txns else None
+
+    log.transact({"who": who, "why": "stop stray replicas"}, decide)
+    if stopped:
+        delete_logs(log, stopped, who)
+    return list(stopped)
 
 
 def without_ends(state: LogState, offsets: Mapping[TopicIdPartition, int]) -> dict[str, Kept]:

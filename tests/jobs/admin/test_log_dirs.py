@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 from lakelog.jobs import log_dirs
+from lakelog.replication.protocol.partition_log import LEADER, Role
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clients.world import World
 from tests.jobs.admin.seen import beat, written
-from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, chain, fill, records, request, send, start_at
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, chain, fill, lead, records, request, send, start_at
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 ASKED = "Querying brokers for log directories information\n"
@@ -217,3 +219,35 @@ def test_wrong_usage_is_status_2(show: Run, words: list[str]) -> None:
 
 def test_it_says_what_it_is_to_do(lakelog: Run, world: World) -> None:
     assert lakelog(log_dirs, "--cluster", world.uri)[0] == 2
+
+
+def test_sr_03_stray_replicas_are_shown_and_deleted_by_hand(show: Run, lakelog: Run, world: World) -> None:
+    """Without --execute nothing is written, and what the metadata have stays."""
+    log, gone = world.logs[1], TopicIdPartition("gone-id", 0)
+    lead(log, gone, epoch=3)
+    fill(log, gone, 3, epoch=3)
+    log.become({gone: Role(3, LEADER).as_stray()}, "test")
+    (row,) = [row for row in json.loads(show("-o", "json")[1]) if row["topic_id"] == "gone-id"]
+    assert (row["role"], row["log_end_offset"]) == ("stray", 3)
+    assert "no metadata explain it" in row["note"]
+
+    def delete(*words: str) -> Run:
+        return lakelog(log_dirs, "--cluster", world.uri, "--delete-stray", "-o", "json", *words)
+
+    assert "--delete-stray needs --broker-list" in delete()[2]
+    assert "does not go with --dry-run" in delete("--broker-list", "1", "--execute", "--dry-run")[2]
+    for words, is_deleted in ((), False), (("--execute",), True):
+        status, out, _ = delete("--broker-list", "1,2", *words)
+        (row,) = json.loads(out)
+        assert (status, row["topic_id"], row["log_end_offset"], row["deleted"]) == (0, "gone-id", 3, is_deleted)
+        assert bool(log.refresh().known(gone).batches) != is_deleted
+    assert log.refresh().known(P0).log_end_offset == 5
+    assert json.loads(delete("--broker-list", "1", "--execute")[1]) == []
+
+
+def test_sr_03_a_stray_replica_that_the_metadata_have_again_is_not_deleted(lakelog: Run, world: World) -> None:
+    world.logs[1].become({P0: Role(0, LEADER).as_stray()}, "test")
+    words = ("--cluster", world.uri, "--delete-stray", "--broker-list", "1", "--execute")
+    status, _, err = lakelog(log_dirs, *words)
+    assert (status, "broker 1 takes its replicas back when it runs" in err) == (1, True)
+    assert world.logs[1].refresh().known(P0).log_end_offset == 5
