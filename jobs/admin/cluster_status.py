@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from lakelog.jobs.admin.heartbeats import ACTIVE, ALIVE, DEAD, STORAGE_ERROR, SeenBroker, SeenController, ago
+from lakelog.jobs.admin.heartbeats import ACTIVE, ALIVE, DEAD, GONE, STORAGE_ERROR, SeenBroker, SeenController, ago
 from lakelog.jobs.cli.invocation import Invocation
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.fetch_state import FollowerState
@@ -55,13 +55,14 @@ class Partition(NamedTuple):
 
 class ClusterState(NamedTuple):
     """What was read. `rows`: the replicas of each broker that is alive, or why they cannot be read. `throttled`: the
-    topics with throttled replicas."""
+    topics with throttled replicas. `unwritable`: why nobody writes to the cluster root, None if somebody may."""
 
     controller: SeenController
     brokers: Mapping[int, SeenBroker]
     partitions: Sequence[Partition]
     rows: Mapping[int, Mapping[TopicIdPartition, Replica] | str]
     throttled: Sequence[str] = ()
+    unwritable: str | None = None
 
 
 class Problem(NamedTuple):
@@ -117,9 +118,8 @@ def problems(state: ClusterState, invocation: Invocation) -> list[Problem]:
     """All that is wrong, the causes first. The advice names commands of this `invocation`."""
     first = f"start one: {invocation.command('broker', '--broker-id', 1, '--root', 'URI')}"
     return [
-        *_of_controller(state.controller, invocation),
         *([] if state.brokers else [Problem("no broker has registered", (), first)]),
-        *(problem for seen in state.brokers.values() for problem in _of_broker(seen, invocation)),
+        *_of_processes(state, invocation),
         *_of_partitions(state, invocation),
         *(problem for broker in state.rows for problem in _of_replicas(state, broker, invocation)),
     ]
@@ -154,6 +154,16 @@ def _of_throttles(state: ClusterState, invocation: Invocation) -> list[Problem]:
 
 def _has_quota(registration: BrokerRegistration) -> bool:
     return (registration.leader_replication_quota, registration.follower_replication_quota) != (None, None)
+
+
+def _of_processes(state: ClusterState, invocation: Invocation) -> list[Problem]:
+    """Where nobody can renew a heartbeat, silence says nothing of those that are silent."""
+    if state.unwritable is not None and state.controller.state == GONE:
+        what = f"{state.unwritable}: nobody renews a heartbeat there, so what looks dead may run"
+        do = "make it writable, with free space, and look again: what runs goes on by itself, so start nothing before"
+        return [Problem(what, (), do)]
+    of_brokers = [problem for seen in state.brokers.values() for problem in _of_broker(seen, invocation)]
+    return [*_of_controller(state.controller, invocation), *of_brokers]
 
 
 def _of_controller(seen: SeenController, invocation: Invocation) -> list[Problem]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Mapping
 
 from lakelog.jobs.admin.cluster_status import (
@@ -24,15 +25,19 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import check_identity
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import CONTROLLER
+
+_LEAST_FREE = 2**20  # bytes: a table's commit and its checkpoint fit in
 
 
 def status(args: argparse.Namespace) -> int:
     """Prints the health of the cluster; FAILED if something is wrong. It only reads tables, and asks nobody."""
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     state = _state(cluster)
-    invocation = Invocation.of(args.cluster, cluster.root.uri)
+    invocation = Invocation.of(args.cluster, cluster.root.uri, args.command_config)
     found, known = problems(state, invocation), notes(state, invocation)
     if args.output == JSON:
         print(json.dumps(_object(cluster, state, found, known), indent=2))
@@ -46,7 +51,21 @@ def _state(cluster: Cluster) -> ClusterState:
     cluster.topics.refresh()
     cluster.metadata.refresh()
     rows = {b: _rows(cluster, seen) for b, seen in brokers.items() if seen.state not in (DEAD, STOPPED)}
-    return ClusterState(controller, brokers, _partitions(cluster), rows, _throttled(cluster))
+    return ClusterState(controller, brokers, _partitions(cluster), rows, _throttled(cluster), _unwritable(cluster.root))
+
+
+def _unwritable(root: StorageRoot) -> str | None:
+    """Why this user can write no heartbeat to a cluster root on a disk; None if nothing speaks against it."""
+    lease = root.path(f"{CONTROLLER.name}/_delta_log")
+    if not root.is_local or not os.path.isdir(lease):
+        return None
+    found = os.statvfs(lease)
+    free = found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
+    if found.f_flag & os.ST_RDONLY:
+        return f"the cluster root {root.uri} is read-only here"
+    if found.f_blocks and free < _LEAST_FREE:
+        return f"the cluster root {root.uri} is on a full file system ({free} bytes are free)"
+    return None if os.access(lease, os.W_OK) else f"this user may not write to the cluster root {root.uri}"
 
 
 def _throttled(cluster: Cluster) -> list[str]:

@@ -1,7 +1,9 @@
 """`lakelog status` on real tables without running brokers: the tests write the replica rows."""
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -198,6 +200,38 @@ def test_what_is_no_cluster_is_one_sentence(lakelog: Run, tmp_path: Path) -> Non
     code, out, err = lakelog(status, "--cluster", tmp_path)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("lakelog: InconsistentClusterIdException: ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "blocks", "access", "said"),
+    [
+        (os.ST_RDONLY, 9999, True, "the cluster root {} is read-only here"),
+        (0, 1, True, "the cluster root {} is on a full file system (4096 bytes are free)"),
+        (0, 9999, False, "this user may not write to the cluster root {}"),
+    ],
+)
+def test_who_cannot_write_a_heartbeat_is_not_called_dead(
+    show: Run, world: World, monkeypatch: pytest.MonkeyPatch, flag: int, blocks: int, access: bool, said: str
+) -> None:
+    stat = SimpleNamespace(f_flag=flag, f_frsize=4096, f_bavail=blocks, f_bfree=blocks, f_blocks=10**6)
+    monkeypatch.setattr(os, "statvfs", lambda _: stat)
+    monkeypatch.setattr(os, "access", lambda *_: access)
+    assert show()[0] == 0  # they are seen
+    for table in ("brokers/1", "brokers/2", "controller"):
+        written(f"{world.uri}/{table}", 60.0)
+    code, out, _ = show()
+    (line,) = [line for line in lines(out) if line.startswith("- ")]
+    assert (code, line.partition(": nobody renews")[0]) == (1, f"- {said.format(world.uri)}")
+    assert "start it" not in out
+
+
+def test_a_command_to_copy_keeps_the_properties_file(show: Run, world: World, tmp_path: Path) -> None:
+    """It may have the credentials of the roots."""
+    beat(world.uri, 1, 312.0)
+    file = tmp_path / "client.properties"
+    file.write_text("request.timeout.ms=5000\n")
+    (line,) = [line for line in lines(show("--command-config", file)[1]) if "start it again" in line]
+    assert line.endswith(f"--broker-id 1 --root {world.roots[1].uri} --command-config {file}`.")
 
 
 def test_the_command_that_starts_a_broker_keeps_its_rack(show: Run, world: World) -> None:
