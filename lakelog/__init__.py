@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lakelog.replication.clients.admin import AdminClient as AdminClient
     from lakelog.replication.clients.consumer import Consumer as Consumer
     from lakelog.replication.clients.producer import Producer as Producer
+    from lakelog.replication.clients.producer import raise_first_error as raise_first_error
     from lakelog.replication.clients.reader import read_committed as read_committed
     from lakelog.replication.clients.source.offsets_behind import offsets_behind_latest as offsets_behind_latest
     from lakelog.replication.clients.views import register_views as register_views
@@ -29,6 +30,7 @@ _MODULES = {
     "LocalCluster": "lakelog.replication.local_cluster",
     "Producer": "lakelog.replication.clients.producer",
     "offsets_behind_latest": "lakelog.replication.clients.source.offsets_behind",
+    "raise_first_error": "lakelog.replication.clients.producer",
     "read_committed": "lakelog.replication.clients.reader",
     "register_views": "lakelog.replication.clients.views",
     "spark_session": "lakelog.jobs.launch.session",
@@ -43,6 +45,7 @@ __all__ = [
     "Producer",
     "__version__",
     "offsets_behind_latest",
+    "raise_first_error",
     "read_committed",
     "register_views",
     "spark_session",

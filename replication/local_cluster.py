@@ -66,6 +66,10 @@ class LocalCluster(OneProcess):
         self.brokers: dict[int, Broker] = {}
         self.controllers: dict[str, Controller] = {}
 
+    def __repr__(self) -> str:
+        running = sum(broker.is_running() for broker in self.brokers.values())
+        return f"<LocalCluster at {self.cluster_uri}: {running} of {len(self.broker_ids)} brokers run>"
+
     def __enter__(self) -> LocalCluster:
         self.start()
         return self

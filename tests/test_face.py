@@ -10,7 +10,9 @@ import pytest
 import lakelog
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
-WITHOUT_SPARK = ["AdminClient", "Config", "Consumer", "LakelogException", "Producer", "offsets_behind_latest"]
+WITHOUT_SPARK = [
+    "AdminClient", "Config", "Consumer", "LakelogException", "Producer", "offsets_behind_latest", "raise_first_error",
+]  # fmt: skip
 WITH_SPARK = ["LocalCluster", "read_committed", "register_views", "spark_session"]
 
 

@@ -75,6 +75,7 @@ def test_a_cell_that_runs_twice_finds_the_running_cluster(spark, cluster):
     brokers, controllers = dict(cluster.brokers), dict(cluster.controllers)
     cluster.start()
     assert (cluster.brokers, cluster.controllers) == (brokers, controllers)
+    assert repr(cluster) == f"<LocalCluster at {cluster.cluster_uri}: 3 of 3 brokers run>"
     root = StorageRoot.of(cluster.cluster_uri).uri.removesuffix("/cluster")
     again = LocalCluster(spark, root, brokers=3)
     again.start()

@@ -19,6 +19,7 @@ from lakelog.replication.config import Config, TopicConfig
 from lakelog.replication.errors import (
     InvalidRequestException,
     LakelogException,
+    TopicExistsException,
     UnknownTopicOrPartitionException,
     error_named,
 )
@@ -61,6 +62,9 @@ class AdminClient(OneProcess):
         self._cluster = Cluster.open(cluster_uri, config)
         self._channel = ControllerChannel(self._cluster, requested_by, report)
 
+    def __repr__(self) -> str:
+        return f"<AdminClient of {self._cluster.root.uri}>"
+
     def request(self, kind: str, arguments: Mapping[str, Any], *, validate_only: bool = False) -> AdminRequest:
         """Sends a request and returns it with its outcomes. `kind` is the name of a method of this class."""
         return self._channel.ask(kind, arguments, validate_only=validate_only)
@@ -80,7 +84,8 @@ class AdminClient(OneProcess):
 
     def create_topic(
         self, topic: str, partitions: int | None = None, replication_factor: int | None = None,
-        assignment: Assignment | None = None, configs: Mapping[str, object] | None = None,
+        assignment: Assignment | None = None, configs: Mapping[str, object] | None = None, *,
+        if_not_exists: bool = False,
     ) -> TopicDescription:  # fmt: skip
         """Creates a topic and returns its description. A request with any error creates nothing. [LI-02]
 
@@ -89,8 +94,15 @@ class AdminClient(OneProcess):
         gives the brokers of each partition, the preferred leader first: `{0: [1, 2, 3]}`. `configs`:
         `{"retention.ms": -1}`. Raises InvalidTopicException, TopicExistsException, InvalidPartitionsException,
         InvalidReplicationFactorException, InvalidReplicaAssignmentException or InvalidConfigurationException.
+
+        `if_not_exists`: returns the description of a topic that exists, as it is, whatever was asked for. One that is
+        still being deleted raises TopicExistsException nevertheless.
         """
-        self._one("create_topic", _creation(topic, partitions, replication_factor, assignment, configs), False)
+        try:
+            self._one("create_topic", _creation(topic, partitions, replication_factor, assignment, configs), False)
+        except TopicExistsException:
+            if not if_not_exists or self.describe_topic(topic).topic.deleting:
+                raise
         return self.describe_topic(topic)
 
     def validate_topic(

@@ -108,6 +108,11 @@ class Consumer(Closing):
         self._in_use = threading.RLock()
         self._fetched_ids: dict[str, str] = {}  # of the topics whose records `fetch` has returned last
 
+    def __repr__(self) -> str:
+        group = f", group {self._group!r}" if self._group else ""
+        closed = ", closed" if self._is_closed else ""
+        return f"<Consumer of {self._view.cluster.root.uri}{group}{closed}>"
+
     @_by_one_thread
     def subscribe(
         self, topics: Collection[str], on_assign: Listener | None = None, on_revoke: Listener | None = None,

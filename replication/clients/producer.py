@@ -88,6 +88,10 @@ class Producer(Closing):
         self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._forget_sequences)
         self._singles = SingleRecords(settings, self._partition_count, self._send_table, lambda: self._sends.is_busy)
 
+    def __repr__(self) -> str:
+        named = f", name {self._name!r}" if self._name else ""
+        return f"<Producer of {self._view.cluster.root.uri}, acks={'all' if self._acks == -1 else self._acks}{named}>"
+
     def _take_identity(self, deadline: float) -> ProducerIdAndEpoch:
         return self._named.new_identity(deadline) if self._named else ProducerIdAndEpoch(new_producer_id(), 0)
 
@@ -96,7 +100,8 @@ class Producer(Closing):
         self._identity.use_up()
 
     def send(self, topic: str, records: Records, timeout_ms: int = 30_000) -> dict[int, RecordMetadata]:
-        """Appends records. Returns, for each partition that got any, its offsets or its error.
+        """Appends records. Returns, for each partition that got any, its offsets or its error, which is not raised:
+        `raise_first_error` does that.
 
         `records` is a Spark DataFrame, a pyarrow.Table or a list of dicts. Columns are `value` and optionally `key`,
         `partition`, `timestamp` and `headers`. A str or bytes in a list is a value alone. Text is encoded as UTF-8.

@@ -1,5 +1,7 @@
 """The admin client: the controller decides its requests, and it returns the decisions."""
 
+from dataclasses import replace
+
 import pytest
 
 from lakelog.replication.clients import controller_channel
@@ -52,6 +54,23 @@ def test_li_02_a_topic_is_made_with_leaders(admin):
         (p.partition, p.replicas[0], p.replicas, 0) for p in made.partitions
     ]
     assert admin.list_topics() == ["t"]
+
+
+def test_a_topic_that_exists_is_described_if_that_will_do(admin):
+    made = admin.create_topic("t", 2, 1, if_not_exists=True)
+    assert admin.create_topic("t", 4, 3, if_not_exists=True) == made
+    with pytest.raises(TopicExistsException):
+        admin.create_topic("t", 2, 1)
+    with pytest.raises(InvalidTopicException):
+        admin.create_topic("a b", if_not_exists=True)
+
+
+def test_a_topic_that_is_being_deleted_will_not_do(admin, monkeypatch):
+    made = admin.create_topic("t", 1, 1)
+    deleted = replace(made, topic=replace(made.topic, deleting=True))
+    monkeypatch.setattr(AdminClient, "describe_topic", lambda *_: deleted)
+    with pytest.raises(TopicExistsException):
+        admin.create_topic("t", 1, 1, if_not_exists=True)
 
 
 def test_a_topic_that_is_only_validated_is_not_made(admin):

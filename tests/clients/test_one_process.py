@@ -103,6 +103,20 @@ def test_a_sink_does_not_use_the_open_tables_of_its_parent(world):
     assert in_fork(lambda: open_view(world.uri, Config())).startswith("IllegalStateException: process")
 
 
+def test_a_client_says_what_it_is_also_in_a_fork(world):
+    said = {
+        "Producer": f"<Producer of {world.uri}, acks=1>",
+        "Consumer": f"<Consumer of {world.uri}, group 'group'>",
+        "AdminClient": f"<AdminClient of {world.uri}>",
+    }
+    for kind, make in CLIENTS.items():
+        client = make(world)
+        assert (repr(client), in_fork(lambda client=client: client)) == (said[kind], said[kind])
+    closed = Consumer(world.uri)
+    closed.close()
+    assert repr(closed) == f"<Consumer of {world.uri}, closed>"
+
+
 @pytest.mark.parametrize("kind", CLIENTS)
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_client_cannot_be_copied(world, kind, copied):

@@ -7,9 +7,10 @@ import pytest
 
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.config import Config
-from lakelog.replication.errors import InvalidTopicException
+from lakelog.replication.errors import InvalidTopicException, NotEnoughReplicasException
 from lakelog.replication.protocol.leader_election import new_partition
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -90,6 +91,12 @@ def test_ap_06_sent_again_adds_nothing(world, monkeypatch, landed):
     (answer,) = producer.send("t", records(b"c")).values()
     assert (answer.base_offset, answer.error) == (2, None)
     assert world.values() == [b"a", b"b", b"c"]
+
+
+def test_an_answer_shows_its_error_first():
+    refused = RecordMetadata("t", 1, 3, error=NotEnoughReplicasException("1 of 2"))
+    assert repr({1: refused}).startswith("{1: RecordMetadata(error=NotEnoughReplicasException('1 of 2'), topic='t'")
+    assert "error" not in repr(RecordMetadata("t", 1, 3, 0, 2, 0))
 
 
 def test_a_partition_that_is_refused_does_not_hold_up_the_others(world):

@@ -39,7 +39,7 @@ from lakelog.replication.protocol.rounds.send_steps import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RecordMetadata(OfPartition):
     """Where the records of one partition were appended, or the error.
 
@@ -59,6 +59,12 @@ class RecordMetadata(OfPartition):
     error: LakelogException | None = None
     chain: str = ""
     topic_id: str = ""
+
+    def __repr__(self) -> str:
+        """The error first: `send` raises none, and a notebook shows its answers."""
+        shown = ("topic", "partition", "records", "base_offset", "last_offset", "leader_epoch")
+        names = shown if self.error is None else ("error", *shown)
+        return f"RecordMetadata({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
 
 class SendOptions(NamedTuple):
