@@ -131,6 +131,8 @@ class Cluster:
         process of the broker refuses an older copy of the cluster root. Raises KafkaStorageException."""
         seen = self.guard.states(CLUSTER.name, METADATA.name, TOPICS.name)
         if seen != self._noted:
+            for name in seen:  # whose writer has synced the commit, and maybe not its name yet
+                self.root.synced.child(name).sync_folder("_delta_log")
             tables = {name: {"id": s.table_id, "version": s.version, "commit": s.commit} for name, s in seen.items()}
             root.put(_SEEN, json.dumps(tables, indent=1).encode())
             self._noted = seen
@@ -234,7 +236,7 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     The identity is written last: a root whose formatting was cut short is no root.
     """
     check_new(root)
-    root.create_folder()
+    root.synced.create_folder()
     check_conditional_put(root)
     MetadataTable.create(root)
     TopicTable.create(root)
@@ -244,7 +246,7 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     AdminTable.create(root)
     ConfigTable.create(root)
     cluster_id = uuid.uuid4().hex
-    _write_identity(root, cluster_id, CLUSTER_ROOT, config.cluster_configs())
+    _write_identity(root.synced, cluster_id, CLUSTER_ROOT, config.cluster_configs())
     return cluster_id
 
 

@@ -124,6 +124,11 @@ class StorageRoot:
         return True
 
     @property
+    def synced(self) -> StorageRoot:
+        """The same root, whose writes survive a power cut, whatever `storage.fsync` says."""
+        return replace(self, fsync=self.fsync or self.is_local)
+
+    @property
     def newest_versions(self) -> NewestVersions | None:
         """Where this process notes the versions of tables; None where a look-up costs nothing."""
         return None

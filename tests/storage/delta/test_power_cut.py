@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.storage.cluster import format_broker
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta import delta_log
 from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit
 from lakelog.replication.storage.delta.delta_log import DeltaLog
@@ -55,6 +58,48 @@ def test_li_04_with_fsync_a_power_cut_takes_nothing_that_was_committed(tmp_path,
         assert leo(ReplicaLog.open(after.child("log"))) == count
         assert BrokerTable.open(after, 1).registration == registered.registration
     assert len(checkpoints(log.root)) >= 2
+
+
+@pytest.mark.usefixtures("often")
+def test_li_04_without_fsync_a_power_cut_takes_no_commit_of_the_cluster_that_a_broker_has_noted(tmp_path, monkeypatch):
+    """Else brokers refuse the cluster root for good. The worst case is a note that is durable at once."""
+    (tmp_path / "lake").mkdir()
+    disk = UnsyncedDisk(tmp_path / "lake", monkeypatch)
+    root, noted = StorageRoot.of(str(tmp_path / "lake" / "cluster")), StorageRoot.of(str(tmp_path / "note"))
+    noted.create_folder()
+    format_cluster(root, Config())
+    cluster = Cluster.open(root.uri)
+    for count in range(1, 13):
+        cluster.metadata.put([PartitionRegistration("t", "id", count, (1,), 1, 0, (1,), 0)], {"who": "test"})
+        cluster.topics.change([Topic("t", "id", count)], (), {"who": "test"})
+        for table in (cluster.metadata, cluster.topics):
+            table.maintain()
+        cluster.note_what_was_seen(noted)
+        assert_is_kept(disk.after_power_cut(tmp_path / "after") / "cluster", cluster.seen_by(noted))
+    assert all(checkpoints(root.child(name)) for name in ("metadata", "topics"))
+
+
+def assert_is_kept(root, seen):
+    """Opens the tables of the cluster as the power cut has left them."""
+    for name, state in seen.items():
+        opened = DeltaLog.open(StorageRoot.of(str(root / name)))
+        assert (opened.table_id, opened.version) == (state.table_id, state.version)
+
+
+def test_a_note_waits_for_the_sync_of_a_commit_whose_writer_has_not_done_it_yet(tmp_path, monkeypatch):
+    (tmp_path / "lake").mkdir()
+    disk = UnsyncedDisk(tmp_path / "lake", monkeypatch)
+    root, noted = StorageRoot.of(str(tmp_path / "lake" / "cluster")), StorageRoot.of(str(tmp_path / "note"))
+    noted.create_folder()
+    format_cluster(root, Config())
+    cluster, reader = Cluster.open(root.uri), Cluster.open(root.uri)
+    with monkeypatch.context() as between:
+        between.setattr(StorageRoot, "sync_folder", lambda *_: None)
+        cluster.metadata.put([PartitionRegistration("t", "id", 0, (1,), 1, 0, (1,), 0)], {"who": "test"})
+    reader.metadata.refresh()
+    reader.note_what_was_seen(noted)
+    assert reader.seen_by(noted)["metadata"].version == cluster.metadata.version
+    assert_is_kept(disk.after_power_cut(tmp_path / "after") / "cluster", reader.seen_by(noted))
 
 
 def checkpoints(root):
