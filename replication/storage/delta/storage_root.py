@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError
 
 from lakelog.replication.errors import IllegalStateException
 from lakelog.replication.storage.delta.commit import Commit, Stamp
@@ -176,15 +176,15 @@ class StorageRoot:
             return False
 
     def create_table(self, commit: bytes) -> TableHandle:
-        """Makes a Delta table here with its first commit, and returns a handle. Raises DeltaError if one exists, or a
-        part of its log, KafkaStorageException, OSError."""
+        """Makes a Delta table here with its first commit, and returns a handle. Raises CommitFailedError if one
+        exists, or a part of its log, and DeltaError, KafkaStorageException, OSError."""
         log = self.child("_delta_log")
         log.create_folder()
         there = [name for name in log.list() if name[:20].isdigit()]
         first = f"{0:020d}.json"
         # A lost reply of an object store looks like a refusal.
         if there or (log.put_if_absent(first, commit) is None and log.read(first) != commit):
-            raise DeltaError(f"{self.uri}: a table exists already")
+            raise CommitFailedError(f"{self.uri}: a table exists already")
         log.sync_folder()
         return self.open_table()
 

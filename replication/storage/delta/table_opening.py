@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from deltalake import Field, Schema
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from lakelog.replication.errors import CorruptRecordException, InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.storage.delta.commit import Commit
@@ -55,9 +55,9 @@ def create_table(root: StorageRoot, table: Table) -> TableHandle:
     try:
         features = () if root.admits_writers else _FEATURES
         return root.create_table(first_commit(Schema(columns), table.name, table.description, configuration, features))
-    except DeltaError as error:
+    except CommitFailedError as error:
         raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} exists already") from error
-    except OSError as error:
+    except (DeltaError, OSError) as error:
         raise KafkaStorageException(f"{root.uri}: cannot be written: {reason(error)}") from error
 
 

@@ -53,7 +53,7 @@ class MemoryRoot(StorageRoot):
             return False
 
     def create_table(self, commit: bytes) -> MemoryTable:
-        """Makes a Delta table here. Raises DeltaError if one exists, OSError if the store fails."""
+        """Makes a Delta table here. Raises CommitFailedError if one exists, OSError if the store fails."""
         return create_table(self.store, self.uri, commit)
 
     def _found(self, name: str) -> File:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 from deltalake import Schema
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit
 from lakelog.replication.storage.memory.snapshot import (
@@ -34,13 +34,13 @@ _DEFAULT_RETENTION = 30 * _SECONDS["day"]
 
 
 def create_table(store: MemoryStore, uri: str, content: bytes) -> MemoryTable:
-    """A handle on a new table. Raises DeltaError if a table, or a part of its log, exists."""
+    """A handle on a new table. Raises CommitFailedError if a table, or a part of its log, exists."""
 
     def put() -> bool:
         return not _log_files(store, uri) and store.put_if_absent(f"{uri}/{commit_name(0)}", content)
 
     if not store.faults.commit(uri, put):
-        raise DeltaError("Generic error: A Delta Lake table already exists at that location.")
+        raise CommitFailedError("Generic error: A Delta Lake table already exists at that location.")
     return MemoryTable(store, uri)
 
 

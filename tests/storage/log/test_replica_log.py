@@ -1,6 +1,7 @@
 """A broker's log: append and read, roles, claims, log starts, and lost compare-and-sets."""
 
 import pytest
+from deltalake.exceptions import DeltaError
 
 from lakelog.replication.errors import (
     CorruptRecordException,
@@ -68,6 +69,17 @@ def test_a_log_is_made_once_and_opened_only_where_it_is(root, log):
     with pytest.raises(InconsistentClusterIdException, match="no Lakelog table"):
         ReplicaLog.open(StorageRoot.of(root).child("elsewhere"))
     assert ReplicaLog.open(log.root).table_id == log.table_id
+
+
+@pytest.mark.parametrize("failed", [DeltaError("Kernel error: no space"), OSError("no space")])
+def test_a_table_that_cannot_be_made_does_not_read_as_one_that_exists(root, monkeypatch, failed):
+    def open_table(*_):
+        raise failed
+
+    made = StorageRoot.of(root)
+    monkeypatch.setattr(type(made), "open_table", open_table)
+    with pytest.raises(KafkaStorageException, match=r"cannot be written: .*no space"):
+        ReplicaLog.create(made)
 
 
 def test_ap_06_records_get_the_offsets_that_follow_the_leo(log):
