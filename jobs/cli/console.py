@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from errno import EIO, errorcode
-from io import UnsupportedOperation
+from io import StringIO, UnsupportedOperation
 from typing import Literal
 
 from rich import box
@@ -107,12 +107,33 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 def show(rows: Sequence[Row], output: str = TABLE, columns: Sequence[str] = ()) -> None:
     """Rows as a table, or as JSON: a list of objects. The keys of the first row are the columns.
 
-    `columns`: those that the table shows, if it is not to show them all.
+    `columns`: those that the table shows, if it is not to show them all. Where the screen is too narrow for a table,
+    each column of a row is a line, and an empty line comes between two rows.
     """
     if output == JSON:
         print(json.dumps(rows, indent=2))
     elif rows:
-        Console(width=_width()).print(_table(rows, columns or list(rows[0])))
+        _show_table(rows, columns or list(rows[0]))
+
+
+def _show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    console, table = Console(width=_width()), _table(rows, columns)
+    if console.width >= _NO_SCREEN or _fits(table, console.width, rows, columns):
+        console.print(table)
+    else:
+        print("\n\n".join("\n".join(f"{_head(name)} {_cell(row[name])}".rstrip() for name in columns) for row in rows))
+
+
+def _fits(table: Table, width: int, rows: Sequence[Row], columns: Sequence[str]) -> bool:
+    """Whether no word of a head and no number is broken. Only drawing the table tells; other values may be folded."""
+    drawn = StringIO()
+    Console(file=drawn, width=width, color_system=None).print(table)
+    numbers = {_cell(row[name]) for row in rows for name in columns if is_number(row[name])}
+    return {*drawn.getvalue().split()} >= {word for name in columns for word in _head(name).split()} | numbers
+
+
+def _head(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _width() -> int | None:
@@ -127,7 +148,7 @@ def _table(rows: Sequence[Row], columns: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
         justify: Literal["left", "right"] = "right" if any(is_number(row[name]) for row in rows) else "left"
-        table.add_column(name.replace("_", " "), justify=justify, overflow="fold")
+        table.add_column(_head(name), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row[name]) for name in columns))
     return table

@@ -1,4 +1,4 @@
-"""Tables in a pipe, on 80 columns, and with chosen columns; and an error of the system."""
+"""Tables in a pipe, on 80 columns and on few, and with chosen columns; and an error of the system."""
 
 import argparse
 import json
@@ -42,6 +42,13 @@ def test_columns_holds_for_a_pipe_and_nothing_is_left_out(shown: Any) -> None:
     assert max(map(len, lines)) <= 60
     assert "".join("".join(lines).split()).count("a" * 5) > 0
     assert sum(line.count("a") for line in lines[2:]) == 100 + len("lake") - 3, "folded, not shortened"
+
+
+def test_a_screen_too_narrow_for_a_table_gets_lines_of_name_and_value(shown: Any) -> None:
+    first, second = "\n".join(shown("20")).split("\n\n")
+    assert first.splitlines()[0] == "broker 1"
+    assert first.splitlines()[1] == "root " + ROWS[0]["root"], "a value is one word to copy"
+    assert second.splitlines() == ["broker 12", "root /b", "is alive no", "isr", "error gone"]
 
 
 def test_a_table_has_the_columns_that_it_is_told_in_that_order(shown: Any) -> None:
