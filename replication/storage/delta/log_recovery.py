@@ -9,14 +9,14 @@ the next commits need their names. Kafka: `LogLoader.recoverLog`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.replication.errors import CorruptRecordException
-from lakelog.replication.storage.delta.commit import AddedFile, Commit
+from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
 from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
@@ -76,6 +76,8 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
         end, torn = find_end(root), list[str]()
         if end.last < 0:
             return
+        # Another process of the owner may recover the log, too, and commits may land under the same names.
+        stamps = _stamps(root, end)
         tail = read_tail(root, end.last, end.checkpoint, torn if is_after_crash else None, _REMOTE_COMMITS)
         last = _last_with_rows(root, tail, torn) if has_rows else tail[-1].version if tail else end.last
         if last < end.last or not end.ghosts or not root.exists(commit_name(last + 1)):
@@ -83,7 +85,7 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
     refused = [commit_name(version).rpartition("/")[2] for version in range(last + 1, end.last + 1)]
     found = [*refused, *end.ghosts, *end.torn]
     if found:
-        _put_aside(root, found)
+        _put_aside(root, {name: stamps[name] for name in found})
         why = "the next one, or its file, is empty or torn" if torn else "the next one was written after another one"
         why = why if refused else "the next one is missing" if end.ghosts else "a checkpoint is torn"
         logger.error(
@@ -152,20 +154,29 @@ def _fault(root: StorageRoot, file: AddedFile) -> str | None:
     return None
 
 
-def _put_aside(root: StorageRoot, names: Sequence[str]) -> None:
-    """Moves files of a log to a folder beside it, the last one first: so no commit lands in between that would seem to
-    follow one of them. The hint at the last checkpoint goes if that one does."""
+def _stamps(root: StorageRoot, end: LogReach) -> dict[str, Stamp | None]:
+    """The stamps of all files that may be put aside."""
+    commits = (commit_name(version).rpartition("/")[2] for version in range(max(0, end.checkpoint), end.last + 1))
+    names = [*commits, *end.ghosts, *end.torn]
+    return dict(zip(names, root.child("_delta_log").stamps(names), strict=True))
+
+
+def _put_aside(root: StorageRoot, files: Mapping[str, Stamp | None]) -> None:
+    """Moves files of a log, with their stamps, to a folder beside it, the last one first: so no commit lands in between
+    that would seem to follow one of them. A file with another stamp is another one, which is no ghost: it stays. The
+    hint at the last checkpoint goes if that one does."""
     log, aside = root.child("_delta_log"), root.child(ASIDE)
-    for name in sorted(names, reverse=True):
-        (stamp,) = log.stamps([name])
+    for name, stamp in sorted(files.items(), reverse=True):
+        if stamp is None or log.stamps([name]) != [stamp]:
+            continue
         try:
             content = log.read_buffer(name)
         except FileNotFoundError:  # another process of the owner has moved it
             continue
-        aside.write(f"{name}.{stamp[1] if stamp else 0}", content)
+        aside.write(f"{name}.{stamp[1]}", content)
         if log.stamps([name]) == [stamp]:
             log.delete(name)
-    if any(".checkpoint" in name for name in names):
+    if any(".checkpoint" in name for name in files):
         log.delete(_LAST_CHECKPOINT)
     log.sync_folder()
 

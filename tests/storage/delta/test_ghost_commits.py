@@ -292,6 +292,25 @@ def test_a_commit_that_lands_while_its_owner_looks_is_no_ghost(log, monkeypatch)
     assert facts(owner, P0) == facts(producer, P0)
 
 
+def test_an_owner_that_was_frozen_leaves_commits_with_the_names_of_ghosts(log, monkeypatch):
+    """A newer process of the broker has recovered the log meanwhile, and producers have filled it."""
+    version, put_aside = log.current().version, log_recovery._put_aside
+    fill(log, P0, 1, 1, 1)
+    log.root.child("_delta_log").delete(commit_name(version + 1).split("/")[1])
+
+    def frozen(root, files):
+        monkeypatch.setattr(log_recovery, "_put_aside", put_aside)
+        log_recovery.recover_log(root)
+        newer = ReplicaLog.open(root)
+        fill(newer, P0, 2, 2, 2)
+        assert newer.current().version == version + 3
+        return put_aside(root, files)
+
+    monkeypatch.setattr(log_recovery, "_put_aside", frozen)
+    log_recovery.recover_log(log.root)
+    assert DeltaLog.open(log.root).version == version + 3
+
+
 def test_a_state_table_with_a_hole_is_read_below_it_and_goes_on(root):
     storage = StorageRoot.of(root)
     table = BrokerTable.open_or_create(storage, 1)
