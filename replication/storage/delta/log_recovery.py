@@ -79,7 +79,7 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
         # Another process of the owner may recover the log, too, and commits may land under the same names.
         stamps = _stamps(root, end)
         tail = read_tail(root, end.last, end.checkpoint, torn if is_after_crash else None, _REMOTE_COMMITS)
-        last = _last_with_rows(root, tail, torn) if has_rows else tail[-1].version if tail else end.last
+        last = end.last if not tail else _last_with_rows(root, tail, torn) if has_rows else tail[-1].version
         if last < end.last or not end.ghosts or not root.exists(commit_name(last + 1)):
             break  # otherwise the first of them has landed since the listing, and what follows it is no ghost
     refused = [commit_name(version).rpartition("/")[2] for version in range(last + 1, end.last + 1)]

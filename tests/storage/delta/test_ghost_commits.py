@@ -360,6 +360,16 @@ def test_li_04_after_a_crash_a_state_table_goes_back_to_rows_that_are_whole(root
     assert BrokerTable.open(storage, 1).registration == whole
 
 
+@pytest.mark.parametrize("has_rows", [False, True])
+def test_li_04_after_a_crash_a_log_whose_first_commit_is_torn_is_left_to_its_opening(log, has_rows):
+    """No commit before it is left to go back to. Who opens the table names the file."""
+    log.root.child("_delta_log").write(commit_name(0).split("/")[1], b"")
+    log_recovery.recover_log(log.root, is_after_crash=True, has_rows=has_rows)
+    assert aside(log.root) == []
+    with pytest.raises(KafkaStorageException, match="this commit is empty or torn"):
+        DeltaLog.open(log.root)
+
+
 def test_li_04_a_checkpoint_after_a_hole_is_put_aside(log):
     """And the hint at it: delta-rs would look for it."""
     version = log.current().version
