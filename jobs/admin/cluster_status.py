@@ -126,7 +126,7 @@ def problems(state: ClusterState, invocation: Invocation) -> list[Problem]:
 
 
 def notes(state: ClusterState, invocation: Invocation) -> list[Problem]:
-    """What is not wrong, and what an operator has to know before he stops a broker or leaves the cluster alone."""
+    """Facts that are not problems, but that an operator needs before they stop a broker or leaves the cluster alone."""
     at_min = [p for p in state.partitions if p.is_at_min_isr]
     moving = [p for p in state.partitions if is_reassigning(p.registration)]
     found = []
