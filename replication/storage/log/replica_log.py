@@ -217,12 +217,13 @@ class ReplicaLog:
         return version
 
     def _is_of_stopped(self, app_id: str, txns: Mapping[str, int]) -> bool:
-        """Whether a `txn` is of a replica that is stopped, or stopped by these `txn`s."""
+        """Whether a `txn` is of a replica that is stopped, or stopped by these `txn`s, and may expire. The role of a
+        stray replica that a person has deleted stays: metadata that count on it may come back at any time. [SR-03]"""
         partition = partition_of(app_id)
         if partition is None:
             return False
-        given = txns.get(role_app_id(partition))
-        return (self._state.known(partition).role if given is None else role_of(given)).kind == STOPPED
+        role, given = self._state.known(partition).role, txns.get(role_app_id(partition))
+        return (role if given is None else role_of(given)).kind == STOPPED and not role.is_stray
 
     def claim(self, broker_epoch: int) -> None:
         """Makes this process the only one that may write as the log's broker: older ones stop at their next refresh.

@@ -14,7 +14,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation, check_truncation
 from lakelog.replication.storage.log.log_rewrite import Kept, Producers, Removal, snapshots_of, take_out
 from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.log_txns import facts_of, role_app_id, start_txns
+from lakelog.replication.storage.log.log_txns import role_app_id, start_txns
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 
@@ -78,8 +78,6 @@ def delete_stray_logs(log: ReplicaLog, partitions: Iterable[TopicIdPartition], w
         roles = {p: state.known(p).role for p in partitions}
         stopped[:] = [p for p, role in roles.items() if role.is_stray]
         txns = {role_app_id(p): role_version(Role(roles[p].leader_epoch, STOPPED)) for p in stopped}
-        for partition in stopped:
-            txns.update(facts_of(partition, state.known(partition)))
         return LogChange(txns=txns) if txns else None
 
     log.transact({"who": who, "why": "stop stray replicas"}, decide)

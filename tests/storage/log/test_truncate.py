@@ -22,7 +22,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment, write_segment
 from lakelog.replication.storage.log.segment_name import leader_of
 from lakelog.replication.storage.log.segment_rewrite import rewrite
-from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs
+from lakelog.replication.storage.log.truncate import delete_logs, delete_stray_logs, truncate_logs
 from lakelog.schemas import LOG
 from tests.storage.logs import (
     P0,
@@ -276,6 +276,18 @@ def test_sr_02_the_facts_of_a_deleted_topic_expire_and_no_others_do(shared, monk
     (refused,) = send(again, request(GONE, 1, sequence=4))
     assert isinstance(refused, LakelogException), "a producer that has slept for long appends nothing"
     assert values(again) == values(shared) == [b"0", b"1"]
+
+
+def test_sr_03_the_role_of_a_stray_replica_that_a_person_has_deleted_does_not_expire(shared, monkeypatch):
+    """Metadata that count on it may come back: without the role the replica would seem to be a new one."""
+    stray = shared.current().known(GONE).role.as_stray()
+    now = time.time() - 8 * DAYS
+    with monkeypatch.context() as past:
+        past.setattr(commit_writer, "time", SimpleNamespace(time=lambda: now))
+        shared.become({GONE: stray}, "test")
+        assert delete_stray_logs(shared, [GONE], "test") == [GONE]
+    assert role_app_id(GONE) in txns_of_checkpoint(shared, monkeypatch)
+    assert ReplicaLog.open(shared.root).current().known(GONE).role == Role(stray.leader_epoch, STOPPED)
 
 
 def test_sr_02_they_stay_for_a_week(shared, monkeypatch):
