@@ -14,7 +14,7 @@ from lakelog.replication.simulation.stack.shared_sabotage import DIRECTED_WITHOU
 from lakelog.replication.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
-    "errors_are_taken_for_landed": 3,
+    "errors_are_taken_for_landed": 2,
     "changes_are_decided_once": 5,
     "state_is_written_over": 83,
     "sequences_are_ignored": 13,
