@@ -22,24 +22,17 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.leader_election import new_partition
 from lakelog.replication.storage.tables.member_table import MemberTable
-from tests.clients.world import World
+from tests.clients.world import RARELY, filled_world
 from tests.clock import Clock
 from tests.registrations import joined
 from tests.storage.logs import P0, P1, P2, TOPIC, TOPIC_ID, fill, start_at
 
 P = TOPIC
-RARELY = {"session_timeout_ms": 600_000, "heartbeat_interval_ms": 60_000}  # no heartbeat comes during a test
 
 
 @pytest.fixture
 def world(root):
-    """flights-0 has offsets 0 to 2, flights-1 has 0 and 1."""
-    world = World(root)
-    fill(world.logs[1], P0, 3)
-    fill(world.logs[1], P1, 2)
-    world.say(3)
-    world.say(2, P1)
-    return world
+    return filled_world(root)
 
 
 @pytest.fixture

@@ -11,21 +11,13 @@ from lakelog.replication.clients.record_deletion import delete_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import UnknownTopicIdException, UnknownTopicOrPartitionException
 from lakelog.replication.storage.cluster import Cluster
-from tests.clients.world import LONG, World
-from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets
-
-RARELY = {"session_timeout_ms": 600_000, "heartbeat_interval_ms": 60_000}  # no heartbeat comes during a test
+from tests.clients.world import LONG, RARELY, filled_world
+from tests.storage.logs import P1, TOPIC, TOPIC_ID, lead, offsets
 
 
 @pytest.fixture
 def world(root):
-    """flights-0 has three records, flights-1 has two."""
-    world = World(root)
-    fill(world.logs[1], P0, 3)
-    fill(world.logs[1], P1, 2)
-    world.say(3)
-    world.say(2, P1)
-    return world
+    return filled_world(root)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from tests.registrations import joined, register
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, follow, lead
 
 LONG = 600_000  # ms, longer than any of these tests
+RARELY = {"session_timeout_ms": 600_000, "heartbeat_interval_ms": 60_000}  # no heartbeat comes during a test
 
 
 class World:
@@ -76,3 +77,13 @@ class World:
 
     def consumer(self, group=None):
         return Consumer(self.uri, group)
+
+
+def filled_world(root):
+    """flights-0 has offsets 0 to 2, flights-1 has 0 and 1, all committed."""
+    world = World(root)
+    fill(world.logs[1], P0, 3)
+    fill(world.logs[1], P1, 2)
+    world.say(3)
+    world.say(2, P1)
+    return world
