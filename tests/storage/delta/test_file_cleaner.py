@@ -58,6 +58,15 @@ def test_na_04_what_no_version_knows_goes_after_a_day(world, seconds, is_there):
     assert ("orphan.parquet" in world.clean_after(seconds - 301)) is is_there
 
 
+def test_na_04_a_file_that_was_in_a_version_between_two_sweeps_outlives_its_removal(world):
+    """A slow writer commits it after almost a day, and a compaction removes it soon after."""
+    world.clean_after(301)
+    world.clean_after(DAY - 301)
+    world.cleaner.removed(["orphan.parquet"])
+    assert "orphan.parquet" in world.clean_after(302)
+    assert "orphan.parquet" not in world.clean_after(HOUR)
+
+
 def test_na_04_a_clock_that_is_days_ahead_makes_no_delay_shorter(world):
     """A slow writer is about to commit the file. By the observer's own clock it has been there for minutes."""
     os.utime(world.storage.path("orphan.parquet"), (0, 0))

@@ -45,6 +45,21 @@ def leave_behind(log, version):
     ghost(log.root, version)
 
 
+def test_a_clean_up_that_ends_half_way_has_dropped_no_commit_after_one_that_is_there(log, monkeypatch):
+    """A commit that exists proves that none after it was dropped: writers rely on that."""
+    fill(log, P0, *[1] * 8)
+    left, delete = [], StorageRoot.delete
+
+    def watched(root, name):
+        delete(root, name)
+        left.append([int(each[:20]) for each in sorted(root.child("_delta_log").list()) if is_commit(each)])
+
+    monkeypatch.setattr(StorageRoot, "delete", watched)
+    drop_commits_before(log.root, 5)
+    newest = log.current().version
+    assert left == [list(range(first, newest + 1)) for first in range(1, 6)]
+
+
 def test_who_stands_at_a_dropped_commit_sees_that_the_table_has_moved(log):
     other, table = ReplicaLog.open(log.root), DeltaLog.open(log.root)
     assert table.move() == []
