@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.producer import Producer
+from lakelog.replication.controller.controller import Controller
 from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.server.pause_point import BrokerKilled
 from lakelog.replication.simulation.stack.directing import (
@@ -31,7 +32,6 @@ from lakelog.replication.simulation.stack.one_thread import Changes
 from lakelog.replication.simulation.stack.processes import Process
 from lakelog.replication.simulation.stack.producers import PRODUCER, TOPIC
 from lakelog.replication.simulation.stack.world import StackWorld
-from lakelog.replication.storage.tables.controller_lease import ControllerLease
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.replication.storage.tables.topic_table import TopicTable
 
@@ -158,10 +158,11 @@ def decision_that_is_overtaken(world: StackWorld) -> None:
 
 
 def decision_of_the_controller_before(world: StackWorld) -> None:
-    """A controller freezes just after it has renewed its lease, and still counts on the lease when it runs again.
-    Meanwhile another one was elected, and elected a leader. It has not seen yet what the first one sees."""
+    """The machine of a controller is suspended just after a renewal of the lease. Its monotonic clock stands still with
+    it, so that the controller still counts on the lease when it runs again. Meanwhile another one was elected, and
+    elected a leader. It has not seen yet what the first one sees."""
     one, _, three = world.nodes.values()
-    renew, first = ControllerLease.renew, [True]
+    renew, first = Controller._renew, [True]
 
     def take_over() -> None:
         kill(world, one)
@@ -171,13 +172,13 @@ def decision_of_the_controller_before(world: StackWorld) -> None:
         thaw(three)
         world.run(three)
 
-    def is_slow(lease: ControllerLease, held: Lease) -> Lease:
-        renewed = renew(lease, held)
+    def is_suspended(controller: Controller, held: Lease) -> None:
+        renew(controller, held)
         if first:
             first.clear()
             take_over()
-        return renewed
+            controller._seen_at = controller._clock()
 
     with Changes() as changes:
-        changes.change(ControllerLease, "renew", is_slow)
+        changes.change(Controller, "_renew", is_suspended)
         wait_for(world, lambda: not first, 1, 2, 3)
