@@ -1,7 +1,7 @@
 """`format("lakelog")` with running brokers: queries that write and read while the cluster works."""
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.storage.cluster import Cluster
@@ -11,7 +11,7 @@ from tests.odd_names import NO_PATTERN
 @pytest.fixture(scope="module")
 def cluster(spark, tmp_path_factory):
     with LocalCluster(spark, str(tmp_path_factory.mktemp(NO_PATTERN)), brokers=2) as running:
-        for topic, partitions in {"in": 2, "out": 3, "many": 2, "copies": 2}.items():
+        for topic, partitions in {"in": 2, "out": 3, "many": 2, "copies": 2, "moves": 2}.items():
             running.admin().create_topic(topic, partitions, replication_factor=2)
         yield running
 
@@ -85,13 +85,39 @@ def test_a_batch_that_spark_runs_again_adds_nothing(spark, cluster, tmp_path):
     assert values(spark, cluster, "out") == before
 
 
+def test_a_batch_whose_stage_is_gone_is_not_written_again(spark, cluster, tmp_path):
+    """As after an older copy of the cluster root: the logs know the batch, its stage does not."""
+
+    def run(partition):
+        records = spark.readStream.format("lakelog").options(
+            cluster=cluster.cluster_uri, subscribe="many", startingOffsets="earliest"
+        )
+        writer = records.load().selectExpr("value", f"{partition} AS partition").writeStream.format("lakelog")
+        writer = writer.options(cluster=cluster.cluster_uri, topic="moves", checkpointLocation=str(tmp_path))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(300)
+        finally:
+            (tmp_path / "commits" / "0").unlink(missing_ok=True)
+            (tmp_path / "commits" / ".0.crc").unlink(missing_ok=True)
+            Cluster.open(cluster.cluster_uri).root.child("sinks", str(query.id)).delete_folder()
+
+    run(0)
+    before = read(spark, cluster, "moves").select("partition", "value").collect()
+    assert {row["partition"] for row in before} == {0}
+    for partition in (0, 1):
+        with pytest.raises(StreamingQueryException, match="moves-0 has records of this query that its stage"):
+            run(partition)
+    assert read(spark, cluster, "moves").select("partition", "value").collect() == before
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "mode", "text"),
     [
         (["'v' AS other"], {"topic": "in"}, "append", "there is no column value"),
         (["'v' AS value"], {}, "append", "nothing says the topic: set the option topic, or add a column topic"),
         (["id AS value"], {"topic": "in"}, "append", "column value is bigint; allowed: binary or string"),
-        (["'v' AS value"], {"topic": "nobody"}, "append", "no topic nobody; there are: copies, in, many, out"),
+        (["'v' AS value"], {"topic": "nobody"}, "append", "no topic nobody; there are: copies, in, many, moves, out"),
         (["'v' AS value"], {"topic": "in"}, "overwrite", "mode overwrite: a topic cannot be overwritten"),
         (["'v' AS value"], {"topic": "in", "ack": "1"}, "append", "option ack is unknown; did you mean acks?"),
     ],

@@ -67,6 +67,11 @@ class ProducerEntry:
         """The sequence with which the next batch must begin."""
         return increment_sequence(self.runs[-1].last_sequence, 1)
 
+    @property
+    def next_offset(self) -> int:
+        """The offset after its last record."""
+        return max((run.base_offset + run.records for run in self.runs), default=0)
+
 
 class KnownRun(NamedTuple):
     """Records of a request that are in the log one after the other: the offset of the first one, its place in the
@@ -88,6 +93,11 @@ class KnownRecords(NamedTuple):
 def increment_sequence(sequence: int, increment: int) -> int:
     """The sequence that comes `increment` records later. Kafka: `DefaultRecordBatch.incrementSequence`."""
     return (sequence + increment) % _SEQUENCES
+
+
+def records_between(sequence: int, later: int) -> int:
+    """How many records of a producer lie between two sequences; negative if `later` comes before `sequence`."""
+    return (later - sequence + _SEQUENCES // 2) % _SEQUENCES - _SEQUENCES // 2
 
 
 def record(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:

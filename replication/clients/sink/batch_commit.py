@@ -1,4 +1,5 @@
-"""Commits a batch of a query exactly once: stages it, sends it, and notes that it is done.
+"""Commits a batch of a query exactly once: stages it, sends it, and notes that it is done. Before it stages a batch it
+asks the logs whether they have more of the query than the stage knows.
 
 A crash between any two of these writes leaves a batch that a later run finishes. KIP-98 gives the sequences, by which
 logs recognise what they have.
@@ -6,46 +7,70 @@ logs recognise what they have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from lakelog.replication.clients.sink.sink_stage import Part, Sequences, SinkStage, Staged, StagedBatch
-from lakelog.replication.errors import ProducerFencedException
-from lakelog.replication.protocol.producer_state import increment_sequence
-from lakelog.replication.storage.tables.producer_table import new_producer_id
+from lakelog.replication.errors import KafkaStorageException, OutOfOrderSequenceException, ProducerFencedException
+from lakelog.replication.protocol.producer_state import increment_sequence, records_between
+from lakelog.replication.storage.tables.producer_table import producer_id_of
 
-# Sends the records of parts under a producer id, the first in each partition under the given sequence, until all are
-# committed.
-Send = Callable[[int, Sequence[Part], Sequences], None]
 _GROUPS = 2  # a log remembers the last five runs of sequences of a producer, and a failover may split one
 _GROUP_BYTES = 128 * 1024 * 1024
 
 
-def commit_batch(stage: SinkStage, batch_id: int, parts: Sequence[Part], send: Send) -> None:
-    """Commits a batch that the tasks of this run have put on the stage as `parts`. If another run has staged it, the
-    records of that run count, and these go.
+class KnownProducer(NamedTuple):
+    """What the log of a partition knows of a producer. `following`: the sequence after the last one."""
 
-    Raises ProducerFencedException if a later batch is staged: another driver has this checkpoint. Raises what `send`
-    raises; the next run of the batch goes on from there.
+    topic: str
+    partition: int
+    producer_id: int
+    following: int
+
+
+class Logs(Protocol):
+    """The logs that a query writes to."""
+
+    def send(self, producer_id: int, parts: Sequence[Part], sequences: Sequences) -> None:
+        """Sends the records of parts under a producer id, the first in each partition under the given sequence, until
+        all are committed."""
+
+    def known(self, producer_ids: Collection[int], topics: Collection[str]) -> Sequence[KnownProducer]:
+        """What the partitions of topics know of producers. A topic that does not exist has no partitions."""
+
+
+def commit_batch(
+    stage: SinkStage, batch_id: int, parts: Sequence[Part], logs: Logs, check: Callable[[], None] = lambda: None
+) -> None:  # fmt: skip
+    """Commits a batch that the tasks of this run have put on the stage as `parts`. If another run has staged it, the
+    records of that run count, and these go. `check`: raises an error for records that may not be sent, unless an
+    earlier run has staged the batch.
+
+    Raises ProducerFencedException if a later batch is staged: another driver has this checkpoint. Raises
+    OutOfOrderSequenceException if the logs have more records of the query than its stage knows. Raises
+    KafkaStorageException, and what `check` and `logs` raise; the next run of the batch goes on from there.
     """
     found = stage.look()
     if batch_id > found.done:
-        _finish_earlier(stage, found, batch_id, send)
-        batch = _staged(stage, found, batch_id, parts)
+        _finish_earlier(stage, found, batch_id, logs)
+        batch = _staged(stage, found, batch_id, parts, logs, check)
         if batch is not None:
-            _send(batch, send)
+            _send(batch, logs)
             stage.put_done(batch_id)
     stage.clean(stage.look())
 
 
-def _finish_earlier(stage: SinkStage, found: Staged, batch_id: int, send: Send) -> None:
+def _finish_earlier(stage: SinkStage, found: Staged, batch_id: int, logs: Logs) -> None:
     """A batch that was staged and not finished comes first. Spark runs it again, unless its checkpoint was restored."""
     for earlier in found.batches:
         if found.done < earlier < batch_id:
-            _send(stage.read_batch(earlier), send)
+            _send(stage.read_batch(earlier), logs)
             stage.put_done(earlier)
 
 
-def _staged(stage: SinkStage, found: Staged, batch_id: int, parts: Sequence[Part]) -> StagedBatch | None:
+def _staged(
+    stage: SinkStage, found: Staged, batch_id: int, parts: Sequence[Part], logs: Logs, check: Callable[[], None]
+) -> StagedBatch | None:  # fmt: skip
     """The batch as it counts; None if it has no records, or another driver has finished it meanwhile."""
     if found.batches and found.batches[-1] > batch_id:
         raise ProducerFencedException(
@@ -53,20 +78,62 @@ def _staged(stage: SinkStage, found: Staged, batch_id: int, parts: Sequence[Part
         )
     if batch_id in found.batches:
         return stage.read_batch(batch_id)
-    if not parts:
+    if found.done >= batch_id or not parts:
         return None
-    last = stage.read_batch(found.batches[-1]) if found.batches else None
-    batch = _described(batch_id, last, parts)
+    check()
+    producer_id, before = _start(stage, found)
+    batch = _described(batch_id, producer_id, before, parts)
+    if (where := _where_unknown(stage, found, batch, before, logs)) is not None:
+        if (now := stage.look()) != found:  # the root was away for a moment, or another driver was faster
+            _finish_earlier(stage, now, batch_id, logs)
+            return _staged(stage, now, batch_id, parts, logs, check)
+        raise OutOfOrderSequenceException(
+            f"query {stage.name}: {where} has records of this query that its stage in the cluster root does not know, "
+            f"so the stage was removed or restored, and batch {batch_id} could be written twice; start the query with "
+            "a new checkpointLocation"
+        )
     if not stage.put_batch(batch):
         return stage.read_batch(batch_id)
-    # It may have been staged, finished and removed since the look: then what was put just now is no batch.
-    return batch if stage.look().done < batch_id else None
+    now = stage.look()
+    if now.done >= batch_id:  # staged, finished and removed since the first look: what was put just now is no batch
+        return None
+    if batch_id not in now.batches:  # the root was away for so long
+        raise KafkaStorageException(f"query {stage.name}: batch {batch_id} was staged just now, and is gone")
+    return batch
 
 
-def _described(batch_id: int, last: StagedBatch | None, parts: Sequence[Part]) -> StagedBatch:
-    """A new batch. The first one draws a producer id: if somebody removes the stage of a query, its sequences begin
-    again, and no log takes its records for duplicates."""
-    producer_id, following = (last.producer_id, last.following) if last else (new_producer_id(), {})
+def _start(stage: SinkStage, found: Staged) -> tuple[int, Sequences]:
+    """The producer id and the sequences after the last batch that is staged. Without one, the query begins at sequence
+    0 under an id that follows from its name and its last batch.
+
+    So it takes the same id again if what was staged is gone, as with an older copy of the cluster root, and the logs
+    know it. An id that was drawn would double their records.
+    """
+    if found.batches:
+        last = stage.read_batch(found.batches[-1])
+        return last.producer_id, last.following
+    return _producer_id(stage, found), {}
+
+
+def _producer_id(stage: SinkStage, found: Staged) -> int:
+    """The producer id of a query whose stage has no batch any more."""
+    return producer_id_of(f"sinks/{stage.name}/{found.done}")
+
+
+def _where_unknown(stage: SinkStage, found: Staged, batch: StagedBatch, before: Sequences, logs: Logs) -> str | None:
+    """A partition whose log has records of the query that its stage does not know; None if there is none."""
+    producers = {batch.producer_id}
+    if found.batches and found.batches[-1] <= found.done:
+        producers.add(_producer_id(stage, found))  # the stage may have been freed after this copy, and used again
+    for known in logs.known(producers, {*before, *batch.bases}):
+        staged = before.get(known.topic, {}).get(known.partition) if known.producer_id == batch.producer_id else None
+        if staged is None or records_between(staged, known.following) > 0:
+            return f"{known.topic}-{known.partition}"
+    return None
+
+
+def _described(batch_id: int, producer_id: int, following: Sequences, parts: Sequence[Part]) -> StagedBatch:
+    """A new batch, under the given producer id and, in each partition, from the given sequence on."""
     bases: dict[str, dict[int, int]] = {}
     after: dict[str, dict[int, int]] = {topic: dict(each) for topic, each in following.items()}
     for part in parts:
@@ -78,11 +145,11 @@ def _described(batch_id: int, last: StagedBatch | None, parts: Sequence[Part]) -
     return StagedBatch(batch_id, producer_id, tuple(parts), bases, after)
 
 
-def _send(batch: StagedBatch, send: Send) -> None:
+def _send(batch: StagedBatch, logs: Logs) -> None:
     """Sends the batch in groups of parts, the same ones each time."""
     sequences = {topic: dict(each) for topic, each in batch.bases.items()}
     for group in groups_of(batch.parts):
-        send(batch.producer_id, group, sequences)
+        logs.send(batch.producer_id, group, sequences)
         for part in group:
             _advance(sequences, part.counts)
 

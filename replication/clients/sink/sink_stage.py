@@ -4,6 +4,9 @@ Spark may run a batch again after a crash, and other tasks then have its records
 partitions. So the driver stages the batch before the first append: one object names its records and their sequences,
 and the store takes only one object of that name. A later run of the batch sends the same records under the same
 sequences, and the logs take none of them twice.
+
+A stage that seems to be empty is believed only in the cluster root that this process has seen: in another one, in an
+older copy, or where nothing is mounted, a batch that was sent would begin anew.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import pyarrow as pa
 from lakelog.replication.clients.sink.routed_records import large_and_small
 from lakelog.replication.clients.sink.sink_options import ROUTED
 from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.storage.delta.known_commits import SURE_FOR_COMMITS_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.encoded_batches import EncodedBatch, encode_batches, encoded_records
 from lakelog.replication.storage.log.new_batches import NewRecords, RecordsSummary
@@ -47,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """What a batch is. `producer_id`: that of the query, which its first batch has drawn. `bases`: the sequence of the
+    """What a batch is. `producer_id`: that of the query since its stage was empty. `bases`: the sequence of the
     first record in each partition. `following`: the sequence after the last record in each partition that the query
     has ever written to."""
 
@@ -74,14 +78,29 @@ class Staged:
 
 
 class SinkStage:
-    """The objects of one query, in a folder of the cluster root."""
+    """The objects of one query, in a folder of the cluster root. Its name is that of the query."""
 
     def __init__(self, root: StorageRoot) -> None:
         self._root = root
+        self.name = root.uri.rpartition("/")[2]
+
+    def _check_root(self) -> None:
+        if self._root.guard is not None:
+            self._root.guard.check(SURE_FOR_COMMITS_SECONDS)
+
+    def _write(self, name: str, content: bytes | pa.Buffer) -> None:
+        self._check_root()  # writing makes the folder, also in a wrong root
+        self._root.write(name, content)
 
     def look(self) -> Staged:
-        """What is there now. Raises KafkaStorageException."""
-        return _staged(self._root.list())
+        """What is there now. Raises KafkaStorageException, also for a cluster root that is not the one that was seen:
+        only in that one a missing folder is an empty stage."""
+        self._check_root()
+        found = self._root.list()
+        self._check_root()  # the root may have gone between the two
+        if found:
+            self._root.sync_folder()  # its writer may have died before, and what counts on a mark must not outlive it
+        return _staged(found)
 
     def put_parts(self, batch_id: int, records: pa.Table) -> list[Part]:
         """Keeps records of a task: those of a partition with many as batches that are encoded here, for a segment. Few
@@ -102,7 +121,7 @@ class SinkStage:
         name = f"{_PART}{batch_id}-{uuid.uuid4().hex}{_ENCODED_END if batches else _END}"
         is_small = content.size <= _INLINE_BYTES
         if not is_small:
-            self._root.write(name, content)
+            self._write(name, content)
         return Part(name, size, counts, content.to_pybytes() if is_small else b"", batches, digest_of(content))
 
     def read_batches(self, part: Part) -> list[tuple[EncodedBatch, NewRecords]]:
@@ -130,9 +149,11 @@ class SinkStage:
 
     def put_batch(self, batch: StagedBatch) -> bool:
         """Stages a batch, and returns whether it did: not if one of that id is staged. Raises KafkaStorageException."""
+        self._check_root()
         self._root.create_folder()
         is_put = self._root.put_if_absent(f"{_BATCH}{batch.batch_id}{_END}", _batch_bytes(batch)) is not None
         self._root.sync_folder()  # after a power cut another batch would take these sequences
+        self._check_root()
         return is_put
 
     def read_batch(self, batch_id: int) -> StagedBatch:
@@ -145,7 +166,7 @@ class SinkStage:
 
     def put_done(self, batch_id: int) -> None:
         """Notes that all records of a batch are committed. Raises KafkaStorageException."""
-        self._root.write(f"{_DONE}{batch_id}", b"")
+        self._write(f"{_DONE}{batch_id}", b"")
 
     def clean(self, found: Staged) -> None:
         """Deletes the objects of committed batches. It keeps the last batch, which has the next sequences. Raises
@@ -171,14 +192,15 @@ class SinkStage:
         """Deletes what a query has left that has written nothing since that time (seconds since the epoch, by the
         store's clock), if none of its batches is unfinished.
 
-        The query may come back. So the mark of its last batch stays: it is not written again, and the next one draws
-        another producer id. Raises KafkaStorageException.
+        The query may come back. So the mark of its last batch stays: it is not written again, and the next one begins
+        under another producer id. Raises KafkaStorageException.
         """
         times = self._root.modified()  # only what is listed here goes: a task may write a part meanwhile
         found = _staged(times)
         is_finished = all(batch_id <= found.done for batch_id in found.batches)
         if not times or max(times.values()) >= before or not is_finished:
             return
+        self._root.sync_folder()  # as in `look`
         for _, name in found.parts:
             self._root.delete(name)
         for batch_id in found.batches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from lakelog.replication.clients.open_views import open_view
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.clients.record_limit import LargeRecord, refused_records
 from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_of
 from lakelog.replication.clients.sink.routed_records import routed_chunks
 from lakelog.replication.clients.sink.sink_options import SinkOptions
@@ -33,30 +34,42 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TaskRecords(WriterCommitMessage):
-    """What a task has put on the stage of its query."""
+    """What a task has put on the stage of its query. `large`: the records of these that the topic does not take, by
+    what the task knew. The driver decides: a batch that is staged was taken before."""
 
     query_id: str | None
     parts: list[Part]
+    large: list[LargeRecord] = field(default_factory=list)
 
 
 def _stage(options: SinkOptions, name: str) -> SinkStage:
     return SinkStage(open_view(options.cluster, options.config).cluster.root.child(_STAGES, name))
 
 
-def _write(options: SinkOptions, name: str, batch_id: int, batches: Iterator[pa.RecordBatch]) -> list[Part]:
+def _write(
+    options: SinkOptions, name: str, query_id: str | None, batch_id: int, batches: Iterator[pa.RecordBatch]
+) -> TaskRecords:  # fmt: skip
     """Stages the records of a task. If the task fails, deletes them."""
-    view, stage, parts = open_view(options.cluster, options.config), _stage(options, name), list[Part]()
+    view, stage, found = open_view(options.cluster, options.config), _stage(options, name), TaskRecords(query_id, [])
     try:
         for chunk in routed_chunks(batches, options.topic, lambda topic: len(view.partitions(topic))):
-            parts += stage.put_parts(batch_id, chunk)
+            found.large += refused_records(chunk, view.record_limit)
+            found.parts += stage.put_parts(batch_id, chunk)
     except BaseException:
-        stage.delete_parts(parts)
+        stage.delete_parts(found.parts)
         raise
-    return parts
+    return found
 
 
 def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
     return [part for message in messages if isinstance(message, TaskRecords) for part in message.parts]
+
+
+def _check_sizes(view: TopicView, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Raises RecordTooLargeException for a record that its topic still does not take."""
+    for large in (each for message in messages if isinstance(message, TaskRecords) for each in message.large):
+        view.partitions(large.topic)
+        view.record_limit(large.topic).check(large.size, large.partition)
 
 
 class TopicWriter(DataSourceArrowWriter):
@@ -69,13 +82,15 @@ class TopicWriter(DataSourceArrowWriter):
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the records of a task."""
-        return TaskRecords(None, _write(self._options, self._name, 0, iterator))
+        return _write(self._options, self._name, None, 0, iterator)
 
     @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Sends all records. Raises the error of the first partition that has one."""
+        """Sends all records. Raises the error of the first partition that has one, and RecordTooLargeException before
+        any is sent."""
         stage = _stage(self._options, self._name)
         try:
+            _check_sizes(open_view(self._options.cluster, self._options.config), messages)
             with Producer(self._options.cluster, self._options.acks, config=self._options.config) as producer:
                 for group in groups_of(_parts(messages)):
                     for topic, ours in staged_records(stage, group):
@@ -105,7 +120,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
                 f"Spark does not tell a task its query and batch ({_QUERY_ID}, {_BATCH_ID}): a batch that "
                 "runs again would be written twice"
             )
-        return TaskRecords(query_id, _write(self._options, query_id, int(batch_id), iterator))
+        return _write(self._options, query_id, query_id, int(batch_id), iterator)
 
     @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
@@ -114,7 +129,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         if query_id is None:  # no task, so no record
             return
         view, stage = open_view(self._options.cluster, self._options.config), _stage(self._options, query_id)
-        commit_batch(stage, batchId, _parts(messages), SinkSender(view, stage, query_id, _TIMEOUT_MS))
+        logs = SinkSender(view, stage, query_id, _TIMEOUT_MS)
+        commit_batch(stage, batchId, _parts(messages), logs, lambda: _check_sizes(view, messages))
         if batchId % _BATCHES == 0:
             _free_unused(view, query_id)
 

@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 from dataclasses import replace
 from random import Random
 
@@ -12,18 +13,26 @@ import pytest
 
 from lakelog.replication.clients.record_set import record_set
 from lakelog.replication.clients.sink import routed_records
-from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_of
+from lakelog.replication.clients.sink.batch_commit import KnownProducer, commit_batch, groups_of
 from lakelog.replication.clients.sink.sink_options import ROUTED
-from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, Staged, free_unused_stages
+from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, Staged, StagedBatch, free_unused_stages
 from lakelog.replication.clients.sink.staged_records import staged_records
+from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     CorruptRecordException,
+    DuplicateSequenceException,
+    InconsistentClusterRootException,
     InvalidPartitionsException,
     KafkaStorageException,
+    OutOfOrderSequenceException,
     ProducerFencedException,
 )
 from lakelog.replication.protocol.producer_state import check_sequence, record
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from tests.hanging import raises
+from tests.storage.delta.unsynced import UnsyncedDisk
 from tests.storage.logs import NOON, header
 
 MANY = 40_000  # records of a part that is an object of its own
@@ -51,6 +60,8 @@ class Logs:
     def append(self, place, producer_id, values, sequence):
         producer = place, producer_id
         known = check_sequence(self.entries.get(producer), producer_id, 0, sequence, len(values))
+        if known and self.values[place][known.base_offset :][: known.records] != values[: known.records]:
+            raise DuplicateSequenceException(f"{place}: other records from sequence {sequence} on")
         new = values[known.records :] if known else values
         if new:
             kept = self.values.setdefault(place, [])
@@ -66,7 +77,7 @@ class Driver:
     """One run of a query's driver. It dies at its `dies_at`-th write, before it or after it."""
 
     def __init__(self, root, logs, dies_at=None, after=False):
-        self.stage, self.logs = SinkStage(StorageRoot.of(str(root))), logs
+        self.stage, self.logs = SinkStage(root if isinstance(root, StorageRoot) else StorageRoot.of(str(root))), logs
         self._writes, self._dies_at, self._after = itertools.count(), dies_at, after
         for name in ("put_batch", "put_done", "clean"):
             setattr(self.stage, name, self._write(getattr(self.stage, name)))
@@ -89,17 +100,25 @@ class Driver:
                 values = [value for each in given for value in each.table["value"].to_pylist()]
                 self._write(self.logs.append)((topic, partition), producer_id, values, sequences[topic][partition])
 
+    def known(self, producer_ids, topics):
+        return [
+            KnownProducer(topic, partition, producer, entry.next_sequence)
+            for ((topic, partition), producer), entry in self.logs.entries.items()
+            if producer in producer_ids and topic in topics
+        ]
+
     def commit(self, batch_id, *tasks):
-        """Each task has the values of each partition of topic `t`."""
+        """Each task has the values of each partition of topic `t`, or of a pair of a topic and a partition."""
         parts = [part for task in tasks for part in self.stage.put_parts(batch_id, routed(task))]
-        commit_batch(self.stage, batch_id, parts, self.send)
+        commit_batch(self.stage, batch_id, parts, self)
         return next(self._writes)
 
 
 def routed(task):
     rows = [
-        {"topic": "t", "partition": partition, "key": None, "value": value, "timestamp": NOON, "headers": None}
-        for partition, values in task.items()
+        {"topic": topic, "partition": partition, "key": None, "value": value, "timestamp": NOON, "headers": None}
+        for place, values in task.items()
+        for topic, partition in [place if isinstance(place, tuple) else ("t", place)]
         for value in values
     ]
     return pa.Table.from_pylist(rows, ROUTED)
@@ -250,7 +269,7 @@ def test_a_late_clean_up_removes_no_part_of_a_later_batch(tmp_path):
     (part,) = driver.stage.put_parts(1, routed({0: values}))
     assert not part.content, "it is an object"
     Driver(tmp_path, logs).commit(0, {0: letters("a")})
-    commit_batch(driver.stage, 1, [part], driver.send)
+    commit_batch(driver.stage, 1, [part], driver)
     assert driver.logs.values == {("t", 0): [b"a", *values]}
     with pytest.raises(CorruptRecordException, match=f"{part.name}: is gone"):
         list(staged_records(driver.stage, [part]))
@@ -327,15 +346,241 @@ def test_the_name_of_a_batch_is_durable_before_the_first_append(tmp_path, monkey
     monkeypatch.setattr(StorageRoot, "sync_folder", lambda *_: happened.append("synced"))
     monkeypatch.setattr(driver.logs, "append", lambda *_: happened.append("appended"))
     driver.commit(0, {0: letters("a")})
-    assert happened[:2] == ["synced", "appended"]
+    assert happened.index("synced") < happened.index("appended")
 
 
-def test_a_query_whose_stage_was_removed_writes_on(tmp_path):
-    logs = Logs()
-    Driver(tmp_path, logs).commit(0, {0: letters("ab")})
-    Driver(tmp_path, logs).stage.delete()
-    Driver(tmp_path, logs).commit(1, {0: letters("cd")})
+def test_a_query_whose_stage_was_removed_is_refused_and_writes_on_after_the_mark_of_its_last_batch(tmp_path):
+    """Nobody can tell then whether its next batch was sent already. The mark says it."""
+    logs, stage = Logs(), tmp_path / "query"
+    Driver(stage, logs).commit(0, {0: letters("ab")})
+    Driver(stage, logs).stage.delete()
+    with pytest.raises(OutOfOrderSequenceException):
+        Driver(stage, logs).commit(1, {0: letters("cd")})
+    assert logs.values == {("t", 0): letters("ab")}
+    Driver(stage, logs).stage.delete()
+    Driver(stage, logs).stage.put_done(0)
+    Driver(stage, logs).commit(1, {0: letters("cd")})
     assert logs.values == {("t", 0): letters("abcd")}
+
+
+few_parts = pytest.mark.parametrize("large_bytes", [50], indirect=True)
+
+
+@few_parts
+@pytest.mark.parametrize(
+    ("finished", "kept"),
+    [
+        pytest.param("", 0, id="the first batch"),
+        pytest.param("ab", 0, id="a later batch, and the stage was empty"),
+        pytest.param("ab", 1, id="a later batch than the next one"),
+        pytest.param("ab", 2, id="the next batch"),
+        pytest.param("ab", "freed", id="the first batch since the stage was freed"),
+        pytest.param("ab", "before it was freed", id="the first batch since then, and the copy is from before"),
+    ],
+)
+def test_a_batch_that_was_sent_is_never_doubled_after_its_stage_was_restored(tmp_path, finished, kept):
+    """As with an older copy of the cluster root. The copy is from when the query had finished `kept` batches; a last
+    one is sent to so many partitions, and its driver dies. The tasks of its next run route records as `again` says: x0
+    goes to partition 0. What the logs hold stays as it is."""
+    for number, (sends, sent, again) in enumerate(
+        itertools.product(["x0 y0", "x0 y1"], [1, 2], ["x0 y0", "y0 x0", "x0 y1", "x1 y0", "x1 y1", "x0"])
+    ):
+        home, logs = tmp_path / str(number) / "query", Logs()
+        home.mkdir(parents=True)
+        copies = {0: shutil.copytree(home, tmp_path / f"{number}-empty")}
+        for batch_id, value in enumerate(finished):
+            Driver(home, logs).commit(batch_id, routes(f"{value}0"))
+            copies[batch_id + 1] = shutil.copytree(home, tmp_path / f"{number}-{batch_id}")
+        if "freed" in str(kept):
+            copies["before it was freed"] = copies[len(finished)]
+            Driver(home, logs).stage.free(float("inf"))
+            copies["freed"] = shutil.copytree(home, tmp_path / f"{number}-freed")
+        with pytest.raises(Crash):
+            Driver(home, logs, dies_at=sent, after=True).commit(len(finished), routes(sends))
+        before = {place: list(values) for place, values in logs.values.items()}
+        shutil.rmtree(home)
+        shutil.copytree(copies[kept], home)
+        with pytest.raises(
+            OutOfOrderSequenceException, match="of this query that its stage in the cluster root does not"
+        ):
+            Driver(home, logs).commit(len(finished), routes(again))
+        assert logs.values == before, (sends, sent, again)
+
+
+@few_parts
+@pytest.mark.parametrize("following", [5, 2**30, 2**31 - 1, 0])
+def test_a_partition_that_the_stage_does_not_know_must_not_be_known_to_its_log(tmp_path, following):
+    """However many records it has: a sequence has no beginning."""
+    driver = Driver(tmp_path, Logs())
+    driver.known = lambda ids, _: [KnownProducer("t", 1, producer, following) for producer in ids]
+    with pytest.raises(OutOfOrderSequenceException, match="t-1 has records of this query that its stage"):
+        driver.commit(0, {0: letters("a")})
+    assert driver.logs.values == {}
+
+
+@few_parts
+def test_a_batch_that_is_routed_to_another_topic_after_its_stage_was_restored_is_refused(tmp_path):
+    home, copy, logs = tmp_path / "query", tmp_path / "copy", Logs()
+    Driver(home, logs).commit(0, {("t", 0): letters("a"), ("u", 0): letters("b")})
+    shutil.copytree(home, copy)
+    with pytest.raises(Crash):
+        Driver(home, logs, dies_at=1, after=True).commit(1, {("t", 0): letters("c")})
+    shutil.rmtree(home)
+    shutil.copytree(copy, home)
+    with pytest.raises(OutOfOrderSequenceException, match="t-0 has records"):
+        Driver(home, logs).commit(1, {("u", 0): letters("c")})
+    assert logs.values == {("t", 0): letters("ac"), ("u", 0): letters("b")}
+
+
+def routes(records):
+    """The task whose records go to two topics: x0 is the record x for partition 0."""
+    task = {}
+    for value, partition in records.split():
+        for topic in ("t", "u"):
+            task.setdefault((topic, int(partition)), []).append(value.encode())
+    return task
+
+
+class MountedRoot:
+    """A cluster root that may be away, and something else in its place."""
+
+    def __init__(self, folder):
+        self.home, self._away, self._older = folder / "cluster", folder / "away", folder / "older"
+        format_cluster(StorageRoot.of(str(self.home)), Config())
+        shutil.copytree(self.home, self._older)
+        cluster = Cluster.open(str(self.home))
+        cluster.topics.change([Topic("t", "t-id", 3)], (), {"who": "test"})
+        self.stage = cluster.root.child("sinks", "query")
+
+    def unmount(self, what):
+        self.home.rename(self._away)
+        if what == "an empty folder":
+            self.home.mkdir()
+        elif what == "an older copy":
+            shutil.copytree(self._older, self.home)
+
+    def mount(self):
+        shutil.rmtree(self.home, ignore_errors=True)
+        self._away.rename(self.home)
+
+    def files(self):
+        return {file.relative_to(self.home) for file in self.home.rglob("sinks*")}
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    return MountedRoot(tmp_path)
+
+
+@few_parts
+@pytest.mark.parametrize("what", ["nothing", "an empty folder", "an older copy"])
+@pytest.mark.parametrize("call", ["put_parts", "look", "put_batch", "put_done"])
+def test_a_batch_goes_on_only_in_the_cluster_root_that_was_seen(mounted, what, call):
+    """An empty stage in another root says nothing: the records would be doubled."""
+    logs = Logs()
+    with pytest.raises(Crash):
+        Driver(mounted.stage, logs, dies_at=2).commit(0, {0: letters("a"), 1: letters("b")})
+    driver, task = Driver(mounted.stage, logs), {0: letters("c"), 1: [Random(0).randbytes(300_000)]}
+    batch_id = 1 if call == "put_batch" else 0
+    before = dict(logs.values)
+    real = getattr(driver.stage, call)
+
+    def away(*given):
+        mounted.unmount(what)
+        return real(*given)
+
+    setattr(driver.stage, call, away)
+    with pytest.raises(InconsistentClusterRootException, match="reads and writes nothing there until the right root"):
+        driver.commit(batch_id, task)
+    assert mounted.files() == set()
+    mounted.mount()
+    if call in ("put_parts", "look"):
+        assert logs.values == before
+    Driver(mounted.stage, logs).commit(batch_id, task)
+    assert logs.values == {("t", 0): letters("ac"[: batch_id + 1]), ("t", 1): letters("b") + task[1] * batch_id}
+
+
+@few_parts
+@pytest.mark.parametrize("call", ["list", "put_if_absent"])
+def test_a_batch_that_was_staged_where_the_cluster_root_was_away_for_a_moment_is_not_sent(mounted, monkeypatch, call):
+    logs, real, answers = Logs(), getattr(StorageRoot, call), []
+    with pytest.raises(Crash):
+        Driver(mounted.stage, logs, dies_at=2).commit(0, {0: letters("a"), 1: letters("b")})
+    driver, batch_id = Driver(mounted.stage, logs), 1 if call == "put_if_absent" else 0
+    sent = dict(logs.values)
+
+    def away(self, *given):
+        if self.uri != mounted.stage.uri or answers:
+            return real(self, *given)
+        mounted.unmount("nothing")
+        self.create_folder()
+        answers.append(real(self, *given))
+        mounted.mount()
+        return answers[0]
+
+    monkeypatch.setattr(StorageRoot, call, away)
+    if call == "list":  # the name of the batch is taken, and the driver reads what it is
+        driver.commit(batch_id, {1: letters("other")})
+        assert logs.values == {("t", 0): letters("a"), ("t", 1): letters("b")}
+        return
+    with pytest.raises(KafkaStorageException, match="query query: batch 1 was staged just now, and is gone"):
+        driver.commit(batch_id, {0: letters("c")})
+    assert logs.values == {**sent, ("t", 1): letters("b")}
+    driver.commit(batch_id, {0: letters("c")})
+    assert logs.values == {("t", 0): letters("ac"), ("t", 1): letters("b")}
+
+
+class PowerCut:
+    """The stage of a query on a disk, with `storage.fsync`."""
+
+    def __init__(self, folder, monkeypatch):
+        (folder / "lake").mkdir()
+        self._folder, self._disk = folder, UnsyncedDisk(folder / "lake", monkeypatch)
+
+    @property
+    def stage(self):
+        return SinkStage(StorageRoot.of(f"{self._folder}/lake/sinks/query", fsync=True))
+
+    def after(self):
+        return SinkStage(StorageRoot.of(f"{self._disk.after_power_cut(self._folder / 'after')}/sinks/query"))
+
+
+@pytest.fixture
+def power_cut(tmp_path, monkeypatch):
+    return PowerCut(tmp_path, monkeypatch)
+
+
+def test_with_fsync_a_power_cut_takes_nothing_of_a_batch_that_is_staged(power_cut):
+    stage = power_cut.stage
+    put = stage.put_parts(0, routed({0: letters("x")})) + stage.put_parts(0, routed({0: [os.urandom(300_000)]}))
+    assert {bool(part.content) for part in put} == {True, False}
+    assert stage.put_batch(StagedBatch(0, 7, tuple(put), {}, {}))
+    after = power_cut.after()
+    assert after.look().batches == (0,)
+    ((_, records),) = staged_records(after, after.read_batch(0).parts)  # it checks their bytes
+    assert sum(each.num_rows for each in records.by_partition[0]) == 2
+    stage.put_done(0)
+    stage.clean(stage.look())
+    assert power_cut.after().look().finished == (0,)
+
+
+@pytest.mark.parametrize("mark", ["batch", "done"])
+def test_with_fsync_who_finds_a_mark_of_a_driver_that_has_died_makes_it_durable(power_cut, monkeypatch, mark):
+    """The driver has died before it could. What is sent, and what is deleted, counts on the mark."""
+    stage = power_cut.stage
+    put = stage.put_parts(0, routed({0: [os.urandom(300_000)]}))
+    steps = [lambda: stage.put_batch(StagedBatch(0, 7, tuple(put), {}, {})), lambda: stage.put_done(0)]
+    *before, last = steps if mark == "done" else steps[:1]
+    for step in before:
+        step()
+    with monkeypatch.context() as dying:
+        dying.setattr(StorageRoot, "sync_folder", raises(Crash()))
+        with pytest.raises(Crash):
+            last()
+    found = power_cut.stage.look()
+    assert (found.batches, found.done) == ((0,), 0 if mark == "done" else -1)
+    after = power_cut.after().look()
+    assert (after.batches, after.done) == (found.batches, found.done)
 
 
 @pytest.mark.parametrize(
