@@ -9,7 +9,6 @@ from lakelog.schemas.groups import GROUPS
 from lakelog.schemas.log import LOG
 from lakelog.schemas.members import MEMBERS
 from lakelog.schemas.metadata import METADATA
-from lakelog.schemas.new_segments import NEW_SEGMENTS
 from lakelog.schemas.producers import PRODUCERS
 from lakelog.schemas.replicas import REPLICAS
 from lakelog.schemas.table import Column, Table
@@ -28,7 +27,6 @@ __all__ = [
     "LOG",
     "MEMBERS",
     "METADATA",
-    "NEW_SEGMENTS",
     "OLDEST_FORMAT",
     "PRODUCERS",
     "REPLICAS",

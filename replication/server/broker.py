@@ -13,6 +13,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import (
     CorruptRecordException,
+    InconsistentBrokerRootException,
     KafkaStorageException,
     LakelogException,
     StaleBrokerEpochException,
@@ -151,7 +152,11 @@ class Broker:
         if self._is_due_for_probe():
             self._probe()
         if self.session:
-            self.session.tick()
+            try:
+                self.session.tick()
+            except InconsistentBrokerRootException as error:
+                self.session.lose_log()
+                self._do_without_storage(f"{error.name}: {error}")
 
     def _is_due_for_probe(self) -> bool:
         """Once a heartbeat interval; after an error already a fetch backoff later, as the root may be its cause."""
@@ -182,7 +187,7 @@ class Broker:
             logger.error("broker %d: its storage does not work: %s", self.broker_id, error)
         self._registration.storage_error = error
         try:
-            self._beat()
+            self._registration.beat(session.log_identity if session else None)
         finally:
             if session:
                 session.close()

@@ -112,21 +112,29 @@ class BrokerSession:
         """The identity of the broker's log as last read. It is read once a heartbeat interval."""
         return self._log_identity
 
+    def lose_log(self) -> None:
+        """Notes what the log had when it was last replayed: it is not there any more. The next registration tells from
+        that what was lost."""
+        self._log_identity = self._log.identity
+
     def figures(self) -> dict[str, int | None]:
         """Figures for the heartbeat, by column of `brokers`: quotas and rates in bytes/s, and `divergences`: how often
         a log's history has differed from its leader's since the broker registered."""
         return {**self.quotas.figures(), "divergences": self._divergences.total()}
 
     def _identify_log(self) -> None:
-        """Never runs on the heartbeat's thread, because a heartbeat must not wait for the broker's root."""
+        """Never runs on the heartbeat's thread, because a heartbeat must not wait for the broker's root. An identity
+        whose commit has just gone would fit any other log of that length."""
         if self._log.current().version != self._log_identity.version:
-            self._log_identity = identify(self._log)
+            found = identify(self._log)
+            self._log_identity = found if found.commit else self._log_identity
 
     def tick(self) -> None:
         """Runs one round: takes up roles if the metadata has moved, then does the duties of a leader.
 
-        Raises StaleBrokerEpochException once a newer process has registered or claimed the log, KafkaStorageException
-        if a table cannot be read or written, and BrokerKilled.
+        Raises StaleBrokerEpochException once a newer process has registered or claimed the log,
+        InconsistentBrokerRootException if its root lacks what it has seen there, KafkaStorageException if a table
+        cannot be read or written, and BrokerKilled.
         """
         if self._context.cache.poll() or not self._has_applied or self.replica_manager.is_due():
             self._apply()
@@ -184,7 +192,6 @@ class BrokerSession:
             if self._context.cache.refresh():
                 self._apply()  # closes the partitions that it no longer leads to producers, before the broker is gone
                 self._tell_applied()
-            self.fetcher_manager.let_queries_begin()
             self.fetcher_manager.close_all_fetchers()
             self.replica_manager.publish("shutdown")
             self._identify_log()

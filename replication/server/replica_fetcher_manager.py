@@ -6,7 +6,6 @@ Kafka: `AbstractFetcherManager`, `ReplicaFetcherManager`. [FM-01 to FM-09]
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -17,7 +16,6 @@ from lakelog.replication.protocol.rounds.steps import InitialFetchState
 
 # How long a broker waits for a fetcher to end before it goes on: the fetcher's source may hang.
 _SHUTDOWN_SECONDS = 1.0
-_BEGIN_SECONDS = 10.0
 
 
 class BrokerIdAndFetcherId(NamedTuple):
@@ -51,9 +49,6 @@ class FetcherThread(Protocol):
 
     def fetch_states(self) -> Mapping[TopicIdPartition, PartitionFetchState]:
         """The fetch states of its partitions."""
-
-    def let_begin(self, deadline: float) -> None:
-        """Waits until its query has begun, at most until `deadline` in seconds of the monotonic clock."""
 
     def shutdown(self, seconds: float | None = None) -> None:
         """Ends fetching for good; nothing more is appended. Waits for the end at most `seconds`, by default as long as
@@ -133,12 +128,6 @@ class ReplicaFetcherManager:
     def fetch_states(self) -> dict[TopicIdPartition, PartitionFetchState]:
         """The fetch states of all followed partitions that a fetcher has."""
         return {p: state for fetcher in self.fetchers().values() for p, state in fetcher.fetch_states().items()}
-
-    def let_queries_begin(self) -> None:
-        """Before a stop in order: waits some seconds for queries that are starting, all together. [BR-04]"""
-        deadline = time.monotonic() + _BEGIN_SECONDS
-        for fetcher in self.fetchers().values():
-            fetcher.let_begin(deadline)
 
     def close_all_fetchers(self) -> None:
         """Stops every fetcher. [BR-04]"""

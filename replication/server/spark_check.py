@@ -14,13 +14,12 @@ from weakref import WeakSet
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.server.executors import ExecutorsFailed, is_local, on_executors
 from lakelog.replication.server.fetcher.error_line import TRACEBACK, error_line
 from lakelog.replication.storage.delta.spark_delta import check_delta
-from lakelog.replication.storage.log.segment_source import stream_segments
-from lakelog.replication.storage.log.segment_stream import SegmentStream
 
 _ERROR_LINE = re.compile(r"(?:^[:\s]*|: )(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _TOO_SLOW = "Python worker failed to connect back"
@@ -45,17 +44,34 @@ def check_spark(spark: SparkSession) -> None:
 
 
 def _check_workers(spark: SparkSession) -> None:
-    """Makes a worker load the source of the followers' streams. Spark plans the source without a task, so a worker that
-    fails leaves no stack trace in the log. On a busy machine a worker may need more than the 10 s that Spark waits, so
-    it gets three tries."""
+    """Makes a worker load a source of Lakelog. Spark plans it without a task, so a worker that fails leaves no stack
+    trace in the log. On a busy machine a worker may need more than the 10 s that Spark waits, so it gets three
+    tries."""
     for last in (False, False, True):
         try:
-            stream_segments(spark.newSession(), SegmentStream())
+            load_probe(spark.newSession())
         except Exception as error:  # Spark's and py4j's: the worker failed, or could not be started
             if last or _TOO_SLOW not in str(error):
                 raise InvalidConfigurationException(_refusal(spark.sparkContext.pythonExec, str(error))) from None
         else:
             return
+
+
+class _Probe(DataSource):
+    """A source without rows. Spark pickles it by its name, so a worker has to import this module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "lakelog_probe"
+
+    def schema(self) -> str:
+        return "nothing INT"
+
+
+def load_probe(spark: SparkSession) -> None:
+    """Makes a worker of this session load the source. Raises an error of Spark."""
+    spark.dataSource.register(_Probe)
+    spark.read.format(_Probe.name()).load()
 
 
 def _check_executors(spark: SparkSession) -> None:

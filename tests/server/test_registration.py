@@ -6,7 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, StaleBrokerEpochException
+from lakelog.replication.errors import (
+    CorruptRecordException,
+    InconsistentBrokerRootException,
+    KafkaStorageException,
+    StaleBrokerEpochException,
+)
 from lakelog.replication.protocol.broker_registration import LogIdentity
 from lakelog.replication.protocol.liveness import Liveness
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
@@ -123,6 +128,24 @@ def test_li_04_a_real_log_is_known_again_after_others_have_appended_and_it_was_c
     assert row(process(ReplicaLog.open(home)))[3] == 3
     fill(ReplicaLog.open(home), P0, 1)
     assert row(process(ReplicaLog.open(home)))[3] == 3
+
+
+def test_li_04_a_process_whose_log_goes_back_registers_as_one_that_has_lost_it(process, root):
+    """What it has seen since its last heartbeat counts, too."""
+    home = StorageRoot.of(root).child("a log")
+    made = new_log(home)
+    lead(made, P0, epoch=0)
+    broker = process(made)
+    made.claim(1)
+    fill(made, P0, 1, 1)
+    seen = made.identity
+    home.delete(commit_name(seen.version))
+    with pytest.raises(InconsistentBrokerRootException, match=f"version {seen.version} is gone"):
+        made.refresh()
+    assert made.identity == seen
+    broker.beat(made.identity)
+    broker.register(ReplicaLog.open(home))
+    assert row(broker)[3] == 2
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -32,9 +32,6 @@ class RecordingFetcher:
     def fetch_states(self):
         return self.partitions
 
-    def let_begin(self, deadline):
-        self._events.append(("let begin", self.key, deadline))
-
     def shutdown(self, seconds=None):
         self._events.append(("shutdown", self.key))
 
@@ -133,11 +130,3 @@ def test_br_04_closing_stops_every_fetcher(world):
     world.manager.close_all_fetchers()
     assert world.manager.fetchers() == {}
     assert sorted(event[1].broker_id for event in world.events if event[0] == "shutdown") == [1, 2]
-
-
-def test_br_04_queries_that_are_starting_have_one_deadline(world):
-    world.add(followed(0, leader=1), followed(1, leader=2))
-    world.manager.let_queries_begin()
-    waits = [event[1:] for event in world.events if event[0] == "let begin"]
-    assert sorted(key.broker_id for key, _ in waits) == [1, 2]
-    assert len({deadline for _, deadline in waits}) == 1

@@ -64,9 +64,9 @@ class World:
     """Broker 1 with its log and its `replicas`. The test gives the metadata."""
 
     def __init__(self, root, pause_point=None):
-        storage = StorageRoot.of(root)
-        self.log = new_log(storage.child("log"))
-        self.table = ReplicaTable.create(storage)
+        self.storage = StorageRoot.of(root)
+        self.log = new_log(self.storage.child("log"))
+        self.table = ReplicaTable.create(self.storage)
         self.fetchers, self.pause_point, self.clock = Fetchers(), pause_point or PausePoint(), Clock()
         self.wanted = []
         self.cache = SimpleNamespace(
@@ -98,7 +98,8 @@ class World:
         return {p for p, registration in after.items() if registration is not None}
 
     def new_process(self):
-        """A new process of the same broker."""
+        """A new process of the same broker, with what it finds in the tables."""
+        self.log, self.table = ReplicaLog.open(self.log.root), ReplicaTable.open(self.storage)
         return ReplicaManager(1, 11, self.log, self.table, self.cache, Fetchers(), 10_000, PausePoint(), self.clock)
 
     def role(self, partition):

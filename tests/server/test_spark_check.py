@@ -68,12 +68,12 @@ def workers(monkeypatch):
     def end(*outcomes):
         left = iter(outcomes)
 
-        def stream_segments(*_):
+        def load_probe(*_):
             tries.append(1)
             if (error := next(left)) is not None:
                 raise RuntimeError(error)
 
-        monkeypatch.setattr(spark_check, "stream_segments", stream_segments)
+        monkeypatch.setattr(spark_check, "load_probe", load_probe)
         return tries
 
     return end

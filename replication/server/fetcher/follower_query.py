@@ -1,9 +1,14 @@
-"""Starts a follower's streaming query, and tells it of new segments. [FT-01, FT-05]"""
+"""Starts a follower's streaming query, and keeps a micro-batch of it open. [FT-01, FT-05]
+
+A source in Python would be a process beside the JVM for each query. Six of them that start together on two cores miss
+Spark's 10 s, and print stack traces. So the source is in the JVM.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -11,53 +16,53 @@ from pyspark.sql.streaming import StreamingQuery
 from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.bell import STOPS, Bell
-from lakelog.replication.storage.log.segment_source import stream_segments
-from lakelog.replication.storage.log.segment_stream import SegmentStream
+
+
+class MicroBatchStarts:
+    """A streaming source of which each row starts a micro-batch: Spark's `MemoryStream`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark, self._jvm = spark, cast(Any, spark.sparkContext._jvm)
+        source = self._jvm.org.apache.spark.sql.execution.streaming.runtime.MemoryStream
+        self._source = source.apply(spark._jsparkSession, self._jvm.org.apache.spark.sql.Encoders.STRING())
+
+    def frame(self) -> DataFrame:
+        """The stream, with the column `value`."""
+        return DataFrame(self._source.toDF(), self._spark)
+
+    def add(self) -> None:
+        """Starts a micro-batch, after the one that is under way."""
+        self._source.addData(self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(["next"]))
 
 
 class FollowerQuery:
-    """The query called `name`, one start after another. Each micro-batch calls `process`.
-
-    `folder` is for its files, on this machine's disk, also if the cluster has another file system by default, such as
-    HDFS. A micro-batch waits `wait_max_ms` for more news: `process` runs the rounds of one by `open`. An idle query
-    asks for news as rarely as `SegmentStream` says.
+    """The query called `name`, one start after another. Each micro-batch calls `process`, which runs the rounds of one
+    by `open`. `folder` is for its files, on this machine's disk, also if the cluster has another file system by
+    default, such as HDFS.
     """
 
     def __init__(
-        self, spark: SparkSession, name: str, folder: StorageRoot, wait_max_ms: int,
-        process: Callable[[DataFrame, int], None],
+        self, spark: SparkSession, name: str, folder: StorageRoot, process: Callable[[DataFrame, int], None]
     ) -> None:  # fmt: skip
         self._spark, self._name, self._folder = spark, name, folder
-        self._wait_max_ms, self._process = wait_max_ms, process
-        self._bell: Bell | None = None
-        self.open = OpenMicroBatch(wait_max_ms / 1000)
+        self._process = process
+        self._starts: MicroBatchStarts | None = None
+        self.open = OpenMicroBatch()
 
     def start(self) -> StreamingQuery:
-        """Starts the query with a new checkpoint and bell, and deletes the older ones."""
-        self.close()
+        """Starts the query with a new source and checkpoint, and deletes the older ones. Its first micro-batch begins
+        at once."""
         if self._folder.list():
             self._folder.delete_folder()
         started = self._folder.child(uuid.uuid4().hex)
         started.create_folder()
-        self._bell = Bell.make(started.path("bell"))
-        stream = SegmentStream(self._name, self._bell.path, self._wait_max_ms)
-        writer = stream_segments(self._spark, stream).writeStream.queryName(self._name).foreachBatch(self._process)
+        self._starts = MicroBatchStarts(self._spark)
+        self._starts.add()
+        writer = self._starts.frame().writeStream.queryName(self._name).foreachBatch(self._process)
         writer = writer.option("checkpointLocation", f"file://{started.path('checkpoint')}")
         return writer.options(**CHECKPOINTS_IN_THE_BACKGROUND).start()
 
-    def ring(self, version: int) -> None:
-        """The leader's log has new segments up to this version: tells the open micro-batch, or starts one."""
-        if not self.open.tell() and self._bell is not None:
-            self._bell.ring(version)
-
-    def let_stop(self) -> None:
-        """Ends the wait of the source, because Spark cannot stop the query before."""
-        if self._bell is not None:
-            self._bell.ring(STOPS)
-
-    def close(self) -> None:
-        """Lets go of the bell of the last start."""
-        if self._bell is not None:
-            self._bell.close()
-            self._bell = None
+    def go_on(self) -> None:
+        """Another micro-batch follows the one that is under way."""
+        if self._starts is not None:
+            self._starts.add()

@@ -6,8 +6,8 @@ from pyspark.sql import SparkSession
 
 from lakelog.replication.server.spark_check import check_spark
 
-# A micro-batch only plans a scan of a few rows. Generated code and adaptive planning would add to that plan: they are
-# off, in a session of the broker's own, and the user's session stays as it is. An idle stream waits in its source.
+# A micro-batch runs no job. Generated code and adaptive planning would only add to its plan: they are off, in a session
+# of the broker's own, and the user's session stays as it is. A query looks for the next micro-batch only between two.
 _SESSION = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",

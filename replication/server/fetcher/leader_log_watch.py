@@ -24,11 +24,6 @@ class LeaderLogWatch:
         self._has_looked = False
         self._errors, self._look_at = 0, float("-inf")
 
-    @property
-    def version(self) -> int:
-        """The version of the log up to which it has looked."""
-        return self._seen.log
-
     def has_news(self) -> bool:
         """Whether there are segments, or a gap, of which no call before has told; at its first look, too. In an object
         store the look may be one of this process, and the less happens, the older.

@@ -1,7 +1,7 @@
-"""A micro-batch that stays open for a while: the follower fetches new segments in it without another one. [FT-05]
+"""A micro-batch that stays open: the follower fetches new segments in it without another one. [FT-05]
 
-A micro-batch costs Spark more than a small fetch costs everything else. So it waits for news before it ends, as Kafka's
-leader waits for records before it answers a fetch request.
+A micro-batch costs Spark more than a small fetch costs everything else. So it stays open while there are no news, too,
+as a Kafka fetch session does; the next one begins when its time is over.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ import threading
 import time
 from collections.abc import Callable
 
-_SECONDS = 2.0
+_SECONDS = 30.0
 
 
 class OpenMicroBatch:
     """The micro-batches of one fetcher, one after the other. A thread beside the query tells the open one of news.
 
-    A micro-batch waits for them up to `wait_max` seconds after each round (`replica.fetch.wait.max.ms`). It begins no
-    round for news that come after `longest` seconds: they are for the next one.
+    It begins no round for news that come after `longest` seconds: they are for the next micro-batch.
     """
 
-    def __init__(self, wait_max: float, longest: float = _SECONDS) -> None:
-        self._wait_max, self._longest = wait_max, longest
+    def __init__(self, longest: float = _SECONDS) -> None:
+        self._longest = longest
         self._condition = threading.Condition()
         self._open: object = None  # the micro-batch that is open
         self._is_told = self._is_over = False
@@ -33,6 +32,11 @@ class OpenMicroBatch:
             self._condition.notify_all()
             return self._is_told
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the fetcher has ended: no micro-batch waits for news any more, and none may follow."""
+        return self._is_over
+
     def end(self) -> None:
         """Ends the wait of the micro-batch that is open, and of all later ones."""
         with self._condition:
@@ -40,31 +44,35 @@ class OpenMicroBatch:
             self._condition.notify_all()
 
     def run(self, first: Callable[[], bool], more: Callable[[], bool]) -> bool:
-        """Runs one micro-batch: the round `first`, and the round `more` each time that it is told of news. Returns what
-        the last round returned: whether more can be fetched at once, which ends the wait. Raises what a round raises.
+        """Runs one micro-batch: the round `first`, and the round `more` each time that it is told of news, or that the
+        last round returned that more can be fetched at once. Returns what the last one returned. Raises what a round
+        raises.
         """
         own, ends_at = object(), time.monotonic() + self._longest
         with self._condition:  # a micro-batch of a query that was stopped may still be under way
             self._open, self._is_told = own, False
+            self._condition.notify_all()
         try:
             again = first()
-            while self._goes_on(own, ends_at if not again else 0.0):
+            while self._goes_on(own, ends_at, again):
                 again = more()
             return again
         finally:
             with self._condition:
                 self._close(own)
 
-    def _goes_on(self, own: object, ends_at: float) -> bool:
+    def _goes_on(self, own: object, ends_at: float, at_once: bool) -> bool:
         with self._condition:
-            left = max(0.0, min(self._wait_max, ends_at - time.monotonic()))
-            self._condition.wait_for(lambda: self._is_told or self._is_over or self._open is not own, left)
-            is_told = self._open is own and self._is_told
-            if is_told:
+            left = max(0.0, ends_at - time.monotonic())
+            at_once = at_once and left > 0 and not self._is_over
+            if not at_once:
+                self._condition.wait_for(lambda: self._is_told or self._is_over or self._open is not own, left)
+            goes_on = self._open is own and (at_once or self._is_told)
+            if goes_on:
                 self._is_told = False
-            if not is_told or time.monotonic() >= ends_at:
+            if not goes_on or time.monotonic() >= ends_at:
                 self._close(own)
-            return is_told
+            return goes_on
 
     def _close(self, own: object) -> None:
         if self._open is own:

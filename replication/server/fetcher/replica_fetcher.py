@@ -1,5 +1,5 @@
 """A follower's query: its micro-batches are rounds of `FetchRunner`. A thread beside it looks for new segments of the
-leader and starts the micro-batches. It runs the rounds that need no new segments, and all of them until the query has
+leader and tells the open micro-batch. It runs the rounds that need no new segments, and all of them until the query has
 begun.
 
 Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth, and the streaming
@@ -29,7 +29,6 @@ from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.follower_query import FollowerQuery
 from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
-from lakelog.replication.server.fetcher.start_turn import StartTurn
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
@@ -40,8 +39,6 @@ from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
-_TURN_SECONDS = 30.0  # a query that has not begun by then hangs
-_LOOK_SECONDS = 0.1
 _QUERY_LOOK_SECONDS = 1.0  # a look at the query is a call of the JVM, and costs more than one at a table
 
 
@@ -63,14 +60,13 @@ class ReplicaFetcher:
         self._round = work
         self._watch, self._is_told = LeaderLogWatch(source.child(LOG.name), key.broker_id), False
         folder = checkpoints.child(fetcher_name(key))
-        self._starts = FollowerQuery(spark, self.name, folder, config.replica_fetch_wait_max_ms, self._process)
+        self._follower_query = FollowerQuery(spark, self.name, folder, self._process)
         self._round_lock = threading.RLock()
         self._is_asked = threading.Event()
         self._ending: threading.Thread | None = None
         self._query: StreamingQuery | None = None
         self._failures, self._restart_at = 0, 0.0  # the query's failures in a row; when it may start again
         self._query_looked_at = float("-inf")
-        self._turn, self._turn_ends_at, self._may_start = StartTurn(), 0.0, True
         self._begun = threading.Event()  # the query has run its first micro-batch
         self._thread = PeriodicTask(
             f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running,
@@ -109,15 +105,16 @@ class ReplicaFetcher:
 
         A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and `keep_running`
         starts it again."""
-        if self._starts.open.run(self._first_fetch, lambda: self._fetch(is_streamed=True)):
+        again = self._follower_query.open.run(self._first_fetch, lambda: self._fetch(is_streamed=True))
+        if not self._follower_query.open.is_over:
+            self._follower_query.go_on()
+        if again:
             self._ask()  # only now, since the thread comes back at the next poll if it finds a round under way
 
     def _first_fetch(self) -> bool:
         with self._round_lock:  # a round under way would undo the marks that are set here
             self._round.follow()
-            if not self._begun.is_set():
-                self._begun.set()
-                self._turn.give_back()
+            self._begun.set()
             again = self._fetch(is_streamed=True)
             self._failures = 0
             return again
@@ -132,13 +129,11 @@ class ReplicaFetcher:
                 return False
 
     def keep_running(self) -> None:
-        """Starts the query, also again a backoff after it has failed, and runs the rounds for which the stream brings
-        nothing. A query takes seconds to begin, and the follower would leave the ISR meanwhile: until then the rounds
-        fetch new segments, too."""
+        """Starts the query, also again a backoff after it has failed, and runs the rounds that need no new segments. A
+        query takes seconds to begin, and the follower would leave the ISR meanwhile: until then the rounds fetch new
+        segments, too."""
         if self._query is None or self._has_ended(self._query):
             self._restart(self._query)
-        elif not self._begun.is_set() and time.monotonic() >= self._turn_ends_at:
-            self._turn.give_back()  # it hangs, and others may start
         self._look_at_leader()
         if self._round_lock.acquire(blocking=False):  # a micro-batch that is under way serves what was asked before it
             try:
@@ -154,12 +149,12 @@ class ReplicaFetcher:
         return not query.isActive
 
     def _look_at_leader(self) -> None:
-        """Starts a micro-batch if the leader has new segments, or leaves them to a round if the query has not begun."""
+        """Tells the open micro-batch of the leader's new segments. If none is open, because the query has not begun or
+        the next one is about to begin, a round has them."""
         self._is_told = self._watch.has_news() or self._is_told
         if self._is_told and self._begun.is_set() and self._query is not None:
-            self._is_told = False
             self._round.begins_soon()
-            self._starts.ring(self._watch.version)
+            self._is_told = not self._follower_query.open.tell()
 
     def _fetch_if_due(self) -> None:
         """Runs a round if one is due, or for segments of which no micro-batch tells. As in a micro-batch, an unexpected
@@ -172,7 +167,7 @@ class ReplicaFetcher:
             raise
         except Exception as error:
             logger.exception("%s: unexpected error", self.name)
-            self._round.delay_all(f"{type(error).__name__}: {error}")
+            self._round.delay_all(f"{type(error).__name__}: {error_line(error)}")
 
     def _was_told(self) -> bool:
         """Takes the news of the leader's log, if there are any and the rounds can follow it."""
@@ -194,11 +189,10 @@ class ReplicaFetcher:
             self._round.stop_following()  # a commit may have ended the query, and the snapshot is read without it
             self._is_told = True
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
-        elif time.monotonic() >= self._restart_at and self._may_start and self._turn.take():
-            self._turn_ends_at = time.monotonic() + _TURN_SECONDS
+        elif time.monotonic() >= self._restart_at:
             try:
-                self._query = self._starts.start()
-            except Exception as error:  # from Spark, from its workers or from the checkpoint's folder
+                self._query = self._follower_query.start()
+            except Exception as error:  # from Spark or from the checkpoint's folder
                 self._end_with_spark()
                 self._has_failed(f"its query does not start: {error_line(error)}")
 
@@ -207,20 +201,12 @@ class ReplicaFetcher:
 
     def _has_failed(self, why: str) -> None:
         """Logs the failure, delays all partitions, and puts off the next start: longer after each failure in a row."""
-        self._turn.give_back()
         self._failures += 1
         wait = backoff_ms(self._config.replica_fetch_backoff_ms, self._failures, random.random()) / 1000
         self._restart_at = time.monotonic() + wait
         logger.error("%s: %s; the next start is in %.1f s", self.name, why, wait)
         with self._round_lock:
             self._round.delay_all(why)
-
-    def let_begin(self, deadline: float) -> None:
-        """Starts no query any more, and lets one that is starting begin, until `deadline` in seconds of the monotonic
-        clock. If Spark stops a query earlier, the Python process of its source prints a stack trace. [BR-04]"""
-        self._may_start = False
-        while self._query is not None and time.monotonic() < deadline and not self._begun.wait(_LOOK_SECONDS):
-            pass
 
     def shutdown(self, seconds: float | None = None) -> None:
         """Ends the query after the running micro-batch. [BR-04]
@@ -238,13 +224,9 @@ class ReplicaFetcher:
 
     def _end(self) -> None:
         try:
-            self._starts.open.end()
+            self._follower_query.open.end()
             self._thread.stop()
             if self._query is not None:
-                self._starts.let_stop()
                 self._query.stop()
         except Exception:  # Spark's errors too: no caller would receive them
             logger.exception("%s: error while its query was stopped", self.name)
-        finally:
-            self._starts.close()
-            self._turn.give_back()

@@ -1,13 +1,13 @@
 """A fetcher for the tests of its query and of its thread."""
 
-import threading
 from types import SimpleNamespace
 
 import pytest
 
 from lakelog.replication.config import Config
-from lakelog.replication.server.fetcher import follower_query, replica_fetcher, start_turn
+from lakelog.replication.server.fetcher import follower_query, replica_fetcher
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from tests.clock import Clock
 from tests.server.fetcher.streams import Elapsed, Round, Watch, Writer, fetcher_of
 
@@ -16,8 +16,7 @@ from tests.server.fetcher.streams import Elapsed, Round, Watch, Writer, fetcher_
 def fetcher(root, monkeypatch):
     """A fetcher with the test's query and without a running thread."""
     writer, work, states = Writer(), Round(), SharedFetchStates(Clock())
-    monkeypatch.setattr(follower_query, "stream_segments", writer.for_stream)
-    monkeypatch.setattr(start_turn, "_turns", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(follower_query, "MicroBatchStarts", writer.for_stream)
     time = Elapsed()
     monkeypatch.setattr(replica_fetcher, "time", time)
     monkeypatch.setattr(replica_fetcher, "random", SimpleNamespace(random=lambda: 0.5))
@@ -25,6 +24,7 @@ def fetcher(root, monkeypatch):
     monkeypatch.setattr(replica_fetcher, "kill_if_stopped", lambda *arguments: stops.append(arguments))
     made = fetcher_of(root, states, work, Config(replica_fetch_wait_max_ms=1))
     made._watch = watch = Watch()
+    made._follower_query.open = OpenMicroBatch(0.0)
     made.keep_running()
     work.runs.clear()
     return SimpleNamespace(it=made, writer=writer, work=work, states=states, time=time, stops=stops, watch=watch)

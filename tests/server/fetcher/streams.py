@@ -5,7 +5,6 @@ from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.bell import Bell
 
 STREAMED, UNASKED = "streamed", "unasked"  # rounds of a micro-batch, and of the fetcher's thread
 
@@ -35,20 +34,18 @@ class Writer:
     """Spark's stream writer: records the queries and the function that each calls for a micro-batch."""
 
     def __init__(self):
-        self.queries, self.process, self.writeStream, self.error, self.stream = [], None, self, None, None
-        self.given = {}
+        self.queries, self.process, self.writeStream, self.error = [], None, self, None
+        self.given, self.added = {}, 0
 
-    def for_stream(self, _, stream):
-        self.stream = stream
+    def for_stream(self, _):
+        self.added = 0
         return self
 
-    def rung(self):
-        """The version that the stream was told of; None if of none."""
-        heard = Bell(self.stream.bell)
-        try:
-            return heard.wait(0)
-        finally:
-            heard.close()
+    def frame(self):
+        return self
+
+    def add(self):
+        self.added += 1
 
     def queryName(self, name):  # noqa: N802
         self.name = name
@@ -105,7 +102,7 @@ class Round:
 class Watch:
     """A leader's log that has news when the test says so."""
 
-    version, news = 7, False
+    news = False
 
     def has_news(self):
         found, self.news = self.news, False

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.errors import FencedLeaderEpochException, KafkaStorageException
+from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpochException, KafkaStorageException
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.storage.log.append import Fetched
 from lakelog.replication.storage.log.segment_copy import copy_segment
@@ -85,6 +85,27 @@ def test_ft_09_one_fetch_that_is_refused_keeps_no_other_from_the_log(fetches):
     assert [type(error) for error in fetches.errors] == [FencedLeaderEpochException]
     assert fetches.log.current().version == before + 1
     assert fetches.published == [("fetched", {P0: 0, P1: 3})]
+
+
+@pytest.mark.parametrize("bad", [P0, P1])
+def test_ft_09_a_bad_copy_of_one_fetch_keeps_no_other_from_the_log(fetches, bad):
+    """The error names the file of the fetch that gets it."""
+    name = fetches.fetched[bad].segments[0].name
+    fetches.log.root.delete(name)
+    before = fetches.log.current().version
+    fetches.together(P0, P1)
+    (error,) = fetches.errors
+    assert (type(error), name in str(error)) == (CorruptRecordException, True)
+    assert fetches.log.current().version == before + 1
+    assert (leo(fetches.log, P0), leo(fetches.log, P1)) == ((0, 3) if bad == P0 else (2, 0))
+
+
+def test_ft_09_bad_copies_of_all_fetches_are_errors_of_their_own(fetches):
+    names = [fetches.fetched[partition].segments[0].name for partition in (P0, P1)]
+    for name in names:
+        fetches.log.root.delete(name)
+    fetches.together(P0, P1)
+    assert sorted(name for name in names for error in fetches.errors if name in str(error)) == sorted(names)
 
 
 def test_ft_09_two_fetches_of_one_partition_never_follow_one_another_in_one_commit(fetches):

@@ -6,6 +6,7 @@ import pytest
 
 from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from tests.hanging import Hanging, ends, in_background, raises
+from tests.processes import wait_until
 
 LONG = 60.0
 
@@ -30,17 +31,17 @@ class Rounds:
 
 @pytest.mark.parametrize("news", [0, 1, 3])
 def test_ft_05_news_that_come_during_a_round_are_one_more_round(news):
-    batch, rounds = OpenMicroBatch(0.0, LONG), Rounds()
+    batch, rounds = OpenMicroBatch(0.0), Rounds()
     running = rounds.begin(batch)
     assert all(batch.tell() for _ in range(news))
     rounds.first.let_go()
     assert ends(running)
     assert (rounds.more, rounds.answers) == (min(news, 1), [False])
-    assert not batch.tell(), "it is closed: the next news start a micro-batch"
+    assert not batch.tell(), "it is closed"
 
 
 def test_ft_05_an_open_micro_batch_waits_for_news():
-    batch, rounds = OpenMicroBatch(LONG, LONG), Rounds()
+    batch, rounds = OpenMicroBatch(LONG), Rounds()
     rounds.next = hanging = Hanging(lambda: False)
     running = rounds.begin(batch)
     rounds.first.let_go()
@@ -53,7 +54,7 @@ def test_ft_05_an_open_micro_batch_waits_for_news():
 
 def test_ft_05_news_after_the_longest_time_are_for_the_next_micro_batch():
     """Otherwise a busy leader's followers would stay in one micro-batch forever."""
-    batch, rounds, told = OpenMicroBatch(LONG, 0.0), Rounds(), []
+    batch, rounds, told = OpenMicroBatch(0.0), Rounds(), []
     rounds.next = lambda: told.append(batch.tell())
     running = rounds.begin(batch)
     assert batch.tell()
@@ -62,17 +63,47 @@ def test_ft_05_news_after_the_longest_time_are_for_the_next_micro_batch():
     assert told == [False], "news from before it end are fetched, and no later ones"
 
 
-def test_ft_05_more_to_fetch_at_once_ends_the_wait():
-    """The fetcher's thread goes on, see FT-01."""
-    batch, rounds = OpenMicroBatch(LONG, LONG), Rounds(again=True)
-    rounds.first.let_go()
+def test_ft_05_more_to_fetch_at_once_is_fetched_in_the_same_micro_batch_without_a_wait():
+    batch, rounds, left = OpenMicroBatch(LONG), Rounds(again=True), [False, True, True]
+    rounds.next = left.pop
     running = rounds.begin(batch)
+    rounds.first.let_go()
+    wait_until(lambda: not left, "all rounds")
+    batch.end()
     assert ends(running)
+    assert rounds.answers == [False]
+
+
+def test_ft_05_what_is_left_when_its_time_is_over_is_for_the_next_micro_batch():
+    batch, rounds = OpenMicroBatch(0.0), Rounds(again=True)
+    rounds.first.let_go()
+    assert ends(rounds.begin(batch))
     assert (rounds.more, rounds.answers) == (0, [True])
 
 
+def test_br_04_a_shutdown_ends_a_long_catch_up():
+    batch, rounds = OpenMicroBatch(LONG), Rounds(again=True)
+    running = rounds.begin(batch)
+    batch.end()
+    rounds.first.let_go()
+    assert ends(running)
+    assert (rounds.more, rounds.answers, batch.is_over) == (0, [True], True)
+
+
+def test_ft_05_a_new_micro_batch_ends_the_wait_of_an_older_one():
+    """Its query has ended by itself, and the next one has begun."""
+    batch, old, new = OpenMicroBatch(LONG), Rounds(), Rounds()
+    ending = old.begin(batch)
+    old.first.let_go()
+    running = new.begin(batch)
+    assert ends(ending)
+    batch.end()
+    new.first.let_go()
+    assert ends(running)
+
+
 def test_ft_05_a_micro_batch_that_fails_is_not_open():
-    batch = OpenMicroBatch(LONG, LONG)
+    batch = OpenMicroBatch(LONG)
     with pytest.raises(ValueError, match="broken"):
         batch.run(raises(ValueError("broken")), lambda: False)
     assert not batch.tell()
@@ -80,7 +111,7 @@ def test_ft_05_a_micro_batch_that_fails_is_not_open():
 
 def test_ft_05_the_end_of_an_older_micro_batch_loses_no_news():
     """Its query was stopped, and hung in a round; the next one has begun meanwhile."""
-    batch, old, new = OpenMicroBatch(0.0, LONG), Rounds(), Rounds()
+    batch, old, new = OpenMicroBatch(0.0), Rounds(), Rounds()
     ending, running = old.begin(batch), new.begin(batch)
     assert batch.tell()
     old.first.let_go()
@@ -91,7 +122,7 @@ def test_ft_05_the_end_of_an_older_micro_batch_loses_no_news():
 
 
 def test_br_04_a_wait_for_news_ends_with_the_fetcher():
-    batch, rounds = OpenMicroBatch(LONG, LONG), Rounds()
+    batch, rounds = OpenMicroBatch(LONG), Rounds()
     running = rounds.begin(batch)
     rounds.first.let_go()
     began = time.monotonic()

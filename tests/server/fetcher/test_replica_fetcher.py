@@ -1,7 +1,6 @@
 """A fetcher's query starts, ends by itself, is restarted, and is shut down."""
 
 import dataclasses
-import os
 import threading
 from types import SimpleNamespace
 
@@ -16,15 +15,15 @@ from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchR
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
+from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.segment_stream import SegmentStream
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
-from tests.server.fetcher.streams import STREAMED, Round, Watch, fetcher_of
+from tests.server.fetcher.streams import STREAMED, fetcher_of
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
@@ -119,38 +118,6 @@ def test_ft_01_a_query_that_begins_follows_after_a_round_that_was_under_way(fetc
     assert ends(under_way)
     assert ends(first)
     assert fetcher.work.followed == ["round", 0]
-
-
-def end_the_start(fetcher, end):
-    """What may become of a query that is starting."""
-    match end:
-        case "begins":
-            fetcher.writer.process(None, 0)
-        case "fails":
-            fetcher.writer.queries[0].end()
-            fetcher.time.now += 1
-            fetcher.it.keep_running()
-        case "is shut down":
-            fetcher.writer.queries[0].end()
-            fetcher.it.shutdown()
-        case "hangs":
-            fetcher.time.now += 30
-            fetcher.it.keep_running()
-
-
-@pytest.mark.parametrize("end", ["begins", "fails", "hangs"])
-def test_br_04_a_query_that_is_starting_may_begin_before_a_stop_in_order(fetcher, end):
-    """If it is stopped earlier, Spark interrupts the start of its source's Python process, which prints a trace."""
-    waiting = in_background(lambda: fetcher.it.let_begin(fetcher.time.now + 10))
-    waiting.join(0.2)
-    assert waiting.is_alive()
-    end_the_start(fetcher, end)
-    assert ends(waiting)
-    fetcher.writer.queries[0].end()
-    for _ in range(3):
-        fetcher.it.keep_running()
-        fetcher.time.now += 10
-    assert len(fetcher.writer.queries) == 1, "none is started any more"
 
 
 def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again(fetcher, caplog):
@@ -267,19 +234,33 @@ def test_ft_01_before_its_query_has_begun_a_fetcher_fetches_new_segments_by_itse
         fetcher.it.keep_running()
     assert fetcher.work.runs == [STREAMED, STREAMED]
     assert fetcher.work.followed == [0, 1], "before each round"
-    assert fetcher.writer.rung() is None
     fetcher.writer.process(None, 0)
     assert (fetcher.work.runs, fetcher.work.followed) == ([STREAMED] * 3, [0, 1, 2])
 
 
-def test_ft_01_new_segments_ring_the_bell_of_a_query_that_has_begun(fetcher):
+def test_ft_01_new_segments_are_fetched_by_the_micro_batch_that_is_open(fetcher):
+    fetcher.it._follower_query.open = OpenMicroBatch(60)
+    running = in_background(lambda: fetcher.writer.process(None, 0))
+    wait_until(lambda: fetcher.work.runs, "its first round")
+    for rounds in (2, 3):
+        fetcher.watch.news = True
+        fetcher.it.keep_running()
+        wait_until(lambda rounds=rounds: len(fetcher.work.runs) == rounds, "a round for the news")
+        fetcher.it.keep_running()
+    assert fetcher.work.runs == [STREAMED] * 3
+    assert fetcher.work.announced == 2, "other fetchers of the broker may wait for these rounds"
+    fetcher.it.shutdown()
+    assert ends(running)
+
+
+def test_ft_01_news_between_two_micro_batches_are_fetched_by_the_fetcher_itself(fetcher):
+    """If Spark is slow to begin the next one, its partitions would fall out of the ISR."""
     fetcher.writer.process(None, 0)
     fetcher.work.runs.clear()
-    for news, rung in ((True, 7), (False, None), (True, 7)):
-        fetcher.watch.news = news
+    fetcher.watch.news = True
+    for _ in range(2):
         fetcher.it.keep_running()
-        assert (fetcher.writer.rung(), fetcher.work.runs) == (rung, [])
-    assert fetcher.work.announced == 2, "other fetchers of the broker may wait for these rounds"
+    assert fetcher.work.runs == [STREAMED]
 
 
 def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetcher):
@@ -293,7 +274,7 @@ def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetc
     hanging.let_go()
     assert ends(first)
     fetcher.it.keep_running()
-    assert (fetcher.work.runs, fetcher.writer.rung()) == ([STREAMED] * 2, None)
+    assert fetcher.work.runs == [STREAMED] * 2
 
 
 def test_ft_01_news_wait_for_a_leader_that_cannot_be_followed_now(fetcher):
@@ -313,7 +294,7 @@ def test_ft_01_a_stream_that_cannot_begin_has_not_begun(fetcher):
         fetcher.writer.process(None, 0)
     fetcher.work.follow, fetcher.watch.news = follow, True
     fetcher.it.keep_running()
-    assert (fetcher.work.runs, fetcher.writer.rung()) == ([STREAMED], None)
+    assert fetcher.work.runs == [STREAMED]
 
 
 def test_ft_01_while_its_query_is_down_a_fetcher_fetches_new_segments_by_itself_again(fetcher):
@@ -330,22 +311,24 @@ def test_ft_01_while_its_query_is_down_a_fetcher_fetches_new_segments_by_itself_
     assert (fetcher.work.runs, fetcher.work.stops) == ([STREAMED] * 2, 1)
 
 
-def test_each_start_of_a_query_has_a_bell_of_its_own(fetcher):
-    """A process of the last query may still wait at its own."""
-    before = fetcher.writer.stream.bell
+def test_ft_01_each_start_of_a_query_has_a_source_of_its_own_whose_first_row_begins_it(fetcher):
+    assert fetcher.writer.added == 1
     fetcher.writer.process(None, 0)
     fetcher.writer.queries[0].end()
-    fetcher.time.now += 1
-    fetcher.it.keep_running()
-    fetcher.time.now += 10
-    fetcher.it.keep_running()
-    assert len(fetcher.writer.queries) == 2
+    for _ in range(2):
+        fetcher.time.now += 10
+        fetcher.it.keep_running()
+    assert (len(fetcher.writer.queries), fetcher.writer.added) == (2, 1)
+
+
+def test_ft_05_each_micro_batch_starts_the_next_one_unless_it_fails(fetcher):
+    fetcher.it._follower_query.open = OpenMicroBatch(0.0)
     fetcher.writer.process(None, 0)
-    fetcher.watch.news = True
-    fetcher.it.keep_running()
-    assert (fetcher.writer.stream.bell != before, fetcher.writer.rung()) == (True, 7)
-    assert fetcher.writer.stream == SegmentStream(fetcher.it.name, fetcher.writer.stream.bell, 1)
-    assert not os.path.exists(before)
+    assert fetcher.writer.added == 2
+    fetcher.work.answer = ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError):
+        fetcher.writer.process(None, 1)
+    assert fetcher.writer.added == 2, "Spark ends the query"
 
 
 def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):
@@ -354,18 +337,3 @@ def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):
         fetcher.it.keep_running()
         fetcher.time.now += 0.1
     assert fetcher.writer.queries[0].looks == 3
-
-
-@pytest.mark.parametrize("end", ["begins", "fails", "is shut down", "hangs"])
-def test_ft_01_queries_start_in_turn_and_a_fetcher_that_waits_fetches_by_itself(fetcher, root, end):
-    """More Python processes than cores start so slowly that Spark gives all of them up."""
-    work = Round()
-    other = fetcher_of(root, SharedFetchStates(Clock()), work)
-    other._watch = Watch()
-    for _ in range(2):
-        other._watch.news = True
-        other.keep_running()
-    assert (len(fetcher.writer.queries), work.runs) == (1, [STREAMED, STREAMED])
-    end_the_start(fetcher, end)
-    other.keep_running()
-    assert len(fetcher.writer.queries) == 2
