@@ -87,7 +87,7 @@ def check_arguments(kind: str, arguments: Any) -> None:
     Raises:
         InvalidRequestException: the text names the kind, the argument and what is allowed.
     """
-    known = _KINDS.get(kind)
+    known = _KINDS.get(kind) if isinstance(kind, str) else None
     if known is None:
         raise InvalidRequestException(f"unknown kind of request {_shown(kind)}; there are: {', '.join(_KINDS)}")
     if not isinstance(arguments, Mapping):

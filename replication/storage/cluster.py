@@ -6,6 +6,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -52,7 +53,9 @@ class Cluster:
     """An open cluster root. Its tables show what was last read; each has a `refresh`."""
 
     def __init__(self, root: StorageRoot, config: Config) -> None:
-        self.guard = ClusterRootGuard(root, lambda: whose(root, self.cluster_id))
+        root = root.synced  # clients write there too, whatever their `storage.fsync` is; a torn commit stops everybody
+        self._plain = root
+        self.guard = ClusterRootGuard(root, self._describe_root)
         self.root = self.guard.root
         identity = read_identity(self.root)
         if identity["broker_id"] != CLUSTER_ROOT:
@@ -63,6 +66,7 @@ class Cluster:
         self.root = replace(self.root, admits_writers=self._admits_writers)
         self._noted: dict[str, TableState] = {}
         self.cluster_id: str = identity["cluster_id"]
+        self._expected_by: StorageRoot | None = None  # the root of a broker that says what to expect
         self.config = _with_sessions(config.in_cluster(dict(identity["configs"])), root)
         self.metadata = MetadataTable.open(self.root)
         self.topics = TopicTable.open(self.root)
@@ -77,7 +81,7 @@ class Cluster:
         process that has opened tables.
         """
         check_no_fork()
-        config = config or Config()
+        config = Config.of(config)
         return cls(storage_root(uri, "cluster", config), config)
 
     @cached_property
@@ -124,7 +128,16 @@ class Cluster:
         KafkaStorageException.
         """
         if seen := self.seen_by(root):
+            self._expected_by = root
             self.guard.expect(seen)
+
+    def _describe_root(self) -> str:
+        """What lies at the cluster root now. This process may have opened a wrong root: a broker's own root knows."""
+        expected = self.cluster_id
+        if self._expected_by is not None:
+            with suppress(LakelogException):  # a root that cannot be read names no cluster
+                expected = str(read_identity(self._expected_by, None)["cluster_id"])
+        return whose(self._plain, expected)
 
     def note_what_was_seen(self, root: StorageRoot) -> None:
         """Notes on a broker's root which states of the cluster's tables it has seen, before it acts on them: the next
@@ -132,10 +145,16 @@ class Cluster:
         seen = self.guard.states(CLUSTER.name, METADATA.name, TOPICS.name)
         if seen != self._noted:
             for name in seen:  # whose writer has synced the commit, and maybe not its name yet
-                self.root.synced.child(name).sync_folder("_delta_log")
+                self.root.child(name).sync_folder("_delta_log")
             tables = {name: {"id": s.table_id, "version": s.version, "commit": s.commit} for name, s in seen.items()}
             root.put(_SEEN, json.dumps(tables, indent=1).encode())
             self._noted = seen
+
+    def forget_what_was_seen(self, root: StorageRoot) -> None:
+        """Deletes the note from a broker's root: its next process believes the cluster root that it finds. Raises
+        KafkaStorageException."""
+        root.delete(_SEEN)
+        root.sync_folder()
 
     def refresh_brokers(self) -> Mapping[int, BrokerRegistration]:
         """The registrations of all brokers, read again where they have moved."""
@@ -236,7 +255,8 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     The identity is written last: a root whose formatting was cut short is no root.
     """
     check_new(root)
-    root.synced.create_folder()
+    root = root.synced
+    root.create_folder()
     check_conditional_put(root)
     MetadataTable.create(root)
     TopicTable.create(root)
@@ -246,7 +266,7 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     AdminTable.create(root)
     ConfigTable.create(root)
     cluster_id = uuid.uuid4().hex
-    _write_identity(root.synced, cluster_id, CLUSTER_ROOT, config.cluster_configs())
+    _write_identity(root, cluster_id, CLUSTER_ROOT, config.cluster_configs())
     return cluster_id
 
 

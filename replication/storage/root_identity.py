@@ -83,8 +83,14 @@ def brokers_beside(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> dic
 
 def check_is_new_cluster(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> None:
     """Raises InconsistentClusterIdException if brokers' roots tell of a cluster whose root this may be."""
-    if beside := brokers_beside(root, others):
-        raise InconsistentClusterIdException(f"{root.uri}: no new cluster is made here, as {_told(beside)}. {_CHECK}")
+    if told := brokers_told(root, others):
+        raise InconsistentClusterIdException(f"{root.uri}: no new cluster is made here, as {told}. {_CHECK}")
+
+
+def brokers_told(root: StorageRoot, others: Iterable[StorageRoot] = (), but_of: str | None = None) -> str:
+    """Says what `brokers_beside` finds, without brokers of the cluster `but_of`; empty if that is nothing."""
+    beside = {uri: cluster for uri, cluster in brokers_beside(root, others).items() if cluster != but_of}
+    return _told(beside) if beside else ""
 
 
 def _told(beside: Mapping[str, str]) -> str:
@@ -98,7 +104,7 @@ def whose(root: StorageRoot, expected: str) -> str:
     if not is_formatted(root):
         found = root.list()
         if found:
-            return f"has no cluster, but {_names(found)}"
+            return f"lacks its table cluster, and holds {_names(found)}"
         is_folder = root.is_local and os.path.isdir(root.uri)
         return "is an empty folder" if is_folder else "is gone: nothing is there"
     return f"is the root of {_owner(root) or 'somebody else'}, and that of cluster {expected} is expected"
@@ -126,6 +132,11 @@ def check_new(root: StorageRoot, may_be_nested: bool = False) -> None:
     """Raises InconsistentClusterIdException if a folder holds anything, or lies in a root: then none is made of it."""
     check_is_folder(root)
     found = root.list()
+    if found and (owner := _owner(root)):
+        raise InconsistentClusterIdException(
+            f"{root.uri}: is the root of {owner} already, and stays as it is. A new cluster needs an empty folder, and "
+            "so does the --root of a new broker"
+        )
     if found:
         raise InconsistentClusterIdException(f"{root.uri}: must be empty to be formatted, it holds {_names(found)}")
     for parent in () if may_be_nested else _parents(root):

@@ -13,6 +13,7 @@ from lakelog.replication.protocol.partition_log import (
     STOPPED,
     PartitionLog,
     Role,
+    may_become,
     role_of,
     role_version,
 )
@@ -131,6 +132,15 @@ def test_bl_02_a_role_is_a_number_that_goes_up_with_the_epoch_and_within_it():
     assert [role_of(version) for version in versions] == ROLES
     assert role_version(NO_ROLE) < 0 <= min(versions)
     assert role_of(role_version(NO_ROLE)) == NO_ROLE
+
+
+@pytest.mark.parametrize("before", ROLES)
+def test_sr_02_bl_02_a_log_takes_later_roles_and_a_stray_one_its_old_role_again(before):
+    later = {role for role in ROLES if role_version(role) > role_version(before)}
+    assert {role for role in ROLES if may_become(before, role)} == later
+    if before.kind != STOPPED:
+        assert {role for role in ROLES if may_become(before.as_stray(), role)} == {before, *later}
+        assert not may_become(before.as_stray(), before.as_stray())
 
 
 @pytest.mark.parametrize(

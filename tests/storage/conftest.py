@@ -1,6 +1,7 @@
 """Roots and tables of each kind."""
 
 import itertools
+import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -32,7 +33,7 @@ def place(request: pytest.FixtureRequest, root: str) -> Iterator[Place]:
     if request.param == "delta-rs":
         yield on_disk(f"{root}/table")
         return
-    with MemoryStore("contract", is_local=True).opened() as store:
+    with MemoryStore(uuid.uuid4().hex, is_local=True).opened() as store:
         yield in_memory(store)
 
 

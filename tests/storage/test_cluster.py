@@ -113,10 +113,15 @@ def test_a_root_that_holds_something_else_is_refused_and_left_alone(cluster):
     assert cluster.list() == ["thesis.doc"]
 
 
-def test_a_cluster_is_formatted_once(cluster):
-    format_cluster(cluster, Config())
-    with pytest.raises(InconsistentClusterIdException, match="must be empty"):
-        format_cluster(cluster, Config())
+@pytest.mark.parametrize("owner", ["cluster c", "broker 1 of cluster c"])
+def test_a_root_is_not_made_a_cluster_again_and_says_whose_it_is(cluster, broker, owner):
+    if owner == "cluster c":
+        owner, root = f"cluster {format_cluster(cluster, Config())}", cluster
+    else:
+        format_broker(root := broker, "c", 1)
+    for refused in (lambda: format_cluster(root, Config()), lambda: check_may_format(root)):
+        with pytest.raises(InconsistentClusterIdException, match=f"{root.uri}: is the root of {owner} already, and"):
+            refused()
 
 
 @pytest.mark.parametrize("version", [OLDEST_FORMAT - 1, FORMAT_VERSION + 1])

@@ -14,8 +14,9 @@ from lakelog.replication.errors import InconsistentClusterRootException, KafkaSt
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.lease import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.server.id_watch import prepare_start
-from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.memory.store import MemoryStore
@@ -124,6 +125,9 @@ def instead(place, what):
     place.move(place.uri, f"{place.uri}.right")
     if what == "an empty folder":
         place.make_folder(place.uri)
+    elif what == "a folder of other files":
+        place.make_folder(place.uri)
+        StorageRoot.of(place.uri).put("thesis.tex", b"mine")
     elif what in ("an older copy", "an older copy that went on"):
         place.copy(f"{place.uri}.older", place.uri)
         if what.endswith("went on"):
@@ -154,6 +158,7 @@ def right_again(place):
 FOUND = {
     "nothing": "is gone: nothing is there",
     "an empty folder": "is an empty folder",
+    "a folder of other files": "lacks its table cluster, and holds thesis.tex",
     "an older copy": "is an older copy: (metadata|controller) has version ., and version . was seen",
     "an older copy that went on": "has another history: version . of (metadata|controller) is not the commit that",
     "another cluster": "is the root of cluster .{32}, and that of cluster .{32} is expected",
@@ -290,6 +295,57 @@ def test_a_process_may_know_what_an_earlier_one_has_seen(place, cluster):
         Cluster.open(place.uri).guard.expect({"metadata": TableState("id", 0, "")})
 
 
+@pytest.mark.parametrize("opens", ["open", "reopen"])
+def test_one_table_of_the_root_that_is_an_older_copy_is_not_opened(place, cluster, opens):
+    """Another table has the newest commit of the root, so nobody looks at this one otherwise."""
+    topics = f"{place.uri}/topics"
+    place.copy(topics, f"{topics}.older")
+    cluster.topics.change([Topic("t", "id", 1)], (), CAUSE)
+    put(cluster, partition(leader_epoch=2))
+    place.move(topics, f"{topics}.right")
+    place.copy(f"{topics}.older", topics)
+    with pytest.raises(InconsistentClusterRootException, match="topics has version 0, and version 1 was seen"):
+        getattr(cluster.guard, opens)(cluster.root.child("topics"))
+
+
+@pytest.mark.parametrize("opens", ["open", "reopen"])
+def test_a_table_that_may_be_made_again_is_not_opened_in_an_older_root(place, cluster, opens):
+    register(cluster)
+    place.copy(place.uri, f"{place.uri}.copy")
+    put(cluster, partition(leader_epoch=2))
+    place.move(place.uri, f"{place.uri}.right")
+    place.copy(f"{place.uri}.copy", place.uri)
+    with pytest.raises(InconsistentClusterRootException, match="metadata has version 2, and version 3 was seen"):
+        getattr(cluster.guard, opens)(cluster.root.child("brokers", "1"))
+
+
+def test_what_a_slower_reader_sees_of_a_table_replaces_nothing_later(cluster):
+    seen = cluster.guard.states("metadata")
+    older, of_another = seen["metadata"]._replace(version=1), seen["metadata"]._replace(table_id="another", version=9)
+    for state in (older, of_another):
+        cluster.guard.saw(cluster.root.child("metadata"), state, None)
+    assert cluster.guard.states("metadata") == seen
+
+
+def test_what_an_earlier_process_has_seen_replaces_nothing_later_while_the_root_cannot_be_read(
+    place, cluster, monkeypatch
+):  # fmt: skip
+    instead(place, "an older copy")
+    earlier = Cluster.open(place.uri).guard.states("metadata")
+    right_again(place)
+
+    def no_answer(*_):
+        raise KafkaStorageException("the store does not answer")
+
+    with monkeypatch.context() as store:
+        store.setattr(type(cluster.root), "stamps", no_answer)
+        with pytest.raises(KafkaStorageException, match="does not answer"):
+            cluster.guard.expect(earlier)
+    instead(place, "an older copy")
+    with pytest.raises(InconsistentClusterRootException, match="metadata has version 1, and version 2 was seen"):
+        cluster.guard.check()
+
+
 def test_two_readers_of_a_process_do_not_go_back_behind_each_other(place, cluster):
     late = MetadataTable.open(cluster.root)
     put(cluster, partition(leader_epoch=2))
@@ -297,6 +353,16 @@ def test_two_readers_of_a_process_do_not_go_back_behind_each_other(place, cluste
     late.refresh()
     assert late.partitions == cluster.metadata.partitions
     assert last_version(StorageRoot.of(f"{place.uri}/metadata")) == late.version
+
+
+def test_a_reader_at_the_version_of_an_older_copy_does_not_take_it_for_the_newest(place, cluster):
+    late = MetadataTable.open(cluster.root)
+    place.copy(place.uri, f"{place.uri}.copy")
+    put(cluster, partition(leader_epoch=2))
+    place.move(place.uri, f"{place.uri}.right")
+    place.copy(f"{place.uri}.copy", place.uri)
+    with pytest.raises(InconsistentClusterRootException, match="metadata has version 2, and version 3 was seen"):
+        late.refresh()
 
 
 # --- what a broker has noted on its own root ---
@@ -327,6 +393,76 @@ def test_a_broker_that_starts_knows_what_its_earlier_process_has_seen(place, clu
     opened = Cluster.open(place.uri)
     opened.expect_what_was_seen(broker_root)
     register(opened)
+
+
+def test_a_broker_that_starts_names_the_cluster_that_it_belongs_to(place, cluster, broker_root):
+    format_broker(broker_root, cluster.cluster_id, 1)
+    cluster.note_what_was_seen(broker_root)
+    instead(place, "another cluster")
+    opened = Cluster.open(place.uri)
+    told = f"is the root of cluster {opened.cluster_id}, and that of cluster {cluster.cluster_id} is expected"
+    for start in (lambda: prepare_start(opened, 1, broker_root.uri), lambda: register(opened)):
+        with pytest.raises(InconsistentClusterRootException, match=told):
+            start()
+
+
+def reads(process):
+    for table in (process.topics, process.configs, process.admin, process.producers, process.groups, process.metadata):
+        table.refresh()
+    process.lease.read()
+    process.refresh_brokers()
+    return process.metadata.refresh
+
+
+def registers(process):
+    own = register(process)
+    return lambda: own.update(1, "heartbeat")
+
+
+def sees_it_go_on(process):
+    put(process, partition(leader_epoch=8, number=1))
+    return process.metadata.refresh
+
+
+# What a process does with an older copy before the right root is back; what it has against that then; whether a restart
+# does not help, as what it has noted is of the other history, too.
+BEGUN_ON_A_COPY = {
+    "reads": (reads, None, False),
+    "registers": (registers, "another history: version 2 of brokers/1 is not the commit that was seen", False),
+    "sees it go on": (sees_it_go_on, "another history: version 3 of metadata is not the commit that was seen", True),
+}
+
+
+@pytest.mark.parametrize(("begins", "against", "is_noted"), BEGUN_ON_A_COPY.values(), ids=BEGUN_ON_A_COPY)
+def test_a_process_that_has_begun_on_an_older_copy_accepts_the_right_root_if_it_has_seen_no_other_history(
+    place, cluster, broker_root, begins, against, is_noted
+):  # fmt: skip
+    before = register(cluster)
+    place.copy(place.uri, f"{place.uri}.copy")
+    put(cluster, partition(leader_epoch=2))
+    before.update(1, "heartbeat")
+    place.move(place.uri, f"{place.uri}.right")
+    place.move(f"{place.uri}.copy", place.uri)
+    with place.another_process():
+        process = Cluster.open(place.uri)
+        goes_on = begins(process)
+        process.note_what_was_seen(broker_root)
+        right_again(place)
+        for _ in range(2 if against else 0):
+            with pytest.raises(InconsistentClusterRootException, match=against):
+                goes_on()
+        restarted = process if against is None else Cluster.open(place.uri)
+        if is_noted:
+            with pytest.raises(InconsistentClusterRootException, match=against):
+                restarted.expect_what_was_seen(broker_root)
+            restarted = Cluster.open(place.uri)
+            restarted.forget_what_was_seen(broker_root)
+        restarted.expect_what_was_seen(broker_root)
+        reads(restarted)
+        register(restarted)
+        put(restarted, partition(leader_epoch=3))
+    cluster.metadata.refresh()
+    assert cluster.metadata.partitions == restarted.metadata.partitions
 
 
 def test_a_note_that_a_power_cut_has_torn_is_written_anew(place, cluster, broker_root, caplog):

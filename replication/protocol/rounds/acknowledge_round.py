@@ -15,7 +15,7 @@ from lakelog.replication.protocol.delayed_operation import DONE, Completion
 from lakelog.replication.protocol.high_watermark import effective_min_isr
 from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog
-from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdentity
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
@@ -206,7 +206,9 @@ def _lacking(registration: PartitionRegistration, last_offset: int) -> Round[str
         end = row.log_end_offset if row else 0
         if end <= last_offset:
             parts.append(f"broker {broker} ends at {end}" + (f" ({row.error})" if row and row.error else ""))
-    return "; ".join(parts) or "all have them, and the high watermark is about to follow"
+    leads = registration.leader not in (NO_LEADER, LEADER_DURING_DELETE)
+    raised = f"leader {registration.leader} has not raised" if leads else "no leader has raised"
+    return "; ".join(parts) or f"all have them, but {raised} the high watermark"
 
 
 def produce(

@@ -16,7 +16,8 @@ from lakelog.replication.storage.delta.commit_reader import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 
-_LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
+HINT = "_last_checkpoint"  # a file of a log that names its last checkpoint
+_HINT = f"_delta_log/{HINT}"
 _CONNECTIONS = 8
 
 
@@ -24,9 +25,15 @@ def last_checkpoint(root: StorageRoot) -> int:
     """The version of the last checkpoint, -1 without any. Raises ValueError, KeyError, TypeError,
     KafkaStorageException."""
     try:
-        return int(json.loads(root.read(_LAST_CHECKPOINT))["version"])
+        return int(json.loads(root.read(_HINT))["version"])
     except FileNotFoundError:
         return -1
+
+
+def newest_checkpoint(root: StorageRoot) -> int:
+    """The version of the newest checkpoint that is there, -1 without any. Raises KafkaStorageException."""
+    names = root.child("_delta_log").list()
+    return max((int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint" in name), default=-1)
 
 
 def checkpoint_name(version: int) -> str:
@@ -52,5 +59,5 @@ def create_checkpoint(root: StorageRoot, version: int, last: int | None = None) 
         (copy / "_delta_log").mkdir()
         in_threads(lambda name: (copy / name).write_bytes(root.read(name)), names, _CONNECTIONS)
         DeltaTable(copy, version).create_checkpoint()
-        for name in (checkpoint_name(version), _LAST_CHECKPOINT):  # the second one tells readers of the first
+        for name in (checkpoint_name(version), _HINT):  # the second one tells readers of the first
             root.put(name, (copy / name).read_bytes())

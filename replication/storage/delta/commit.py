@@ -55,6 +55,11 @@ class Commit:
         found = self.info.get(NONCE, self.table_id)
         return None if found is None else str(found)
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another tool has written the commit."""
+        return NONCE not in self.info
+
     def follows(self, unique_id: str | None) -> bool:
         """Whether the commit was written after the one with this id, which has the version before its own. A commit of
         another history of the table was not: the table was made again, or has lost commits. Commits of other tools do

@@ -69,8 +69,8 @@ def read_commits_after(root: StorageRoot, version: int) -> list[Commit]:
 def torn_commit(root: StorageRoot, version: int, found: str) -> str:
     """The error text for a commit that is not whole. Nothing may build on it, because its actions are unknown."""
     return (
-        f"{root.path(commit_name(version))}: this commit is empty or torn ({found}); restore the file, or give the "
-        f"table's owner an empty root, which the other replicas fill"
+        f"{root.path(commit_name(version))}: this commit is empty or torn ({found}); restore the file. "
+        "If it is of a broker's root, an empty root will do, which the other replicas fill"
     )
 
 

@@ -14,7 +14,7 @@ from lakelog.replication.storage.delta.commit import FOLLOWS, NONCE, AddedFile
 from lakelog.replication.storage.delta.commit_reader import ACTIONS, CONTENTS
 
 ENGINE = "Lakelog"
-_INLINED_BYTES = 32 << 10  # of small files, whose readers then need not ask an object store for them
+INLINED_BYTES = 32 << 10  # of small files, whose readers then need not ask an object store for them
 
 
 def commit_content(
@@ -58,12 +58,12 @@ def _txn(app_id: str, version: int, updated_at: int | None) -> Mapping[str, Any]
 
 def inlined(content: pa.Buffer) -> bytes | None:
     """The content of a file that is small enough for its commit; None for a larger one."""
-    return content.to_pybytes() if content.size <= _INLINED_BYTES else None
+    return content.to_pybytes() if content.size <= INLINED_BYTES else None
 
 
 def _contents(adds: Sequence[AddedFile]) -> Mapping[str, Any]:
     small = {file.name: file.content for file in adds if file.content is not None}
-    if not small or sum(map(len, small.values())) > _INLINED_BYTES:
+    if not small or sum(map(len, small.values())) > INLINED_BYTES:
         return {}
     return {CONTENTS: {name: base64.b64encode(content).decode() for name, content in small.items()}}
 

@@ -16,8 +16,13 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
-from lakelog.replication.storage.delta.commit import AddedFile, Commit
+from lakelog.replication.errors import (
+    CorruptRecordException,
+    InconsistentBrokerRootException,
+    KafkaStorageException,
+)
+from lakelog.replication.storage.delta.checkpoint import newest_checkpoint
+from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
 from lakelog.replication.storage.delta.commit_listeners import note_commit, notify_listeners
 from lakelog.replication.storage.delta.commit_reader import (
     commit_name,
@@ -58,7 +63,7 @@ class DeltaLog:
 
     def __init__(self, root: StorageRoot, handle: TableHandle, tail: Sequence[Commit] | None = None) -> None:
         self.root = root
-        self._is_owner = False
+        self._is_owner, self._is_held = False, False
         self._own: tuple[Commit, float] | None = None  # the commit that was written last, and when that began
         self.looked_at = time.monotonic()  # when the look began that found `version` to be the newest
         self._checkpointed = int(handle.version())
@@ -79,6 +84,7 @@ class DeltaLog:
         self._version = int(handle.version())
         self._unique_id = newest.unique_id if newest else None  # of the commit of that version
         self._commits, self._checkpointed = KnownCommits(self.root), min(self._checkpointed, self._version)
+        self._synced = -1  # up to this version the names of commits are durable, as far as this process has seen to it
         self._txns: dict[str, int] = {}  # those after the version of the handle
         self._inlined: list[str] = []  # files whose content is in the last commit
         actions = add_actions(handle)
@@ -111,7 +117,7 @@ class DeltaLog:
         """Lets the guard of the cluster root know the state that this process has seen."""
         if self.root.guard is not None:
             state = TableState(self.table_id, self._version, self._unique_id or "")
-            self.root.guard.saw(self.root, state, self._commits.stamp(self._version))
+            self.root.guard.saw(self.root, state, self.stamp)
 
     @classmethod
     def create(cls, root: StorageRoot, table: Table) -> DeltaLog:
@@ -129,6 +135,16 @@ class DeltaLog:
     def version(self) -> int:
         """The version up to which the table was replayed."""
         return self._version
+
+    @property
+    def unique_id(self) -> str | None:
+        """The unique id of the commit of that version; None if it is not known."""
+        return self._unique_id
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """What tells the commit of the version from another one of that version; None if it was not seen."""
+        return self._commits.stamp(self._version)
 
     @property
     def table_id(self) -> str:
@@ -163,8 +179,9 @@ class DeltaLog:
         another tool has changed more than files: the state must be built from `active_files`. A clean-up deletes the
         oldest commits first, so there is no gap after a version that still exists. A commit that a slow writer puts
         into a gap does not count, nor does one that was written after another commit than the one before it: the owner
-        puts that aside. Raises KafkaStorageException if a commit is torn, or InconsistentClusterRootException if this
-        is not the cluster root that was seen; then the version stays.
+        puts that aside. Raises KafkaStorageException if a commit is torn, InconsistentClusterRootException if this is
+        not the cluster root that was seen, or InconsistentBrokerRootException if a table that is held lacks what was
+        replayed; then the version stays.
         """
         if self.root.guard is not None and self.root.guard.is_wrong:
             self.root.guard.check()
@@ -190,7 +207,10 @@ class DeltaLog:
                 if noted is not None:
                     noted.forget(self.root.uri)
                 guard = self.root.guard
-                self._use(*(reopen_table(self.root) if guard is None else guard.reopen(self.root)))
+                opened = reopen_table(self.root) if guard is None else guard.reopen(self.root)
+                if self._is_held:
+                    self._check_continues(*opened)
+                self._use(*opened)
                 return None
         follow = self._that_follow(found)
         if len(follow) < len(found) and self._is_owner:
@@ -203,6 +223,28 @@ class DeltaLog:
         if noted is not None and seen is None:
             noted.looked(self.root.uri, self.version, started)
         return found
+
+    def hold(self) -> None:
+        """For the owner of a log: from now on the table is believed only as long as it has all that was replayed."""
+        self._is_held = True
+
+    def _check_continues(self, handle: TableHandle, tail: Sequence[Commit]) -> None:
+        """Raises InconsistentBrokerRootException unless a table that was opened anew has all that was replayed of it.
+        Somebody may have put an older copy of the root in its place, or another root. If the commit was cleaned up, a
+        checkpoint has its content."""
+        newest = max((commit.version for commit in tail), default=0)
+        if str(handle.metadata().id) == self.table_id and max(int(handle.version()), newest) >= self.version:
+            try:
+                found = self._read_if_there(self.version)
+            except CorruptRecordException as error:
+                raise KafkaStorageException(str(error)) from error
+            has_content = found is None and newest_checkpoint(self.root) >= self.version
+            if has_content or (found is not None and self._unique_id in (None, found.unique_id)):
+                return
+        raise InconsistentBrokerRootException(
+            f"{self.root.uri}: it is not what this process has seen: version {self.version} is gone or is another one; "
+            "perhaps an older copy of the root is there now, or another root"
+        )
 
     def recover(self) -> None:
         """For the table's owner, before its first commit and from time to time: puts aside what was written after
@@ -318,8 +360,16 @@ class DeltaLog:
             self.root.guard.confirm(self.root)
             self.check_root()
         self.root.sync_folder("_delta_log")
-        self._own = parsed(expected, content, stamp), began_at
+        self._own, self._synced = (parsed(expected, content, stamp), began_at), expected
         return expected
+
+    def sync(self) -> None:
+        """With `fsync`, makes the names of the commits up to the version durable, for who finds in them what it would
+        have written: their writer may have died before it could, or its sync has failed. It does nothing if no commit
+        of another has come since the last time. Raises KafkaStorageException."""
+        if self._synced < self.version:
+            self.root.sync_folder("_delta_log")
+            self._synced = self.version
 
     def check_root(self) -> None:
         """Raises InconsistentClusterRootException, before anything is written, if this is a table of a cluster root

@@ -9,52 +9,57 @@ the next commits need their names. Kafka: `LogLoader.recoverLog`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
 
-from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.storage.delta.checkpoint import HINT, checkpoint_name, last_checkpoint
 from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
-from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit, read_commit
+from lakelog.replication.storage.delta.commit_reader import commit_name, drop_commits_before, is_commit, read_commit
+from lakelog.replication.storage.delta.commit_writer import commit_content
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.store_errors import reason
+from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.replication.storage.in_threads import in_threads
 
 logger = logging.getLogger(__name__)
 
 ASIDE = "_ghost_commits"  # a folder of the table, in which no reader of Delta looks
 
-_LAST_CHECKPOINT = "_last_checkpoint"
 _REMOTE_COMMITS = 16  # of an object store, that recovery looks at
 _READERS = 8
 
 
 class LogReach(NamedTuple):
     """How far the files of a log reach: the checkpoint from which it is read (-1: none), the last commit before a hole
-    (-1: there is no table), newer checkpoints that are torn, and the files after the hole, by name."""
+    (-1: there is no table), newer checkpoints that are torn, the files after the hole, by name, and the checkpoint that
+    the hint names if it is gone."""
 
     checkpoint: int
     last: int
     torn: Sequence[str]
     ghosts: Sequence[str]
+    gone: Sequence[str]
 
     @property
     def readable(self) -> int:
         """The newest version at which delta-rs can open the table. Commits lead on from there to `last`."""
-        return min([self.last, *(_version(name) - 1 for name in self.torn)])
+        return min([self.last, *(_version(name) - 1 for name in (*self.torn, *self.gone))])
 
 
-def find_end(root: StorageRoot) -> LogReach:
-    """Finds the end of a log, from a listing. Raises KafkaStorageException."""
+def find_end(root: StorageRoot, lost: Collection[str] = ()) -> LogReach:
+    """Finds the end of a log, from a listing, as if the `lost` commits were not there, and the `lost` checkpoints torn.
+    Raises KafkaStorageException."""
     names = [name for name in root.child("_delta_log").list() if name[:20].isdigit()]
-    commits = {_version(name) for name in names if is_commit(name)}
-    # Nothing can follow a checkpoint if its commit is lost and no other one follows it: older checkpoints come first.
-    checkpoints = sorted((name for name in names if ".checkpoint" in name), reverse=True)
-    checkpoints.sort(key=lambda name: commits.isdisjoint({_version(name), _version(name) + 1}))
+    commits = {_version(name) for name in names if is_commit(name) and name not in lost}
     torn, checkpoint = list[str](), -1
-    for name in checkpoints:
-        if root.is_whole_checkpoint(f"_delta_log/{name}"):
+    for name in sorted((name for name in names if ".checkpoint" in name), reverse=True):
+        if name not in lost and root.is_whole_checkpoint(f"_delta_log/{name}"):
             checkpoint = _version(name)
             break
         torn.append(name)
@@ -62,70 +67,133 @@ def find_end(root: StorageRoot) -> LogReach:
     while last + 1 in commits:
         last += 1
     ghosts = [name for name in names if _version(name) > last and name not in torn]
-    return LogReach(checkpoint, last, torn, ghosts)
+    return LogReach(checkpoint, last, torn, ghosts, _lost_checkpoint(root, names))
+
+
+def _lost_checkpoint(root: StorageRoot, names: Sequence[str]) -> Sequence[str]:
+    """The checkpoint that the hint names, if none of these files is it: then delta-rs does not open the table."""
+    try:
+        hinted = last_checkpoint(root)
+    except (ValueError, KeyError, TypeError):  # a torn hint, which delta-rs ignores
+        return ()
+    is_there = hinted < 0 or any(_version(name) == hinted and ".checkpoint" in name for name in names)
+    return () if is_there else (checkpoint_name(hinted).rpartition("/")[2],)
 
 
 def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool = False) -> None:
     """For a table's owner: puts the ghosts of its log aside, and torn checkpoints, and says so in one line.
 
-    After a crash an empty or torn commit is a hole, too: its writer had not synced it. So is a commit of a state table,
-    which `has_rows`, if their file is torn. Raises KafkaStorageException, and CorruptRecordException for a torn commit
-    otherwise.
+    After a crash an empty or torn commit is a hole, too: its writer had not synced it. One that a whole checkpoint has
+    the content of goes, with all before it. If none is left then at the checkpoint or after it, an empty commit takes
+    its place, as the next one needs one to follow. A commit of a state table, which `has_rows`, is a hole if their file
+    is torn. What is decided does not change while it is carried out, so a recovery that ends half way is repeated.
+    Raises KafkaStorageException, and CorruptRecordException for a torn commit otherwise.
     """
+    looks_for_torn = is_after_crash and root.is_local  # in an object store each look is paid for: once one was met
+    refused_checkpoints = set[str]()
     while True:
-        end, torn = find_end(root), list[str]()
+        lost = _torn_commits(root) if looks_for_torn else {}
+        end, torn = find_end(root, {*lost, *refused_checkpoints}), list[str]()
         if end.last < 0:
             return
+        covered = max((_version(name) for name in lost if _version(name) <= end.checkpoint), default=-1)
         # Another process of the owner may recover the log, too, and commits may land under the same names.
-        stamps = _stamps(root, end)
-        tail = read_tail(root, end.last, end.checkpoint, torn if is_after_crash else None, _REMOTE_COMMITS)
+        stamps = {**_stamps(root, end), **lost}
+        try:
+            tail = read_tail(root, end.last, end.checkpoint, _REMOTE_COMMITS, covered)
+        except CorruptRecordException:
+            if looks_for_torn or not is_after_crash:
+                raise
+            looks_for_torn = True
+            continue
         last = end.last if not tail else _last_with_rows(root, tail, torn) if has_rows else tail[-1].version
-        if last < end.last or not end.ghosts or not root.exists(commit_name(last + 1)):
+        has_commit = last > end.checkpoint or any(commit.version == last for commit in tail)
+        if last < end.checkpoint or (has_rows and not has_commit and not _has_whole_rows(root, last, torn)):
+            refused_checkpoints |= _checkpoints(root, end.checkpoint)  # it leads to a file that is torn
+            continue
+        torn += [name for name in lost if _version(name) > end.checkpoint]
+        if last < end.last or not end.ghosts or torn or not root.exists(commit_name(last + 1)):
             break  # otherwise the first of them has landed since the listing, and what follows it is no ghost
     refused = [commit_name(version).rpartition("/")[2] for version in range(last + 1, end.last + 1)]
     found = [*refused, *end.ghosts, *end.torn]
+    if end.gone:
+        root.child("_delta_log").delete(HINT)
+        logger.error("%s: %s is gone, as after a power cut: the table is read from older files", root.uri, *end.gone)
     if found:
         _put_aside(root, {name: stamps[name] for name in found})
         why = "the next one, or its file, is empty or torn" if torn else "the next one was written after another one"
-        why = why if refused else "the next one is missing" if end.ghosts else "a checkpoint is torn"
+        why = why if refused or torn else "the next one is missing" if end.ghosts else "a checkpoint is torn"
         logger.error(
             "%s: its last version is %d: %s, as after a power cut. These files of its log were put aside, to %s: %s",
             root.uri, last, why, root.path(ASIDE), ", ".join(sorted(found)),
         )  # fmt: skip
+    if covered >= 0 or not has_commit:
+        _rely_on_checkpoint(root, covered if has_commit else last, lost, has_commit)
+
+
+def _rely_on_checkpoint(root: StorageRoot, version: int, lost: Mapping[str, Stamp], has_commit: bool) -> None:
+    """Removes the commits up to a version, as a newer checkpoint has all that they say. If the table does not
+    `has_commit` to go on from, an empty one is written for the version, which is that of the checkpoint.
+
+    The older ones go first, so nobody who has replayed them takes the empty one for what came next. It follows none,
+    either. Whoever recovers the log at the same time drops the same commits. But the commit of the version may be one
+    that another process has written: it stays.
+    """
+    drop_commits_before(root, version)  # a gap between those that stay would look like the log's end
+    name = commit_name(version).rpartition("/")[2]
+    if name in lost:
+        _put_aside(root, {name: lost[name]})
+    if not has_commit:
+        cause = {"who": "broker", "why": "go on from a checkpoint"}
+        root.put_if_absent(
+            commit_name(version), commit_content(cause, uuid.uuid4().hex, (), (), {}, follows=uuid.uuid4().hex)
+        )
+        root.sync_folder("_delta_log")
+    logger.error("%s: commits up to %d: some were torn or lost, so a checkpoint is read instead", root.uri, version)
+
+
+def _torn_commits(root: StorageRoot) -> dict[str, Stamp]:
+    """The commits of a log that are empty or torn, by name, and their stamps."""
+
+    def is_torn(name: str) -> bool:
+        try:
+            read_commit(root, _version(name))
+        except CorruptRecordException:
+            return True
+        except FileNotFoundError:  # another process of the owner has moved it
+            return False
+        return False
+
+    log = root.child("_delta_log")
+    names = [name for name in log.list() if is_commit(name)]
+    torn = in_threads(is_torn, names, 1 if root.is_local else _READERS)
+    names = [name for name, found in zip(names, torn, strict=True) if found]
+    stamps = zip(names, log.stamps(names), strict=True)
+    return {name: stamp for name, stamp in stamps if stamp is not None and is_torn(name)}  # the stamp is of a torn one
 
 
 def read_tail(
-    root: StorageRoot, last: int, checkpoint: int | None = None, torn: list[str] | None = None, remote: int = 2
+    root: StorageRoot, last: int, checkpoint: int | None = None, remote: int = 2, above: int = -1
 ) -> list[Commit]:
     """The commits from the `checkpoint` up to `last`, in order, as far as each follows the one before it; by default
     from the newest checkpoint. A commit of which only the checkpoint is left is left out. In an object store, which
-    loses no commit, so many `remote` ones are enough: two tell a commit that was late.
-
-    With a list `torn` it ends before the first torn commit, and adds to the list why. Raises CorruptRecordException
-    without one, and KafkaStorageException.
+    loses no commit, so many `remote` ones are enough: two tell a commit that was late. Commits up to `above` are left
+    out, too. Raises CorruptRecordException for a torn commit, and KafkaStorageException.
     """
     if checkpoint is None:
         names = root.child("_delta_log").list() if root.is_local else ()
         checkpoints = (_version(name) for name in names if name[:20].isdigit() and ".checkpoint" in name)
         checkpoint = max((version for version in checkpoints if version <= last), default=0)
-    first = max(0, checkpoint if root.is_local else last - remote + 1)
+    first = max(0, above + 1, checkpoint if root.is_local else last - remote + 1)
 
-    def read(version: int) -> Commit | CorruptRecordException | None:
+    def read(version: int) -> Commit | None:
         try:
             return read_commit(root, version)
         except FileNotFoundError:
             return None
-        except CorruptRecordException as error:
-            if torn is None:
-                raise
-            return error
 
     found: list[Commit] = []
     for commit in in_threads(read, range(first, last + 1), 1 if root.is_local else _READERS):
-        if isinstance(commit, CorruptRecordException):
-            if torn is not None:
-                torn.append(str(commit))
-            break
         if commit is not None and found and not commit.follows(found[-1].unique_id):
             break
         found += [commit] if commit is not None else []
@@ -143,6 +211,22 @@ def _last_with_rows(root: StorageRoot, tail: Sequence[Commit], torn: list[str]) 
         elif commit.adds:
             break
     return last
+
+
+def _has_whole_rows(root: StorageRoot, version: int, torn: list[str]) -> bool:
+    """Whether the files of a version are whole, to which its checkpoint leads."""
+    try:
+        names = add_actions(root.open_table(version)).column("path").to_pylist()
+    except (DeltaError, OSError) as error:
+        raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
+    faults = [fault for name in names if (fault := _fault(root, AddedFile(name, 0)))]
+    torn += faults
+    return not faults
+
+
+def _checkpoints(root: StorageRoot, version: int) -> set[str]:
+    """The names of the files of a version's checkpoint."""
+    return {name for name in root.child("_delta_log").list() if name.startswith(f"{version:020d}.checkpoint")}
 
 
 def _fault(root: StorageRoot, file: AddedFile) -> str | None:
@@ -167,17 +251,10 @@ def _put_aside(root: StorageRoot, files: Mapping[str, Stamp | None]) -> None:
     hint at the last checkpoint goes if that one does."""
     log, aside = root.child("_delta_log"), root.child(ASIDE)
     for name, stamp in sorted(files.items(), reverse=True):
-        if stamp is None or log.stamps([name]) != [stamp]:
-            continue
-        try:
-            content = log.read_buffer(name)
-        except FileNotFoundError:  # another process of the owner has moved it
-            continue
-        aside.write(f"{name}.{stamp[1]}", content)
-        if log.stamps([name]) == [stamp]:
-            log.delete(name)
+        if stamp is not None:  # otherwise another process of the owner has moved it
+            log.move_out(name, stamp, aside, f"{name}.{stamp[1]}")
     if any(".checkpoint" in name for name in files):
-        log.delete(_LAST_CHECKPOINT)
+        log.delete(HINT)
     log.sync_folder()
 
 

@@ -174,6 +174,11 @@ class ObjectRoot(StorageRoot):
     def create_folder(self) -> None:
         """Does nothing, as there are no folders."""
 
+    def move_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
+        """Copies a file to a folder of the same store and deletes it, if it has this stamp. Raises
+        KafkaStorageException."""
+        self._copy_out(name, stamp, folder, new_name)
+
     def delete(self, name: str) -> None:
         """Deletes a file; a missing file is no error."""
         self._delete(self.path(name), [self._key(name)])

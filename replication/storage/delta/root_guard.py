@@ -43,7 +43,7 @@ class _Difference(NamedTuple):
 
 
 class ClusterRootGuard:
-    """What one process has seen of one cluster root. Threads may share it.
+    """Knows the states of one cluster root that one process has seen. Threads may share it.
 
     `describe` tells what lies at the root now, as in "is the root of cluster x". The tables in `brokers` may be made
     again, as an operator may move a broken one away: they are believed as long as the other tables are the right ones.
@@ -64,7 +64,7 @@ class ClusterRootGuard:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the last check found another root or an older one."""
+        """Tells whether the last check found another root or an older one."""
         return self._error is not None
 
     def hold(self, table: StorageRoot) -> None:
@@ -73,25 +73,35 @@ class ClusterRootGuard:
 
     def expect(self, states: Mapping[str, TableState]) -> None:
         """Notes the states of tables, by name, that an earlier process has seen: from now on the root must have them.
-        Raises InconsistentClusterRootException if it does not, KafkaStorageException."""
+        Raises InconsistentClusterRootException if it does not, KafkaStorageException if the root cannot be read: then
+        it has noted nothing instead of later states that it knows."""
         with self._lock:
             before = {name: self._seen.get(name) for name in states}
             self._seen.update({name: _Seen(state, None) for name, state in states.items()})
             self._doubtful |= states.keys()
-        self._check()
+        try:
+            self._check()
+        except InconsistentClusterRootException:
+            raise  # the later states are those of a wrong root
+        except KafkaStorageException:
+            self._know_again(before)
+            raise
+        self._know_again(before)
+
+    def _know_again(self, before: Mapping[str, _Seen | None]) -> None:
         with self._lock:
             for name, known in before.items():
-                if known is not None and known.state.version > states[name].version:
+                if known is not None and known.state.version > self._seen[name].state.version:
                     self._seen[name] = known
 
     def difference_from(self, states: Mapping[str, TableState]) -> str | None:
-        """What tells the root from one that has these states of its tables, as the end of a sentence about the root;
-        None if it has them. Raises KafkaStorageException."""
+        """Says how the root differs from one that has these states of its tables, as the end of a sentence about the
+        root; None if it has them. Raises KafkaStorageException."""
         found = self._find_difference({name: _Seen(state, None) for name, state in states.items()})
         return found and found.text
 
     def states(self, *names: str) -> dict[str, TableState]:
-        """The newest states that were seen of these tables."""
+        """Returns the newest states that were seen of these tables."""
         with self._lock:
             return {name: self._seen[name].state for name in names}
 
@@ -108,7 +118,7 @@ class ClusterRootGuard:
                     self._newest = name
 
     def is_before(self, table: StorageRoot, table_id: str, version: int) -> bool:
-        """Whether a version is older than what was seen of the table, or of another table."""
+        """Tells whether a version is older than the one that was seen of the table, or is of another table."""
         known = self._seen.get(self._name(table))
         return known is not None and (known.state.table_id != table_id or version < known.state.version)
 
@@ -186,7 +196,7 @@ class ClusterRootGuard:
         return next((difference for difference in found if difference), None)
 
     def _still_there(self, name: str, known: _Seen) -> _Difference | None:
-        """The difference of a table from what was seen of it. One look-up is enough if its commit is still there."""
+        """Finds how a table differs from what was seen of it. One look-up is enough if its commit is still there."""
         table, state = self._table(name), known.state
         (stamp,) = table.stamps([commit_name(state.version)])
         if stamp is not None and stamp == known.stamp:
@@ -216,7 +226,7 @@ class ClusterRootGuard:
         return None
 
     def _other_table(self, name: str, is_gone: bool) -> _Difference:
-        """A table that is not there, or is another one. The identity of the root explains it, if it is not the same."""
+        """Explains a table that is not there, or is another one: by the identity of the root, if it is not the same."""
         if name == CLUSTER.name:
             return _Difference("gone" if is_gone else "another", self._describe())
         known = self._seen.get(CLUSTER.name)
@@ -224,7 +234,7 @@ class ClusterRootGuard:
         return of_root or _Difference("table", f"lacks its table {name}" if is_gone else f"has another table {name}")
 
     def _commit_id(self, name: str, version: int) -> str | None:
-        """The unique id of a commit, "" if it has none, None if it is gone. Raises KafkaStorageException."""
+        """Reads the unique id of a commit, "" if it has none, None if it is gone. Raises KafkaStorageException."""
         try:
             return read_commit(self._table(name), version).unique_id or ""
         except FileNotFoundError:
@@ -246,7 +256,7 @@ class ClusterRootGuard:
 
 
 class _Told:
-    """The roots of which this process has said that they are wrong: its brokers and clients say it once."""
+    """Remembers the roots of which this process has said that they are wrong: its brokers and clients say it once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.properties import is_utf8
 
 STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _ADDRESSES = re.compile(r"(?:[A-Za-z_]+://)?[^/,\s]+:\d+(?:,[^/,\s]+:\d+)*/?")
@@ -21,9 +22,9 @@ def normal_uri(uri: str, schemes: Collection[str] = STORES) -> str:
     neither a folder nor a store, or if its path has a character or a part that delta-rs or the store reads as another
     one. Its tables would lie elsewhere, or on top of one another.
     """
-    if not uri.strip():
-        raise InvalidConfigurationException(f"{uri!r} is not a storage root: give a folder or a URI, {_EXAMPLES}")
-    if not (uri.isprintable() and _is_utf8(uri)):
+    if not isinstance(uri, str) or not uri.strip():
+        raise InvalidConfigurationException(f"{uri!r:.80} is not a storage root: give a folder or a URI, {_EXAMPLES}")
+    if not (uri.isprintable() and is_utf8(uri)):
         raise InvalidConfigurationException(
             f"{uri!a} is not a storage root: its name must be UTF-8 without control characters"
         )
@@ -51,11 +52,6 @@ def _path_of(uri: str, parts: SplitResult) -> str:
             "for #; the path alone is taken as it is"
         )
     return unquote(parts.path)
-
-
-def _is_utf8(text: str) -> bool:
-    """False for a file name in another encoding, of which Python keeps each byte as a surrogate."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _absolute(uri: str, path: str) -> str:

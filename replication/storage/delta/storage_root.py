@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -321,6 +322,34 @@ class StorageRoot:
         with writing(self.path(new_name)):
             os.replace(self.path(name), self.path(new_name))
         self.sync_folder()
+
+    def move_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
+        """Moves a file to a folder of the same store, if it has this stamp; a missing file is no error. Another file of
+        its name stays, also one that takes it meanwhile. Raises KafkaStorageException."""
+        if self.stamps([name]) != [stamp]:
+            return
+        folder.create_folder()
+        moved = f".{new_name}.{uuid.uuid4().hex}.tmp"
+        with writing(self.path(name)), suppress(FileNotFoundError):
+            os.replace(self.path(name), folder.path(moved))
+            if folder.stamps([moved]) == [stamp]:  # only what was moved tells which file it was
+                folder.rename(moved, new_name)
+            else:
+                os.link(folder.path(moved), self.path(name))
+                os.remove(folder.path(moved))
+
+    def _copy_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
+        """Does what `move_out` does, where files cannot be moved. A file that takes the name between the last look and
+        the deletion is deleted: obstore cannot delete a file on the condition that it has an ETag."""
+        try:
+            content = self.read_buffer(name)
+        except FileNotFoundError:
+            return
+        if self.stamps([name]) != [stamp]:  # after it was read: the content is that of the stamp
+            return
+        folder.write(new_name, content)
+        if self.stamps([name]) == [stamp]:
+            self.delete(name)
 
     def delete(self, name: str) -> None:
         """Deletes a file; a missing file is no error."""

@@ -11,6 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from deltalake import Field, Schema
@@ -121,13 +122,20 @@ def open_version(root: StorageRoot, version: int) -> TableHandle:
 def _open_as_far_as_it_goes(root: StorageRoot, error: Exception) -> Opened:
     """Opens a table that delta-rs does not open: below the first hole of its log, or from an older checkpoint."""
     end = find_end(root)
-    if end.last < 0 or not (end.torn or end.ghosts):
+    if end.last < 0 or not (end.torn or end.ghosts or end.gone):
         check_commits(root)
         raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
     what = [f"{', '.join(end.torn)}: torn, so it was read from older files"] if end.torn else []
+    what += [f"{', '.join(end.gone)}: gone, so it was read from older files"] if end.gone else []
     what += [f"version {end.last + 1} is missing, and what lies behind it does not count"] if end.ghosts else []
-    logger.warning("%s: opened at version %d: %s", root.uri, end.last, "; ".join(what))
+    _say_once(f"{root.uri}: opened at version {end.last}: {'; '.join(what)}")
     return _with_tail(root, open_version(root, end.readable), end.last, end.checkpoint)
+
+
+@lru_cache(maxsize=1000)
+def _say_once(sentence: str) -> None:
+    """Logs what each reader of a table finds whenever it opens it, until the owner is back."""
+    logger.warning("%s", sentence)
 
 
 def _with_tail(root: StorageRoot, handle: TableHandle, last: int, checkpoint: int | None = None) -> Opened:

@@ -9,13 +9,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from lakelog.replication.errors import KafkaStorageException, LakelogException, OffsetOutOfRangeException
+from lakelog.replication.errors import (
+    CorruptRecordException,
+    KafkaStorageException,
+    LakelogException,
+    OffsetOutOfRangeException,
+)
 from lakelog.replication.protocol.append import Appended, AppendPosition, PartitionAppend, place, position_of
 from lakelog.replication.protocol.follow import check_follower_append
 from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
-from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.log.segment import Segment, size_fault
 
 # The position of each partition's append.
 Positions = Mapping[TopicIdPartition, AppendPosition]
@@ -78,27 +84,43 @@ def append_as_follower(log: ReplicaLog, fetches: Sequence[Fetched], who: str) ->
     """Commits what fetches have copied, in one commit: each fetch wholly or not at all. Returns the error of each.
 
     A fetch is refused by FencedLeaderEpochException or OffsetOutOfRangeException unless each of its partitions still
-    follows at its leader epoch, and its log ends with its chain in `starts`. What is there already is no error. Raises
-    as `ReplicaLog.transact`.
+    follows at its leader epoch, and its log ends with its chain in `starts`, and by CorruptRecordException if a file of
+    it is not as it was copied. What is there already is no error. Raises as `ReplicaLog.transact`.
 
     Kafka: `UnifiedLog.appendAsFollower`. [FT-09, FT-10]
     """
     errors: list[LakelogException | None] = []
+    bad: dict[int, LakelogException] = {}
 
     def decide(state: LogState) -> LogChange | None:
         adds, taken = list[Segment](), set[TopicIdPartition]()
         errors.clear()
-        for fetch in fetches:
+        for number, fetch in enumerate(fetches):
             is_there = all(segment.name in state.segments for segment in fetch.segments)  # the reply was lost
-            errors.append(None if is_there else _refusal(state, fetch, taken))
+            errors.append(None if is_there else bad.get(number) or _refusal(state, fetch, taken))
             if not is_there and errors[-1] is None:
                 adds += fetch.segments
                 taken.update(fetch.starts)
         return LogChange(adds=tuple(adds)) if adds else None
 
     partitions = sum(len(fetch.starts) for fetch in fetches)
-    log.transact({"who": who, "why": "fetched", "partitions": partitions}, decide)
-    return errors
+    while True:
+        try:
+            log.transact({"who": who, "why": "fetched", "partitions": partitions}, decide)
+            return errors
+        except CorruptRecordException:  # it names one file, and the other fetches can be committed
+            found = {number: fault for number, fetch in enumerate(fetches) if (fault := _bad_copy(log.root, fetch))}
+            if not found.keys() - bad.keys():
+                raise
+            bad.update(found)
+
+
+def _bad_copy(root: StorageRoot, fetch: Fetched) -> CorruptRecordException | None:
+    """What is wrong with the first file of a fetch that is not as it was copied, None if all are."""
+    sizes = root.sizes([segment.name for segment in fetch.segments])
+    faults = (size_fault(root, segment.file, size) for segment, size in zip(fetch.segments, sizes, strict=True))
+    fault = next(filter(None, faults), None)
+    return CorruptRecordException(f"refused a commit: {fault}") if fault else None
 
 
 def _refusal(state: LogState, fetch: Fetched, taken: Collection[TopicIdPartition]) -> LakelogException | None:

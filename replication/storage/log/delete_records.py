@@ -14,7 +14,7 @@ from lakelog.replication.protocol.record_batch import NO_PRODUCER_ID, BatchHeade
 from lakelog.replication.storage.log.log_rewrite import Kept, Producers, Removal, readable, snapshots_of, take_out
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.log_txns import log_start_app_id
-from lakelog.replication.storage.log.producer_snapshot import RememberedProducer
+from lakelog.replication.storage.log.producer_snapshot import RememberedProducer, newest
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 
@@ -120,8 +120,7 @@ def _producers(state: LogState, kept: Mapping[str, Kept], forget_before_us: int)
     here."""
     entries: dict[tuple[TopicIdPartition, int], tuple[ProducerEntry | None, int]] = {
         (p.topic_id_partition, p.producer_id): (p.entry, p.max_timestamp)
-        for s in snapshots_of(state)
-        for p in s.producers
+        for p in newest(p for s in snapshots_of(state) for p in s.producers)
     }
     for header in _going(state, kept):
         key = header.topic_id_partition, header.producer_id

@@ -7,6 +7,7 @@ versions. So the identity also has the unique id of one commit.
 from __future__ import annotations
 
 from lakelog.replication.protocol.broker_registration import LogIdentity
+from lakelog.replication.storage.delta.checkpoint import newest_checkpoint
 from lakelog.replication.storage.delta.commit import NONCE
 from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -29,7 +30,7 @@ def continues(log: ReplicaLog, known: LogIdentity) -> bool:
         return False
     found = _commit_id(log.root, known.version)
     if found is None:
-        return _last_checkpoint(log.root) >= known.version
+        return newest_checkpoint(log.root) >= known.version
     return known.commit in ("", found)
 
 
@@ -39,8 +40,3 @@ def _commit_id(root: StorageRoot, version: int) -> str | None:
         return str(read_commit(root, version).info.get(NONCE, ""))
     except FileNotFoundError:
         return None
-
-
-def _last_checkpoint(root: StorageRoot) -> int:
-    names = root.child("_delta_log").list()
-    return max((int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint" in name), default=-1)

@@ -15,7 +15,8 @@ from typing import Any
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.record_batch import BatchHeader
-from lakelog.replication.storage.delta.commit_reader import read_commits_after
+from lakelog.replication.storage.delta.commit import Stamp
+from lakelog.replication.storage.delta.commit_reader import commit_name, read_commits_after
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.log_state import LogState
@@ -50,7 +51,8 @@ class NewFiles:
     """The files that were written for a commit. At the end of the block it deletes those that are in no commit.
 
     A file stays if it was in a commit, even if another one has removed it since: readers of that version may need it.
-    It stays, too, if the outcome of its commit is unknown. On a local disk the log tells it, as none lands later.
+    It stays, too, if the outcome of its commit is unknown. On a local disk the log tells it, as none lands later, but
+    only while it is there: a root that is away for a moment looks like a log without new commits.
     """
 
     def __init__(self, log: ReplicaLog) -> None:
@@ -58,7 +60,7 @@ class NewFiles:
         self._names: set[str] = set()
         self._offered: set[str] = set()  # in any change
         self._last: set[str] = set()  # in the last one
-        self._since = -1  # the version that the first one followed
+        self._since: tuple[int, Stamp | None] = -1, None  # the version that the first one followed, and its stamp
 
     def __enter__(self) -> NewFiles:
         return self
@@ -70,7 +72,7 @@ class NewFiles:
 
     def offered(self, change: LogChange) -> LogChange:
         """Notes that this change is about to be committed."""
-        self._since = self._since if self._offered else self._log.current().version
+        self._since = self._since if self._offered else (self._log.current().version, self._log.stamp)
         self._last = {segment.name for segment in change.adds}
         self._offered |= self._last
         return change
@@ -88,11 +90,21 @@ class NewFiles:
         root = self._log.root
         if not root.is_local or not self._offered:
             return self._offered
+        version, _ = self._since
         try:
-            commits = read_commits_after(root, self._since)
+            commits = read_commits_after(root, version)
+            found = {file.name for commit in commits for file in commit.adds}
+            return found if found >= self._offered or self._ends_at(version + len(commits)) else self._offered
         except (KafkaStorageException, CorruptRecordException):
             return self._offered
-        return {file.name for commit in commits for file in commit.adds}
+
+    def _ends_at(self, version: int) -> bool:
+        """Whether the log ends at a version, and is still the one that the first change followed. One listing tells
+        both, since a root may go away and come back between two looks."""
+        (since, stamp), root = self._since, self._log.root
+        names = [f"_delta_log/{name}" for name in root.child("_delta_log").list()]
+        is_there = commit_name(since) in names and commit_name(version + 1) not in names
+        return is_there and stamp is not None and root.stamps([commit_name(since)]) == [stamp]
 
 
 class _NotWritten(Exception):

@@ -158,12 +158,14 @@ class LogState:
         A plain append changes this state. Any other commit makes a new state, because other threads may be reading this
         one: they must not see a log that has lost its end for a moment, or an epoch without its start.
         """
-        is_append = not commit.removes and not commit.txns
+        is_append = not commit.removes and not commit.txns and not self.unsound
         known = (self.segments.get(file.name) for file in commit.removes)
         touched = touched_partitions(commit, (*known, *added))
         self.changes.note(commit.version, touched)
         state = self if is_append else self._without_sharing(touched)
-        is_compaction = bool(commit.removes) and not any(file.data_change for file in commit.removes)
+        # Another tool's word for it is not enough: whoever opens the log anew misses the batches that it has removed.
+        moves = not commit.is_foreign and not any(file.data_change for file in commit.removes)
+        is_compaction = bool(commit.removes) and moves
         if is_compaction and not state.broken and all(isinstance(segment, Segment) for segment in added):
             state._relocate(commit, added)
         else:
@@ -197,7 +199,7 @@ class LogState:
         for app_id, version in commit.txns.items():
             self._apply_transaction(app_id, version)
         touched |= self._place(added, None if commit.removes else _refuse)
-        self._check(touched if commit.removes else ())
+        self._check(touched if commit.removes else touched & self.unsound.keys())  # a gap may have been filled
         if commit.removes or commit.txns:  # otherwise other threads may be reading this state
             self.give_up_stopped(touched | {p for p in map(partition_of, commit.txns) if p is not None})
         self.version = commit.version
@@ -214,7 +216,7 @@ class LogState:
         given = list(segments)
         whole = [found for found in given if isinstance(found, Segment)]
         placed = [PlacedBatch(h.base_offset, h, segment.name) for segment in whole for h in segment.headers]
-        producers = by_partition(remembered for segment in whole for remembered in segment.producers)
+        producers = {p.topic_id_partition for segment in whole for p in segment.producers}
         batches: dict[TopicIdPartition, list[PlacedBatch]] = {}
         for batch in sorted(placed, key=lambda batch: batch.base_offset):
             batches.setdefault(batch.header.topic_id_partition, []).append(batch)
@@ -230,8 +232,7 @@ class LogState:
         self.broken = broken
         self.segments.update({f.file.name: f if isinstance(f, Segment) else Segment(f.file, ()) for f in given})
         self.topics.update({batch.header.topic_id: batch.header.topic for batch in placed})
-        for partition, remembered in producers.items():
-            logs[partition].remember(remembered)
+        self._remember(producers)
         for partition, added in batches.items():
             logs[partition].place(added)
         return set(batches)
@@ -247,9 +248,16 @@ class LogState:
                 names_of.setdefault(header.topic_id_partition, set()).add(segment.name)
         for partition, gone in names_of.items():
             self.known(partition).drop(gone)
-        for partition in {p.topic_id_partition for segment in removed for p in segment.producers}:
-            self.known(partition).remember({})
+        self._remember({p.topic_id_partition for segment in removed for p in segment.producers})
         return set(names_of)
+
+    def _remember(self, partitions: Collection[TopicIdPartition]) -> None:
+        """Lets partitions remember the producers that the snapshots have. One may not have been readable when the next
+        one was written: then both are there."""
+        if partitions:
+            producers = by_partition(p for segment in self.segments.values() for p in segment.producers)
+            for partition in partitions:
+                self.known(partition).remember(producers.get(partition, {}))
 
     def recorded(self, app_id: str) -> int:
         """The replayed value of a fact that only goes up: the broker's claim, or a role. A stray replica may take the

@@ -18,7 +18,6 @@ from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_reader import is_commit, read_commit
-from lakelog.replication.storage.delta.commit_writer import NONCE
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.log_rewrite import NewFiles
@@ -92,10 +91,9 @@ def _net(commits: Iterable[Commit]) -> tuple[set[str], set[str]]:
     added: set[str] = set()
     removed: set[str] = set()
     for commit in commits:
-        is_foreign = NONCE not in commit.info
         gone, come = ({file.name for file in files} for files in (commit.removes, commit.adds))
         removed -= come
-        if is_foreign:
+        if commit.is_foreign:
             removed |= gone - added
             added |= {name for name in come if named_digest(name) is None}
         elif gone & added:  # the broker has repaired partitions of it: their logs have gone on without these batches

@@ -55,9 +55,23 @@ def from_footer(metadata: Mapping[bytes, bytes]) -> tuple[RememberedProducer, ..
     )  # fmt: skip
 
 
+def newest(producers: Iterable[RememberedProducer]) -> list[RememberedProducer]:
+    """The newest state of each producer in each partition, by its epoch and the offset of its last record.
+
+    A log has several snapshots if one could not be read when the next one was written. Their order says nothing.
+    """
+    found: dict[tuple[TopicIdPartition, int], RememberedProducer] = {}
+    for each in producers:
+        key = each.topic_id_partition, each.producer_id
+        known = found.setdefault(key, each)
+        later = max(known, each, key=lambda p: (p.entry.producer_epoch, p.entry.next_offset))
+        found[key] = later._replace(max_timestamp=max(known.max_timestamp, each.max_timestamp))
+    return list(found.values())
+
+
 def by_partition(producers: Iterable[RememberedProducer]) -> Mapping[TopicIdPartition, dict[int, ProducerEntry]]:
-    """The entries of each partition, by producer id."""
+    """The newest entries of each partition, by producer id."""
     grouped: dict[TopicIdPartition, dict[int, ProducerEntry]] = {}
-    for remembered in producers:
+    for remembered in newest(producers):
         grouped.setdefault(remembered.topic_id_partition, {})[remembered.producer_id] = remembered.entry
     return grouped

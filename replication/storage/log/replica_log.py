@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException, StaleBrokerEpochException
+from lakelog.replication.protocol.broker_registration import LogIdentity
 from lakelog.replication.protocol.partition_log import LEADER, STOPPED, Role, may_become, role_of, role_version
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit import AddedFile, Commit
+from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
 from lakelog.replication.storage.delta.commit_reader import check_commits
-from lakelog.replication.storage.delta.commit_writer import NONCE
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
@@ -86,10 +86,22 @@ class ReplicaLog:
         """Delta's id of the table."""
         return self._log.table_id
 
+    @property
+    def identity(self) -> LogIdentity:
+        """The identity of the log as last replayed, from memory."""
+        with self._lock:
+            return LogIdentity(self._log.table_id, self._log.version, self._log.unique_id or "")
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """What tells the commit of the replayed version from another one of that version; None if it was not seen."""
+        return self._log.stamp
+
     def refresh(self, age: float | None = None) -> LogState:
         """Replays the commits since the last refresh and returns the state. A poll gives an `age`, see `DeltaLog.move`.
 
-        Raises StaleBrokerEpochException if a newer process has claimed this process's log, and KafkaStorageException.
+        Raises StaleBrokerEpochException if a newer process has claimed this process's log,
+        InconsistentBrokerRootException if that lacks commits that were replayed, and KafkaStorageException.
         """
         return self._refresh(age if age is None else self.root.poll_age(age))
 
@@ -118,7 +130,7 @@ class ReplicaLog:
     def _replay(self, commits: Sequence[Commit] | None) -> None:
         self._unplaced.extend(commits or ())
         for commit in commits or ():
-            if commit.removes and NONCE not in commit.info:
+            if commit.removes and commit.is_foreign:
                 self.rewritten_at = commit.version
         self._is_doubtful |= commits is None or self._state.version + len(self._unplaced) != self._log.version
         try:
@@ -192,15 +204,19 @@ class ReplicaLog:
     ) -> int | None:
         """Commits the change that `decide` returns for the newest state; calls it again after each commit of others.
 
-        Returns the version, None if there was nothing to do. After an unknown outcome it decides again on the new
-        state. Raises what `decide` raises, KafkaStorageException, and TimeoutException if others win until the
-        `deadline` (s). `patience`: for how many seconds the work may wait, see `compare_and_set`.
+        Returns the version, None if there was nothing to do; what is there is durable then, too, as after a commit.
+        After an unknown outcome it decides again on the new state. Raises what `decide` raises, KafkaStorageException,
+        and TimeoutException if others win until the `deadline` (s). `patience`: for how many seconds the work may wait,
+        see `compare_and_set`.
         """
 
         def attempt(age: float | None) -> int | None:
             with self._lock:
                 change = decide(self._refresh(age))
-                return None if change is None else self._commit(cause, change)
+                if change is None:
+                    self._log.sync()  # what is there already is acknowledged, too
+                    return None
+                return self._commit(cause, change)
 
         return compare_and_set(self.root, attempt, deadline, patience, self._turns)
 
@@ -237,6 +253,7 @@ class ReplicaLog:
             {"who": "broker", "why": "claim", "broker_epoch": broker_epoch},
             lambda state: LogChange(txns={BROKER_EPOCH: broker_epoch}) if state.broker_epoch < broker_epoch else None,
         )
+        self._log.hold()
 
     def become(self, roles: Mapping[TopicIdPartition, Role], why: str) -> int | None:
         """Records roles in one commit. From then on, an append under an older epoch loses and learns the reason.

@@ -15,10 +15,13 @@ from lakelog.replication.protocol.truncation import Truncation, check_truncation
 from lakelog.replication.storage.log.log_rewrite import Kept, Producers, Removal, snapshots_of, take_out
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.log_txns import role_app_id, start_txns
+from lakelog.replication.storage.log.producer_snapshot import newest
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 
 logger = logging.getLogger(__name__)
+
+DELETION = "stop replica with deletion"  # the reason of a commit that deletes replicas
 
 
 def truncate_logs(log: ReplicaLog, truncations: Mapping[TopicIdPartition, Truncation], who: str) -> int | None:
@@ -62,7 +65,7 @@ def delete_logs(
         )
         return removal if removal.kept or removal.producers is not None else None
 
-    return take_out(log, {"who": who, "why": "stop replica with deletion"}, plan)
+    return take_out(log, {"who": who, "why": DELETION}, plan)
 
 
 def delete_stray_logs(log: ReplicaLog, partitions: Iterable[TopicIdPartition], who: str) -> list[TopicIdPartition]:
@@ -107,6 +110,6 @@ def _below(segment: Segment, offsets: Mapping[TopicIdPartition, int]) -> Kept:
 
 def without_producers(state: LogState, partitions: Collection[TopicIdPartition]) -> Producers | None:
     """The producer state without that of some partitions; None if they have none."""
-    remembered = [p for segment in snapshots_of(state) for p in segment.producers]
+    remembered = newest(p for segment in snapshots_of(state) for p in segment.producers)
     kept = tuple(p for p in remembered if p.topic_id_partition not in partitions)
     return kept if len(kept) < len(remembered) else None

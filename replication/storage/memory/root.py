@@ -113,6 +113,17 @@ class MemoryRoot(StorageRoot):
                 raise FileNotFoundError(f"{self.uri}: no such folder")
             self.store.faults.write(uri, lambda: self.store.put(uri, content))
 
+    def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
+        """Copies a file of the same store, if it simulates an object store. Returns whether it did: a disk does not,
+        and a store that fails does not."""
+        if self.is_local or not isinstance(source, MemoryRoot) or source.store is not self.store:
+            return False
+        try:
+            self.put(new_name, source.read_buffer(name))
+        except (FileNotFoundError, KafkaStorageException):
+            return False
+        return True
+
     def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
         """Writes a file and returns its stamp, or None if one exists. Raises KafkaStorageException as a real one."""
         uri = self.path(name)
@@ -129,6 +140,11 @@ class MemoryRoot(StorageRoot):
             with writing(self.uri):
                 self.store.faults.read(self.uri)
             self.store.make_folder(self.uri)
+
+    def move_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
+        """Copies a file to a folder of the same store and deletes it, if it has this stamp. Raises
+        KafkaStorageException."""
+        self._copy_out(name, stamp, folder, new_name)
 
     def delete(self, name: str) -> None:
         """Deletes a file; a missing file is no error."""

@@ -25,7 +25,6 @@ class MetadataTable(ControlledTable[Partitions]):
     """The metadata table of a cluster, as `PartitionRegistration` values."""
 
     TABLE = METADATA
-    IS_SYNCED = True  # brokers refuse a cluster root without a commit that they have seen
 
     def __init__(self, table: StateTable) -> None:
         super().__init__(table)

@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from blake3 import blake3
+
 from lakelog.replication.errors import ProducerFencedException
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
 from lakelog.replication.storage.tables.state_table import Row
@@ -16,6 +18,11 @@ from lakelog.schemas import PRODUCERS
 def new_producer_id() -> int:
     """An id for a producer without a name: 62 random bits, so nobody needs to be asked."""
     return secrets.randbits(62)
+
+
+def producer_id_of(name: str) -> int:
+    """The id of a producer whose name no table has: 62 bits of a digest, so nobody else's either."""
+    return int.from_bytes(blake3(name.encode()).digest(length=8), "big") >> 2
 
 
 class ProducerTable(ClientTable[dict[str, Row]]):

@@ -179,12 +179,13 @@ class StateTable:
     ) -> int | None:
         """Writes what `change` makes of the newest rows, asking again when somebody else has written in between.
 
-        Returns the version written, or None if `change` answered None: nothing to do. A commit that changes no row has
-        no file, but for one in 50: it moves the version, and writes `cause` and `txns`. Since an outcome that cannot be
-        told is decided anew, `change` must know its own work when it sees it. With `once` the table's log is looked at
-        first: what has landed is not written again over what others have made of it since; `change` must then answer
-        the same for the same rows. `patience`: see `compare_and_set`. Raises KafkaStorageException, and
-        TimeoutException where others have won until `deadline`, of the monotonic clock.
+        Returns the version written, or None if `change` answered None: nothing to do; what is there is durable then,
+        too, as after a commit. A commit that changes no row has no file, but for one in 50: it moves the version, and
+        writes `cause` and `txns`. Since an outcome that cannot be told is decided anew, `change` must know its own work
+        when it sees it. With `once` the table's log is looked at first: what has landed is not written again over what
+        others have made of it since; `change` must then answer the same for the same rows. `patience`: see
+        `compare_and_set`. Raises KafkaStorageException, and TimeoutException where others have won until `deadline`, of
+        the monotonic clock.
         """
         update, tried = uuid.uuid4().hex, set[int]()
 
@@ -194,6 +195,7 @@ class StateTable:
                 landed = self._landed(tried, update) if once else None
                 rows = None if landed is not None else change(list(self._rows))
                 if rows is None:
+                    self._log.sync()  # what is there already counts, too
                     return landed
                 tried.add(self._log.version + 1)
                 return self._commit({**cause, _UPDATE: update}, rows, txns)  # `change` may have added to the cause

@@ -15,7 +15,6 @@ class TopicTable(ControlledTable[Mapping[str, Topic]]):
     """The topics table of a cluster."""
 
     TABLE = TOPICS
-    IS_SYNCED = True  # as of `metadata`
 
     @property
     def topics(self) -> Mapping[str, Topic]:

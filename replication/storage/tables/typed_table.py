@@ -21,8 +21,6 @@ class TypedTable(Generic[Value]):
     """A state table of a root: the folder has the name of its schema, `TABLE`; `Value` is what all rows mean."""
 
     TABLE: ClassVar[Table]
-    # Whether a power cut must take none of its commits, also without `storage.fsync`: for tables that change rarely.
-    IS_SYNCED: ClassVar[bool] = False
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
@@ -42,7 +40,7 @@ class TypedTable(Generic[Value]):
     @classmethod
     def folder(cls, root: StorageRoot, *owner: int | str) -> StorageRoot:
         """Where the table lies. `owner`: the broker or group, if each has a table of its own in the cluster's root."""
-        return (root.synced if cls.IS_SYNCED else root).child(cls.TABLE.name, *map(str, owner))
+        return root.child(cls.TABLE.name, *map(str, owner))
 
     @property
     def version(self) -> int:

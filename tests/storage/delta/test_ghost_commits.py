@@ -1,6 +1,8 @@
 """A writer that was frozen for long commits into the hole of removed commits: nobody takes it for one of those."""
 
 import dataclasses
+import os
+from itertools import groupby
 
 import pytest
 from deltalake import DeltaTable
@@ -17,10 +19,11 @@ from lakelog.replication.storage.log import broken_segments, replica_log
 from lakelog.replication.storage.log.log_snapshot import batches_from
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.memory.root import MemoryRoot
 from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.storage.log.test_replay import fails_once
-from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log, request, send
+from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log, offsets, request, send
 
 
 @pytest.fixture
@@ -295,8 +298,8 @@ def test_a_commit_that_lands_while_its_owner_looks_is_no_ghost(log, monkeypatch)
     owner, producer = ReplicaLog.open(log.root), ReplicaLog.open(log.root)
     listed = log_recovery.find_end
 
-    def and_then(root):
-        found = listed(root)
+    def and_then(*given):
+        found = listed(*given)
         monkeypatch.setattr(log_recovery, "find_end", listed)
         fill(producer, P0, 1, 1)
         return found._replace(ghosts=[commit_name(owner.current().version + 2).split("/")[1]])
@@ -307,23 +310,85 @@ def test_a_commit_that_lands_while_its_owner_looks_is_no_ghost(log, monkeypatch)
     assert facts(owner, P0) == facts(producer, P0)
 
 
-def test_an_owner_that_was_frozen_leaves_commits_with_the_names_of_ghosts(log, monkeypatch):
-    """A newer process of the broker has recovered the log meanwhile, and producers have filled it."""
-    version, put_aside = log.current().version, log_recovery._put_aside
+ON_DISK = [(log_recovery, "_put_aside"), (StorageRoot, "move_out"), (os, "replace")]
+IN_MEMORY = [(log_recovery, "_put_aside"), (MemoryRoot, "read_buffer"), (StorageRoot, "write")]
+
+
+@pytest.mark.parametrize("step", ON_DISK, ids=lambda step: step[1])
+def test_an_owner_that_was_frozen_leaves_commits_with_the_names_of_ghosts(log, monkeypatch, step):
+    """A newer process of the broker has recovered the log before this step, and producers have filled it."""
+    assert_leaves_new_commits(log, monkeypatch, step)
+
+
+@pytest.mark.parametrize("step", IN_MEMORY, ids=lambda step: step[1])
+def test_an_owner_in_a_store_that_cannot_move_files_leaves_commits_that_it_sees(monkeypatch, step):
+    with MemoryStore("frozen").opened() as store:
+        log = new_log(f"{store.uri}/broker", P0)
+        fill(log, P0, 1, 1)
+        assert_leaves_new_commits(log, monkeypatch, step)
+
+
+def assert_leaves_new_commits(log, monkeypatch, step):
+    version, carried_out, records = log.current().version, getattr(*step), []
     fill(log, P0, 1, 1, 1)
     log.root.child("_delta_log").delete(commit_name(version + 1).split("/")[1])
+    ghosts, last = [log.root.read(commit_name(version + number)) for number in (2, 3)], f"{version + 3:020d}.json"
 
-    def frozen(root, files):
-        monkeypatch.setattr(log_recovery, "_put_aside", put_aside)
-        log_recovery.recover_log(root)
-        newer = ReplicaLog.open(root)
-        fill(newer, P0, 2, 2, 2)
-        assert newer.current().version == version + 3
-        return put_aside(root, files)
+    def frozen(root, *given):
+        if last in given[0]:
+            monkeypatch.setattr(*step, carried_out)
+            log_recovery.recover_log(log.root)
+            newer = ReplicaLog.open(log.root)
+            fill(newer, P0, 2, 2, 2)
+            assert newer.current().version == version + 3
+            records.append(offsets(newer))
+        return carried_out(root, *given)
 
-    monkeypatch.setattr(log_recovery, "_put_aside", frozen)
+    monkeypatch.setattr(*step, frozen)
     log_recovery.recover_log(log.root)
+    assert getattr(*step) is carried_out
     assert DeltaLog.open(log.root).version == version + 3
+    assert records == [offsets(ReplicaLog.open(log.root))]
+    assert [log.root.child(ASIDE).read(name) for name in sorted(log.root.child(ASIDE).list())] == ghosts
+
+
+def test_an_owner_that_was_frozen_leaves_a_commit_that_has_taken_the_place_of_a_torn_one(root, monkeypatch):
+    """Only the checkpoint of the torn one is left, so a newer process of the broker has written an empty commit."""
+    log = new_log(root, P0)
+    fill(log, P0, 1, 1)
+    version, replace = log.current().version, os.replace
+    log.root.checkpoint_table(version)
+    log.root.child("_delta_log").write(commit_name(version).split("/")[1], b"")
+    records = []
+
+    def frozen(source, target):
+        monkeypatch.setattr(os, "replace", replace)
+        log_recovery.recover_log(log.root, is_after_crash=True)
+        newer = ReplicaLog.open(log.root)
+        fill(newer, P0, 2, 2)
+        records.append(offsets(newer))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", frozen)
+    log_recovery.recover_log(log.root, is_after_crash=True)
+    assert [offsets(ReplicaLog.open(log.root))] == records == [list(range(6))]
+    assert [log.root.child(ASIDE).read(name) for name in log.root.child(ASIDE).list()] == [b""]
+
+
+def test_an_owner_that_ends_half_way_has_left_no_ghost_after_one_that_it_took(log, monkeypatch):
+    """A commit that lands in between would seem to follow a ghost that was left."""
+    version, left, replace = log.current().version, [], os.replace
+    fill(log, P0, 1, 1, 1, 1)
+    log.root.delete(commit_name(version + 1))
+
+    def watched(source, target):
+        replace(source, target)
+        names = filter(is_commit, log.root.child("_delta_log").list())
+        left.append(sorted(int(each[:20]) - version for each in names if int(each[:20]) > version))
+
+    monkeypatch.setattr(os, "replace", watched)
+    log_recovery.recover_log(log.root)
+    assert [each for each, _ in groupby(left)] == [[2, 3], [2], []]
 
 
 def test_a_state_table_with_a_hole_is_read_below_it_and_goes_on(root):

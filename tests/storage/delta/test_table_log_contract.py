@@ -4,11 +4,25 @@ does that has read it before."""
 import pytest
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.errors import InconsistentBrokerRootException, KafkaStorageException
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_reader import commit_name
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
-from tests.storage.delta.tables import at, facts, filled, go_on, log_of, lose, moved, names, of, opened, put, seen
+from tests.storage.delta.tables import (
+    at,
+    checkpoint,
+    facts,
+    filled,
+    go_on,
+    log_of,
+    lose,
+    moved,
+    names,
+    of,
+    opened,
+    put,
+    seen,
+)
 
 # --- commits that are empty, torn or odd
 
@@ -145,6 +159,41 @@ def test_a_table_that_was_made_again_is_read_anew(table, number):
     other = filled(table, number)
     assert log.move() is None
     assert (facts(log), log.table_id) == (of(number), other.table_id)
+
+
+def lose_the_newest(table):
+    lose(table, 3)
+
+
+def use_versions_again(table):
+    lose(table, 2, 3)
+    go_on(opened(table), 12, 13, 14)
+
+
+def make_again(table):
+    table.child("_delta_log").delete_folder()
+    filled(table, 4)
+
+
+@pytest.mark.parametrize("happens", [lose_the_newest, use_versions_again, make_again])
+def test_li_04_who_holds_a_table_does_not_go_on_without_what_it_has_seen(table, happens):
+    """An older copy of its root may lie there now, or another root."""
+    log = filled(table, 3)
+    log.hold()
+    happens(table)
+    for _ in range(2):
+        with pytest.raises(InconsistentBrokerRootException, match="version 3 is gone or is another one"):
+            log.move()
+    assert seen(log) == (3, names(3))
+
+
+def test_who_holds_a_table_goes_on_where_another_process_has_cleaned_up(table):
+    log = filled(table, 3)
+    log.hold()
+    checkpoint(go_on(opened(table), 4, 5))
+    lose(table, 0, 1, 2, 3, 4)
+    assert log.move() is None
+    assert seen(log) == (5, names(5))
 
 
 # --- what is told by `txn`

@@ -1,19 +1,27 @@
 """Deletes the beginning of logs: readable offsets, removed files, and remembered producers."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from lakelog.replication.errors import DuplicateSequenceException, OffsetOutOfRangeException
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, Role
-from lakelog.replication.protocol.producer_state import SequenceRun
+from lakelog.replication.protocol.producer_state import ProducerEntry, SequenceRun
 from lakelog.replication.protocol.record_batch import LogEnd
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_reader import read_commit
 from lakelog.replication.storage.log.append import Appended
 from lakelog.replication.storage.log.delete_records import delete_old_segments, follow_log_starts, raise_log_starts
-from lakelog.replication.storage.log.producer_snapshot import SNAPSHOT_KEY, from_footer, to_footer
+from lakelog.replication.storage.log.producer_snapshot import (
+    SNAPSHOT_KEY,
+    RememberedProducer,
+    by_partition,
+    from_footer,
+    newest,
+    to_footer,
+)
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_name import is_snapshot
 from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs
@@ -23,9 +31,11 @@ from tests.storage.logs import (
     PRODUCER,
     epochs,
     facts,
+    fill,
     filled_log,
     follow,
     leo,
+    new_log,
     numbered,
     offsets,
     request,
@@ -140,6 +150,62 @@ def test_ap_06_snapshots_are_joined_and_there_is_only_one(log):
     ]
     assert log.current().partition(P0).forgotten[PRODUCER].runs == (SequenceRun(0, 11, 0),)
     assert is_same_when_opened_anew(log)
+
+
+def remembered(epoch, *runs, latest=0):
+    return RememberedProducer(P0, PRODUCER, ProducerEntry(epoch, tuple(SequenceRun(*run) for run in runs)), latest)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        pytest.param(remembered(0, (0, 3, 0)), remembered(0, (0, 5, 0)), id="its last run is longer"),
+        pytest.param(remembered(0, (0, 3, 0)), remembered(0, (4, 5, 4)), id="it has begun after a gap in its memory"),
+        pytest.param(remembered(0, (7, 9, 0)), remembered(0, (0, 0, 3)), id="its sequences began again"),
+        pytest.param(remembered(0, (0, 3, 0)), remembered(1, (0, 0, 4)), id="another epoch"),
+        pytest.param(remembered(0, (0, 3, 0)), remembered(0, (0, 3, 0)), id="the same"),
+    ],
+)
+def test_ap_06_of_two_snapshots_the_newer_state_of_a_producer_counts_in_any_order(older, newer):
+    older, newer = older._replace(max_timestamp=9), newer._replace(max_timestamp=5)
+    other = newer._replace(topic_id_partition=P1, max_timestamp=1)
+    for given in ([older, newer, other], [other, newer, older]):
+        assert by_partition(given) == {P0: {PRODUCER: newer.entry}, P1: {PRODUCER: newer.entry}}
+        assert sorted(newest(given)) == [newer._replace(max_timestamp=9), other]
+
+
+def test_ol_01_ap_06_a_snapshot_that_is_readable_again_does_not_take_the_log_back(root):
+    """Meanwhile the log has written another one beside it. A reader had the first one all the time."""
+    log = new_log(root, P0)
+    fill(log, P0, 2, 2)
+    fill(log, P0, 1, producer_id=8)
+    start(log, P0, 5)
+    clean(log)
+    (first,) = map(Path, [log.root.path(name) for name in log.current().segments])
+    reader = ReplicaLog.open(log.root)
+    hidden = first.rename(first.with_suffix(".away"))
+    log = ReplicaLog.open(log.root)
+    (outcome,) = send(log, request(P0, 2, sequence=4))
+    assert outcome == Appended(5, 6)
+    start(log, P0, 7)
+    clean(log)
+    hidden.rename(first)
+    log.heal()
+    opened = ReplicaLog.open(log.root)
+    for each in (log, reader, opened):
+        producers = each.refresh().partition(P0).producers
+        assert {p: entry.runs for p, entry in producers.items()} == {
+            7: (SequenceRun(4, 5, 5),),
+            8: (SequenceRun(0, 0, 4),),
+        }
+    (outcome,) = send(opened, request(P0, 2, sequence=4))
+    assert outcome == Appended(5, 6, duplicate=True)
+    fill(opened, P0, 1)
+    start(opened, P0, 8)
+    clean(opened)
+    assert [is_snapshot(name) for name in opened.current().segments] == [True], "one that has all"
+    assert set(reader.refresh().partition(P0).producers) == set(opened.current().partition(P0).producers) == {7, 8}
+    assert is_same_when_opened_anew(opened)
 
 
 def test_ap_06_a_producer_that_has_been_silent_for_long_is_forgotten(log):

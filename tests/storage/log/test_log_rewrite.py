@@ -9,9 +9,11 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.partition_log import STOPPED, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation
+from lakelog.replication.storage.delta.commit_reader import commit_name, drop_commits_before
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import log_rewrite
+from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.log_rewrite import Removal, readable, take_out
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -173,6 +175,75 @@ def test_tr_05_files_of_a_commit_of_which_nothing_is_heard_stay(log, monkeypatch
             truncate_logs(log, {P0: Truncation(1, 4)}, "test")
     opened = ReplicaLog.open(log.root)
     assert (offsets(opened, P0), offsets(opened, P1)) == (list(range(4)), list(range(9)))
+
+
+WHATS = {
+    "compaction": lambda log: compact(log, 1 << 20, 2, 1 << 30, "test"),
+    "truncation": lambda log: truncate_logs(log, {P0: Truncation(1, 2)}, "test"),
+    "retention": lambda log: delete_old_segments(log, 0, "test"),
+}
+
+
+@pytest.mark.parametrize("until", ["the commits are read", "a file is deleted"])
+@pytest.mark.parametrize("what", WHATS)
+def test_tr_05_files_of_a_commit_stay_if_the_root_is_away_for_a_moment_after_it(root, monkeypatch, what, until):
+    """As when it is unmounted: it looks like a log without that commit."""
+    log = new_log(f"{root}/home", P0, P1)
+    for number in range(6):
+        send(log, request(P0, 4, 4 * number), request(P1, 3, 3 * number))
+    if what == "retention":
+        raise_log_starts(log, {P0: lambda _: 24, P1: lambda _: 16}, "set up", "set up")
+    elif what == "truncation":
+        follow(log, P0, epoch=1)
+    home, away, put = Path(root, "home"), Path(root, "away"), StorageRoot.put_if_absent
+    read, delete = log_rewrite.read_commits_after, StorageRoot.delete
+
+    def lands(*arguments):
+        stamp = put(*arguments)
+        home.rename(away)
+        return stamp
+
+    def come_back():
+        if away.exists():
+            away.rename(home)
+
+    def comes_back_after(*arguments):
+        found = read(*arguments)
+        come_back()
+        return found
+
+    def comes_back_before(*arguments):
+        come_back()
+        delete(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StorageRoot, "put_if_absent", lands)
+        if until == "the commits are read":
+            patched.setattr(log_rewrite, "read_commits_after", comes_back_after)
+        patched.setattr(StorageRoot, "delete", comes_back_before)
+        with pytest.raises(KafkaStorageException):
+            WHATS[what](log)
+    come_back()
+    opened = ReplicaLog.open(log.root)
+    assert opened.current().version == log.current().version + 1
+    assert not opened.current().broken
+
+
+def test_tr_05_files_of_a_commit_stay_if_the_commits_before_it_were_cleaned_up(log, monkeypatch):
+    """Nobody can then tell from the log what it was."""
+    commit = DeltaLog.commit
+
+    def cleans_up(handle, *arguments, **options):
+        version = commit(handle, *arguments, **options)
+        drop_commits_before(log.root, version)
+        log.root.delete(commit_name(version))
+        raise KafkaStorageException("timed out")
+
+    before = data_files(log)
+    monkeypatch.setattr(DeltaLog, "commit", cleans_up)
+    with pytest.raises(KafkaStorageException, match="timed out"):
+        truncate_logs(log, {P0: Truncation(1, 2)}, "test")
+    assert data_files(log) > before
 
 
 def test_tr_05_a_plan_that_never_holds_is_an_error_in_the_end(log, monkeypatch):

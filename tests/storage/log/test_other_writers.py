@@ -1,5 +1,6 @@
 """A tool that Delta does not stop, because the log is of an older format, has written the log: its owner undoes it."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.partition_log import FOLLOWER, Role
+from lakelog.replication.storage.delta.commit_reader import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.other_writers import foreign_files, undo_other_writers
 from lakelog.replication.storage.log.repair import repair_logs
@@ -67,6 +69,29 @@ def test_ol_01_what_another_tool_has_written_is_undone(log, write):
     assert undo_other_writers(log, "test") is None
     fill(log, P0, 1)
     assert offsets(log) == list(range(7))
+
+
+def known_of(log):
+    """What a handle knows of the partitions, and their faults."""
+    state = log.refresh()
+    return {p: (state.known(p), state.fault(p)) for p in (P0, P1)}, set(state.segments)
+
+
+@pytest.mark.parametrize("data_change", [True, False])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_ol_01_a_commit_that_only_removes_is_noticed_by_who_has_the_log_open_and_undone(log, which, data_change):
+    """Also if it says that it changes no data, as a compaction does."""
+    before, reader = values(log), ReplicaLog.open(log.root)
+    name = log.current().partition(P0).batches[which].segment
+    remove = {"path": name, "dataChange": data_change, "deletionTimestamp": 1, "extendedFileMetadata": False}
+    lines = [{"commitInfo": {"operation": "DELETE", "timestamp": 1}}, {"remove": remove}]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    log.root.put_if_absent(commit_name(log.current().version + 1), content)
+    assert known_of(log) == known_of(reader) == known_of(ReplicaLog.open(log.root))
+    assert [batch.segment for batch in log.current().known(P0).batches].count(name) == 0
+    assert undo_other_writers(log, "test") is not None
+    assert values(log) == before
+    assert facts(reader) == facts(log) == facts(ReplicaLog.open(log.root))
 
 
 def test_ol_01_a_reader_that_has_seen_it_all_ends_with_the_same_log(log):

@@ -17,6 +17,7 @@ from lakelog.replication.storage.log import segment_copy
 from lakelog.replication.storage.log.segment import read_segment, write_segment
 from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.segment_name import named_digest
+from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.schemas import LOG
 from tests.storage.logs import header, log_rows
 
@@ -107,6 +108,19 @@ def test_a_small_segment_is_put_from_its_commit(source, target, requests):
     copied = copy_segment(source, segment, target)
     assert requests == [("PUT", segment.file.size)]
     assert target.read(copied.name) == segment.file.content
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_store_in_memory_copies_as_what_it_stands_in_for(is_local):
+    """An object store copies a file that it has, a disk never does."""
+    with MemoryStore("copies", is_local).opened() as store:
+        source, target = (StorageRoot.of(f"{store.uri}/{name}") for name in ("source", "target"))
+        for root in (source, target):
+            root.create_folder()
+        segment = written(source)
+        assert target.copy_from(source, segment.name, "copied") is not is_local
+        assert not target.copy_from(source, "none", "copied")
+        assert target.read(copy_segment(source, segment, target).name) == source.read(segment.name)
 
 
 def test_the_bytes_stream_where_the_store_cannot_copy_and_it_is_asked_every_ten_minutes(source, target, monkeypatch):

@@ -30,6 +30,7 @@ UNIQUE = "0123456789abcdef" * 2
         (f"leader-1-{UNIQUE}-{DIGEST}.parquet\n", None, None),
         ("part-00000-abc.parquet", None, None),
     ],
+    ids=["leader", "two digits", "compacted", "snapshot", "no digest", "no number", "a path", "a line", "Spark's"],
 )
 def test_a_name_tells_who_led_and_the_digest_of_the_bytes(name, leader, digest):
     assert (leader_of(name), named_digest(name)) == (leader, digest)
@@ -49,7 +50,11 @@ def test_snapshots_are_told_from_segments():
     assert [is_snapshot(name) for name in (snapshot_name(DIGEST), segment_name(None, DIGEST))] == [True, False]
 
 
-@pytest.mark.parametrize("made", [segment_name(1, DIGEST), segment_name(None, DIGEST), snapshot_name(DIGEST)])
+@pytest.mark.parametrize(
+    "made",
+    [segment_name(1, DIGEST), segment_name(None, DIGEST), snapshot_name(DIGEST)],
+    ids=["leader", "compacted", "snapshot"],
+)
 def test_names_that_are_given_are_taken(made):
     assert is_data_file(made)
     assert may_be_deleted(made)
