@@ -61,6 +61,10 @@ class InvalidRecordException(LakelogException):
     """Records cannot be sent: a column is missing, unknown or of the wrong type, or a value is out of range."""
 
 
+class RecordTooLargeException(LakelogException):
+    """A record is larger than `max.message.bytes` of its topic. Kafka's code for it is MESSAGE_TOO_LARGE."""
+
+
 class InvalidRequiredAcksException(LakelogException):
     """`acks` is not 0, 1 or all."""
 
@@ -163,6 +167,11 @@ class KafkaStorageException(RetriableException):
 
 class InconsistentClusterRootException(KafkaStorageException):
     """The cluster root is another one, or in an older state, than this process has seen. It is not read or written."""
+
+
+class InconsistentBrokerRootException(KafkaStorageException):
+    """A broker's root is another one, or in an older state, than its running process has seen. The process writes
+    nothing to it, and registers again, as one that has lost its log."""
 
 
 class PolicyViolationException(LakelogException):

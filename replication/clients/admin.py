@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lakelog.replication.clients.arguments import topic_partitions
+from lakelog.replication.clients.arguments import flag, function, mapping, text, topic_partitions
 from lakelog.replication.clients.controller_channel import ControllerChannel
 from lakelog.replication.clients.controller_watch import Report
 from lakelog.replication.clients.one_process import OneProcess
@@ -59,6 +59,8 @@ class AdminClient(OneProcess):
         self, cluster_uri: str, config: Config | None = None, requested_by: str = "admin client",
         report: Report | None = None,
     ) -> None:  # fmt: skip
+        text(requested_by, "requested_by")
+        function(report, "report")
         self._cluster = Cluster.open(cluster_uri, config)
         self._channel = ControllerChannel(self._cluster, requested_by, report)
 
@@ -67,11 +69,11 @@ class AdminClient(OneProcess):
 
     def request(self, kind: str, arguments: Mapping[str, Any], *, validate_only: bool = False) -> AdminRequest:
         """Sends a request and returns it with its outcomes. `kind` is the name of a method of this class."""
-        return self._channel.ask(kind, arguments, validate_only=validate_only)
+        return self._channel.ask(kind, arguments, validate_only=flag(validate_only, "validate_only"))
 
     def cancel_request(self, request_id: str) -> AdminRequest:
         """Cancels a request that is not being applied yet. Raises InvalidRequestException if it is, or is decided."""
-        return self._channel.cancel(request_id)
+        return self._channel.cancel(text(request_id, "request_id"))
 
     def _one(self, kind: str, arguments: Mapping[str, Any], validate_only: bool) -> str:
         """The message of a request with one outcome. Raises the error that the controller answered."""
@@ -98,6 +100,7 @@ class AdminClient(OneProcess):
         `if_not_exists`: returns the description of a topic that exists, as it is, whatever was asked for. One that is
         still being deleted raises TopicExistsException nevertheless.
         """
+        flag(if_not_exists, "if_not_exists")
         try:
             self._one("create_topic", _creation(topic, partitions, replication_factor, assignment, configs), False)
         except TopicExistsException:
@@ -136,7 +139,7 @@ class AdminClient(OneProcess):
 
         Kafka: `incrementalAlterConfigs`. Raises UnknownTopicOrPartitionException, InvalidConfigurationException.
         """
-        arguments = {"topic": topic, "put": dict(put), "delete": list(delete)}
+        arguments = {"topic": topic, "put": _dict(put), "delete": _list(delete)}
         return self._one("alter_configs", arguments, validate_only)
 
     def alter_broker_configs(
@@ -147,7 +150,8 @@ class AdminClient(OneProcess):
         Raises BrokerNotAvailableException (no such broker), InvalidRequestException (no broker id, or a setting that
         needs a restart), InvalidConfigurationException. [TH-02]
         """
-        arguments = {"broker": str(broker), "put": dict(put), "delete": list(delete)}
+        name = str(broker) if isinstance(broker, int) and not isinstance(broker, bool) else broker
+        arguments = {"broker": name, "put": _dict(put), "delete": _list(delete)}
         return self._one("alter_broker_configs", arguments, validate_only)
 
     def describe_broker_configs(self) -> dict[str, dict[str, str]]:
@@ -164,6 +168,7 @@ class AdminClient(OneProcess):
         Returns the outcome of each partition by name, `orders-0`. Success means that the move has begun: it is over
         when `list_partition_reassignments` no longer has it.
         """
+        topic_partitions(mapping(reassignments, "reassignments", '{("orders", 0): [2, 3, 1]}'), "reassignments")
         wanted = {
             f"{topic}-{partition}": None if brokers is None else _brokers(brokers)
             for (topic, partition), brokers in reassignments.items()
@@ -179,7 +184,8 @@ class AdminClient(OneProcess):
         Returns the outcome of each by name, `orders-0`. Without `partitions`, it leaves out those that need no
         election, as Kafka does.
         """
-        chosen = None if partitions is None else [f"{topic}-{partition}" for topic, partition in partitions]
+        pairs = None if partitions is None else topic_partitions(partitions)
+        chosen = None if pairs is None else [f"{topic}-{partition}" for topic, partition in pairs]
         arguments = {"election_type": election_type, "partitions": chosen}
         return self.request("elect_leaders", arguments, validate_only=validate_only).outcomes or {}
 
@@ -211,6 +217,8 @@ class AdminClient(OneProcess):
 
     def settings_of(self, topic: Topic) -> TopicConfig:
         """The settings of a topic. A setting that the topic does not have is that of this client."""
+        if not isinstance(topic, Topic):
+            raise InvalidRequestException(f"topic is {topic!r:.80}: give the `topic` of a description")
         return self._cluster.config.topic(topic.configs)
 
     def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Deleted]:
@@ -219,9 +227,7 @@ class AdminClient(OneProcess):
         Returns each low watermark, or error: see `record_deletion.delete_records`. It needs no controller.
         """
         outcomes: dict[tuple[str, int], Deleted] = {}
-        if not isinstance(before, Mapping):
-            raise InvalidRequestException(f'before is {before!r:.80}: give a dict such as {{("orders", 0): 100}}')
-        topic_partitions(before)
+        topic_partitions(mapping(before, "before", '{("orders", 0): 100}'), "before")
         for topic in sorted({name for name, _ in before}):
             offsets = {number: offset for (name, number), offset in before.items() if name == topic}
             timeout = self._cluster.config.request_timeout_ms
@@ -258,17 +264,28 @@ def _creation(
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "topic": topic, "partitions": partitions, "replication_factor": replication_factor,
-        "assignment": _json(assignment), "configs": {} if configs is None else configs,
+        "assignment": _json(assignment), "configs": {} if configs is None else _dict(configs),
     }  # fmt: skip
 
 
 def _json(assignment: Assignment | None) -> dict[str, Any] | None:
     """The keys of a JSON object are strings."""
-    if assignment is None:
-        return None
+    if not isinstance(assignment, Mapping):
+        return assignment
     return {str(number): _brokers(replicas) for number, replicas in assignment.items()}
 
 
+# What is of another type is passed on, so that `check_arguments` refuses it.
+
+
 def _brokers(replicas: Sequence[int]) -> Any:
-    """The sequence as a list. Anything else, also a string, is passed on, so that `check_arguments` refuses it."""
     return list(replicas) if isinstance(replicas, list | tuple | range) else replicas
+
+
+def _dict(settings: Mapping[str, object]) -> Any:
+    return dict(settings) if isinstance(settings, Mapping) else settings
+
+
+def _list(names: Collection[str]) -> Any:
+    is_list = isinstance(names, Collection) and not isinstance(names, str | bytes | bytearray | memoryview | Mapping)
+    return list(names) if is_list else names

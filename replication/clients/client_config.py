@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from lakelog.replication.errors import InvalidConfigurationException
-from lakelog.replication.properties import ValueType, text_of
+from lakelog.replication.properties import ValueType, faults
 
 
 def client_key(default: Any, type: ValueType) -> Any:
@@ -20,12 +20,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         """Checks every value, and those that are not allowed together."""
-        problems = [
-            f"{member.name} is {value!r}, it must be {member.metadata['type']}"
-            for member in fields(self)
-            if not _is_allowed(member.metadata["type"], value := getattr(self, member.name), member.default)
-        ]
-        problems = problems or self._contradictions()
+        problems = faults(self) or self._contradictions()
         if problems:
             who = type(self).__name__.removesuffix("Config").lower()
             raise InvalidConfigurationException(f"{who}: {'; '.join(problems)}")
@@ -33,13 +28,3 @@ class ClientConfig:
     def _contradictions(self) -> list[str]:
         """What is wrong with values that are allowed one by one."""
         return []
-
-
-def _is_allowed(allowed: ValueType, value: Any, default: Any) -> bool:
-    if type(value) is not type(default):
-        return False
-    try:
-        allowed.parse(text_of(value))
-    except (ValueError, KeyError):
-        return False
-    return True

@@ -18,10 +18,15 @@ import pyarrow as pa
 from lakelog.replication.clients.arguments import (
     by_partition,
     by_topic,
+    function,
     milliseconds,
+    offsets_by_partition,
     seconds,
+    text,
     topic_names,
     topic_partitions,
+    whole_number,
+    whole_numbers,
 )
 from lakelog.replication.clients.closing import Closing
 from lakelog.replication.clients.consumer_config import ConsumerConfig
@@ -134,11 +139,13 @@ class Consumer(Closing):
         """
         group_id = self._known_group()
         names = topic_names(topics)
+        listener = RebalanceListener(
+            function(on_assign, "on_assign"), function(on_revoke, "on_revoke"), function(on_lost, "on_lost")
+        )  # fmt: skip
         if self._member is not None and self._member.is_leaving:
             raise IllegalStateException("a listener must not subscribe while the consumer leaves its group")
         self.unsubscribe()
         self._check_open()  # a listener may have closed it
-        listener = RebalanceListener(on_assign, on_revoke, on_lost)
         self._member = GroupConsumer(self._view, group_id, names, self._settings, listener)
 
     @_by_one_thread
@@ -244,8 +251,10 @@ class Consumer(Closing):
         """
         check_is_text(topic)
         wait_ms = milliseconds(max_wait_ms, "max_wait_ms")
-        wanted = {TopicPartition(topic, n): offset for n, offset in by_partition(offsets, "offsets").items()}
-        rack, ids = self._settings.client_rack or None, {} if topic_id is None else {topic: topic_id}
+        whole_number(min_bytes, "min_bytes", 0)
+        whole_number(max_bytes, "max_bytes", 0)
+        wanted = {TopicPartition(topic, n): offset for n, offset in offsets_by_partition(offsets, "offsets").items()}
+        rack, ids = self._settings.client_rack or None, {} if topic_id is None else {topic: text(topic_id, "topic_id")}
         found = fetch_records(self._view, wanted, min_bytes, wait_ms, max_bytes, rack, ids)
         self._fetched_ids.update((topic, each.topic_id) for each in found.values() if each.topic_id)
         return {partition: fetched for (_, partition), fetched in found.items()}
@@ -262,7 +271,9 @@ class Consumer(Closing):
         broker does not lead: it may still truncate its log.
         """
         topic_partitions([(topic, partition)])
-        return epoch_ends(self._view, topic, partition, epochs, broker_id)
+        if broker_id is not None:
+            whole_number(broker_id, "broker_id", 0)
+        return epoch_ends(self._view, topic, partition, whole_numbers(epochs, "epochs"), broker_id)
 
     @_by_one_thread
     def commit(self, offsets: Mapping[str, Mapping[int, int]] | None = None) -> None:

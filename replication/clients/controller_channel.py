@@ -49,6 +49,7 @@ class ControllerChannel:
         removes the row.
         """
         check_arguments(kind, arguments)
+        arguments = dict(arguments)
         check_limits(kind, arguments, PartitionLimits.of(self._cluster.config))
         deadline = time.monotonic() + self._cluster.config.request_timeout_ms / 1000
         if validate_only:

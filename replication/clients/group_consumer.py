@@ -1,4 +1,4 @@
-"""A consumer that has subscribed: the members of its group share the partitions out.
+"""Consumes as a member of a group: the members share the partitions of the topics out.
 
 Nobody gets a record twice while its group's members are alive: a member commits before it gives a partition up, and the
 next owner reads the committed offset after it has taken the partition. Kafka: `KafkaConsumer.poll`,
@@ -45,8 +45,8 @@ Listener = Callable[[list[TopicPartition]], object]
 
 @dataclass(frozen=True)
 class RebalanceListener:
-    """Calls of the program, in `poll` and `close`: after partitions were taken, before they are given up, and once they
-    are lost, since others have taken this member for dead. Without `on_lost`, `on_revoke` is called then. Kafka:
+    """Holds the functions that `poll` and `close` call: after partitions were taken, before they are given up, and once
+    they are lost, since others have taken this member for dead. Without `on_lost`, `on_revoke` is called then. Kafka:
     `ConsumerRebalanceListener`."""
 
     on_assign: Listener | None = None
@@ -55,7 +55,7 @@ class RebalanceListener:
 
 
 class _ListenerFailed(Exception):
-    """A listener has raised an error. `poll` raises that, whatever it is: it is none of the group's own."""
+    """Carries the error of a listener to `poll`, which raises it, whatever it is: it is none of the group's own."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -63,11 +63,11 @@ class _ListenerFailed(Exception):
 
 
 class _HasLeft(Exception):
-    """A listener has closed or unsubscribed the consumer. The poll that called it ends."""
+    """Ends the poll whose listener has closed or unsubscribed the consumer."""
 
 
 class GroupConsumer:
-    """One member of a group. For one thread at a time."""
+    """Polls and commits as one member of a group. For one thread at a time."""
 
     def __init__(
         self, view: TopicView, group_id: str, topics: Collection[str], config: ConsumerConfig,
@@ -102,7 +102,7 @@ class GroupConsumer:
         self._is_in = True
 
     def poll(self, timeout: float) -> pa.Table:
-        """See `Consumer.poll`. If that fails after this has returned, `positions.take_back` is to be called."""
+        """Polls, see `Consumer.poll`. If that fails after this has returned, `positions.take_back` is to be called."""
         if self._is_calling:
             raise IllegalStateException("a listener must not call poll: the poll that has called it goes on after it")
         self.positions.hand_over()
@@ -123,7 +123,7 @@ class GroupConsumer:
             pause(self._view.cluster.config.lakelog_poll_interval_ms, deadline)
 
     def _attempt(self, deadline: float) -> pa.Table:
-        """The next records, none if there are none yet or an error may go away. Raises other errors."""
+        """Fetches the next records, none if there are none yet or an error may go away. Raises other errors."""
         try:
             self._join_again()
             self._reconcile()
@@ -153,14 +153,14 @@ class GroupConsumer:
         self._last_error = str(error)
 
     def _check_membership(self) -> None:
-        """A member whose heartbeat is late asks the table before it goes on. So does one that has met a topic that was
+        """Asks the table whether this is a member still, if its heartbeat is late, or if it has met a topic that was
         made again: its partitions are assigned anew. Raises UnknownMemberIdException."""
         if self._is_outdated or not self.membership.is_trusted:
             self._is_outdated = False
             self.membership.beat()
 
     def _lose(self, error: UnknownMemberIdException) -> None:
-        """Others have its partitions by now."""
+        """Calls `on_lost`, and drops all partitions: others have them by now."""
         self._is_in = False
         logger.warning("group %s: %s", self.membership.group_id, error)
         lost = self._revoking = self.positions.partitions
@@ -280,7 +280,7 @@ class GroupConsumer:
         self.positions.committed(offsets)
 
     def _generation_of(self, offsets: Collection[AssignedPartition]) -> int:
-        """The generation in which the member has last seen that it owns these."""
+        """Returns the generation in which the member has last seen that it owns these. Raises CommitFailedException."""
         group = self.membership.group
         try:
             foreign = sorted(set(offsets) - set(group.member(self.membership.member_id).owned))

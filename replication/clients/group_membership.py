@@ -5,6 +5,7 @@ them. Kafka: `ConsumerCoordinator`, `AbstractCoordinator`, `GroupCoordinator`. [
 from __future__ import annotations
 
 import dataclasses
+import logging
 import socket
 import threading
 import time
@@ -29,6 +30,8 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.member_table import MemberTable
 
+logger = logging.getLogger(__name__)
+
 _NEVER = (float("-inf"), float("-inf"))
 
 
@@ -45,6 +48,7 @@ class GroupMembership:
     ) -> None:  # fmt: skip
         self.group_id = group_id
         self.member_id = ""
+        self._heartbeat = 0  # the highest that this process may have written
         self._cluster = cluster
         self._config = config
         self._clock = clock
@@ -81,7 +85,7 @@ class GroupMembership:
     def join(self, topics: Collection[str]) -> None:
         """Joins as a new member. Raises InconsistentGroupProtocolException, KafkaStorageException."""
         config, lowest = self._config, generation_of(self._cluster.groups.fence(self.group_id))
-        member_id = f"{config.client_id or 'consumer'}-{uuid.uuid4()}"
+        member_id = self._new_id()
         new = GroupMember(
             member_id, config.client_id, socket.gethostname(), 0, config.session_timeout_ms, tuple(sorted(topics)),
             config.assignors,
@@ -96,14 +100,19 @@ class GroupMembership:
         refresh_partitions(self._cluster)
         with self._beating:
             began_at, self.member_id = self._clock(), member_id  # before: the member can leave if this is interrupted
-            self._table.change(self.group_id, "join", decide, member_id)
-            self._beat_at = began_at
+            group = self._table.change(self.group_id, "join", decide, member_id)
+            self._heartbeat, self._beat_at = group.member(member_id).heartbeat, began_at
+
+    def _new_id(self) -> str:
+        return f"{self._config.client_id or 'consumer'}-{uuid.uuid4()}"
 
     def beat(self) -> None:
         """Moves the heartbeat. In the same commit it removes members that are dead by this member's own clock, and
         assigns partitions anew if the topics have others.
 
-        Raises UnknownMemberIdException if others have removed this member, KafkaStorageException.
+        Raises UnknownMemberIdException if others have removed this member, or if another process sends its heartbeats,
+        too: then the two are copies, as of a virtual machine, and this one must join as a new member. Kafka fences the
+        copies of a static member (KIP-345). Raises KafkaStorageException.
         """
         with self._beating:
             age = self._config.heartbeat_interval_ms / 1000
@@ -116,7 +125,15 @@ class GroupMembership:
             self._table.maintain()
 
     def _checked(self, group: ConsumerGroup) -> ConsumerGroup:
-        group.member(self.member_id)
+        found = group.member(self.member_id).heartbeat
+        if found > self._heartbeat:
+            logger.warning(
+                "group %s: another process sends the heartbeats of member %s, so one is a copy of the other: this one "
+                "joins as a new member", self.group_id, self.member_id,
+            )  # fmt: skip
+            self.member_id = self._new_id()
+            group.member(self.member_id)
+        self._heartbeat = found + 1
         dead = self._liveness.dead(group) - {self.member_id}
         left = without(group, dead, self._partitions)
         if needs_rebalance(left, self._partitions):

@@ -11,11 +11,14 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from concurrent.futures import Future
+from typing import Any, NoReturn, Self, TypeVar
 
 from lakelog.replication.errors import IllegalStateException
 
 _ENDS = ("close", "stop", "__exit__")
+
+Result = TypeVar("Result")
 
 
 class OneProcess:
@@ -44,6 +47,42 @@ class OneProcess:
         raise IllegalStateException(
             f"a {kind} cannot be pickled or copied, because it belongs to this process: make a {kind} where it is used"
         )
+
+
+class OneProcessFuture(Future[Result]):
+    """A future that the threads of the process settle that made it. In a fork nobody would, so there it raises
+    IllegalStateException instead of waiting for ever. It cannot be pickled or copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made_by = os.getpid()
+
+    def result(self, timeout: float | None = None) -> Result:
+        """The result, as that of every future."""
+        self._check_process()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error, as that of every future."""
+        self._check_process()
+        return super().exception(timeout)
+
+    def add_done_callback(self, fn: Callable[[Future[Result]], object]) -> None:
+        """Calls a function once it is settled."""
+        self._check_process()
+        super().add_done_callback(fn)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise IllegalStateException(
+            "a future of a send cannot be pickled or copied, because it belongs to this process: wait for it here"
+        )
+
+    def _check_process(self) -> None:
+        if self._made_by != os.getpid():
+            raise IllegalStateException(
+                f"process {self._made_by} settles this future, and process {os.getpid()} is a fork of it: wait for the "
+                "future where it was made"
+            )
 
 
 def _guarded(method: Callable[..., Any], ends: bool) -> Callable[..., Any]:

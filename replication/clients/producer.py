@@ -14,7 +14,7 @@ from typing import cast
 
 import pyarrow as pa
 
-from lakelog.replication.clients.arguments import milliseconds, seconds
+from lakelog.replication.clients.arguments import function, mapping, milliseconds, seconds, text, whole_number
 from lakelog.replication.clients.closing import Closing
 from lakelog.replication.clients.delivery_reports import OnDelivery, deadline_in, seconds_left
 from lakelog.replication.clients.producer_config import ProducerConfig
@@ -26,7 +26,7 @@ from lakelog.replication.clients.single_records import SingleRecords, remember
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.clients.waiting_send import Send, answers_of, settle_each
 from lakelog.replication.config import Config
-from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.errors import InvalidRequestException, KafkaStorageException
 from lakelog.replication.protocol.append import parse_acks
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
@@ -78,15 +78,17 @@ class Producer(Closing):
         )  # fmt: skip
         self._settings = settings
         self._acks = parse_acks(acks)
-        self._retries = retries
-        self._name = name
+        self._retries = whole_number(retries, "retries", 0)
+        self._name = None if name is None else text(name, "name")
         self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sends.look())
         self._named = ProducerName(name, self._view.cluster) if name else None
         self._counts: dict[str, int] = {}  # partitions of each topic, at the last look
         own = self._view.cluster.config
         self._identity = ProducerIdentity(self._take_identity(time.monotonic() + own.request_timeout_ms / 1000))
         self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._forget_sequences)
-        self._singles = SingleRecords(settings, self._partition_count, self._send_table, lambda: self._sends.is_busy)
+        self._singles = SingleRecords(
+            settings, self._partition_count, self._view.record_limit, self._send_table, lambda: self._sends.is_busy
+        )
 
     def __repr__(self) -> str:
         named = f", name {self._name!r}" if self._name else ""
@@ -108,11 +110,11 @@ class Producer(Closing):
 
         Retriable errors of a partition are retried until `timeout_ms`. A partition without a leader in all that time
         gets TimeoutException, whose `__cause__` is the last error. These errors concern all records, and are raised
-        before anything is written: InvalidRecordException, InvalidPartitionsException,
-        UnknownTopicOrPartitionException, InvalidTopicException (an internal topic, or a name that is not a str),
-        ProducerFencedException (another producer has taken the name), TimeoutException (no new identity in time, or
-        earlier sends took all of it), KafkaStorageException (the cluster's tables cannot be read and the topic is new
-        to this producer) and IllegalStateException (after `close`, or in a callback of a future).
+        before anything is written: InvalidRecordException, RecordTooLargeException (`max.message.bytes`),
+        InvalidPartitionsException, UnknownTopicOrPartitionException, InvalidTopicException (an internal topic, or a
+        name that is not a str), ProducerFencedException (another producer has taken the name), TimeoutException (no new
+        identity in time, or earlier sends took all of it), KafkaStorageException (the cluster's tables cannot be read
+        and the topic is new to this producer) and IllegalStateException (after `close`, or in a callback of a future).
         """
         self._sends.check_may_wait()
         self._singles.hand_over([topic])
@@ -153,14 +155,15 @@ class Producer(Closing):
         `headers`: pairs of a name and a value, or a dict. Records of a topic share a send: they wait `linger_ms` for
         others, or until they are `batch_size` bytes. Each partition keeps the order of all calls.
 
-        Raises InvalidRecordException, InvalidPartitionsException, UnknownTopicOrPartitionException,
-        InvalidTopicException, KafkaStorageException, IllegalStateException, and TimeoutException if records before it
-        find no memory in `max_block_ms`. Then the record is not sent: call `poll`, and produce it again. All other
-        errors are in the report. Records that are not delivered in `delivery_timeout_ms` fail with TimeoutException.
+        Raises InvalidRecordException, RecordTooLargeException, InvalidPartitionsException,
+        UnknownTopicOrPartitionException, InvalidTopicException, KafkaStorageException, IllegalStateException, and
+        TimeoutException if records before it find no memory in `max_block_ms`. Then the record is not sent: call
+        `poll`, and produce it again. All other errors are in the report. Records that are not delivered in
+        `delivery_timeout_ms` fail with TimeoutException.
         """
         self._sends.check_may_wait()
         check_is_text(topic)
-        self._singles.add(topic, value, key, partition, on_delivery, timestamp, headers)
+        self._singles.add(topic, value, key, partition, function(on_delivery, "on_delivery"), timestamp, headers)
 
     def poll(self, timeout: float | None = 0.0) -> int:
         """Calls `on_delivery` of the records that were delivered or have failed. Returns the number of calls.
@@ -214,15 +217,16 @@ class Producer(Closing):
         self, topic: str, records: pa.Table, deadline: float, memory_deadline: float | None
     ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
         timeout_ms = self._settings.delivery_timeout_ms
-        return self._started(self._put(topic, records, timeout_ms, True, deadline, memory_deadline))
+        return self._started(self._put(topic, records, timeout_ms, True, deadline, memory_deadline, is_checked=True))
 
     def _put(
         self, topic: str, records: Records, timeout_ms: int, is_awaited: bool, deadline: float | None = None,
-        memory_deadline: float | None = None,
+        memory_deadline: float | None = None, is_checked: bool = False,
     ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
         deadline = time.monotonic() + milliseconds(timeout_ms, "timeout_ms") / 1000 if deadline is None else deadline
         partitions = self._partition_count(topic)
-        given = record_set(topic, records, partitions, self._view.cluster.config.log_segment_bytes)
+        limit = None if is_checked else self._view.record_limit(topic)
+        given = record_set(topic, records, partitions, self._view.cluster.config.log_segment_bytes, limit)
         send = Send(self._begin, topic, given, timeout_ms, deadline)
         try:
             self._sends.put(send, is_awaited, memory_deadline)
@@ -254,6 +258,9 @@ class Producer(Closing):
 
 def raise_first_error(answers: Mapping[int, RecordMetadata]) -> None:
     """Raises the error of the first partition that has one. For callers that need all records to be acknowledged."""
-    for answer in answers.values():
+    given = mapping(answers, "answers", "the one that Producer.send returns").values()
+    if not all(isinstance(answer, RecordMetadata) for answer in given):
+        raise InvalidRequestException(f"answers are {answers!r:.80}: give those that Producer.send returns")
+    for answer in given:
         if answer.error is not None:
             raise answer.error

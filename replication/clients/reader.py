@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lakelog.replication.clients.arguments import spark_session_of, text
 from lakelog.replication.clients.delayed_operation import until_available
 from lakelog.replication.clients.open_views import forget_view, open_view
 from lakelog.replication.clients.segment_records import LogRead, committed_segments
@@ -16,6 +17,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     CorruptRecordException,
     InvalidPartitionsException,
+    InvalidRequestException,
     LakelogException,
     OffsetOutOfRangeException,
 )
@@ -50,13 +52,17 @@ def read_committed(
     mapping is read from its log start, or up to its HW. Spark reads the data files of local logs, and pyarrow those in
     an object store, so neither needs a jar.
 
-    Raises UnknownTopicOrPartitionException, InvalidPartitionsException (no such partition),
+    Raises InvalidRequestException (an argument of a wrong type), UnknownTopicOrPartitionException,
+    InvalidPartitionsException (no such partition),
     LeaderNotAvailableException, NotLeaderOrFollowerException (a leader changed meanwhile), OffsetOutOfRangeException,
     CorruptRecordException (a data file is missing or short), KafkaStorageException, InconsistentClusterIdException (an
     emptied root), BrokerNotAvailableException, and OffsetNotAvailableException (a new leader does not know its HW
     within `request.timeout.ms`, KIP-207).
     """
-    view = open_view(cluster_uri, config or Config())
+    spark_session_of(spark)
+    for name, given in (("starting", starting), ("ending", ending)):
+        _check_offsets(given, name)
+    view = open_view(text(cluster_uri, "cluster_uri"), Config.of(config))
     deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
     poll_interval_ms = view.cluster.config.lakelog_poll_interval_ms
     try:
@@ -74,6 +80,20 @@ def _read(spark: SparkSession, view: TopicView, topic: str, starting: Offsets, e
         by_leader.setdefault(registration.leader, []).append(registration)
     reads = [_read_leader(view, leader, led, starting, ending) for leader, led in sorted(by_leader.items())]
     return committed_segments(spark, reads)
+
+
+def _check_offsets(given: object, name: str) -> None:
+    by_number = given if isinstance(given, Mapping) else {}
+    is_right = isinstance(given, Mapping) or _is_word(given)
+    if not is_right or not all(type(n) is int and (type(o) is int or _is_word(o)) for n, o in by_number.items()):
+        raise InvalidRequestException(
+            f"{name} is {given!r:.80}: give earliest, latest, or a dict with the offset of each partition, such as "
+            "{0: 100}"
+        )
+
+
+def _is_word(offset: object) -> bool:
+    return isinstance(offset, str) and offset in (EARLIEST, LATEST)
 
 
 def _check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Offsets) -> None:
@@ -122,10 +142,7 @@ def _bounds(
 
 
 def _chosen(given: Offsets, partition: int, default: str) -> int | str:
-    chosen = given if isinstance(given, str) else given.get(partition, default)
-    if isinstance(chosen, int) or chosen in (EARLIEST, LATEST):
-        return chosen
-    raise OffsetOutOfRangeException(f"{chosen!r} is not an offset; allowed: earliest, latest, {{partition: offset}}")
+    return given if isinstance(given, str) else given.get(partition, default)
 
 
 def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 import pyarrow as pa
 
 from lakelog.replication.clients.python_records import PythonRecord, python_records
+from lakelog.replication.clients.record_limit import RecordLimit
 from lakelog.replication.clients.records import (
     check_columns,
     check_partitions,
@@ -68,17 +69,21 @@ class RecordSet(Protocol):
         """Releases the memory of the records."""
 
 
-def record_set(topic: str, records: Records, partitions: int, segment_bytes: int) -> RecordSet:
-    """The records of a send for a topic with this number of partitions. `segment_bytes` is in bytes.
+def record_set(
+    topic: str, records: Records, partitions: int, segment_bytes: int, limit: RecordLimit | None = None
+) -> RecordSet:  # fmt: skip
+    """The records of a send for a topic with this number of partitions. `segment_bytes` is in bytes. `limit`: of each
+    record; None if they were checked, as PartitionedRecords were by their tasks.
 
     `records`: a DataFrame, a pyarrow.Table, PartitionedRecords, or a dict, str or bytes, or a list of these. Raises
-    InvalidRecordException for a wrong column or value, InvalidPartitionsException for a partition that does not exist.
+    InvalidRecordException for a wrong column or value, InvalidPartitionsException for a partition that does not exist,
+    RecordTooLargeException.
     """
     sticky = random_partition(partitions)
     if isinstance(records, Sequence | Mapping):
         records = python_records(records, topic)
     if isinstance(records, pa.Table):
-        return ArrowRecordSet(topic, records, partitions, sticky, segment_bytes)
+        return ArrowRecordSet(topic, records, partitions, sticky, segment_bytes, limit)
     if isinstance(records, PartitionedRecords):
         return PartitionedRecordSet(topic, records, partitions, segment_bytes)
     if not hasattr(records, "mapInArrow"):
@@ -95,18 +100,24 @@ def record_set(topic: str, records: Records, partitions: int, segment_bytes: int
     check_columns(arrow_schema(records), topic)
     head = records.limit(DRIVER_ROWS + 1).toArrow()
     if head.num_rows <= DRIVER_ROWS:
-        return ArrowRecordSet(topic, head, partitions, sticky, segment_bytes)
-    return SparkRecordSet(topic, records, partitions, sticky, segment_bytes)
+        return ArrowRecordSet(topic, head, partitions, sticky, segment_bytes, limit)
+    return SparkRecordSet(topic, records, partitions, sticky, segment_bytes, limit)
 
 
 class ArrowRecordSet:
     """Records in this process."""
 
-    def __init__(self, topic: str, table: pa.Table, partitions: int, sticky: int, segment_bytes: int) -> None:
+    def __init__(
+        self, topic: str, table: pa.Table, partitions: int, sticky: int, segment_bytes: int,
+        limit: RecordLimit | None = None,
+    ) -> None:  # fmt: skip
         check_columns(table.schema, topic)
         records = to_records(table, topic=topic)
+        numbers = partitions_of(table, records, topic, partitions, sticky)
+        if limit is not None:
+            limit.check_records(records, numbers)
         self._segment_bytes = segment_bytes
-        self._parts = split(records, partitions_of(table, records, topic, partitions, sticky))
+        self._parts = split(records, numbers)
         self.counts: Mapping[int, int] = {partition: part.num_rows for partition, part in self._parts.items()}
         self.nbytes = records.nbytes
 

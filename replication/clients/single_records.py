@@ -24,6 +24,7 @@ from lakelog.replication.clients.delivery_reports import (
 )
 from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.clients.python_records import single_row, table_of_rows
+from lakelog.replication.clients.record_limit import RecordLimit
 from lakelog.replication.clients.records import partitions_of, random_partition, to_records
 from lakelog.replication.errors import (
     IllegalStateException,
@@ -64,17 +65,18 @@ class SingleRecords:
     """Keeps records until `linger.ms` is over or there are `batch.size` bytes of a topic, and hands them over.
 
     Threads may share it. One at a time hands over, so that each partition keeps the order of the calls. A thread of its
-    own hands over records that have lingered; it ends when there are none. `partition_count`: of a topic. `is_busy`:
-    whether sends wait for others, so that records may as well wait for more records.
+    own hands over records that have lingered; it ends when there are none. `partition_count`, `record_limit`: of a
+    topic. `is_busy`: whether sends wait for others, so that records may as well wait for more records.
     """
 
     def __init__(
-        self, config: ProducerConfig, partition_count: Callable[[str], int], send: SendTable,
-        is_busy: Callable[[], bool],
+        self, config: ProducerConfig, partition_count: Callable[[str], int],
+        record_limit: Callable[[str], RecordLimit], send: SendTable, is_busy: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._config = config
         self._is_busy = is_busy
         self._partition_count = partition_count
+        self._record_limit = record_limit
         self._send = send
         self.reports = DeliveryReports()
         self._turn = threading.RLock()  # of the thread that hands over; it is taken before the other lock
@@ -82,7 +84,8 @@ class SingleRecords:
         self._batches: dict[str, SingleBatch] = {}
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._counts: dict[str, tuple[int, float]] = {}  # partitions of each topic, and until when that counts
+        # The partitions of each topic and its largest record, and until when that counts.
+        self._known: dict[str, tuple[int, RecordLimit, float]] = {}
 
     def add(
         self, topic: str, value: Any, key: Any, partition: int | None, on_delivery: OnDelivery | None, timestamp: Any,
@@ -90,30 +93,34 @@ class SingleRecords:
     ) -> None:  # fmt: skip
         """Adds a record. If the topic's records are `batch.size` bytes it first hands them over, and waits for memory.
 
-        Raises InvalidRecordException, InvalidPartitionsException, IllegalStateException after `close`, and, if records
-        before it could not be handed over, TimeoutException and other RetriableExceptions: then it is not added.
+        Raises InvalidRecordException, InvalidPartitionsException, RecordTooLargeException, IllegalStateException after
+        `close`, and, if records before it could not be handed over, TimeoutException and other RetriableExceptions:
+        then it is not added.
         """
         row = single_row(topic, value, key, partition, timestamp, headers)
-        self._check_partition(topic, partition)
-        headers_bytes = sum(len(name) + len(content or b"") for name, content in row["headers"] or ())
-        nbytes = _RECORD_BYTES + len(row["key"] or b"") + len(row["value"] or b"") + headers_bytes
+        headers_bytes = sum(len(name.encode()) + len(content or b"") for name, content in row["headers"] or ())
+        size = len(row["key"] or b"") + len(row["value"] or b"") + headers_bytes
+        self._check(topic, partition, size)
+        nbytes = _RECORD_BYTES + size
         while not self._add(topic, row, on_delivery, nbytes):
             self.hand_over([topic], time.monotonic() + self._config.max_block_ms / 1000)
 
-    def _check_partition(self, topic: str, partition: int | None) -> None:
-        count = self._known_count(topic)
+    def _check(self, topic: str, partition: int | None, size: int) -> None:
+        count, limit = self._known_of(topic)
         if partition is not None and not 0 <= partition < count:
             raise InvalidPartitionsException(
                 f"record for topic {topic}: partition {partition} is out of range, the topic has 0 to {count - 1}"
             )
+        limit.check(size, partition)
 
-    def _known_count(self, topic: str) -> int:
-        """The topic's number of partitions, a second old at most: a look at the tables costs more than a record."""
-        known = self._counts.get(topic)
-        if known is None or time.monotonic() >= known[1]:
-            found = self._partition_count(topic), time.monotonic() + YOUNG_SECONDS
-            known = remember(self._counts, topic, found)
-        return known[0]
+    def _known_of(self, topic: str) -> tuple[int, RecordLimit]:
+        """The topic's number of partitions and its largest record, a second old at most: a look at the tables costs
+        more than a record."""
+        known = self._known.get(topic)
+        if known is None or time.monotonic() >= known[2]:
+            found = self._partition_count(topic), self._record_limit(topic), time.monotonic() + YOUNG_SECONDS
+            known = remember(self._known, topic, found)
+        return known[:2]
 
     def _add(self, topic: str, row: Row, on_delivery: OnDelivery | None, nbytes: int) -> bool:
         with self._lock:

@@ -11,6 +11,7 @@ from lakelog.replication.errors import InvalidConfigurationException
 _STORAGE = "storage."  # credentials and endpoints of a root, as in the properties file
 _TIMEOUT = "kafka.request.timeout.ms"
 _OF_SPARK = ("checkpointlocation", "queryname")  # Spark passes on what is meant for itself
+_OF_A_CATALOG = ("provider", "owner")  # Spark gives them for CREATE TABLE, and each option twice
 _log = logging.getLogger(__name__)
 
 
@@ -20,9 +21,14 @@ def known_options(
     """The options under their own names, and those of storage. `given` has names in any case. Options of Kafka that are
     not `known` have no effect; with `warn`, one warning names them.
 
-    Raises InvalidConfigurationException for an unknown option, for two names of one option with two values, and if
-    there is no `cluster`.
+    Raises InvalidConfigurationException for an unknown option, for two names of one option with two values, for a table
+    of Spark's catalog, and if there is no `cluster`.
     """
+    if any(name.lower() in _OF_A_CATALOG or name.lower().startswith("option.") for name in given):
+        raise InvalidConfigurationException(
+            "a topic cannot be a table of Spark's catalog: instead of CREATE TABLE use CREATE TEMPORARY VIEW … USING "
+            "lakelog OPTIONS (…)"
+        )
     names = {name.lower(): name for name in known} | {name.lower(): target for name, target in aliases.items()}
     without_effect = {name.lower() for name in unused}
     options: dict[str, str] = {}

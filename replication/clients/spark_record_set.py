@@ -15,8 +15,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakelog.replication.clients.record_limit import RecordLimit, record_sizes
 from lakelog.replication.clients.records import check_partitions, partitions_of, split, to_records
-from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
+from lakelog.replication.errors import InvalidRecordException, LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import PartitionAppend, Positions, SegmentWriter
@@ -25,7 +26,7 @@ from lakelog.replication.storage.log.segment import Segment
 
 _PARTITIONED = (
     "key binary, value binary, timestamp timestamp_ltz, headers array<struct<key:string,value:binary>>, partition int, "
-    "run int"
+    "run int, bytes bigint"
 )
 _PACKED = "written binary"
 
@@ -46,19 +47,25 @@ class SparkRecordSet:
 
     nbytes = 0  # Spark keeps them
 
-    def __init__(self, topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int) -> None:
+    def __init__(
+        self, topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int,
+        limit: RecordLimit | None = None,
+    ) -> None:  # fmt: skip
         self._topic = topic
         self._segment_bytes = segment_bytes
         self._runs: dict[int, int] = {}
         assign = _AssignPartitions(topic, partitions, sticky, time.time_ns() // 1000)
         placed = records.mapInArrow(assign, _PARTITIONED).withColumn("place", F.monotonically_increasing_id())
         self._records = placed.persist(StorageLevel.MEMORY_AND_DISK)
-        self.counts: Mapping[int, int] = {
-            row["partition"]: row["count"] for row in self._records.groupBy("partition").count().collect()
-        }
+        found = self._records.groupBy("partition").agg(F.count("*").alias("count"), F.max("bytes").alias("largest"))
+        rows = found.collect()
+        self.counts: Mapping[int, int] = {row["partition"]: row["count"] for row in rows}
         try:
             check_partitions(topic, self.counts, partitions)
-        except InvalidPartitionsException:
+            if limit is not None:
+                for row in rows:
+                    limit.check(row["largest"], row["partition"])
+        except LakelogException:
             self._records.unpersist()
             raise
 
@@ -122,7 +129,8 @@ class _AssignPartitions:
             records = to_records(table, self.now, self.topic)
             numbers = partitions_of(table, records, self.topic, self.partitions, self.sticky)
             runs = pa.repeat(pa.scalar(run, pa.int32()), len(records))
-            yield from records.append_column("partition", numbers).append_column("run", runs).to_batches()
+            placed = records.append_column("partition", numbers).append_column("run", runs)
+            yield from placed.append_column("bytes", record_sizes(records)).to_batches()
 
 
 class _Read(NamedTuple):

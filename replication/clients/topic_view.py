@@ -8,8 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TypeAlias
 
+from lakelog.replication.clients.record_limit import RecordLimit
 from lakelog.replication.config import TopicConfig
-from lakelog.replication.errors import LakelogException, LeaderNotAvailableException, UnknownTopicOrPartitionException
+from lakelog.replication.errors import (
+    InvalidConfigurationException,
+    KafkaStorageException,
+    LakelogException,
+    LeaderNotAvailableException,
+    UnknownTopicOrPartitionException,
+)
+from lakelog.replication.protocol.entity import BROKERS, DEFAULT
 from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -18,11 +26,13 @@ from lakelog.replication.protocol.topic import check_topic_id, partitions_of
 from lakelog.replication.protocol.topic_name import check_is_text
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_listeners import CommitListener
-from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS, YOUNG_SECONDS
 from lakelog.replication.storage.log.log_identity import continues
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
+
+_MESSAGE_MAX_BYTES = "message.max.bytes"
 
 Process: TypeAlias = tuple[str, int]  # a broker's root and broker epoch
 
@@ -71,6 +81,38 @@ class TopicView:
         if found is None:
             raise UnknownTopicOrPartitionException(f"no topic {topic} any more: it was deleted")
         return self.cluster.config.topic(found.configs)
+
+    def record_limit(self, topic: str) -> RecordLimit:
+        """The largest record that a topic takes, by the last look at the topics: by its own setting, otherwise by that
+        of the leader of a partition, or of all brokers, from the configs table; otherwise by that of this client. If
+        the table cannot be read, what was read last counts."""
+        config, found = self.cluster.config, self.cluster.topics.topics.get(topic)
+        own = config.topic_as_far_as_known(found.configs if found else {})[0].max_message_bytes
+        if found is not None and "max.message.bytes" in found.configs:
+            return RecordLimit(topic, own)
+        told = self._told_to_brokers()
+        limit = told.pop(DEFAULT, own)
+        return RecordLimit(topic, limit, {int(name): each for name, each in told.items()}, lambda: self._leaders(topic))
+
+    def _told_to_brokers(self) -> dict[str, int]:
+        """The dynamic `message.max.bytes` of each broker that has one, by its name in the configs table."""
+        try:
+            with suppress(KafkaStorageException):
+                self.cluster.configs.watch(LONGEST_SECONDS)  # it rarely changes
+            entities = self.cluster.configs.configs
+        except KafkaStorageException:  # it was never read
+            return {}
+        told = dict[str, int]()
+        for (kind, name), configs in entities.items():
+            if kind == BROKERS and _MESSAGE_MAX_BYTES in configs:
+                with suppress(InvalidConfigurationException):  # a person has written the row: others count
+                    own = {_MESSAGE_MAX_BYTES: configs[_MESSAGE_MAX_BYTES]}
+                    told[name] = self.cluster.config.dynamic(own).message_max_bytes
+        return told
+
+    def _leaders(self, topic: str) -> dict[int, int]:
+        partitions = partitions_of(topic, self.cluster.topics.topics, self.cluster.metadata.partitions)
+        return {number: registration.leader for number, registration in partitions.items()}
 
     def log(self, broker_id: int) -> ReplicaLog:
         """A handle on a broker's log. It is opened again when a new process of the broker has registered.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakelog.replication.clients.arguments import spark_session_of, text
 from lakelog.replication.config import Config
-from lakelog.replication.errors import InvalidConfigurationException, LakelogException
+from lakelog.replication.errors import InvalidConfigurationException, InvalidRequestException, LakelogException
 from lakelog.replication.frames.broker_states import (
     broker_registrations,
     brokers_view,
@@ -21,12 +23,16 @@ from lakelog.replication.frames.broker_states import (
 from lakelog.replication.frames.histories import isr_history_view, leader_epochs_view
 from lakelog.replication.frames.lags import consumer_groups_view, lag_view, log_files_view
 from lakelog.replication.frames.partition_states import partitions_view, replicas_view
+from lakelog.replication.properties import is_utf8
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.readings.cluster_reading import ClusterReading
 from lakelog.replication.storage.readings.cluster_source import table_loader
 from lakelog.schemas.views import VIEWS
 
 logger = logging.getLogger(__name__)
+
+_EARLIEST = dt.datetime.min.replace(tzinfo=dt.UTC).timestamp()
+_PREFIX = re.compile(r"[A-Za-z0-9_]*")  # with which a name of SQL can begin
 
 
 class HasClusterUri(Protocol):
@@ -53,13 +59,18 @@ def register_views(
     Returns the views that were left out because a table has no history back to `as_of`, and why; also logged as a
     warning. A view of that name is dropped then. Columns of other tables without such a history are null.
 
-    Raises InvalidConfigurationException (an `as_of` that is no time, or is not over yet),
+    Raises InvalidRequestException (an argument of a wrong type, or a `prefix` with other signs than letters, digits and
+    _), InvalidConfigurationException (an `as_of` that is no time, or is not over yet),
     InconsistentClusterIdException (no cluster is there) and KafkaStorageException (its root cannot be read). A broker
     whose root cannot be read is no error: `brokers.root_error` says why.
     """
-    uri = cluster if isinstance(cluster, str) else cluster.cluster_uri
+    spark_session_of(spark)
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise InvalidRequestException(f"prefix is {prefix!r:.80}: give ASCII letters, digits and _")
+    config, seconds = Config.of(config), _seconds(spark, as_of)
+    uri = cluster if isinstance(cluster, str) else text(getattr(cluster, "cluster_uri", cluster), "cluster")
     opened = Cluster.open(uri, config)
-    reading = ClusterReading(opened.root.uri, config or Config(), _seconds(spark, as_of))
+    reading = ClusterReading(opened.root.uri, config, seconds)
     left_out = _left_out(reading) if as_of is not None else {}
     frames = _frames(table_loader(spark, reading), opened.config) if len(left_out) < len(VIEWS) else {}
     for name in VIEWS:
@@ -107,11 +118,13 @@ def _seconds(spark: SparkSession, as_of: str | dt.datetime | None) -> float | No
     if isinstance(as_of, dt.datetime):
         zoned = as_of.replace(tzinfo=dt.UTC) if as_of.tzinfo is None else as_of
         seconds: float | None = zoned.timestamp()
+    elif not isinstance(as_of, str) or not is_utf8(as_of):
+        seconds = None
     else:
         at = F.unix_micros(F.lit(as_of).try_cast("timestamp_ltz"))
-        (row,) = spark.range(1).select(at.alias("at")).collect()
+        (row,) = spark.sql("SELECT 0 FROM VALUES (0)").select(at.alias("at")).collect()  # needs no job of Spark
         seconds = None if row["at"] is None else row["at"] / 1e6
-    if seconds is None:
+    if seconds is None or not seconds >= _EARLIEST:
         raise InvalidConfigurationException(
             f"as_of={as_of!r} is no timestamp; allowed: 2026-11-24 12:03:00, a datetime"
         )

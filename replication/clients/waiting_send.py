@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
+from lakelog.replication.clients.one_process import OneProcessFuture
 from lakelog.replication.clients.record_accumulator import WaitingSend
 from lakelog.replication.clients.record_set import ArrowRecordSet, RecordSet
 from lakelog.replication.errors import TimeoutException
@@ -27,7 +28,7 @@ class Send:
         self, begin: Callable[[Sequence[Send]], Sending], topic: str, given: RecordSet, timeout_ms: int,
         deadline: float,
     ) -> None:  # fmt: skip
-        self.future: Future[dict[int, RecordMetadata]] = Future()
+        self.future: Future[dict[int, RecordMetadata]] = OneProcessFuture()
         self.topic, self.given, self.timeout_ms, self.deadline = topic, given, timeout_ms, deadline
         self.may_expire = False
         self.shares_with: object = (topic, timeout_ms) if isinstance(given, ArrowRecordSet) else None

@@ -98,7 +98,7 @@ def test_ap_07_acks_all_waits_for_the_hw(filled, while_waiting, case):
 
 
 @pytest.mark.parametrize(("end", "error", "lacking"), [(1, "disk full", r"broker 2 ends at 1 \(disk full\)"),
-                                                       (3, None, "all have them")])  # fmt: skip
+                                                       (3, None, "all have them, but leader 1 has")])  # fmt: skip
 def test_ap_07_when_the_time_is_over_it_is_said_who_lacks_what(world, end, error, lacking):
     world.say(1)
     world.say(1, broker=2, log_end_offset=end, error=error)

@@ -1,7 +1,6 @@
-"""Values at the public calls of clients: each call works, or raises one error of Lakelog that names the argument."""
+"""Arguments of the clients' public calls. `tests/test_public_calls.py` has a hundred values for each."""
 
 import datetime as dt
-import inspect
 import math
 
 import pytest
@@ -9,14 +8,12 @@ import pytest
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.arguments import milliseconds, seconds, topic_names
 from lakelog.replication.clients.consumer import Consumer
-from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.python_records import single_row
 from lakelog.replication.errors import (
     InvalidGroupIdException,
     InvalidRecordException,
     InvalidRequestException,
     InvalidTopicException,
-    LakelogException,
     OffsetOutOfRangeException,
 )
 from tests.clients.world import World
@@ -26,11 +23,6 @@ from tests.storage.logs import P0, TOPIC, fill
 @pytest.fixture
 def world(root):
     return World(root)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    return World(str(tmp_path_factory.mktemp("shared")))
 
 
 @pytest.mark.parametrize(
@@ -84,58 +76,3 @@ EDGES = [
 def test_a_time_at_the_edge_fails_its_own_record_only(edge):
     with pytest.raises(InvalidRecordException, match=r"timestamp is .*no time of the years 1 to 9999"):
         single_row("t", "v", None, None, edge, None)
-
-
-# fmt: off
-VALUES = [
-    None, True, False, 0, -1, 1, 5.5, -0.0, math.nan, math.inf, -math.inf, 2**31, 2**63, -(2**63) - 1, 10**400, "", " ",
-    "a", "-1", "0", "\0", "a\nb", "../x", "^a.*", "x" * 300, "\N{PILE OF POO}", "\ud800", b"", b"\xff", bytearray(b"a"),
-    [], [None], [[]], (), (1,), {}, {None: None}, {"a": 1}, {0: None}, set(), object(), dt.datetime(2026, 1, 1),
-    dt.datetime.min, dt.datetime.max, *EDGES, dt.date(2026, 1, 1), dt.timedelta(1), 1j, int, lambda: None,
-]
-# fmt: on
-GOOD = {
-    "topic": TOPIC,
-    "records": [{"value": "v", "partition": 0}],
-    "partition": 0,
-    "topics": [TOPIC],
-    "timeout": 0,
-    "offsets": {},
-    "offset": 0,
-    "epochs": [0],
-    "partitions": [],
-    "timeout_ms": 100,
-    "before": {},
-    "max_wait_ms": 0,
-}  # fmt: skip
-CASES = [
-    (kind, call, parameter)
-    for kind in (Producer, Consumer, AdminClient)
-    for call, method in inspect.getmembers(kind, inspect.isfunction)
-    if not call.startswith("_") and (kind is not AdminClient or call in ("delete_records", "describe_topic"))
-    for parameter in inspect.signature(method).parameters
-    if parameter not in ("self", "timeout") and not parameter.startswith("on_")
-]
-
-
-@pytest.mark.parametrize(("kind", "call", "parameter"), CASES, ids=lambda each: getattr(each, "__name__", each))
-def test_each_value_at_each_public_call_works_or_is_an_error_of_ours(shared, kind, call, parameter):
-    settings = {"acks": 0} if kind is Producer else {"group": "g"} if kind is Consumer else {}
-    client, method = kind(shared.uri, **settings), getattr(kind, call)
-    raw = {}
-    needed = {p.name for p in inspect.signature(method).parameters.values() if p.default is p.empty} - {"self"}
-    if call in ("seek", "position", "pause", "resume"):
-        client.subscribe([TOPIC])
-        client.poll(0)
-    for value in VALUES:
-        given = {name: GOOD[name] for name in needed if name in GOOD} | {parameter: value}
-        if call in ("send", "send_async"):
-            given.setdefault("timeout_ms", 1)
-        try:
-            method(client, **given)
-        except LakelogException:
-            pass
-        except Exception as error:
-            raw[f"{value!r:.40}"] = repr(error)[:200]
-    getattr(client, "close", lambda: None)()
-    assert raw == {}

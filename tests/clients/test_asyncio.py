@@ -7,17 +7,14 @@ import pytest
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.errors import IllegalStateException
-from tests.clients.world import LONG, World
+from tests.clients.world import LONG, led_world
 from tests.processes import wait_until
-from tests.storage.logs import P0, P1, TOPIC
+from tests.storage.logs import P0, TOPIC
 
 
 @pytest.fixture
 def world(root):
-    made = World(root)
-    made.say(0)
-    made.say(0, P1)
-    return made
+    return led_world(root)
 
 
 def record(value):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from lakelog.replication.clients import reader
 from lakelog.replication.clients.admin import AdminClient
@@ -34,6 +35,8 @@ from lakelog.schemas import LOG
 from tests.clients.world import LONG, World
 from tests.controllers import controller_of
 from tests.storage.logs import P0, P1, TOPIC, fill, follow, header, lead, log_rows, truncate
+
+NO_SPARK = SparkSession.__new__(SparkSession)  # for reads that are refused before they need one
 
 
 @pytest.fixture
@@ -261,7 +264,7 @@ def test_fe_01_read_committed_names_a_file_that_was_deleted_or_shortened_by_hand
     if length is not None:
         file.write_bytes(content[:length])
     with pytest.raises(CorruptRecordException, match=name):
-        read_committed(None, world.uri, TOPIC)
+        read_committed(NO_SPARK, world.uri, TOPIC)
 
 
 def test_fe_01_a_compaction_that_another_thread_sees_does_not_disturb_read_committed(world, monkeypatch, spark):
@@ -286,7 +289,7 @@ def test_fe_01_read_committed_asks_whether_the_log_still_leads(world):
     world.say(0, P1)
     deposed(world)
     with pytest.raises(NotLeaderOrFollowerException, match=f"{TOPIC}-0: leader epoch 0 is over"):
-        read_committed(None, world.uri, TOPIC)
+        read_committed(NO_SPARK, world.uri, TOPIC)
 
 
 def test_fe_01_tr_08_read_committed_shows_nothing_by_the_row_of_a_leader_that_has_lost_the_end_of_its_log(world):
@@ -297,7 +300,7 @@ def test_fe_01_tr_08_read_committed_shows_nothing_by_the_row_of_a_leader_that_ha
     truncate(world.logs[1], {P0: 0})
     fill(world.logs[1], P0, 5, producer_id=8)
     with pytest.raises(LeaderNotAvailableException, match=f"{TOPIC}-0: the log of broker 1 has lost its end"):
-        read_committed(None, world.uri, TOPIC)
+        read_committed(NO_SPARK, world.uri, TOPIC)
 
 
 @pytest.mark.parametrize(
@@ -315,11 +318,11 @@ def test_kip_207_read_committed_waits_for_a_leader_that_does_not_know_yet_how_mu
     offsets = [{0: given, **({} if isinstance(given, str) else given), 1: 7} for given in (starting, ending)]
     while_waiting(lambda: world.say(4), lambda: world.say(5))
     with pytest.raises(OffsetOutOfRangeException, match=f"{TOPIC}-1: offset 7 is out of range"):
-        read_committed(None, world.uri, TOPIC, *offsets)
+        read_committed(NO_SPARK, world.uri, TOPIC, *offsets)
     while_waiting(*[lambda: None] * 10_000)
     world.say(3)
     with pytest.raises(OffsetNotAvailableException, match=f"{TOPIC}-0: the high watermark 3 is below 5"):
-        read_committed(None, world.uri, TOPIC, *offsets, Config.from_properties({"request.timeout.ms": 1}))
+        read_committed(NO_SPARK, world.uri, TOPIC, *offsets, Config.from_properties({"request.timeout.ms": 1}))
 
 
 def test_ep_03_epochs_end_where_the_leader_says(world):

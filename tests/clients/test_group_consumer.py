@@ -1,5 +1,6 @@
 """Consumers that subscribe, on real tables without brokers: the tests write the logs and the replica rows."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -17,10 +18,13 @@ from lakelog.replication.errors import (
     InvalidConfigurationException,
     InvalidGroupIdException,
     InvalidRequestException,
+    KafkaStorageException,
     NoOffsetForPartitionException,
     OffsetOutOfRangeException,
+    UnknownMemberIdException,
 )
 from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.tables.member_table import MemberTable
 from tests.clients.world import RARELY, filled_world
 from tests.clock import Clock
@@ -133,6 +137,44 @@ def test_ap_04_a_member_that_was_expelled_cannot_commit_and_begins_anew(world, m
     assert a.heard[-1] == ("lost", [0, 1])
     heir.poll(0)
     assert (got(a.poll(0)), assigned(a), assigned(heir)) == ([], [0], [1])
+
+
+def test_ap_04_a_copied_member_and_its_original_become_two_members(member, caplog):
+    """A copied virtual machine has the member's id, too. At its next heartbeat one of the two finds the other's."""
+    a, copied = member("a"), member("b")
+    a.poll(0)
+    original, copy = a._member.membership, copied._member.membership
+    copy.leave()
+    copy.member_id, copy._heartbeat = original.member_id, original._heartbeat
+    a_id = original.member_id
+    for _ in range(2):
+        original.beat()
+    with pytest.raises(UnknownMemberIdException, match="not in the group"):
+        copy.beat()
+    assert f"another process sends the heartbeats of member {a_id}" in caplog.text
+    original.beat()
+    for consumer in (copied, copied, a, copied):  # it loses, joins, and waits until the other has given one up
+        consumer.poll(0)
+    assert original.member_id == a_id != copy.member_id
+    assert (assigned(a), assigned(copied)) in (([0], [1]), ([1], [0]))
+
+
+def test_ap_04_a_heartbeat_whose_answer_was_lost_is_no_other_process_s(member, monkeypatch):
+    membership = member("a")._member.membership
+    commit, lost = DeltaLog.commit, [KafkaStorageException("the answer is lost")]
+
+    def loses_its_answer(*given, **named):
+        commit(*given, **named)
+        if lost:
+            raise lost.pop()
+
+    monkeypatch.setattr(DeltaLog, "commit", loses_its_answer)
+    with contextlib.suppress(KafkaStorageException):
+        membership.beat()
+    assert not lost
+    me = membership.member_id
+    membership.beat()
+    assert (membership.member_id, membership.is_trusted) == (me, True)
 
 
 def test_ap_04_a_process_that_was_stopped_while_it_read_returns_nothing_of_what_it_lost(world, member, monkeypatch):

@@ -83,6 +83,16 @@ def test_ap_06_after_a_fork_the_producer_of_the_parent_goes_on(world):
     assert values(world.logs[1], P0) == [b"parent"]
 
 
+@pytest.mark.parametrize(
+    "wait", [lambda future: future.result(5), lambda future: future.exception(5), lambda f: f.add_done_callback(print)]
+)
+def test_ap_06_a_fork_does_not_wait_for_a_send_of_its_parent(world, wait):
+    with Producer(world.uri, acks=1, linger_ms=600_000) as producer:
+        future = producer.send_async(TOPIC, ["a"])
+        assert "IllegalStateException: process" in in_fork(lambda: wait(future))
+    assert future.result()
+
+
 def test_ap_04_a_member_of_a_group_stays_one_when_its_fork_ends(world):
     with Consumer(world.uri, "group") as consumer:
         consumer.subscribe([TOPIC])
@@ -122,3 +132,12 @@ def test_a_client_says_what_it_is_also_in_a_fork(world):
 def test_a_client_cannot_be_copied(world, kind, copied):
     with pytest.raises(IllegalStateException, match=f"a {kind} cannot be pickled or copied"):
         copied(CLIENTS[kind](world))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_ap_06_a_future_of_a_send_cannot_be_copied(world, copied):
+    with Producer(world.uri, acks=1) as producer:
+        future = producer.send_async(TOPIC, ["a"])
+        with pytest.raises(IllegalStateException, match="a future of a send cannot be pickled or copied"):
+            copied(future)
+    assert future.result()

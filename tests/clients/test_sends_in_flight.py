@@ -25,7 +25,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.rounds.send_steps import Pause
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from tests.clients.world import LONG, World
+from tests.clients.world import LONG, led_world
 from tests.processes import wait_until
 from tests.storage.delta.answers import lose_an_answer
 from tests.storage.logs import P0, P1, TOPIC, follow, lead, values
@@ -35,10 +35,7 @@ Producer = partial(SharingProducer, batch_size=0)  # each send has a commit of i
 
 @pytest.fixture
 def world(root):
-    made = World(root)
-    made.say(0)
-    made.say(0, P1)
-    return made
+    return led_world(root)
 
 
 def record(value, partition=0):

@@ -4,7 +4,6 @@ import datetime as dt
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 
 import pyarrow as pa
@@ -25,7 +24,7 @@ from lakelog.replication.errors import (
     UnknownTopicOrPartitionException,
 )
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
-from tests.clients.world import LONG, World
+from tests.clients.world import LONG, led_world
 from tests.processes import wait_until
 from tests.storage.delta.answers import lose_an_answer
 from tests.storage.logs import NOON, P0, P1, TOPIC, values
@@ -35,10 +34,7 @@ NOON_MS = int(NOON.timestamp() * 1000)
 
 @pytest.fixture
 def world(root):
-    made = World(root)
-    made.say(0)
-    made.say(0, P1)
-    return made
+    return led_world(root)
 
 
 @pytest.fixture
@@ -322,9 +318,7 @@ def test_close_ends_what_is_not_sent_in_time(world, told, report):
     with pytest.raises(TimeoutException):
         producer.flush(0.01)
     producer.produce(TOPIC, "b", partition=0, on_delivery=report)
-    started = time.monotonic()
     producer.close(0.2)
-    assert time.monotonic() - started < 30
     producer.poll(60)
     assert sorted((message.value(), type(error)) for error, message in told) == [
         (b"a", IllegalStateException),

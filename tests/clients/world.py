@@ -79,6 +79,14 @@ class World:
         return Consumer(self.uri, group)
 
 
+def led_world(root):
+    """Broker 1 leads both partitions, which have no records yet, and says so."""
+    world = World(root)
+    world.say(0)
+    world.say(0, P1)
+    return world
+
+
 def filled_world(root):
     """flights-0 has offsets 0 to 2, flights-1 has 0 and 1, all committed."""
     world = World(root)

@@ -34,7 +34,8 @@ _STORE_SECONDS = 0.5  # each look at an object store is paid for
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream whose options or columns are wrong: it answers each question of Spark with the reason."""
+    """Refuses a stream whose options or columns are wrong: raises the error that names the option or the column,
+    whatever Spark asks first."""
 
     def __init__(self, error: LakelogException) -> None:
         self._error = error
@@ -44,27 +45,27 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise self._error
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
-        """Raises the reason."""
+        """Raises the error of the option or column when Spark asks where the query starts."""
         self._refuse()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
-        """Raises the reason."""
+        """Raises it when Spark asks how far the next micro-batch reads."""
         self._refuse()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
-        """Raises the reason."""
+        """Raises it when Spark asks for the limit of a micro-batch."""
         self._refuse()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """Raises the reason."""
+        """Raises it when Spark asks where a query with Trigger.AvailableNow ends."""
         self._refuse()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Raises the reason."""
+        """Raises it when Spark asks for the tasks of a micro-batch."""
         self._refuse()
 
     def read(self, partition: InputPartition) -> NoReturn:
-        """Raises the reason."""
+        """Raises it when a task asks for its records."""
         self._refuse()
 
 

@@ -71,6 +71,8 @@ def test_one_timestamp_goes_before_timestamps_and_those_before_offsets(given, ex
         ({"subscribePattern": "a.*"}, "options subscribe, subscribePattern exclude one another"),
         ({"subscribe": " , "}, "option subscribe names no topic"),
         ({"startingOffset": "latest"}, "option startingOffset is unknown; did you mean startingOffsets?"),
+        ({"owner": "root"}, "a topic cannot be a table of Spark's catalog"),
+        ({"provider": "lakelog", "option__subscribe": "a"}, "instead of CREATE TABLE use CREATE TEMPORARY VIEW"),
         ({"path": "/x"}, "option path is unknown; "),
         ({"startingOffsets": "soon"}, "option startingOffsets is 'soon'; allowed: earliest, latest, group, or JSON"),
         ({"endingOffsets": "group"}, "option endingOffsets is 'group'; allowed: latest, or JSON"),

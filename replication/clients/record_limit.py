@@ -1,0 +1,108 @@
+"""The largest record that a topic takes. Kafka: `UnifiedLog.analyzeAndValidateRecords`, `max.message.bytes`. [AP-06]
+
+Kafka limits a batch, which small records share. Here a batch may be a whole table, so each record is measured: its key,
+value and headers, before they are compressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog.replication.errors import RecordTooLargeException
+from lakelog.replication.storage.log.segment import record_bytes
+
+
+class RecordLimit:
+    """The largest record that a topic takes, in bytes. `by_broker`: of brokers that have another limit than `limit`;
+    it holds for the partitions that they lead. `leaders`: the leader of each partition."""
+
+    def __init__(
+        self, topic: str, limit: int, by_broker: Mapping[int, int] | None = None,
+        leaders: Callable[[], Mapping[int, int]] = dict,
+    ) -> None:  # fmt: skip
+        self._topic = topic
+        self._limit = limit
+        self._by_broker = by_broker or {}
+        self._leaders = leaders
+        self.least = min(limit, *self._by_broker.values()) if self._by_broker else limit
+
+    def check(self, size: int, partition: int | None, record: int | None = None) -> None:
+        """Raises RecordTooLargeException if a record of so many bytes is too large for its partition; if the partition
+        is not known, for any of them. `record`: its number in the send."""
+        if size <= self.least:
+            return
+        limit = self._of(partition)
+        if size > limit:
+            which = "a record" if record is None else f"record {record}"
+            raise RecordTooLargeException(
+                f"{self._topic if partition is None else f'{self._topic}-{partition}'}: {which} has {size} bytes in "
+                f"key, value and headers, and max.message.bytes is {limit}; to raise it: configs --alter --entity-type "
+                f"topics --entity-name {self._topic} --add-config max.message.bytes={size}"
+            )
+
+    def _of(self, partition: int | None) -> int:
+        if partition is not None:
+            return self._by_partition.get(partition, self._limit)
+        return min(self._by_partition.values(), default=self._limit)
+
+    @cached_property
+    def _by_partition(self) -> dict[int, int]:
+        leaders = self._leaders() if self._by_broker else {}
+        return {number: self._by_broker.get(leader, self._limit) for number, leader in leaders.items()}
+
+    def check_records(self, records: pa.Table, partitions: pa.ChunkedArray) -> None:
+        """Raises RecordTooLargeException for the first record that is too large for its partition."""
+        for number, size in large_records(records, self.least):
+            self.check(size, partitions[number].as_py(), number)
+
+
+def large_records(records: pa.Table, limit: int) -> Iterator[tuple[int, int]]:
+    """The numbers and sizes of the records that have more than `limit` bytes. Records that have fewer bytes together
+    are not measured one by one."""
+    if records.nbytes > limit:
+        sizes = record_sizes(records)
+        for number in pc.indices_nonzero(pc.greater(sizes, limit)):
+            yield number.as_py(), sizes[number.as_py()].as_py()
+
+
+def record_sizes(records: pa.Table) -> pa.ChunkedArray:
+    """The size of each record: its key, value and headers, in bytes."""
+    sizes, headers = record_bytes(records), records["headers"]
+    if headers.null_count == len(headers):
+        return sizes
+    return pc.add(sizes, pa.chunked_array([_header_bytes(chunk) for chunk in headers.chunks], pa.int64()))
+
+
+def _header_bytes(headers: pa.ListArray) -> pa.Array:
+    """The bytes of the names and values of each record's headers: differences of running totals over all headers."""
+    pairs = headers.flatten()
+    sizes = (pc.fill_null(pc.binary_length(pc.struct_field(pairs, name)), 0) for name in ("key", "value"))
+    totals = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(pc.add(*sizes).cast(pa.int64()))])
+    counts = pc.fill_null(pc.list_value_length(headers), 0).cast(pa.int64())
+    ends = pc.cumulative_sum(counts)
+    return pc.subtract(totals.take(ends), totals.take(pc.subtract(ends, counts)))
+
+
+class LargeRecord(NamedTuple):
+    """A record of a task that its topic does not take, by what the task knew."""
+
+    topic: str
+    partition: int
+    size: int
+
+
+def refused_records(routed: pa.Table, limit_of: Callable[[str], RecordLimit]) -> list[LargeRecord]:
+    """The largest record of each partition that is too large for its topic. `routed`: as `ROUTED`."""
+    found: dict[tuple[str, int], int] = {}
+    topics = pc.unique(routed["topic"]).to_pylist()
+    for topic in topics:
+        ours = routed if len(topics) == 1 else routed.filter(pc.equal(routed["topic"], topic))
+        for number, size in large_records(ours, limit_of(topic).least):
+            place = topic, ours["partition"][number].as_py()
+            found[place] = max(size, found.get(place, 0))
+    return [LargeRecord(*place, size) for place, size in found.items()]
