@@ -44,24 +44,39 @@ _ASLEEP_SECONDS = 30, 400, 4_000, 90_000
 _LITTER = "part-0000.parquet", "a b%20c.parquet", ".hidden", "_delta_log/00000000000000000003.json.tmp", "x/y.parquet"
 
 
-class DisasterWorld(Protocol):
-    """The part of the world that `Disasters` needs."""
+class HasRoot(Protocol):
+    """What lies at the address of the cluster root."""
 
-    rng: Random
+    is_wrong: bool
+
+
+class BreakableWorld(Protocol):
+    """What can be broken in a world, and where that is noted."""
+
     rates: Rates
     clock: Clock
     store: MemoryStore
     faults: FaultyStore
     cluster: Cluster
     nodes: dict[int, StackBroker]
-    offices: list[StackController]
     trace: list[str]
+
+
+class DisasterWorld(BreakableWorld, Protocol):
+    """The part of the world that `Disasters` needs."""
+
+    rng: Random
+    offices: list[StackController]
 
     def acting(self, actor: Process | None) -> AbstractContextManager[None]:
         """Inside the block this process uses the store; None is the simulation itself."""
 
     def is_busy(self, process: Process) -> bool:
         """Whether the process is in the middle of a step."""
+
+    @property
+    def roots(self) -> HasRoot:
+        """What lies at the address of the cluster root."""
 
     def partitions(self) -> dict[TopicIdPartition, PartitionRegistration]:
         """The metadata of all partitions now."""
@@ -87,8 +102,10 @@ class Disasters:
         rng, rates = self._world.rng, self._world.rates
         (disaster,) = rng.choices([*rates.brokers], [*rates.brokers.values()])
         nodes = [self._world.nodes[number] for number in rng.sample(BROKERS, len(BROKERS))]
+        if disaster in _LOSSES and self._world.roots.is_wrong:
+            return  # no controller could see the loss
         with self._world.acting(None):
-            if rng.random() < _LANDS:
+            if rng.random() < _LANDS and not self._world.roots.is_wrong:  # what was sent to the wrong root stays there
                 self._world.faults.land()
             if disaster != RESTORED:
                 self._back_up(nodes[0])
@@ -179,6 +196,8 @@ class Disasters:
         A commit under way when a root was emptied may land in the new table at any later time, and leave a gap. The
         operator then empties the root once more, as soon as others have all its records.
         """
+        if self._world.roots.is_wrong:
+            return
         with self._world.acting(None):
             is_new = node.number in self._formatted_anew
             if node.number in self.damaged:

@@ -59,6 +59,19 @@ class StackBroker:
         return self.broker is not None and not self.broker.pause_point.is_killed
 
     @property
+    def begun(self) -> list[object]:
+        """Its processes."""
+        return [*self._begun()]
+
+    @property
+    def clusters(self) -> list[Cluster]:
+        """The cluster as each of its processes sees it."""
+        return [broker._cluster for broker in self._begun()]
+
+    def _begun(self) -> list[Broker]:
+        return [broker for broker in (self.broker, *self._older) if broker is not None]
+
+    @property
     def epoch(self) -> int | None:
         """The broker epoch of the current process; None if it does not run or is not registered."""
         session = self.broker.session if self.broker is not None and self.runs else None
@@ -202,9 +215,23 @@ class StackController:
         """It may write the cluster's tables."""
         return uri.startswith(f"{self._cluster}/")
 
+    @property
+    def begun(self) -> list[object]:
+        """Its process, if it has one."""
+        return [] if self._process is None else [self._process]
+
+    @property
+    def clusters(self) -> list[Cluster]:
+        """The cluster as its process sees it."""
+        return [] if self._process is None else [self._process._cluster]
+
     def die(self) -> bool:
         self.is_dead = True
         return True
+
+    def kill(self) -> None:
+        """Ends its process at once."""
+        self.die()
 
     def step(self, _rng: random.Random) -> None:
         if self.is_dead or self._process is None:

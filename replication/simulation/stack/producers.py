@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from lakelog.replication.clients.producer import Producer
 from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.schemas import LOG, PRODUCERS
 
 TOPIC = "flights"
@@ -61,6 +63,29 @@ class StackProducer:
     def may_write(self, uri: str) -> bool:
         """It may write brokers' logs and the `producers` table."""
         return f"/{LOG.name}/" in uri or uri.startswith(f"{self.cluster}/{PRODUCERS.name}/")
+
+    @property
+    def begun(self) -> list[object]:
+        """Its shipped producer, if it has one."""
+        return [] if self._producer is None else [self._producer]
+
+    @property
+    def clusters(self) -> list[Cluster]:
+        """The cluster as its shipped producer sees it."""
+        return [] if self._producer is None else [self._producer._view.cluster]
+
+    def kill(self) -> None:
+        """Ends its process. A send that is under way goes on until its answer, which nobody needs any more."""
+        self._producer = None
+
+    def copied(self, name: str) -> StackProducer | None:
+        """A copy, as from the image of a virtual machine: it has the same producer id, epoch and sequences, and goes on
+        with records of its own. None while records are on their way, because a copy would send the very same ones."""
+        if self.is_sending or self._producer is None or self._producer._sends._has_work():
+            return None
+        made = replace(self, name=name, sent=[], _numbers=iter(range(10**9)), _producer=None)
+        made._open()._identity = deepcopy(self._producer._identity)
+        return made
 
     def die(self) -> bool:
         """Interrupts the send instead of ending the process: the user goes on with the same producer."""

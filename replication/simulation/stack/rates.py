@@ -6,11 +6,17 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lakelog.replication.storage.delta.commit_writer import INLINED_BYTES
+from lakelog.replication.storage.log.row_groups import LEAST_BYTES
 
 LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER = "lost", "refused", "late", "dies before", "dies after"
 OVERTAKEN, FROZEN, HANGS = "overtaken", "frozen", "hangs"
 KILLED, STOPPED, LOSES_END, TORN, EMPTIED = "killed", "stopped", "loses its end", "torn", "emptied"
 RESTORED, ASLEEP, LITTERED, DOUBLED = "restored", "asleep", "littered", "doubled"
+OLDER, EMPTY, OTHERS = "an older cluster root", "an empty cluster root", "the cluster root of others"
+COPIED = "copied"
 
 _COMMITS = {
     LOST: 0.02, REFUSED: 0.01, LATE: 0.01, DIES_BEFORE: 0.004, DIES_AFTER: 0.006, OVERTAKEN: 0.08, FROZEN: 0.003,
@@ -21,6 +27,7 @@ _BROKERS = {
 }  # fmt: skip
 _FACTORS = 0, 1, 1, 3
 _IN_FLIGHT = 5  # every fifth seed has several sends of a producer in flight
+_RARE, _RARE_REST = 11, 10  # every eleventh seed has more kinds of faults, and sizes that copy row groups and files
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,10 @@ class Rates:
 
     `skew`: the largest error of a process's wall clock, in seconds. `checkpoint_commits`: the number of commits after
     which a table's log is cleaned up. `padding`: bytes added to each record. `in_flight`: the sends that a producer
-    begins before it waits for them.
+    begins before it waits for them. For each event: `cluster_roots` (another root lies at the address of the cluster
+    root for a while) and `copies` (a producer is copied, and goes on twice). `row_group_bytes`: the least size of a row
+    group, and `inlined_bytes`: the largest size of a file that lies in its commit. Small ones let row groups and files
+    be copied that have few records.
     """
 
     commits: Mapping[str, float] = field(default_factory=lambda: dict(_COMMITS))
@@ -49,6 +59,10 @@ class Rates:
     skew: float = 3600.0
     checkpoint_commits: int = 100
     in_flight: int = 1
+    cluster_roots: float = 0.0
+    copies: float = 0.0
+    row_group_bytes: int = LEAST_BYTES
+    inlined_bytes: int = INLINED_BYTES
     padding: int = 900  # each record becomes a batch and a segment, so a leader may die between two
 
 
@@ -71,4 +85,18 @@ def drawn(seed: int) -> Rates:
         skew=rng.choice((0, 3600, 200_000)),
         checkpoint_commits=rng.choice((6, 20, 100)),
         in_flight=3 if seed % _IN_FLIGHT == 0 else 1,
+        **_rare(seed),
     )
+
+
+def _rare(seed: int) -> dict[str, Any]:
+    """What only every eleventh seed has. It is drawn from a stream of its own."""
+    if seed % _RARE != _RARE_REST:
+        return {}
+    rng = random.Random(f"rare in {seed}")
+    return {
+        "cluster_roots": rng.choice((0, 0.005, 0.02)),
+        "copies": rng.choice((0, 0.01)),
+        "row_group_bytes": rng.choice((500, 2000)),
+        "inlined_bytes": rng.choice((0, INLINED_BYTES)),
+    }

@@ -14,6 +14,7 @@ import pyarrow as pa
 from lakelog.replication.server.registration import Registration
 from lakelog.replication.simulation.stack.breaks import StackSabotage, at
 from lakelog.replication.simulation.stack.criticals import CRITICALS
+from lakelog.replication.simulation.stack.identity_sabotage import IDENTITY
 from lakelog.replication.simulation.stack.schedules import rare
 from lakelog.replication.simulation.stack.shared_sabotage import SHARED
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
@@ -115,4 +116,4 @@ STORAGE: dict[str, StackSabotage] = {
         at(("server.registration.Registration._next", _registers_as_before)),
     ),
 }
-STACK_SABOTAGES: dict[str, StackSabotage] = {**CRITICALS, **STORAGE, **SHARED}
+STACK_SABOTAGES: dict[str, StackSabotage] = {**CRITICALS, **STORAGE, **IDENTITY, **SHARED}

@@ -96,7 +96,11 @@ SHARED: dict[str, StackSabotage] = {
     **{name: _with(name, schedule) for name, schedule in _DIRECTED.items()},
     **{name: _with(name, schedule, WITHOUT_CHAIN) for name, schedule in DIRECTED_WITHOUT_CHAIN.items()},
     "unknown_is_won": _instead(
-        "unknown_is_won", at(("storage.delta.delta_log.DeltaLog._settle", _takes_the_unknown_for_landed)),
+        "unknown_is_won",
+        at(
+            ("storage.delta.delta_log.DeltaLog._settle", _takes_the_unknown_for_landed),
+            ("storage.delta.delta_log.DeltaLog.hold", lambda _: None),  # else its broker notices, and starts over
+        ),
         leaders.role_without_an_answer,
     ),
     "claims_are_not_checked": _instead(

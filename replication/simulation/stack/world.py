@@ -19,12 +19,13 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.simulation.events import Violation
+from lakelog.replication.simulation.stack.cluster_roots import ClusterRoots
 from lakelog.replication.simulation.stack.disasters import BROKERS, Disasters
 from lakelog.replication.simulation.stack.faulty_store import FaultyStore
 from lakelog.replication.simulation.stack.one_thread import Changes, Clock, in_one_thread
 from lakelog.replication.simulation.stack.processes import Process, StackBroker, StackController
 from lakelog.replication.simulation.stack.producers import PARTITIONS, TOPIC, Interrupted, StackProducer
-from lakelog.replication.simulation.stack.rates import Rates
+from lakelog.replication.simulation.stack.rates import COPIED, Rates
 from lakelog.replication.simulation.stack.step_invariants import Committed, check_changes, checked, no_error_gets_out
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -34,6 +35,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
 TOPIC_ID = "flights-id"
+CLIENTS = 4  # at most
 DEPTH = 3  # how deep steps may be nested
 CALM_ROUNDS = 150
 PATIENCE = 3.0  # seconds that a broker waits for its turn at most, unless it is frozen
@@ -58,10 +60,14 @@ class StackWorld:
         self._stack: list[Process | None] = []
         self.faults = FaultyStore(self.rng, self.rates, self._actor, self.let_others)
         in_one_thread(changes, self.clock, random.Random(seed))
+        for place in ("row_groups", "segment_pieces"):
+            changes.change(f"storage.log.{place}", "LEAST_BYTES", self.rates.row_group_bytes)
+        changes.change("storage.delta.commit_writer", "INLINED_BYTES", self.rates.inlined_bytes)
         changes.change("storage.delta.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
         self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
-        if self.rng.random() < 0.5:  # otherwise all share their looks, as in one process
-            self.store.process = lambda: getattr(self._actor(), "name", None)
+        self.roots = ClusterRoots(self)
+        self._are_apart = self.rng.random() < 0.5  # otherwise all share their looks, as in one process
+        self.store.process = self._looker
         changes.enter_context(self.store.opened())
         changes.change(ReplicaTable, "publish", checked(ReplicaTable.publish, self._actor, self.told_hws))
         for place in ("sender", "delayed_operation"):
@@ -70,12 +76,19 @@ class StackWorld:
         self._format(properties)
         self.offices = [StackController(f"controller-{number}", self.cluster.root.uri) for number in (1, 2)]
         self.clients = [StackProducer(f"producer-{number}", self.cluster.root.uri) for number in (1, 2)]
-        self._skews = {actor.name: self.rng.uniform(-1, 1) * self.rates.skew for actor in self._all()}
+        self._skews = {actor.name: self.rng.uniform(-1, 1) * self.rates.skew for actor in self.processes()}
         for client in self.clients:
             client.padding, client.in_flight = b"." * self.rates.padding, self.rates.in_flight
 
     def _actor(self) -> Process | None:
         return self._stack[-1] if self._stack else None
+
+    def _looker(self) -> str | None:
+        """Whose looks the present one may share. The simulation sees another cluster root than all processes."""
+        actor = self._actor()
+        if actor is None:
+            return "world" if self.roots.was_wrong else None
+        return actor.name if self._are_apart else None
 
     def _skew(self) -> float:
         """The clock error of the running process: each has its own machine."""
@@ -118,10 +131,12 @@ class StackWorld:
     def acting(self, actor: Process | None) -> Iterator[None]:
         """Inside the block this process uses the store. None is the simulation itself, which meets no faults."""
         self._stack.append(actor)
+        self.roots.show(actor is None)
         try:
             yield
         finally:
             self._stack.pop()
+            self.roots.show(self._actor() is None)
             if actor is not None:
                 actor.outage = None
 
@@ -150,7 +165,7 @@ class StackWorld:
 
     def interrupt(self) -> None:
         """Lets another process run in the middle of a step."""
-        others = [actor for actor in self._all() if actor not in self._stack]
+        others = [actor for actor in self.processes() if actor not in self._stack]
         if len(self._stack) <= DEPTH and others:
             self.happen(others)
 
@@ -159,11 +174,27 @@ class StackWorld:
         self.clock.now += self.rng.uniform(0.05, 0.4)
         with self.acting(None):
             self.faults.is_careful = self.disasters.is_awaited()
+            if self.faults.has_faults:
+                self.roots.happen()
+                self._copy()
         if self.faults.has_faults and self.rng.random() < self.rates.breaks:
             with no_error_gets_out():
                 self.disasters.happen()
         else:
             self.run(self._starving(actors) or self.rng.choice(list(actors)))
+
+    def _copy(self) -> None:
+        """Copies a producer, if that is drawn and allowed."""
+        may_copy = self.rates.copies and not self.roots.is_wrong and len(self.clients) < CLIENTS
+        if may_copy and self.roots.rng.random() < self.rates.copies:
+            client = self.roots.rng.choice(self.clients)
+            self.faults.is_careful = True
+            with self.acting(client):
+                copy = client.copied(f"producer-{len(self.clients) + 1}")
+            if copy is not None:
+                self.clients.append(copy)
+                self.faults.count(COPIED)
+                self.trace.append(f"{self.clock.now:.1f} {client.name} is copied, as {copy.name}")
 
     def _starving(self, actors: Collection[Process]) -> StackBroker | None:
         """The broker that has waited longest, if it waited so long that it would soon count as dead."""
@@ -174,7 +205,8 @@ class StackWorld:
         ]
         return min(nodes, key=lambda node: node.moved_at, default=None)
 
-    def _all(self) -> list[Process]:
+    def processes(self) -> list[Process]:
+        """Brokers, controllers and producers."""
         return [*self.servers(), *self.clients]
 
     def storm(self, events: Iterable[int]) -> None:
@@ -182,7 +214,8 @@ class StackWorld:
         self.faults.has_faults = True
         for event in events:
             self.rng.seed(f"{self.seed}/{event}")
-            self.happen(self._all())
+            self.roots.rng.seed(f"roots of {self.seed}/{event}")
+            self.happen(self.processes())
         self.faults.has_faults = False
 
     # State
@@ -195,6 +228,8 @@ class StackWorld:
         """Runs without faults until every replica is in sync and all records are committed. Raises Violation if that
         does not come."""
         with self.acting(None):
+            if self.roots.is_wrong:
+                self.roots.put_back()
             self.faults.land(all_of_them=True)
         for actor in self.servers():
             actor.frozen_until = 0.0

@@ -38,7 +38,7 @@ class Streamed:
     def _micro_batch(self, fetcher):
         if fetcher not in self._streams:
             self._streams.add(fetcher)
-            fetcher._starts.open = OpenMicroBatch(0.0)  # in one thread nobody tells an open one of news
+            fetcher._follower_query.open = OpenMicroBatch(0.0)  # in one thread nobody tells an open one of news
             fetcher._watch.has_news()
             return fetcher._process(None, 0)
         if fetcher._watch.has_news():
