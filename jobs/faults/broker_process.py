@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 
 from lakelog.jobs.launch.server_process import ServerProcess
@@ -21,6 +22,12 @@ class BrokerProcess(ServerProcess):
         super().__init__(f"broker {broker_id}", ("broker", *options, *told), log)
         self.broker_id = broker_id
         self.root = root
+
+    def start_copy(self) -> BrokerProcess:
+        """Starts another process of the same broker beside this one, which the newer one fences."""
+        other = copy(self)
+        other.start("--take-over")
+        return other
 
 
 class ControllerProcess(ServerProcess):

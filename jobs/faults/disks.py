@@ -1,11 +1,16 @@
 """Disks that really lose their power: each root on an ext4 file system of its own, in an image that is mounted.
 
-A copy of the image, made while it is mounted, has only what has reached the disk, as after a power cut: contents and
-names that nobody has synced are missing, and files may be empty.
+The file system is told to write nothing more, not even its journal. The image then has only what has reached the disk,
+as after a power cut: contents and names that nobody has synced are missing, and files may be empty. Its journal is
+replayed when it is mounted again. A copy made while the kernel still writes would have older and newer blocks side by
+side, which no power cut leaves and no journal repairs.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +22,7 @@ from lakelog.replication.errors import KafkaStorageException
 
 _BYTES = 1 << 30  # of a disk; the image takes only what is written
 _SECONDS = 60.0
+_SHUT_DOWN, _WITHOUT_THE_JOURNAL = 0x8004587D, struct.pack("I", 2)  # Linux: EXT4_IOC_SHUTDOWN, ..._NOLOGFLUSH
 
 
 class Disks:
@@ -59,6 +65,8 @@ class Disks:
         they would go on with what is lost."""
         gone = list(owners)
         for owner in gone:
+            cut_power(self._mount(owner))
+        for owner in gone:
             _run("cp", "--sparse=always", str(self._image(owner)), str(self._image(owner).with_suffix(".copy")))
         for owner in gone:
             self._detach(owner)
@@ -70,6 +78,19 @@ class Disks:
 
     def _detach(self, owner: Owner) -> None:
         _run("umount", "--lazy", str(self._mount(owner)))  # a client may have a file open
+
+
+def cut_power(mounted: Path) -> None:
+    """From now on nothing reaches the disk of this ext4 file system, and nothing can be read there until it is mounted
+    anew. Raises KafkaStorageException if this user must not."""
+    try:
+        folder = os.open(mounted, os.O_RDONLY)
+        try:
+            fcntl.ioctl(folder, _SHUT_DOWN, _WITHOUT_THE_JOURNAL)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise KafkaStorageException(f"{mounted}: its disk cannot lose its power: {error}") from error
 
 
 def _run(*words: str) -> None:

@@ -9,21 +9,22 @@ from pathlib import Path
 
 from lakelog.jobs.faults.cluster_processes import ClusterProcesses
 from lakelog.jobs.faults.disks import Disks
+from lakelog.jobs.faults.soak_plan import CLUSTER
 from lakelog.jobs.roots.object_stores import ObjectStores
 from lakelog.jobs.roots.root_names import root_name
+from lakelog.jobs.roots.roots import DiskRoots, Roots
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 
 BROKERS = (1, 2, 3)
-CLUSTER: Owner = "cluster"
 # Whose roots are in object stores, by the argument `--store`.
 DISKS = "disks"  # each root is on a disk of its own that really loses its power
 STORED: Mapping[str, tuple[Owner, ...]] = {"mixed": (3,), "s3": (CLUSTER, *BROKERS), DISKS: ()}
 
 
 class SoakCluster:
-    """The processes, the object stores of the roots in them, the folder of each broker's root, and the `disks` of the
-    roots if each has one."""
+    """The processes, the object stores of the roots in them, the folder of each broker's root, the `disks` of the roots
+    if each has one, and `roots`, by which the cluster root can be replaced."""
 
     def __init__(self, folder: Path, config: Path, stored: Collection[Owner], has_disks: bool = False) -> None:
         self.stores = stores = ObjectStores(folder, stored)
@@ -32,7 +33,8 @@ class SoakCluster:
         def place(owner: Owner) -> Path:
             return disks.root(owner) if has_disks else folder / root_name(owner)
 
-        self.uri = stores.uri(CLUSTER) if CLUSTER in stored else str(place(CLUSTER))
+        self.roots: Roots = stores if CLUSTER in stored else DiskRoots(place(CLUSTER).parent)
+        self.uri = self.roots.uri(CLUSTER)
         roots = {broker: stores.uri(broker) if broker in stored else str(place(broker)) for broker in BROKERS}
         self.processes = ClusterProcesses(folder, self.uri, BROKERS, config, roots)
         self.folders: Mapping[int, Path] = {

@@ -25,6 +25,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 # Waits until the check returns no fault. The text describes the wait.
 Wait = Callable[[Callable[[], str], str], None]
 
+_FENCED = "StaleBrokerEpochException"
 _ALL_COMMITTED, _FROM = -1, 0.9  # an extent above 0.9 deletes all committed records
 
 _Thing = TypeVar("_Thing")
@@ -115,6 +116,19 @@ class SoakFaults:
         process.start()
         killed = ": killed, because it did not stop in time" if status == -signal.SIGKILL else ""
         return f"{process.name}, status {status}{killed}"
+
+    def _copy_broker(self, fault: Fault) -> str:
+        """A second process of a broker is started beside it, with its id and its root, as from a copied machine. The
+        first one is fenced and ends; the second one goes on as the broker."""
+        first = self._broker(fault)
+        second = self._processes.brokers[fault.broker] = first.start_copy()
+        try:
+            self._wait(lambda: "" if not first.is_running() else "it runs", f"{first.name} is fenced")
+            self._wait(lambda: "" if first.has_said(_FENCED) else "it has ended otherwise", f"{first.name} is fenced")
+        finally:
+            first.kill()
+        self._let(fault.lasts_s)
+        return f"{second.name} twice: the first one is fenced"
 
     def _delete_records(self, fault: Fault) -> str:
         """Deletes records up to an offset in the first half of the log, or all committed ones."""

@@ -60,7 +60,12 @@ class LoadReader(RepeatedWork):
 
     def work(self) -> None:
         """Reads once."""
-        for partition, answer in self._consumer.fetch(self._topic, self.positions).items():
+        try:
+            answers = self._consumer.fetch(self._topic, self.positions)
+        except LakelogException as error:
+            self.errors[error.name] += 1
+            return
+        for partition, answer in answers.items():
             if answer.error is None:
                 self.take(partition, answer.records)
             else:

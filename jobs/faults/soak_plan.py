@@ -6,16 +6,23 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lakelog.replication.config import Owner
+
+CLUSTER: Owner = "cluster"
+
 
 class FaultKind(NamedTuple):
-    """A kind of fault: its shortest and longest duration in seconds; whether a broker is away meanwhile; whether a
-    partition has one replica less; whether the broker's root is in an object store (None: either)."""
+    """A kind of fault: its shortest and longest duration in seconds; whether a broker is away meanwhile; whether it may
+    begin only while all replicas are in sync, as a partition has one replica less, or no process may start meanwhile;
+    whether the broker's root is in an object store (None: either); whether it hits the cluster root, which must be on a
+    disk then: there the wrong root comes and goes in one rename."""
 
     shortest: float
     longest: float
     takes_broker: bool
     takes_replica: bool
     is_stored: bool | None = None
+    hits_cluster: bool = False
 
 
 # A frozen process resumes before its session time-out ("freeze") or after it ("expire"). A store may hang for less or
@@ -39,6 +46,10 @@ KINDS = {
     "delete-records": FaultKind(0, 0, False, False),
     "reassign": FaultKind(0, 0, False, True),
     "preferred-election": FaultKind(0, 0, False, False),
+    "empty-cluster-root": FaultKind(2, 14, False, True, hits_cluster=True),
+    "older-cluster-root": FaultKind(2, 14, False, True, hits_cluster=True),
+    "other-cluster-root": FaultKind(2, 14, False, True, hits_cluster=True),
+    "copy-broker": FaultKind(0, 5, False, True),
 }
 
 
@@ -69,22 +80,22 @@ class Fault:
 
     @property
     def takes_replica(self) -> bool:
-        """Whether a partition has only two replicas for a while: then all must be in sync before."""
+        """Whether a partition has only two replicas for a while, or no process may start: all are in sync first."""
         return KINDS[self.kind].takes_replica
 
 
 def plan_faults(
-    seed: int, seconds: float, faults: int, brokers: Sequence[int], stored: Collection[int],
+    seed: int, seconds: float, faults: int, brokers: Sequence[int], stored: Collection[Owner],
     kinds: Sequence[str] = tuple(KINDS),
 ) -> tuple[Fault, ...]:  # fmt: skip
     """Plans faults of these kinds, spread evenly over the time. It draws all kinds in random order, then all again.
 
-    Each fault has an equal share of the time (`seconds`) and begins in the first half of it. The brokers `stored` have
-    their roots in object stores. Kinds that can hit no broker are left out; raises ValueError if none is left.
+    Each fault has an equal share of the time (`seconds`) and begins in the first half of it. `stored` are the
+    owners of roots in object stores. Kinds that can hit no root are left out; raises ValueError if none is left.
     """
     kinds = [kind for kind in kinds if _victims(kind, brokers, stored)]
     if not kinds:
-        raise ValueError("no broker's root is where these faults happen")
+        raise ValueError("no root is where these faults happen")
     draw = random.Random(seed)
     part = seconds / max(faults, 1)
     turns = _turns(draw, kinds)
@@ -98,7 +109,7 @@ def _turns(draw: random.Random, kinds: Sequence[str]) -> Iterator[str]:
         yield from draw.sample(list(kinds), len(kinds))
 
 
-def _fault(draw: random.Random, kind: str, at: float, brokers: Sequence[int], stored: Collection[int]) -> Fault:
+def _fault(draw: random.Random, kind: str, at: float, brokers: Sequence[int], stored: Collection[Owner]) -> Fault:
     found = KINDS[kind]
     lasts = draw.uniform(found.shortest, found.longest)
     hit = draw.choice(_victims(kind, brokers, stored))
@@ -106,7 +117,9 @@ def _fault(draw: random.Random, kind: str, at: float, brokers: Sequence[int], st
     return Fault(round(at, 1), kind, round(lasts, 1), (hit, *others), draw.random(), draw.random())
 
 
-def _victims(kind: str, brokers: Sequence[int], stored: Collection[int]) -> list[int]:
+def _victims(kind: str, brokers: Sequence[int], stored: Collection[Owner]) -> list[int]:
+    if KINDS[kind].hits_cluster and CLUSTER in stored:
+        return []
     return [broker for broker in brokers if KINDS[kind].is_stored in (None, broker in stored)]
 
 

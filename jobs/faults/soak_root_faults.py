@@ -1,4 +1,5 @@
-"""Carries out a soak's faults of roots: power cut, empty root, a store that hangs or answers errors, bit rot."""
+"""Carries out a soak's faults of roots: power cut, empty root, a wrong cluster root, a store that hangs or answers
+errors, bit rot."""
 
 from __future__ import annotations
 
@@ -13,6 +14,16 @@ from lakelog.jobs.admin.log_files import log_files
 from lakelog.jobs.faults.soak_cluster import BROKERS, CLUSTER, SoakCluster
 from lakelog.jobs.faults.soak_plan import Fault
 from lakelog.jobs.faults.storage_faults import bring_back, empty, forget_since, rot, take_away
+from lakelog.jobs.roots.wrong_roots import (
+    ANOTHER,
+    DELETED,
+    EMPTIED,
+    FORMATTED,
+    OLDER,
+    copy_cluster_root,
+    replace_cluster_root,
+)
+from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.delta.delta_log import DeltaLog
@@ -20,6 +31,8 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
 
 _ATTEMPTS = 10
+_GONE = DELETED, EMPTIED, FORMATTED
+_OLDER_S = 5.0  # longer than a controller needs to renew its lease
 _UNSYNCED_S = 5.0  # the most that a disk is behind when its power is cut
 _EVERYWHERE = 0.6  # below this extent all machines lose their power
 
@@ -107,6 +120,29 @@ class RootFaults:
         done = "only killed, because it is alone in an ISR" if self._is_alone(fault.broker) else deed()
         process.start()
         return f"{process.name}: {done}"
+
+    def empty_cluster_root(self, fault: Fault) -> str:
+        """The cluster root is deleted, or unmounted, or somebody formats a new cluster in its place."""
+        return self._replace_cluster_root(_GONE[int(fault.extent * len(_GONE))], fault)
+
+    def older_cluster_root(self, fault: Fault) -> str:
+        """The cluster root is restored from a copy that is some seconds old: every process has seen a later state."""
+        copy_cluster_root(self._cluster.roots)
+        self._let(_OLDER_S)
+        return self._replace_cluster_root(OLDER, fault)
+
+    def other_cluster_root(self, fault: Fault) -> str:
+        """The root of another cluster is mounted in its place, with topics of the same names on the same brokers."""
+        return self._replace_cluster_root(ANOTHER, fault)
+
+    def _replace_cluster_root(self, by: str, fault: Fault) -> str:
+        roots = self._cluster.roots
+        replace_cluster_root(roots, by, Config())
+        try:
+            self._let(fault.lasts_s)
+        finally:
+            roots.bring_back(self._cluster.uri)
+        return f"the cluster root was {by} for {fault.lasts_s:.1f} s"
 
     def hang_store(self, fault: Fault) -> str:
         """The store accepts requests but does not answer."""

@@ -66,8 +66,7 @@ class SoakPlan:
 
     def planned(self) -> tuple[Fault, ...]:
         """The faults in order. Raises ValueError if none of the kinds can hit a root."""
-        stored = [owner for owner in STORED[self.store] if isinstance(owner, int)]
-        return plan_faults(self.seed, self.seconds, self.faults, BROKERS, stored, self.kinds)
+        return plan_faults(self.seed, self.seconds, self.faults, BROKERS, STORED[self.store], self.kinds)
 
 
 def run_soak(folder: Path, plan: SoakPlan, report: ProgressReport) -> dict[str, Any]:

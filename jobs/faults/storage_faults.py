@@ -1,7 +1,8 @@
-"""Faults of a broker's root, made in its files on a local disk."""
+"""Faults of a root, made in its files on a local disk."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -26,16 +27,38 @@ def take_away(root: str) -> None:
     _put(stone, path)
 
 
+def replace(root: str, other: str | None) -> None:
+    """Puts the root aside, and moves another folder to its place. Without one, nothing is there."""
+    path = Path(root)
+    path.rename(Path(root + _ASIDE))
+    if other is not None:
+        _put(Path(other), path)
+
+
+def copy(root: str, target: str) -> None:
+    """Copies a root that processes are writing to, as a backup does. Files that go meanwhile are left out."""
+    shutil.rmtree(target, ignore_errors=True)
+    for folder, _, names in os.walk(root):
+        made = Path(target, Path(folder).relative_to(root))
+        made.mkdir()
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy2(Path(folder, name), made / name)
+
+
 def bring_back(root: str) -> None:
-    """Puts the root back. Does nothing if it was not taken away."""
+    """Puts the root back. Does nothing if it was neither taken away nor replaced."""
     path, aside = Path(root), Path(root + _ASIDE)
     if aside.is_dir():
-        path.unlink(missing_ok=True)
+        wrong = Path(f"{aside}.wrong")
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(wrong)
         _put(aside, path)
+        wrong.unlink() if wrong.is_file() else shutil.rmtree(wrong, ignore_errors=True)
 
 
 def is_away(root: str) -> bool:
-    """Whether the root was taken away."""
+    """Whether the root was taken away or replaced."""
     return Path(root + _ASIDE).is_dir()
 
 

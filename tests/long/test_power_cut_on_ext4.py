@@ -1,5 +1,5 @@
-"""A real power cut: the image of an ext4 file system is copied while it is mounted, so that the copy has only what has
-reached the disk. The user must be allowed to mount it, as root is."""
+"""A real power cut: an ext4 file system stops to write, so that its image has only what has reached the disk. The user
+must be allowed to mount it, as root is."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from lakelog.jobs.faults.disks import cut_power
 from lakelog.replication.storage.cluster import format_broker
 from lakelog.replication.storage.delta import delta_log
 from lakelog.replication.storage.delta.root_probe import recover_root, storage_error
@@ -55,6 +56,7 @@ def write(folder, fsync):
 
 def after_power_cut(image, tmp_path):
     """The image as the disk has it now; its journal is replayed when it is mounted."""
+    cut_power(tmp_path / "disk")
     copy = tmp_path / "copy"
     shutil.copyfile(image, copy)
     return mounted(copy, tmp_path / "after")

@@ -9,7 +9,9 @@ import pytest
 from lakelog.jobs.broker import main
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.jobs.faults.broker_process import SMALL, BrokerProcess
+from lakelog.jobs.launch.server_process import ServerProcess
 from lakelog.replication.config import Config
+from lakelog.replication.errors import InconsistentClusterIdException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -69,6 +71,17 @@ def test_sigterm_stops_the_newer_of_two_and_the_older_is_fenced(cluster: Cluster
     assert found is not None
     assert (found.shutting_down, found.broker_epoch) == (True, 2)
     assert "Traceback" not in older.log.read_text() + newer.log.read_text()
+
+
+def test_a_process_that_has_ended_by_itself_says_why(tmp_path: Path) -> None:
+    words = ("controller", "--cluster", str(tmp_path / "none"))
+    process = ServerProcess("controller", words, tmp_path / "controller.log")
+    assert process.error() is None
+    process.start()
+    wait_until(lambda: not process.is_running(), "it ends", SECONDS)
+    assert isinstance(process.error(), InconsistentClusterIdException)
+    process.kill()
+    assert process.error() is None
 
 
 def test_what_can_be_refused_is_refused_before_a_jvm_starts(

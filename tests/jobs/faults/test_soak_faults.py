@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lakelog.jobs.faults import soak_root_faults
 from lakelog.jobs.faults.soak_faults import SoakFaults
 from lakelog.jobs.faults.soak_plan import KINDS, Fault, plan_faults
 from lakelog.jobs.faults.soak_root_faults import RootFaults
@@ -43,8 +44,20 @@ class FakeProcess:
         self.state = state
         self.done.append(deed)
 
+    def is_running(self) -> bool:
+        return self.state == "running"
+
+    def has_said(self, _: str) -> bool:
+        return True
+
+    def start_copy(self) -> "FakeProcess":
+        """The newer process of a broker fences this one, which ends by itself."""
+        self._become("fenced", "running", "ended")
+        return FakeProcess(self.name, Path(self.root))
+
     def kill(self) -> None:
-        self._become("kill", "running", "ended")
+        if self.state != "ended":  # one that has ended by itself is cleaned up
+            self._become("kill", "running", "ended")
 
     def start(self) -> None:
         self._become("start", "ended", "running")
@@ -86,6 +99,7 @@ class FakeCluster:
         self.asked: list[Any] = []
         self.has_disks = False
         self.without_power: list[list[Any]] = []
+        self.cluster_root = ["right"]
 
     def faults(self) -> SoakFaults:
         health: Any = SimpleNamespace(
@@ -102,6 +116,8 @@ class FakeCluster:
             stores=SimpleNamespace(processes=dict.fromkeys(ALL, self.store)),
             folders=self.folders,
             format_root=self._format_root,
+            uri="cluster",
+            roots=SimpleNamespace(bring_back=lambda _: self.cluster_root.append("right")),
             disks=SimpleNamespace(are_there=self.has_disks, lose_power=self.without_power.append),
         )
         processes.all = lambda: [*self.brokers.values(), *self.controllers.values()]
@@ -127,7 +143,9 @@ class FakeCluster:
     def are_at_work(self) -> bool:
         processes = [*self.brokers.values(), *self.controllers.values(), self.store]
         is_whole = not self.store.fails and not any(is_away(broker.root) for broker in self.brokers.values())
-        return is_whole and all(process.state == "running" for process in processes)
+        return (
+            is_whole and self.cluster_root[-1] == "right" and all(process.state == "running" for process in processes)
+        )
 
     def alter_partition_reassignments(self, wanted: dict[tuple[str, int], tuple[int, ...]]) -> dict[str, Outcome]:
         (((topic, partition), target),) = wanted.items()
@@ -150,8 +168,11 @@ class FakeCluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> FakeCluster:
-    return FakeCluster(tmp_path)
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    made = FakeCluster(tmp_path)
+    monkeypatch.setattr(soak_root_faults, "copy_cluster_root", lambda _: made.cluster_root.append("copied"))
+    monkeypatch.setattr(soak_root_faults, "replace_cluster_root", lambda *told: made.cluster_root.append(told[1]))
+    return made
 
 
 def fault(kind: str, place: float = 0.0, extent: float = 0.5) -> Fault:
@@ -208,7 +229,13 @@ def test_all_are_in_sync_before_a_replica_goes(cluster: FakeCluster, kind: str) 
     assert bool(cluster.lacks) != KINDS[kind].takes_replica
 
 
-@pytest.mark.parametrize("kind", ["freeze-broker", "expire-controller", "unwritable-root", "hang-store", "fail-store"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("freeze-broker", "expire-controller", "unwritable-root", "hang-store", "fail-store"),
+        *("empty-cluster-root", "other-cluster-root"),
+    ],
+)
 def test_what_is_interrupted_is_undone(cluster: FakeCluster, kind: str) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
@@ -275,6 +302,31 @@ def test_disks_lose_their_power_alone_or_all_at_once(
     assert cluster.without_power == [owners]
     everyone = [*cluster.brokers.values(), *cluster.controllers.values()]
     assert {process.name for process in everyone if process.done == ["kill", "start"]} == dead
+
+
+@pytest.mark.parametrize(
+    ("kind", "extent", "roots"),
+    [
+        ("empty-cluster-root", 0.0, ["deleted"]),
+        ("empty-cluster-root", 0.5, ["emptied"]),
+        ("empty-cluster-root", 0.99, ["formatted"]),
+        ("older-cluster-root", 0.5, ["copied", "older"]),
+        ("other-cluster-root", 0.5, ["another"]),
+    ],
+)
+def test_a_wrong_cluster_root_takes_the_place_of_the_right_one(
+    cluster: FakeCluster, kind: str, extent: float, roots: list[str]
+) -> None:
+    cluster.faults().carry_out(fault(kind, extent=extent))
+    assert cluster.cluster_root == ["right", *roots, "right"]
+    assert cluster.are_at_work()
+
+
+def test_a_copied_broker_goes_on_and_the_first_process_is_gone(cluster: FakeCluster) -> None:
+    first = cluster.brokers[2]
+    assert cluster.faults().carry_out(fault("copy-broker")) == "broker 2 twice: the first one is fenced"
+    assert (first.state, cluster.brokers[2] is first) == ("ended", False)
+    assert cluster.are_at_work()
 
 
 @pytest.mark.parametrize("kind", ["cut-power", "empty-root"])

@@ -9,6 +9,7 @@ from lakelog.jobs.faults.soak_plan import KINDS, Fault, kinds_of, plan_faults
 from lakelog.jobs.faults.soak_run import SETTINGS
 
 BROKERS, STORED = (1, 2, 3), 3
+OF_CLUSTER = ["empty-cluster-root", "older-cluster-root", "other-cluster-root"]
 
 
 def plan(seed: int, seconds: float, faults: int) -> tuple[Fault, ...]:
@@ -24,7 +25,7 @@ def test_the_same_seed_makes_the_same_plan_and_another_one_another() -> None:
 def test_every_kind_occurs_about_equally_often(seed: int) -> None:
     kinds = [fault.kind for fault in plan(seed, 2400, 100)]
     assert set(kinds) == set(KINDS)
-    assert {kinds.count(kind) for kind in KINDS} <= {5, 6}
+    assert {kinds.count(kind) for kind in KINDS} <= {4, 5}
     assert set(kinds[: len(KINDS)]) == set(KINDS)
 
 
@@ -62,6 +63,8 @@ def test_whoever_takes_a_broker_takes_replicas() -> None:
     assert {kind for kind, found in KINDS.items() if found.takes_replica and not found.takes_broker} == {
         "reassign",
         "rot",
+        "copy-broker",
+        *OF_CLUSTER,
     }
     assert all(found.takes_replica for found in KINDS.values() if found.takes_broker)
 
@@ -87,12 +90,13 @@ def test_kinds_may_be_chosen() -> None:
         kinds_of("rot,flood")
 
 
-def test_where_all_roots_are_in_stores_no_disk_fails() -> None:
-    planned = plan_faults(1, 2400, 200, BROKERS, BROKERS)
-    assert {fault.kind for fault in planned} == set(KINDS) - {"cut-power", "unwritable-root"}
+def test_where_all_roots_are_in_stores_no_disk_fails_and_no_cluster_root_is_replaced() -> None:
+    planned = plan_faults(1, 2400, 200, BROKERS, ["cluster", *BROKERS])
+    assert {fault.kind for fault in planned} == set(KINDS) - {"cut-power", "unwritable-root", *OF_CLUSTER}
     assert {fault.broker for fault in planned if fault.kind == "hang-store"} == set(BROKERS)
 
 
-def test_kinds_that_can_hit_no_root_are_no_plan() -> None:
-    with pytest.raises(ValueError, match="no broker's root is where these faults happen"):
-        plan_faults(1, 60, 4, BROKERS, BROKERS, ["cut-power"])
+@pytest.mark.parametrize("kinds", [["cut-power"], OF_CLUSTER])
+def test_kinds_that_can_hit_no_root_are_no_plan(kinds: list[str]) -> None:
+    with pytest.raises(ValueError, match="no root is where these faults happen"):
+        plan_faults(1, 60, 4, BROKERS, ["cluster", *BROKERS], kinds)
