@@ -1,18 +1,22 @@
 """Shows the brokers that have registered, and whether they are alive.
 
-`state` is alive, stopping, stopped, dead or storage error. `heartbeat_age_s` is the time since the last heartbeat, by
-the clock of the store that holds the cluster's root. A broker that looks dead is looked at twice. If the brokers have
-another broker.session.timeout.ms than the default, give it in the --command-config file.
+`state` is alive, stopping, stopped, dead, storage error, or unknown where nobody can renew a heartbeat.
+`heartbeat_age_s` is the time since the last heartbeat, by the clock of the store that holds the cluster's root. A
+broker that looks dead is looked at twice. A broker that refuses the cluster root sends no heartbeat either: a line
+names it. If the brokers have another broker.session.timeout.ms than the default, give it in the --command-config file.
 """
 
 import argparse
 
-from lakelog.jobs.admin.heartbeats import SeenBroker, observe_brokers
+from lakelog.jobs.admin.cluster_notes import read_notes
+from lakelog.jobs.admin.cluster_status import refusals
+from lakelog.jobs.admin.heartbeats import SILENT, UNKNOWN, SeenBroker, observe_brokers, unwritable
 from lakelog.jobs.cli.console import OK, Row, add_all, run, say, show
 from lakelog.jobs.cli.options import FORMS, admin_parser
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.root_identity import brokers_told
 
 _COLUMNS = ("broker", "state", "heartbeat_age_s", "root", "storage_error")
 
@@ -30,9 +34,16 @@ def make_parser() -> VerbParser:
 
 
 def _brokers(args: argparse.Namespace) -> int:
-    found = observe_brokers(Cluster.open(args.cluster, settings(args.command_config)))
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    found = observe_brokers(cluster)
     if not found:
-        say(f"No broker has registered at {args.cluster}.")
+        told = brokers_told(cluster.root)
+        say(f"No broker has registered at {args.cluster}{told and f', and {told}'}.")
+    silent = {broker: seen.registration for broker, seen in found.items() if seen.state in SILENT}
+    for refusal in refusals(read_notes(cluster, silent).refused):
+        say(f"{refusal[0].upper()}{refusal[1:]}. `lakelog status` says what to do.")
+    if any(broker.state == UNKNOWN for broker in found.values()):
+        say(f"Brokers may run: {unwritable(cluster.root)}.")
     show([_row(broker) for broker in found.values()], args.output, () if args.all else _COLUMNS)
     return OK
 

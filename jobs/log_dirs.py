@@ -24,11 +24,13 @@ def make_parser() -> VerbParser:
         "describe": "show the replicas",
         "delete-stray": "delete the stray replicas of --broker-list, with all their records; shows them, and needs "
         "--execute to delete them",
+        "accept-cluster-root": "let --broker-list believe a cluster root that is older than what they have applied, or "
+        "another one; shows what they have noted, and needs --execute to delete these notes",
     }
     add_actions(parser, actions)
     add_all(parser)
     add_dry_run(parser)
-    parser.add_argument("--execute", action="store_true", help="with --delete-stray: delete them")
+    parser.add_argument("--execute", action="store_true", help="delete what is shown")
     parser.add_argument(
         "--verify",
         action="store_true",

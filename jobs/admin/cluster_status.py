@@ -4,7 +4,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from lakelog.jobs.admin.heartbeats import ACTIVE, ALIVE, DEAD, GONE, STORAGE_ERROR, SeenBroker, SeenController, ago
+from lakelog.jobs.admin.heartbeats import (
+    ACTIVE,
+    ALIVE,
+    DEAD,
+    SILENT,
+    STORAGE_ERROR,
+    UNKNOWN,
+    SeenBroker,
+    SeenController,
+    ago,
+)
 from lakelog.jobs.cli.invocation import Invocation
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.fetch_state import FollowerState
@@ -55,7 +65,9 @@ class Partition(NamedTuple):
 
 class ClusterState(NamedTuple):
     """What was read. `rows`: the replicas of each broker that is alive, or why they cannot be read. `throttled`: the
-    topics with throttled replicas. `unwritable`: why nobody writes to the cluster root, None if somebody may."""
+    topics with throttled replicas. `unwritable`: why nobody writes to the cluster root, None if somebody may.
+    `refused`: why brokers refuse the cluster root, see `Notes`. `unregistered`: whose the brokers' roots beside it
+    are if no broker has registered."""
 
     controller: SeenController
     brokers: Mapping[int, SeenBroker]
@@ -63,6 +75,8 @@ class ClusterState(NamedTuple):
     rows: Mapping[int, Mapping[TopicIdPartition, Replica] | str]
     throttled: Sequence[str] = ()
     unwritable: str | None = None
+    refused: Mapping[int, str] = {}
+    unregistered: str = ""
 
 
 class Problem(NamedTuple):
@@ -116,9 +130,8 @@ def _lag(rows: Sequence[Replica] | None) -> int | None:
 
 def problems(state: ClusterState, invocation: Invocation) -> list[Problem]:
     """All that is wrong, the causes first. The advice names commands of this `invocation`."""
-    first = f"start one: {invocation.command('broker', '--broker-id', 1, '--root', 'URI')}"
     return [
-        *([] if state.brokers else [Problem("no broker has registered", (), first)]),
+        *_of_the_root(state, invocation),
         *_of_processes(state, invocation),
         *_of_partitions(state, invocation),
         *(problem for broker in state.rows for problem in _of_replicas(state, broker, invocation)),
@@ -156,13 +169,52 @@ def _has_quota(registration: BrokerRegistration) -> bool:
     return (registration.leader_replication_quota, registration.follower_replication_quota) != (None, None)
 
 
+def _of_the_root(state: ClusterState, invocation: Invocation) -> list[Problem]:
+    """What speaks against this being the right cluster root."""
+    if state.unregistered:
+        do = "check that the cluster root is mounted there, and whether somebody has moved it or formatted it again"
+        return [Problem(f"no broker has registered, and {state.unregistered}", (), do)]
+    if not state.brokers:
+        first = f"start one: {invocation.command('broker', '--broker-id', 1, '--root', 'URI')}"
+        return [Problem("no broker has registered", (), first)]
+    return [
+        Problem(
+            what, (),
+            "put the right root back: then they go on by themselves, so start nothing before. If only this root is "
+            f"left, {_accept(those, invocation)} shows what it takes to go on with it, and what is lost",
+        )
+        for what, those in refusals(state.refused).items()
+    ]  # fmt: skip
+
+
+def refusals(refused: Mapping[int, str]) -> dict[str, set[int]]:
+    """Says which brokers refuse the cluster root: a sentence for each reason, with its brokers. `refused`: see
+    `Notes`."""
+    by_reason: dict[str, set[int]] = {}
+    for broker, why in refused.items():
+        by_reason.setdefault(why, set()).add(broker)
+    return {
+        f"{_brokers(those)} refuse{'s' if len(those) == 1 else ''} the cluster root: it {why}": those
+        for why, those in by_reason.items()
+    }
+
+
+def _accept(brokers: set[int], invocation: Invocation) -> str:
+    named = ",".join(map(str, sorted(brokers)))
+    return invocation.command("log-dirs", "--accept-cluster-root", "--broker-list", named)
+
+
 def _of_processes(state: ClusterState, invocation: Invocation) -> list[Problem]:
-    """Where nobody can renew a heartbeat, silence says nothing of those that are silent."""
-    if state.unwritable is not None and state.controller.state == GONE:
-        what = f"{state.unwritable}: nobody renews a heartbeat there, so what looks dead may run"
+    """Where nobody can renew a heartbeat, or wants to, silence says nothing of those that are silent."""
+    seen = {state.controller.state, *(broker.state for broker in state.brokers.values())}
+    if state.unwritable is not None and UNKNOWN in seen:
+        what = f"{state.unwritable}: nobody renews a heartbeat there, so who is silent may run"
         do = "make it writable, with free space, and look again: what runs goes on by itself, so start nothing before"
         return [Problem(what, (), do)]
-    of_brokers = [problem for seen in state.brokers.values() for problem in _of_broker(seen, invocation)]
+    if state.refused and all(seen.state in SILENT for seen in state.brokers.values()):
+        return []
+    others = [seen for broker, seen in state.brokers.items() if seen.state != DEAD or broker not in state.refused]
+    of_brokers = [problem for seen in others for problem in _of_broker(seen, invocation)]
     return [*_of_controller(state.controller, invocation), *of_brokers]
 
 

@@ -90,8 +90,8 @@ def _topics(admin: AdminClient, args: argparse.Namespace) -> dict[str, Mapping[s
 
 
 def _topics_in_full(admin: AdminClient, args: argparse.Namespace) -> dict[str, Iterable[EffectiveConfig]]:
-    given = given_settings(args.command_config)
-    return {name: topic_settings(configs, given) for name, configs in _topics(admin, args).items()}
+    given, all_brokers = given_settings(args.command_config), admin.describe_broker_configs().get(DEFAULT, {})
+    return {name: topic_settings(configs, all_brokers, given) for name, configs in _topics(admin, args).items()}
 
 
 def _brokers(admin: AdminClient, args: argparse.Namespace) -> dict[str, Mapping[str, str]]:

@@ -25,11 +25,17 @@ class EffectiveConfig(NamedTuple):
     source: str
 
 
-def topic_settings(configs: Mapping[str, str], given: Mapping[str, Setting]) -> Iterator[EffectiveConfig]:
-    """The settings of a topic: its own, else those that a broker gives it."""
+def topic_settings(
+    configs: Mapping[str, str], all_brokers: Mapping[str, str], given: Mapping[str, Setting]
+) -> Iterator[EffectiveConfig]:  # fmt: skip
+    """The settings of a topic: its own, else those that a broker gives it. `all_brokers`: the dynamic ones of all
+    brokers."""
     for name, key in TOPIC_KEYS.items():
+        broker_name = key.field.replace("_", ".")
         if name in configs:
             yield EffectiveConfig(name, configs[name], TOPIC)
+        elif broker_name in all_brokers:
+            yield EffectiveConfig(name, all_brokers[broker_name], ALL_BROKERS)
         else:
             yield EffectiveConfig(name, *_static(key, given))
 

@@ -6,8 +6,12 @@ holds the cluster's root: one clock for all. That clock and the command's own ma
 because of that. Where the newest commit looks old, the command looks again half a session time-out later: a broker that
 has committed since is alive. Session time-outs are settings of the processes, which the tables do not have: the command
 takes those of its own settings.
+
+Where this command may not write to the cluster root and nobody is seen to, maybe nobody can: then the state of who is
+silent is not known.
 """
 
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
@@ -21,8 +25,12 @@ from lakelog.replication.storage.delta.commit_reader import newest_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import BROKERS, CONTROLLER
 
+UNKNOWN = "unknown"
 ALIVE, DEAD, STOPPING, STOPPED, STORAGE_ERROR = "alive", "dead", "stopping", "stopped", "storage error"
 ACTIVE, GONE, RESIGNED, NEVER_ELECTED = "active", "gone", "resigned", "never elected"
+SILENT = (DEAD, STOPPED, UNKNOWN)  # states of brokers without a recent heartbeat
+
+_LEAST_FREE = 2**20  # bytes: a table's commit and its checkpoint fit in
 
 _CONTROLLER = "the controller"
 
@@ -60,12 +68,14 @@ class SeenController(NamedTuple):
 def observe(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> tuple[dict[int, SeenBroker], SeenController]:
     """All brokers, and the controller. Waits only if one of them looks dead."""
     found = pulses({**_of_brokers(cluster), **_of_controller(cluster)}, wait)
-    return _seen(cluster, found), _seen_controller(cluster, found)
+    may_beat = can_beat(cluster.root, found)
+    return _seen(cluster, found, may_beat), _seen_controller(cluster, found, may_beat)
 
 
 def observe_controller(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> SeenController:
     """The controller that was elected last. Waits only if it looks dead."""
-    return _seen_controller(cluster, pulses(_of_controller(cluster), wait))
+    found = pulses(_of_controller(cluster), wait)
+    return _seen_controller(cluster, found, can_beat(cluster.root, found))
 
 
 def observe_brokers(
@@ -74,7 +84,8 @@ def observe_brokers(
     """All brokers that have registered, or some of them. Waits only if one of them looks dead."""
     names = None if only is None else set(map(_name, only))
     tables = {name: table for name, table in _of_brokers(cluster).items() if names is None or name in names}
-    return _seen(cluster, pulses(tables, wait))
+    found = pulses(tables, wait)
+    return _seen(cluster, found, can_beat(cluster.root, found))
 
 
 def _of_brokers(cluster: Cluster) -> dict[str, Heartbeats]:
@@ -92,16 +103,16 @@ def _of_controller(cluster: Cluster) -> dict[str, Heartbeats]:
     return {_CONTROLLER: Heartbeats(cluster.root.child(CONTROLLER.name), timeout)}
 
 
-def _seen_controller(cluster: Cluster, found: Mapping[str, Pulse]) -> SeenController:
+def _seen_controller(cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool) -> SeenController:
     """With the lease as it is after the last look."""
     lease, pulse = cluster.lease.read(), found.get(_CONTROLLER, Pulse(False, 0.0))
-    return SeenController(lease, controller_state(lease, pulse.is_live), pulse.age)
+    return SeenController(lease, controller_state(lease, pulse.is_live, may_beat), pulse.age)
 
 
-def _seen(cluster: Cluster, found: Mapping[str, Pulse]) -> dict[int, SeenBroker]:
+def _seen(cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool) -> dict[int, SeenBroker]:
     """With the registrations as they are after the last look."""
     there = {b: (r, found[_name(b)]) for b, r in cluster.refresh_brokers().items() if _name(b) in found}
-    return {b: SeenBroker(r, broker_state(r, pulse.is_live), pulse.age) for b, (r, pulse) in there.items()}
+    return {b: SeenBroker(r, broker_state(r, pulse.is_live, may_beat), pulse.age) for b, (r, pulse) in there.items()}
 
 
 def _name(broker: int) -> str:
@@ -135,22 +146,42 @@ def _newest(root: StorageRoot) -> tuple[str, float]:
     return newest, time.time() - written
 
 
-def broker_state(registration: BrokerRegistration, is_live: bool) -> str:
-    """The state of a broker; one that has said that it stops, and is silent since, has stopped."""
+def can_beat(root: StorageRoot, found: Mapping[str, Pulse]) -> bool:
+    """Whether silence means something: somebody has just written to the cluster root, or this user may."""
+    return any(pulse.is_live for pulse in found.values()) or unwritable(root) is None
+
+
+def unwritable(root: StorageRoot) -> str | None:
+    """Why this user can write no heartbeat to a cluster root on a disk; None if nothing speaks against it."""
+    lease = root.path(f"{CONTROLLER.name}/_delta_log")
+    if not root.is_local or not os.path.isdir(lease):
+        return None
+    found = os.statvfs(lease)
+    free = found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
+    if found.f_flag & os.ST_RDONLY:
+        return f"the cluster root {root.uri} is read-only here"
+    if found.f_blocks and free < _LEAST_FREE:
+        return f"the cluster root {root.uri} is on a full file system ({free} bytes are free)"
+    return None if os.access(lease, os.W_OK) else f"this user may not write to the cluster root {root.uri}"
+
+
+def broker_state(registration: BrokerRegistration, is_live: bool, may_beat: bool = True) -> str:
+    """The state of a broker; one that has said that it stops, and is silent since, has stopped. Without `may_beat` its
+    silence says nothing."""
     if not is_live:
-        return STOPPED if registration.shutting_down else DEAD
+        return STOPPED if registration.shutting_down else DEAD if may_beat else UNKNOWN
     if registration.storage_error is not None:
         return STORAGE_ERROR
     return STOPPING if registration.shutting_down else ALIVE
 
 
-def controller_state(lease: Lease | None, is_live: bool) -> str:
+def controller_state(lease: Lease | None, is_live: bool, may_beat: bool = True) -> str:
     """The state of the controller that was elected last."""
     if lease is None:
         return NEVER_ELECTED
     if lease.resigned:
         return RESIGNED
-    return ACTIVE if is_live else GONE
+    return ACTIVE if is_live else GONE if may_beat else UNKNOWN
 
 
 def ago(seconds: float) -> str:

@@ -5,7 +5,8 @@ import json
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from lakelog.jobs.admin.heartbeats import DEAD, STOPPED, SeenBroker, ago, observe_brokers
+from lakelog.jobs.admin.cluster_notes import accept_cluster_root, read_notes
+from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, ago, observe_brokers
 from lakelog.jobs.admin.log_histories import DIFFERS, same_history
 from lakelog.jobs.cli.console import FAILED, OK, TABLE, Row, say, show
 from lakelog.jobs.cli.options import TEXT
@@ -26,7 +27,7 @@ from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.replication.storage.log.truncate import delete_stray_logs
-from lakelog.replication.storage.root_identity import check_identity
+from lakelog.replication.storage.root_identity import brokers_told, check_identity
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
@@ -65,7 +66,7 @@ class LogDir(NamedTuple):
     """The root of a broker: what is wrong with it, and what lies in it. `logs` has the logs that are whole, `topics`
     all topics of which it holds replicas, also those that were not asked for.
 
-    Rows of a broker that is dead or stopped are stale: they have what it published last, `heartbeat_age` seconds ago.
+    Rows of a broker that is silent are stale: they have what it published last, `heartbeat_age` seconds ago.
     """
 
     broker: int
@@ -79,8 +80,35 @@ class LogDir(NamedTuple):
 
 
 def log_dirs(args: argparse.Namespace) -> int:
-    """Shows replicas, or deletes stray ones."""
-    return describe(args) if args.action == "describe" else delete_stray(args)
+    """Shows replicas, deletes stray ones, or lets brokers accept the cluster root."""
+    return {"describe": describe, "delete-stray": delete_stray, "accept-cluster-root": accept}[args.action](args)
+
+
+def accept(args: argparse.Namespace) -> int:
+    """Lets brokers that are named believe a cluster root that is not what they have applied, such as an older copy. A
+    broker need not run, and one that runs goes on refusing it until it is started again.
+
+    FAILED if what one has noted cannot be read. Raises InvalidRequestException without a broker,
+    BrokerNotAvailableException if one has never registered.
+    """
+    cluster = _opened_for_a_change(args, "whose notes of the cluster root to delete")
+    brokers = {broker: seen.registration for broker, seen in _chosen(cluster, args.broker_list).items()}
+    notes = read_notes(cluster, brokers)
+    rows = accept_cluster_root(cluster, brokers, notes.refused, args.execute)
+    show(rows, TABLE if args.output == TEXT else args.output)
+    for sentence in notes.of_others():
+        say(sentence)
+    if rows and not args.execute:
+        say("Nothing was written. --execute lets them accept the cluster root.")
+    return FAILED if notes.unread else OK
+
+
+def _opened_for_a_change(args: argparse.Namespace, which: str) -> Cluster:
+    if not args.broker_list:
+        raise InvalidRequestException(f"--{args.action} needs --broker-list: the brokers {which}")
+    if args.execute and args.dry_run:
+        raise InvalidRequestException("--execute does not go with --dry-run")
+    return Cluster.open(args.cluster, settings(args.command_config))
 
 
 def delete_stray(args: argparse.Namespace) -> int:
@@ -88,12 +116,8 @@ def delete_stray(args: argparse.Namespace) -> int:
 
     Raises InvalidRequestException without a broker, BrokerNotAvailableException if one has never registered.
     """
-    if not args.broker_list:
-        raise InvalidRequestException("--delete-stray needs --broker-list: the brokers to delete stray replicas of")
-    if args.execute and args.dry_run:
-        raise InvalidRequestException("--execute does not go with --dry-run")
-    cluster = Cluster.open(args.cluster, settings(args.command_config))
-    brokers = _chosen(observe_brokers(cluster), args.broker_list)
+    cluster = _opened_for_a_change(args, "to delete stray replicas of")
+    brokers = _chosen(cluster, args.broker_list)
     cluster.metadata.refresh()
     rows = [row for b, seen in brokers.items() for row in _delete_strays(cluster, b, seen.registration.root, args)]
     show(rows, TABLE if args.output == TEXT else args.output)
@@ -131,7 +155,7 @@ def describe(args: argparse.Namespace) -> int:
     the cluster has no such topic and no root holds a replica of it.
     """
     cluster = Cluster.open(args.cluster, settings(args.command_config))
-    brokers = _chosen(observe_brokers(cluster), args.broker_list)
+    brokers = _chosen(cluster, args.broker_list)
     say("Querying brokers for log directories information")
     found = _compared([_log_dir(cluster, broker, args.topic_list) for broker in brokers.values()])
     _check_topics(args.topic_list, {*cluster.topics.topics, *(topic for log_dir in found for topic in log_dir.topics)})
@@ -159,11 +183,16 @@ def _compared(found: list[LogDir]) -> list[LogDir]:
     return [d._replace(replicas=[compared(d.broker, replica) for replica in d.replicas]) for d in found]
 
 
-def _chosen(known: Mapping[int, SeenBroker], wanted: list[int] | None) -> Mapping[int, SeenBroker]:
+def _chosen(cluster: Cluster, wanted: list[int] | None) -> Mapping[int, SeenBroker]:
+    """The brokers that are wanted, or all. Raises BrokerNotAvailableException, which says so if another cluster's root
+    may have been expected here."""
+    known = observe_brokers(cluster)
     for broker in wanted or ():
         if broker not in known:
             there = ", ".join(map(str, known)) or "none"
-            raise BrokerNotAvailableException(f"broker {broker} is not registered; those that are: {there}")
+            beside = brokers_told(cluster.root, but_of=cluster.cluster_id)
+            other = f". {cluster.root.uri} is the root of cluster {cluster.cluster_id}, and {beside}" if beside else ""
+            raise BrokerNotAvailableException(f"broker {broker} is not registered; those that are: {there}{other}")
     return {broker: known[broker] for broker in (sorted(set(wanted)) if wanted else known)}
 
 
@@ -248,7 +277,7 @@ def _rows(log_dir: LogDir) -> list[Row]:
 
 def _note(log_dir: LogDir, error: object, role: object) -> str | None:
     """Why a row is not to be trusted, or the error, or that nobody knows the replica."""
-    is_stale = log_dir.state in (DEAD, STOPPED)
+    is_stale = log_dir.state in SILENT
     stale = f"stale: broker {log_dir.state}, heartbeat {ago(log_dir.heartbeat_age)} ago" if is_stale else None
     return (
         "; ".join(str(note) for note in (error or log_dir.error, _KEPT if role == STRAY else None, stale) if note)

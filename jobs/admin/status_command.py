@@ -2,9 +2,9 @@
 
 import argparse
 import json
-import os
 from collections.abc import Mapping
 
+from lakelog.jobs.admin.cluster_notes import read_notes
 from lakelog.jobs.admin.cluster_status import (
     ClusterState,
     Partition,
@@ -16,7 +16,7 @@ from lakelog.jobs.admin.cluster_status import (
     summary,
 )
 from lakelog.jobs.admin.controller_view import controller_row
-from lakelog.jobs.admin.heartbeats import DEAD, STOPPED, SeenBroker, observe
+from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, observe, unwritable
 from lakelog.jobs.admin.reassignment_throttle import REPLICAS
 from lakelog.jobs.cli.console import FAILED, JSON, OK, show
 from lakelog.jobs.cli.invocation import Invocation
@@ -25,12 +25,8 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.root_identity import check_identity
+from lakelog.replication.storage.root_identity import brokers_told, check_identity
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
-from lakelog.schemas import CONTROLLER
-
-_LEAST_FREE = 2**20  # bytes: a table's commit and its checkpoint fit in
 
 
 def status(args: argparse.Namespace) -> int:
@@ -50,22 +46,12 @@ def _state(cluster: Cluster) -> ClusterState:
     brokers, controller = observe(cluster)
     cluster.topics.refresh()
     cluster.metadata.refresh()
-    rows = {b: _rows(cluster, seen) for b, seen in brokers.items() if seen.state not in (DEAD, STOPPED)}
-    return ClusterState(controller, brokers, _partitions(cluster), rows, _throttled(cluster), _unwritable(cluster.root))
-
-
-def _unwritable(root: StorageRoot) -> str | None:
-    """Why this user can write no heartbeat to a cluster root on a disk; None if nothing speaks against it."""
-    lease = root.path(f"{CONTROLLER.name}/_delta_log")
-    if not root.is_local or not os.path.isdir(lease):
-        return None
-    found = os.statvfs(lease)
-    free = found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
-    if found.f_flag & os.ST_RDONLY:
-        return f"the cluster root {root.uri} is read-only here"
-    if found.f_blocks and free < _LEAST_FREE:
-        return f"the cluster root {root.uri} is on a full file system ({free} bytes are free)"
-    return None if os.access(lease, os.W_OK) else f"this user may not write to the cluster root {root.uri}"
+    rows = {b: _rows(cluster, seen) for b, seen in brokers.items() if seen.state not in SILENT}
+    refused = read_notes(cluster, {broker: seen.registration for broker, seen in brokers.items()}).refused
+    others = "" if brokers else brokers_told(cluster.root)
+    return ClusterState(
+        controller, brokers, _partitions(cluster), rows, _throttled(cluster), unwritable(cluster.root), refused, others
+    )
 
 
 def _throttled(cluster: Cluster) -> list[str]:

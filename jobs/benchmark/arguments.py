@@ -24,6 +24,12 @@ def parser(description: str | None) -> VerbParser:
     return bench
 
 
+def _replication(command: ArgumentParser) -> None:
+    _number(command, "--rounds", 1, 3, "rounds, fewer if they take longer than --seconds")
+    _number(command, "--seconds", 1, 150, "seconds in which the rounds must end, except for the first")
+    _quick(command)
+
+
 def _rounds(command: ArgumentParser) -> None:
     _number(command, "--rounds", 1, 5, "rounds")
     _quick(command)
@@ -121,7 +127,7 @@ def _number(command: ArgumentParser, flag: str, least: int, default: int, words:
 
 
 _COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
-    "replication": ("compare a follower with a plain Delta-to-Delta stream", _rounds),
+    "replication": ("compare a follower with a plain Delta-to-Delta stream", _replication),
     "produce": ("time sends with acks=all, beside plain appends to a Delta table", _rounds),
     "read": ("time reads of a topic, beside reads of a plain Delta table", _rounds),
     "idle": ("measure the cores that an idle cluster uses", _idle),

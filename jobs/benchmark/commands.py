@@ -40,7 +40,9 @@ from lakelog.jobs.launch.session import job_session
 def replication(args: argparse.Namespace) -> int:
     """Measures a follower against a plain stream. Returns the exit status."""
     with _session() as spark:
-        results = measure(spark, QUICK if args.quick else replace(Plan(), rounds=args.rounds))
+        results = measure(spark, QUICK if args.quick else replace(Plan(), rounds=args.rounds, seconds=args.seconds))
+    for reduction in results.reductions:
+        say(f"lakelog: measured {reduction}")
     found = figures(results)
     differ = f"a follower does not have the rows of its leader: {found.get('rows_differ_in')}"
     return _report(args, found, rows(results), wrong=None if found["rows_equal"] else differ)

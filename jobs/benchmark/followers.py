@@ -97,7 +97,7 @@ def copy_files(appended: Append, source: StorageRoot, folder: Path) -> float:
     """Copies the segments as a shell would, without fsync. Returns the seconds that it took."""
     target = StorageRoot.of(str(folder))
     target.create_folder()
-    settle_memory(folder, appended.bytes)
+    settle_memory(appended.bytes)
     started = time.perf_counter()
     for segment in appended.segments:
         shutil.copyfile(source.path(segment.name), target.path(segment.name))

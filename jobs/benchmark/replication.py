@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,33 +18,51 @@ from lakelog.jobs.benchmark.memory import settle_memory
 from lakelog.jobs.benchmark.sources import Sources
 
 FILE_COPY = "file copy"
-_SMALL = DataSet(1_000, 100)
+SMALL = DataSet(1_000, 100)
 
 
 @dataclass(frozen=True)
 class Plan:
     """The measurements and their numbers.
 
-    The first rounds, and the first commits of each round, warm up: they are checked but not counted. `idle_seconds`
+    A round before the others warms up with a tenth of the records, and the first commits of each round do too: they are
+    checked but not counted. `seconds`: no round begins that would not end in this time, but the first. `idle_seconds`
     between two commits lets a follower become idle. It is a little more than a follower waits for a new high watermark
     alone.
     """
 
-    rounds: int = 5
+    rounds: int = 3
+    seconds: float = 150.0
     data_sets: tuple[DataSet, ...] = (DataSet(1_000_000, 100), DataSet(200_000, 1000), DataSet(500_000, 1000, True))
-    small_commits: int = 6  # a round
-    warm_up_rounds: int = 1
+    small_commits: int = 4  # a round
+    warms_up: bool = True
     warm_up_commits: int = 3
     idle_seconds: float = 1.2
 
     @property
     def steps(self) -> int:
-        """The number of rounds of all measurements."""
-        return (self.warm_up_rounds + self.rounds) * (len(self.data_sets) + 1)
+        """The number of rounds."""
+        return self.warms_up + self.rounds
+
+    def on_disk(self, bytes_per_second: float) -> Plan:
+        """The plan with as many of the random records as a disk of this speed writes in half a minute a round: two
+        logs, the table of the plain stream and the copy."""
+        most = max(_LEAST_BYTES, bytes_per_second * _DISK_SECONDS / _COPIES)
+        return replace(
+            self, data_sets=tuple(_smaller(each, most) if each.is_random else each for each in self.data_sets)
+        )
+
+
+_LEAST_BYTES, _DISK_SECONDS, _COPIES = 20_000_000, 30.0, 4
+
+
+def _smaller(data_set: DataSet, most: float) -> DataSet:
+    """A data set of at most about so many bytes of values."""
+    return replace(data_set, records=min(data_set.records, int(most // data_set.value_bytes)))
 
 
 # Checks that the benchmark works. Its figures mean nothing.
-QUICK = Plan(1, (DataSet(20_000, 100), DataSet(4_000, 1000, True)), 2, 0, 1, 0.2)
+QUICK = Plan(1, 150.0, (DataSet(20_000, 100), DataSet(4_000, 1000, True)), 2, False, 1, 0.2)
 
 
 @dataclass
@@ -69,42 +88,47 @@ class Bench:
         self._plan = plan
         self._on_step = on_step
 
-    def throughput(self, data_set: DataSet) -> Measurement:
-        """Measures one large commit a round, and a plain copy of the same files."""
-        return self._measure(data_set, [data_set.table()], with_copy=True)
-
-    def latency(self) -> Measurement:
-        """Measures some small commits a round, one after the other."""
-        tables = [_SMALL.table(seed) for seed in range(self._plan.small_commits)]
-        return self._measure(_SMALL, tables, with_copy=False)
-
-    def _measure(self, data_set: DataSet, tables: Sequence[pa.Table], *, with_copy: bool) -> Measurement:
-        measured = Measurement(data_set)
-        for number in range(1 - self._plan.warm_up_rounds, self._plan.rounds + 1):
-            found = self._round(data_set, tables, with_copy)
-            measured.rows_equal &= found.rows_equal
-            measured.bytes, measured.segments = found.bytes, found.segments
-            for name, seconds in found.seconds.items() if number > 0 else ():
-                measured.add(name, seconds)
-            self._on_step(
-                f"{data_set.name}, " + (f"round {number} of {self._plan.rounds}" if number > 0 else "warm-up")
-            )
+    def run(self) -> list[Measurement]:
+        """Measures, in each round, one large commit of each data set beside a plain copy of the same files, and some
+        small commits, one after the other. Returns a measurement for each data set, and that of the small commits."""
+        plan, until, longest = self._plan, time.monotonic() + self._plan.seconds, 0.0
+        tables = [data_set.table() for data_set in plan.data_sets]
+        measured = [Measurement(data_set) for data_set in (*plan.data_sets, SMALL)]
+        if plan.warms_up:
+            self._round([table.slice(0, table.num_rows // 10) for table in tables], measured, is_counted=False)
+            self._on_step("warm-up")
+        for number in range(1, plan.rounds + 1):
+            begun = time.monotonic()
+            if number > 1 and begun + longest > until:
+                break
+            self._round(tables, measured, is_counted=True)
+            self._on_step(f"round {number} of {plan.rounds}")
+            longest = max(longest, time.monotonic() - begun)
         return measured
 
-    def _round(self, data_set: DataSet, tables: Sequence[pa.Table], with_copy: bool) -> Measurement:
-        warm_up = [_SMALL.table(-1 - seed) for seed in range(self._plan.warm_up_commits)]
+    def _round(self, tables: Sequence[pa.Table], measured: Sequence[Measurement], *, is_counted: bool) -> None:
+        plan = self._plan
+        warm_up = [SMALL.table(-1 - seed) for seed in range(plan.warm_up_commits)]
+        small = [SMALL.table(seed) for seed in range(plan.small_commits)]
         with bench_folder() as folder:
-            sources = Sources(self._spark, folder, [*warm_up, *tables])
+            sources = Sources(self._spark, folder, [*warm_up, *small, *tables])
             followers = [LakelogFollower(sources), PlainStream(self._spark, sources)]
             seconds = {follower.name: self._run(follower, sources)[len(warm_up) :] for follower in followers}
             counted = sources.appends[len(warm_up) :]
-            found = Measurement(data_set, sum(a.bytes for a in counted), sum(len(a.segments) for a in counted))
-            for name, measured in seconds.items():
-                found.add(name, measured)
-            if with_copy:
-                found.add(FILE_COPY, [copy_files(a, sources.leader.root, folder / "copy") for a in counted])
-            found.rows_equal = self._are_equal(sources, followers)
-        return found
+            places = [*(range(n, n + 1) for n in range(len(small), len(counted))), range(len(small))]
+            are_equal = self._are_equal(sources, followers)
+            for measurement, place in zip(measured, places, strict=True):
+                measurement.rows_equal &= are_equal
+                if not is_counted:
+                    continue
+                appends = counted[place.start : place.stop]
+                measurement.bytes = sum(appended.bytes for appended in appends)
+                measurement.segments = sum(len(appended.segments) for appended in appends)
+                for name, found in seconds.items():
+                    measurement.add(name, found[place.start : place.stop])
+                if measurement.data_set is not SMALL:
+                    copied = [copy_files(appended, sources.leader.root, folder / "copy") for appended in appends]
+                    measurement.add(FILE_COPY, copied)
 
     def _run(self, follower: Follower, sources: Sources) -> list[float]:
         """The seconds of each commit. A follower runs only while it is measured, so it does not slow the other
@@ -113,7 +137,7 @@ class Bench:
         follower.start()
         try:
             for appended in sources.appends:
-                settle_memory(sources.folder, appended.bytes)
+                settle_memory(appended.bytes)
                 seconds.append(follower.follow(appended))
                 idle.wait(self._plan.idle_seconds)
         finally:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from statistics import median
 
+from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.followers import LakelogFollower, PlainStream
-from lakelog.jobs.benchmark.replication import FILE_COPY, Measurement
+from lakelog.jobs.benchmark.replication import FILE_COPY, Measurement, Plan
 from lakelog.jobs.cli.console import Row
 
 _PACKAGES = ("lakelog", "pyspark", "delta-spark", "deltalake", "obstore", "pyarrow")
@@ -19,11 +20,34 @@ _LAKELOG, _PLAIN = LakelogFollower.name, PlainStream.name
 
 @dataclass(frozen=True)
 class Results:
-    """The measurements of one run."""
+    """The measurements of one run. `plan`: before it was made to fit the disk. `disk_bytes_per_second`: what the disk
+    writes."""
 
-    rounds: int
+    plan: Plan
+    disk_bytes_per_second: float
     throughput: Sequence[Measurement]
     latency: Measurement
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds that were measured."""
+        return max(len(each.seconds.get(_LAKELOG, ())) for each in self.throughput)
+
+    @property
+    def reductions(self) -> list[str]:
+        """What was left out of the plan, because the disk or the machine is slow."""
+        planned, measured = ([each.name for each in sets] for sets in (self.plan.data_sets, self._data_sets))
+        speed = f"the disk writes {self.disk_bytes_per_second / 1e6:,.0f} MB/s"
+        found = [
+            f"{one} instead of {other}: {speed}" for one, other in zip(measured, planned, strict=True) if one != other
+        ]
+        if self.rounds < self.plan.rounds:
+            found.append(f"{self.rounds} of {self.plan.rounds} rounds: more take longer than {self.plan.seconds:.0f} s")
+        return found
+
+    @property
+    def _data_sets(self) -> list[DataSet]:
+        return [measurement.data_set for measurement in self.throughput]
 
     @property
     def all(self) -> list[Measurement]:
@@ -45,6 +69,8 @@ def figures(results: Results) -> dict[str, object]:
         "throughput": [_throughput(m) for m in throughput],
         "latency": {**_basics(latency), "vs_plain_stream": _ratio(latency, _LAKELOG, _PLAIN)},
         "rounds": results.rounds,
+        "reductions": results.reductions,
+        "disk_mb_per_s": round(results.disk_bytes_per_second / 1e6),
         **circumstances(),
     }
 

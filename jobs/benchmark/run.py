@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from lakelog.jobs.benchmark.folder import bench_folder
+from lakelog.jobs.benchmark.memory import write_speed
 from lakelog.jobs.benchmark.replication import Bench, Plan
 from lakelog.jobs.benchmark.report import Results
 from lakelog.jobs.cli.progress import counting_bar
 
 
 def measure(spark: SparkSession, plan: Plan) -> Results:
-    """Runs the plan."""
+    """Runs the plan, with smaller commits if the disk is slow."""
+    with bench_folder() as folder:
+        speed = write_speed(folder)
     with counting_bar() as progress:
         task = progress.add_task("measuring", total=plan.steps)
-        bench = Bench(spark, plan, lambda done: progress.update(task, advance=1, description=done))
-        return Results(plan.rounds, [bench.throughput(data_set) for data_set in plan.data_sets], bench.latency())
+        bench = Bench(spark, plan.on_disk(speed), lambda done: progress.update(task, advance=1, description=done))
+        *throughput, latency = bench.run()
+    return Results(plan, speed, throughput, latency)

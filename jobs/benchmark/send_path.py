@@ -179,9 +179,7 @@ def _client_marks(trace: Trace, send: Span, leader: int) -> list[Mark]:
 def _stream_marks(trace: Trace, fetch: Span, leader: int) -> list[Mark]:
     """Until our function runs. Spark reports a micro-batch's start and the time of each phase."""
     batch = trace.batch_of(fetch, leader)
-    if batch is None:
-        return [("follower: fetches without a report of Spark", fetch.start)]
-    if not trace.began(batch, fetch):
+    if batch is None or not trace.began(batch, fetch):  # Spark reports a micro-batch when it has ended
         return [("follower: waits until its open micro-batch goes on", fetch.start)]
     marks = [("waits until its stream has found the segments", batch.found), *_phase_marks(batch)]
     return [(f"follower: {name}", end) for name, end in [*marks, ("Spark: calls our function", fetch.start)]]

@@ -1,4 +1,4 @@
-"""What the verbs have in common: data on stdout, words on stderr, and a status that scripts can rely on."""
+"""Gives all verbs the same habits: data on stdout, words on stderr, and a status that scripts can rely on."""
 
 import argparse
 import contextlib
@@ -29,8 +29,8 @@ Row = Mapping[str, object]
 
 
 def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], int], argv: list[str]) -> int:
-    """The status of a verb: 0 done, 1 refused or failed, 2 called wrongly. An error is one sentence, and
-    also an object on stdout where JSON is asked for."""
+    """Runs a verb and returns its status: 0 done, 1 refused or failed, 2 called wrongly. Prints an error as one
+    sentence, and also as an object on stdout where JSON is asked for."""
     args = argparse.Namespace()
 
     def verb() -> int:
@@ -52,7 +52,8 @@ def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], in
 
 
 def written(work: Callable[[], int]) -> int:
-    """The status of what writes to stdout; FAILED if stdout does not take it, said unless a pipe has seen enough."""
+    """Does work that writes to stdout, and returns its status; FAILED if stdout does not take it, which it says
+    unless a pipe has seen enough."""
     try:
         status = work()
     except SystemExit as stop:  # argparse has said why
@@ -65,7 +66,8 @@ def written(work: Callable[[], int]) -> int:
 
 
 def _is_stdout_open() -> bool:
-    """Whether stdout takes what was printed. If not, says why, and keeps Python from trying it once more at its end."""
+    """Tells whether stdout takes what was printed. If not, says why, and keeps Python from trying it once more at its
+    end."""
     try:
         sys.stdout.flush()
         with contextlib.suppress(UnsupportedOperation):  # it is no file
@@ -79,7 +81,7 @@ def _is_stdout_open() -> bool:
 
 
 def _failed(name: str, words: str, message: str, args: argparse.Namespace) -> int:
-    """Verbs print their JSON when they are done, so that the error is the only object on stdout."""
+    """Prints an error. Verbs print their JSON when they are done, so that the error is the only object on stdout."""
     say(f"lakelog: {words}")
     if getattr(args, "output", None) != JSON:
         return FAILED
@@ -89,23 +91,24 @@ def _failed(name: str, words: str, message: str, args: argparse.Namespace) -> in
 
 
 def one_line(words: str) -> str:
-    """The words with escapes for what is no letter: a line feed in the name of a file, or bytes that are not UTF-8."""
+    """Returns the words with escapes for what is no letter: a line feed in the name of a file, or bytes that are not
+    UTF-8."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in words)
 
 
 def say(words: str) -> None:
-    """Words for a person, on stderr. Where that takes none, nobody is there to be told."""
+    """Prints words for a person to stderr. Where that takes none, nobody is there to be told."""
     with contextlib.suppress(OSError):
         print(words, file=sys.stderr, flush=True)
 
 
 def add_all(parser: argparse.ArgumentParser) -> None:
-    """The option of verbs whose tables have more columns than fit on 80 characters."""
+    """Adds the option of verbs whose tables have more columns than fit on 80 characters."""
     parser.add_argument("--all", action="store_true", help="show all columns of a table; JSON always has them all")
 
 
 def show(rows: Sequence[Row], output: str = TABLE, columns: Sequence[str] = ()) -> None:
-    """Rows as a table, or as JSON: a list of objects. The keys of the first row are the columns.
+    """Prints rows as a table, or as JSON: a list of objects. The keys of the first row are the columns.
 
     `columns`: those that the table shows, if it is not to show them all. Where the screen is too narrow for a table,
     each column of a row is a line, and an empty line comes between two rows.
@@ -117,7 +120,7 @@ def show(rows: Sequence[Row], output: str = TABLE, columns: Sequence[str] = ()) 
 
 
 def _show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    console, table = Console(width=_width()), _table(rows, columns)
+    console, table = Console(width=_width(), markup=False, emoji=False), _table(rows, columns)
     if console.width >= _NO_SCREEN or _fits(table, console.width, rows, columns):
         console.print(table)
     else:
@@ -125,9 +128,10 @@ def _show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 
 
 def _fits(table: Table, width: int, rows: Sequence[Row], columns: Sequence[str]) -> bool:
-    """Whether no word of a head and no number is broken. Only drawing the table tells; other values may be folded."""
+    """Tells whether no word of a head and no number is broken. Only drawing the table shows it; other values may be
+    folded."""
     drawn = StringIO()
-    Console(file=drawn, width=width, color_system=None).print(table)
+    Console(file=drawn, width=width, color_system=None, markup=False, emoji=False).print(table)
     numbers = {_cell(row[name]) for row in rows for name in columns if is_number(row[name])}
     return {*drawn.getvalue().split()} >= {word for name in columns for word in _head(name).split()} | numbers
 
@@ -137,7 +141,7 @@ def _head(name: str) -> str:
 
 
 def _width() -> int | None:
-    """The width of the screen; None if rich is to find out."""
+    """Returns the width of the screen; None if rich is to find out."""
     if sys.stdout.isatty():
         return None
     columns = os.environ.get("COLUMNS", "")
@@ -163,6 +167,6 @@ def _cell(value: object) -> str:
 
 
 def log_to_stderr(who: str, level: str) -> None:
-    """The log of our own packages at `level`, of all others from warnings on, each line with who says it."""
+    """Logs our own packages at `level`, and all others from warnings on, each line with who says it."""
     logging.basicConfig(stream=sys.stderr, format=f"%(asctime)s %(levelname)s [{who}] %(message)s")
     logging.getLogger("lakelog").setLevel(level)

@@ -91,6 +91,8 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Fail if replicas differ", f"lakelog log-dirs {_LAKE} --describe --verify"),
         ("Show the stray replicas of broker 1; --execute deletes them",
          f"lakelog log-dirs {_LAKE} --delete-stray --broker-list 1"),
+        ("Show what brokers have against the cluster root; --execute lets them accept it",
+         f"lakelog log-dirs {_LAKE} --accept-cluster-root --broker-list 1,2"),
     ),
     "dump-log": (
         ("Show the batches of a partition", "lakelog dump-log --root /lake/broker-1 --topic orders --partition 0"),

@@ -10,7 +10,7 @@ from lakelog.jobs.cli.waiting import exit_when_told
 from lakelog.jobs.console.line_reader import LineReader
 from lakelog.jobs.console.producer_options import producer_of
 from lakelog.replication.clients.delivery_reports import ProducedMessage
-from lakelog.replication.errors import InvalidRecordException, LakelogException
+from lakelog.replication.errors import InvalidRecordException, LakelogException, RecordTooLargeException
 
 _DEFAULTS = {"linger.ms": 1000}
 
@@ -19,7 +19,7 @@ def console_producer(args: argparse.Namespace) -> int:
     """Sends a record for each line of stdin, until it ends. FAILED if a record was not delivered.
 
     What was read before a wrong line, a signal or Ctrl-C is sent. Raises InvalidRecordException and what
-    `Producer.produce` raises.
+    `Producer.produce` raises; of a record that is too large it says the line.
     """
     reader = LineReader(args.reader_property)
     sizes = {"batch.size": args.batch_size, "linger.ms": args.timeout, "max.block.ms": args.max_block_ms}
@@ -27,8 +27,11 @@ def console_producer(args: argparse.Namespace) -> int:
     exit_when_told()
     errors = DeliveryErrors()
     with producer_of(args, args.producer_property, "--producer-property", given, _DEFAULTS) as producer:
-        for record in reader.records(_lines()):
-            producer.produce(args.topic, record.value, record.key, None, errors.report, headers=record.headers)
+        for number, record in enumerate(reader.records(_lines()), 1):
+            try:
+                producer.produce(args.topic, record.value, record.key, None, errors.report, headers=record.headers)
+            except RecordTooLargeException as error:
+                raise RecordTooLargeException(f"line {number}: {error}") from None
             producer.flush() if args.sync else producer.poll()
     return errors.status()
 

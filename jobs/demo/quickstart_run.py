@@ -45,7 +45,9 @@ def quickstart(
         with (roots := STORES[store](folder, BROKERS)).running():
             status = _run(spark, roots, folder, out, limit)
         if keep:
-            Console().print(f"The cluster is in {folder}: every table in it is a Delta table.{_KEPT[store]}")
+            Console(markup=False, emoji=False).print(
+                f"The cluster is in {folder}: every table in it is a Delta table.{_KEPT[store]}"
+            )
         return status
     finally:
         if not keep:

@@ -80,7 +80,6 @@ VERBS = {
 
 def launch(argv: list[str]) -> int:
     """Start the verb of `argv`. A verb that needs Spark takes this process over, so for it there is no return."""
-    os.environ.setdefault("RUST_LOG", "error")  # delta-rs warns of steps that fail on the way to an error of ours
     try:
         options, words = split_arguments(argv)
         if not words or words[0] in (*_HELP, "help"):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from lakelog.jobs.launch.code_archive import SOURCES
-from lakelog.replication.errors import BrokerNotAvailableException
+from lakelog.replication.errors import BrokerNotAvailableException, LakelogException, error_named
+
+_ERROR = re.compile(r"lakelog: (\w+): (.*)")  # the sentence with which a verb fails
 
 
 class ServerProcess:
@@ -37,21 +40,31 @@ class ServerProcess:
         """Whether it was started and has not ended; it may be frozen."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> None:
-        """Starts the process, and its JVM if it has one, in a process group of its own."""
+    def start(self, *flags: str) -> None:
+        """Starts the process, and its JVM if it has one, in a process group of its own. `flags` are for this start."""
         path = os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")]))
         with self.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                [*self._command, *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
 
     def has_said(self, words: str) -> bool:
         """Whether its log has these words since the last start."""
+        return words.encode() in self._said()
+
+    def error(self) -> LakelogException | None:
+        """The error with which it has ended by itself since the last start; None if it runs, or has said none."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        said = [_ERROR.fullmatch(line) for line in self._said().decode("utf-8", "replace").splitlines()]
+        return next((error_named(*found.groups()) for found in reversed(said) if found), None)
+
+    def _said(self) -> bytes:
         with self.log.open("rb") as log:
             log.seek(self._log_start)
-            return words.encode() in log.read()
+            return log.read()
 
     def check(self) -> None:
         """Raises BrokerNotAvailableException if the process has ended by itself."""

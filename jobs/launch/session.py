@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakelog.jobs.launch.installed import java_environment
 from lakelog.jobs.launch.spark_submit import session_environment
+from lakelog.replication.clients.arguments import mapping, text
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.spark_end import has_jvm_died
@@ -48,15 +49,21 @@ def spark_session(
     started without, and no JVM gets other jars later. It is also raised if there is no Java 17 or 21,
     or if Spark does not start, for example because it refuses the master or cannot reach it.
     """
-    settings: dict[str, Any] = {name: str(value) for name, value in (configs or {}).items()}
+    settings = _settings(configs)
+    text(app_name, "app_name")
     if master:
-        settings["spark.master"] = master
+        settings["spark.master"] = text(master, "master")
     if SparkContext._active_spark_context is None:
         spark = _started(settings, app_name)
     else:
         spark = SparkSession.builder.config(map=settings).getOrCreate()
     check_delta(spark)
     return spark
+
+
+def _settings(configs: Mapping[str, object] | None) -> dict[str, Any]:
+    given = {} if configs is None else mapping(configs, "configs", '{"spark.driver.memory": "4g"}')
+    return {text(name, "a name in configs"): text(str(value), f"configs: {name}") for name, value in given.items()}
 
 
 def job_session(app_name: str) -> SparkSession:
@@ -74,10 +81,7 @@ def _started(settings: dict[str, Any], app_name: str) -> SparkSession:
         missing = _start_jvm(settings, app_name)
         return SparkSession.builder.config(map={**settings, **missing}).getOrCreate()
     except Py4JJavaError as error:
-        cause = error.java_exception
-        while (deeper := cause.getCause()) is not None:
-            cause = deeper
-        raise InvalidConfigurationException(f"Spark does not start: {error_line(cause.toString())}") from error
+        raise InvalidConfigurationException(f"Spark does not start: {error_line(error)}") from error
     except PySparkException as error:
         raise InvalidConfigurationException(
             f"Spark does not start, its own messages tell why: {error_line(error)}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from lakelog.jobs.faults import storage_faults
 from lakelog.jobs.roots.root_names import root_name
 from lakelog.jobs.s3.store_process import StoreProcess
 from lakelog.replication.config import Owner
@@ -36,13 +37,27 @@ class ObjectStores:
         """Makes the store of a root answer every request with an error."""
         self._store_of(uri).begin_errors()
 
+    def copy(self, uri: str, target: str) -> None:
+        """Copies the objects of a root to other keys of its store."""
+        storage_faults.copy(self._path(uri), self._path(uri, target))
+
+    def replace(self, uri: str, other: str | None) -> None:
+        """Puts the objects of a root aside, and those of other keys of its store in their place."""
+        path = None if other is None else self._path(uri, other)
+        storage_faults.replace(self._path(uri), path if path and Path(path).exists() else None)
+
     def bring_back(self, uri: str) -> None:
-        """Makes the store of a root work again."""
+        """Makes the store of a root work again, with its own objects."""
         self._store_of(uri).end_errors()
+        storage_faults.bring_back(self._path(uri))
 
     def is_away(self, uri: str) -> bool:
-        """Whether the store of a root answers every request with an error."""
-        return self._store_of(uri).has_errors
+        """Whether the store of a root answers every request with an error, or has other objects in its place."""
+        return self._store_of(uri).has_errors or storage_faults.is_away(self._path(uri))
+
+    def _path(self, uri: str, other: str | None = None) -> str:
+        """The folder on the disk of a root, or of another prefix in its bucket."""
+        return str(self._store_of(uri).folder / (other or uri).removeprefix("s3://").partition("/")[2])
 
     @contextmanager
     def running(self) -> Iterator[ObjectStores]:

@@ -1,4 +1,4 @@
-"""Where the roots of a cluster are, and how each can be taken away."""
+"""Where the roots of a cluster are, and how each can be taken away or replaced."""
 
 from __future__ import annotations
 
@@ -23,11 +23,17 @@ class Roots(Protocol):
     def take_away(self, uri: str) -> None:
         """Makes a root unreachable."""
 
+    def copy(self, uri: str, target: str) -> None:
+        """Copies a root to another place beside it."""
+
+    def replace(self, uri: str, other: str | None) -> None:
+        """Moves the folder `other`, which is beside a root, to the place of the root. None: nothing is there then."""
+
     def bring_back(self, uri: str) -> None:
-        """Makes a root reachable again, with its content. Does nothing if it was not taken away."""
+        """Makes a root reachable again, with its content. Does nothing if it was neither taken away nor replaced."""
 
     def is_away(self, uri: str) -> bool:
-        """Whether a root was taken away."""
+        """Whether a root was taken away or replaced."""
 
     def running(self) -> AbstractContextManager[object]:
         """The roots can be reached during the block."""
@@ -47,12 +53,20 @@ class DiskRoots:
         """Puts a plain file in the place of a root."""
         storage_faults.take_away(uri)
 
+    def copy(self, uri: str, target: str) -> None:
+        """Copies the folder of a root."""
+        storage_faults.copy(uri, target)
+
+    def replace(self, uri: str, other: str | None) -> None:
+        """Puts a root aside, and another folder in its place."""
+        storage_faults.replace(uri, other)
+
     def bring_back(self, uri: str) -> None:
-        """Puts a root back. Does nothing if it was not taken away."""
+        """Puts a root back. Does nothing if it was neither taken away nor replaced."""
         storage_faults.bring_back(uri)
 
     def is_away(self, uri: str) -> bool:
-        """Whether a root was taken away."""
+        """Whether a root was taken away or replaced."""
         return storage_faults.is_away(uri)
 
     def running(self) -> AbstractContextManager[object]:

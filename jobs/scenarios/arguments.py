@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lakelog.jobs.cli.numbers import is_natural, is_number
+from lakelog.jobs.roots.wrong_roots import WRONG_ROOTS
 from lakelog.jobs.scenarios.script_cluster import CONTROLLER
 from lakelog.replication.controller.leader_election import PREFERRED, UNCLEAN
 from lakelog.replication.protocol.partition_registration import NO_LEADER
@@ -15,7 +16,10 @@ REQUIRED = object()
 
 # A step with one argument may omit its name: `kill: 1`.
 _SERVERS = ("kill", "pause", "resume", "stop", "start", "restart")
-SHORT = dict.fromkeys((*_SERVERS, "take_storage_away", "bring_storage_back"), "broker") | {"sleep": "seconds"}
+SHORT = dict.fromkeys((*_SERVERS, "take_storage_away", "bring_storage_back"), "broker") | {
+    "sleep": "seconds",
+    "replace_cluster_root": "by",
+}
 
 
 class ArgumentKind(NamedTuple):
@@ -71,7 +75,12 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
         "bring_storage_back": {"broker": Argument(broker)},
         **_record_steps(some),
         "sleep": {"seconds": Argument(SECONDS)},
+        "copy_cluster_root": {},
+        "replace_cluster_root": {"by": Argument(_choice(*WRONG_ROOTS))},
+        "bring_cluster_root_back": {},
+        "no_replica_deleted": {},
         **{name: {"broker": Argument(server)} for name in _SERVERS},
+        "start": {"broker": Argument(server), "expect_error": Argument(TEXT, None)},
     }
 
 

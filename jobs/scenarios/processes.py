@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from lakelog.jobs.launch.server_process import ServerProcess
 from lakelog.jobs.roots.roots import Roots
 from lakelog.jobs.scenarios.script_cluster import SETTINGS, ScriptCluster, Server, State
 from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.errors import InconsistentClusterRootException
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 
 _START_SECONDS = 120.0
@@ -96,14 +98,22 @@ class ProcessCluster(ScriptCluster):
 
     def _start(self, server: Server) -> None:
         process = self._process(server)
-        before = 0 if isinstance(server, str) else self._registry.refresh_brokers()[server].broker_epoch
+        before = 0 if isinstance(server, str) else self._epoch(server)
 
         def is_there() -> bool:
+            if (error := process.error()) is not None:
+                raise error
             process.check()
             if isinstance(server, str):
                 return process.has_said(STANDS)
-            return self._registry.refresh_brokers()[server].broker_epoch > before
+            return self._epoch(server) > before
 
         process.kill()  # cleans up a process that has ended by itself
         process.start()
         wait_until(is_there, f"{process.name} starts", _START_SECONDS, 0.05)
+
+    def _epoch(self, broker: int) -> int:
+        """The newest broker epoch of a broker; while a wrong cluster root is there, the last one that was seen."""
+        with suppress(InconsistentClusterRootException):
+            self._registry.refresh_brokers()
+        return self._registry.brokers[broker].broker_epoch

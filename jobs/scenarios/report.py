@@ -20,7 +20,7 @@ class Report:
     """Prints the report while scripts run."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._console = console or Console(highlight=False, soft_wrap=True, emoji=False)
 
     def begins(self, script: Script) -> None:
         """Prints a heading."""

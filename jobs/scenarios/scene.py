@@ -40,6 +40,7 @@ class Scene:
         self.cluster = cluster
         self.view = TopicView(Cluster.open(cluster.uri))
         self.consumer = Consumer(cluster.uri)
+        self.log_versions: dict[int, int] = {}
         self._numbers: Counter[tuple[str, int]] = Counter()
         self._producers: dict[tuple[int | str, int | None], Producer] = {}
 
@@ -49,6 +50,12 @@ class Scene:
         first = self._numbers[topic, partition]
         self._numbers[topic, partition] += count
         return [f"{prefix}{number}" for number in range(first, first + count)]
+
+    def note_logs(self) -> None:
+        """Notes the version of each broker's log in `log_versions`, the first time that this is called."""
+        if not self.log_versions:
+            brokers = self.view.cluster.refresh_brokers()
+            self.log_versions = {broker: self.view.log(broker).refresh().version for broker in brokers}
 
     def producer(self, acks: int | str, retries: int | None) -> Producer:
         """The script's producer for these settings. Sends with the same settings share it.

@@ -105,7 +105,7 @@ class _Reader:
         entries = self._entries(node, what)
         for name, (key, _) in entries.items():
             if name not in known:
-                self._fail(key, f"{what}: argument {name} is not known; known are {', '.join(known)}")
+                self._fail(key, f"{what}: argument {name} is not known; known are {', '.join(known) or 'none'}")
         for name, argument in known.items():
             if argument.default is REQUIRED and name not in entries:
                 self._fail(node, f"{what}: argument {name} is missing; there are {', '.join(known)}")

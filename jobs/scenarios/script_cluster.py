@@ -83,6 +83,11 @@ class ScriptCluster(ABC):
         thread.start()
         return end
 
+    @property
+    def config(self) -> Config:
+        """The settings of the cluster."""
+        return self._config
+
     def admin(self) -> AdminClient:
         """An admin client for the cluster."""
         return AdminClient(self.uri, self._config)

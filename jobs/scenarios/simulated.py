@@ -19,7 +19,7 @@ from lakelog.replication.simulation.stack.one_thread import Changes, Clock, in_o
 from lakelog.replication.simulation.stack.servers import BrokerServer, ControllerServer
 from lakelog.replication.storage.cluster import format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
+from lakelog.replication.storage.memory.store import File, MemoryStore, NoFaults
 
 _CONTROLLERS = ("controller-1", "controller-2")
 _WAITING = (topic_view, sends_in_flight, waiting)  # the modules in which clients and steps of scripts wait
@@ -36,7 +36,7 @@ class SimulatedCluster(ScriptCluster):
         self._schedule = Schedule(self._clock)
         self._faults = _RootsAway()
         self._store = MemoryStore("script", True, self._clock.wall, self._faults)
-        super().__init__(_MemoryRoots(self._store.uri, self._faults), range(1, brokers + 1), _CONTROLLERS)
+        super().__init__(_MemoryRoots(self._store, self._faults), range(1, brokers + 1), _CONTROLLERS)
         self._servers: dict[Server, BrokerServer | ControllerServer] = {}
 
     def state(self, server: Server) -> State:
@@ -121,25 +121,46 @@ class _RootsAway(NoFaults):
 class _MemoryRoots:
     """The roots in a store in memory."""
 
-    def __init__(self, uri: str, faults: _RootsAway) -> None:
-        self._uri = uri
+    def __init__(self, store: MemoryStore, faults: _RootsAway) -> None:
+        self._store = store
         self._faults = faults
+        self._aside: dict[str, dict[str, dict[str, File]]] = {}  # the folders of roots that were replaced
 
     def uri(self, owner: Owner) -> str:
         """The URI of an owner's root."""
-        return f"{self._uri}/{root_name(owner)}"
+        return f"{self._store.uri}/{root_name(owner)}"
 
     def take_away(self, uri: str) -> None:
         """Lets the store fail for a root."""
         self._faults.roots.add(uri)
 
+    def copy(self, uri: str, target: str) -> None:
+        """Copies the folders of a root."""
+        copied = {target + folder.removeprefix(uri): dict(files) for folder, files in self._folders(uri).items()}
+        self._store.delete_folder(target)
+        self._store.folders.update(copied)
+
+    def replace(self, uri: str, other: str | None) -> None:
+        """Puts the folders of a root aside, and others in their place."""
+        self._aside[uri] = self._folders(uri)
+        self._store.delete_folder(uri)
+        if other is not None:
+            self.copy(other, uri)
+            self._store.delete_folder(other)
+
     def bring_back(self, uri: str) -> None:
-        """Lets the store work for a root again."""
+        """Lets the store work for a root again, with the root's own folders."""
         self._faults.roots.discard(uri)
+        if uri in self._aside:
+            self._store.delete_folder(uri)
+            self._store.folders.update(self._aside.pop(uri))
 
     def is_away(self, uri: str) -> bool:
-        """Whether a root was taken away."""
-        return uri in self._faults.roots
+        """Whether a root was taken away or replaced."""
+        return uri in self._faults.roots or uri in self._aside
+
+    def _folders(self, uri: str) -> dict[str, dict[str, File]]:
+        return {folder: files for folder, files in self._store.folders.items() if f"{folder}/".startswith(f"{uri}/")}
 
     def running(self) -> AbstractContextManager[object]:
         """The cluster itself opens its store."""

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.jobs.roots.roots import Roots
+from lakelog.jobs.scenarios.cluster_root_steps import (
+    bring_cluster_root_back,
+    copy_cluster_root,
+    no_replica_deleted,
+    replace_cluster_root,
+)
 from lakelog.jobs.scenarios.observation import behind, brokers_in_words, describe, wait, wait_for_fetchers
 from lakelog.jobs.scenarios.record_steps import consume, delete_records, epoch_end, logs, produce
 from lakelog.jobs.scenarios.scene import Observed, Scene, attempt, hold
@@ -81,12 +88,31 @@ def alter_configs(scene: Scene, *, topic: str | None, broker: int | None, config
 
 def elect(scene: Scene, *, topic: str, partition: int, type: str, expect_error: str | None) -> Observed:
     """Elects a leader on request. `expect_error` is the expected error, None for success. [PE-01]"""
-    try:
+
+    def elected() -> Observed:
         _raise_error(scene.cluster.admin().elect_leaders(type, [(topic, partition)]))
+        return Observed({"error": None}, "elected")
+
+    return _expecting(expect_error, elected)
+
+
+def start(scene: Scene, *, broker: Server, expect_error: str | None) -> Observed:
+    """Starts a server. `expect_error` is the expected error with which it refuses to, None for success."""
+
+    def started() -> Observed:
+        return _on_server(ScriptCluster.start)(scene, broker=broker)
+
+    return _expecting(expect_error, started) if expect_error else started()
+
+
+def _expecting(expect_error: str | None, work: Callable[[], Observed]) -> Observed:
+    """Returns the outcome of work that must raise this error. None: it must raise none."""
+    try:
+        done = work()
     except LakelogException as error:
         fault = None if error.name == expect_error else f"{error.name}: {error}; expected {expect_error or 'no error'}"
         return Observed({"error": error.name}, error.name, fault)
-    return Observed({"error": None}, "elected", f"no error, expected {expect_error}" if expect_error else None)
+    return replace(done, fault=f"no error, expected {expect_error}") if expect_error else done
 
 
 def _raise_error(outcomes: Outcomes) -> None:
@@ -138,10 +164,14 @@ HANDLERS: Mapping[str, Callable[..., Observed]] = {
     "epoch_end": epoch_end,
     "consume": consume,
     "sleep": sleep,
+    "copy_cluster_root": copy_cluster_root,
+    "replace_cluster_root": replace_cluster_root,
+    "bring_cluster_root_back": bring_cluster_root_back,
+    "no_replica_deleted": no_replica_deleted,
     "kill": _on_server(ScriptCluster.kill),
     "pause": _on_server(ScriptCluster.pause),
     "resume": _on_server(ScriptCluster.resume),
     "stop": _on_server(ScriptCluster.stop),
-    "start": _on_server(ScriptCluster.start),
+    "start": start,
     "restart": _on_server(ScriptCluster.restart),
 }

@@ -45,6 +45,25 @@ def test_each_setting_of_a_topic_tells_where_it_comes_from(on_t: Run, properties
     assert found["leader.replication.throttled.replicas"] == ("", "DEFAULT_CONFIG")
 
 
+def test_ap_06_the_largest_record_of_a_topic_is_its_own_or_that_of_all_brokers(
+    on_t: Run, admin: AdminClient, properties: Path
+) -> None:
+    with properties.open("a") as file:
+        file.write("message.max.bytes=7\n")
+    found = [described(on_t, *TOPIC)["max.message.bytes"]]
+    found.append(described(on_t, *TOPIC, "--command-config", properties)["max.message.bytes"])
+    admin.alter_broker_configs("<default>", {"message.max.bytes": 8})
+    found.append(described(on_t, *TOPIC, "--command-config", properties)["max.message.bytes"])
+    assert on_t(configs, "--alter", *TOPIC, "--add-config", "max.message.bytes=9")[0] == 0
+    found.append(described(on_t, *TOPIC)["max.message.bytes"])
+    assert found == [
+        ("1048588", "DEFAULT_CONFIG"),
+        ("7", "STATIC_BROKER_CONFIG"),
+        ("8", "DYNAMIC_DEFAULT_BROKER_CONFIG"),
+        ("9", "DYNAMIC_TOPIC_CONFIG"),
+    ]
+
+
 def test_it_is_said_that_properties_files_are_not_counted_in(on_t: Run, properties: Path) -> None:
     status, out, err = on_t(configs, "--describe", "--all", *TOPIC)
     assert (status, err) == (0, f"{NOT_COUNTED}All configs for topic t are:\n")

@@ -19,6 +19,7 @@ from lakelog.replication.storage.log.producer_snapshot import RememberedProducer
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import Segment, record_bytes, write_segment, write_snapshot
+from tests.odd_names import NO_PATTERN
 from tests.storage.logs import (
     NOON,
     P0,
@@ -41,9 +42,15 @@ NOON_MS = int(NOON.timestamp() * 1000)
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> ReplicaLog:
+def folder(tmp_path: Path) -> Path:
+    """A root whose name a library may read as a pattern or an escape."""
+    return tmp_path / NO_PATTERN
+
+
+@pytest.fixture
+def log(folder: Path) -> ReplicaLog:
     """A file with three records of flights-0 and one, a tombstone, of flights-1; another with two of flights-0."""
-    log = new_log(str(tmp_path), P0, P1)
+    log = new_log(str(folder), P0, P1)
     tables = {P0: records(b"a", b"b\xff", b""), P1: records(None)}
     send(log, request(P0, 3), request(P1, 1), tables=tables)
     lead(log, P0, epoch=2)
@@ -52,10 +59,10 @@ def log(tmp_path: Path) -> ReplicaLog:
 
 
 @pytest.fixture
-def dump(lakelog: Run, log: ReplicaLog, tmp_path: Path) -> Run:
+def dump(lakelog: Run, log: ReplicaLog, folder: Path) -> Run:
     """Runs the verb on the log."""
-    assert log.root.uri == str(tmp_path / "log")
-    return lambda *words: lakelog(dump_log, "--root", tmp_path, *words)
+    assert log.root.uri == str(folder / "log")
+    return lambda *words: lakelog(dump_log, "--root", folder, *words)
 
 
 def without_hashes(text: str) -> str:
@@ -131,8 +138,8 @@ CHOSEN = {
         (["--topic", TOPIC, "--partition", "7"], "no batches of partition 7; there are: 0, 1"),
     ],
 )
-def test_what_the_log_has_nothing_of_is_an_error(dump: Run, tmp_path: Path, words: list[str], error: str) -> None:
-    message = f"{tmp_path}: {error}"
+def test_what_the_log_has_nothing_of_is_an_error(dump: Run, folder: Path, words: list[str], error: str) -> None:
+    message = f"{folder}: {error}"
     status, out, err = dump(*words, "-o", "json")
     assert (status, err) == (1, f"lakelog: UnknownTopicOrPartitionException: {message}\n")
     assert json.loads(out) == {"error": {"code": "UnknownTopicOrPartitionException", "message": message}}

@@ -93,7 +93,10 @@ def test_a_dry_run_of_format_writes_nothing(lakelog: Run, cluster: str, tmp_path
     assert not broker.exists()
     lakelog(format_verb, *words)
     assert lakelog(format_verb, *words, "--dry-run")[2] == f"{broker} is the root of broker 4\n"
-    assert lakelog(format_verb, "--cluster", cluster, "--dry-run")[0] == 1
+    already = f"is the root of cluster {Cluster.open(cluster).cluster_id} already"
+    for again in ((), ("--dry-run",), ("--new-cluster",)):
+        status, _, err = lakelog(format_verb, "--cluster", cluster, *again)
+        assert (status, already in err) == (1, True)
 
 
 def test_a_cluster_whose_root_is_unmounted_gets_no_new_one(lakelog: Run, cluster: str, tmp_path: Path) -> None:

@@ -15,36 +15,39 @@ REGISTERED = BrokerRegistration(1, "/1", None, 1, -1, False, None, "id", 0)
 
 
 @pytest.mark.parametrize(
-    ("shutting_down", "storage_error", "is_live", "state"),
+    ("shutting_down", "storage_error", "is_live", "may_beat", "state"),
     [
-        (False, None, True, "alive"),
-        (False, None, False, "dead"),
-        (True, None, True, "stopping"),
-        (True, None, False, "stopped"),
-        (False, "disk full", True, "storage error"),
-        (True, "disk full", True, "storage error"),
-        (False, "disk full", False, "dead"),
+        (False, None, True, True, "alive"),
+        (False, None, False, True, "dead"),
+        (False, None, False, False, "unknown"),
+        (True, None, True, True, "stopping"),
+        (True, None, False, True, "stopped"),
+        (True, None, False, False, "stopped"),
+        (False, "disk full", True, True, "storage error"),
+        (True, "disk full", True, True, "storage error"),
+        (False, "disk full", False, True, "dead"),
     ],
 )
-def test_a_broker_has_one_of_five_states(
-    shutting_down: bool, storage_error: str | None, is_live: bool, state: str
+def test_a_broker_has_one_of_six_states(
+    shutting_down: bool, storage_error: str | None, is_live: bool, may_beat: bool, state: str
 ) -> None:
     registered = replace(REGISTERED, shutting_down=shutting_down, storage_error=storage_error)
-    assert broker_state(registered, is_live) == state
+    assert broker_state(registered, is_live, may_beat) == state
 
 
 @pytest.mark.parametrize(
-    ("lease", "is_live", "state"),
+    ("lease", "is_live", "may_beat", "state"),
     [
-        (None, False, "never elected"),
-        (Lease("a", 1), True, "active"),
-        (Lease("a", 1), False, "gone"),
-        (Lease("a", 1, resigned=True), True, "resigned"),
-        (Lease("a", 1, resigned=True), False, "resigned"),
+        (None, False, True, "never elected"),
+        (Lease("a", 1), True, True, "active"),
+        (Lease("a", 1), False, True, "gone"),
+        (Lease("a", 1), False, False, "unknown"),
+        (Lease("a", 1, resigned=True), True, True, "resigned"),
+        (Lease("a", 1, resigned=True), False, False, "resigned"),
     ],
 )
-def test_a_controller_has_one_of_four_states(lease: Lease | None, is_live: bool, state: str) -> None:
-    assert controller_state(lease, is_live) == state
+def test_a_controller_has_one_of_five_states(lease: Lease | None, is_live: bool, may_beat: bool, state: str) -> None:
+    assert controller_state(lease, is_live, may_beat) == state
 
 
 @pytest.mark.parametrize(

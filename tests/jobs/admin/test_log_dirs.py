@@ -9,9 +9,12 @@ import pyarrow as pa
 import pytest
 
 from lakelog.jobs import log_dirs
+from lakelog.replication.config import Config
 from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clients.world import World
 from tests.jobs.admin.seen import beat, written
@@ -251,3 +254,71 @@ def test_sr_03_a_stray_replica_that_the_metadata_have_again_is_not_deleted(lakel
     status, _, err = lakelog(log_dirs, *words)
     assert (status, "broker 1 takes its replicas back when it runs" in err) == (1, True)
     assert world.logs[1].refresh().known(P0).log_end_offset == 5
+
+
+def test_brokers_accept_an_older_cluster_root_when_they_are_told_to(show: Run, lakelog: Run, world: World) -> None:
+    """Without --execute nothing is written, and a broker that has nothing against the root keeps its note."""
+    assert show("-o", "json")[0] == 0
+    shutil.copytree(world.uri, f"{world.uri}.older")
+    world.cluster.note_what_was_seen(world.roots[2])
+    world.change(P0, isr=(1,), partition_epoch=1)
+    Cluster.open(world.uri).note_what_was_seen(world.roots[1])
+    shutil.rmtree(world.uri)
+    Path(f"{world.uri}.older").rename(world.uri)
+
+    def accept(*words: str) -> Run:
+        return lakelog(log_dirs, "--cluster", world.uri, "--accept-cluster-root", "-o", "json", *words)
+
+    assert "--accept-cluster-root needs --broker-list" in accept()[2]
+    for words, is_accepted in ((), False), (("--execute",), True):
+        status, out, err = accept("--broker-list", "1,2", *words)
+        (row,) = json.loads(out)
+        assert (status, row["broker"], row["accepted"]) == (0, 1, is_accepted)
+        assert row["the_cluster_root"] == "is an older copy: metadata has version 1, and version 2 was seen"
+        assert "records may be lost with them" in err
+        assert "Broker 2 accepts the cluster root.\n" in err
+        assert [root.exists("cluster-seen.json") for root in world.roots.values()] == [not is_accepted, True]
+    Cluster.open(world.uri).expect_what_was_seen(world.roots[1])
+
+
+def _belong_to_another(world: World) -> None:
+    shutil.rmtree(world.roots[1].uri)
+    format_broker(world.roots[1], "another", 1)
+
+
+NOTES = {
+    "agrees": (lambda world: world.cluster.note_what_was_seen(world.roots[1]), 0, "accepts the cluster root.\n"),
+    "is not there": (
+        lambda _: None, 0, "Broker 1 has noted nothing of a cluster root, and believes the one that it finds.\n",
+    ),
+    "is away": (
+        lambda world: shutil.rmtree(world.roots[1].uri), 1,
+        "The note of broker 1 cannot be read: InconsistentClusterIdException: there is no root of broker 1 at ",
+    ),
+    "is of another cluster's broker": (
+        _belong_to_another, 1, "broker-1: belongs to broker 1 of cluster another, not to broker 1 of cluster ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("happens", "status", "told"), NOTES.values(), ids=NOTES)
+def test_a_broker_that_does_not_refuse_the_cluster_root_is_told(
+    lakelog: Run, world: World, waits: list[float], happens: Any, status: int, told: str
+) -> None:
+    assert waits == []
+    happens(world)
+    words = ("--accept-cluster-root", "--broker-list", 1, "--execute", "-o", "json")
+    found, out, err = lakelog(log_dirs, "--cluster", world.uri, *words)
+    assert (found, out, told in err) == (status, "[]\n", True), err
+
+
+def test_a_cluster_root_of_another_cluster_is_told_where_a_broker_is_not_registered(lakelog: Run, world: World) -> None:
+    shutil.rmtree(world.uri)
+    other = format_cluster(StorageRoot.of(world.uri), Config())
+    refused = (
+        "lakelog: BrokerNotAvailableException: broker 1 is not registered; those that are: none. "
+        f"{world.uri} is the root of cluster {other}, and cluster {world.cluster.cluster_id} has its brokers' roots at "
+        f"{world.roots[1].uri}, {world.roots[2].uri}\n"
+    )
+    for action in ("--accept-cluster-root", "--delete-stray"):
+        assert lakelog(log_dirs, "--cluster", world.uri, action, "--broker-list", 1) == (1, "", refused)

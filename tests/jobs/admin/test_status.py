@@ -2,15 +2,20 @@
 
 import json
 import os
+import shutil
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lakelog.jobs import status
+from lakelog.jobs import brokers, log_dirs, status
+from lakelog.jobs.admin import cluster_notes
 from lakelog.replication.clients.controller_channel import ControllerChannel
+from lakelog.replication.config import Config
 from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.clients.world import World
 from tests.hanging import raises
@@ -162,16 +167,103 @@ def test_a_root_of_another_broker_is_a_problem(show: Run, world: World) -> None:
     assert line.startswith("- the root of broker 2 cannot be read here: InconsistentClusterIdException: ")
 
 
-def test_a_dead_brokers_root_is_not_read(show: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may hang, or be away with its broker; and what it says is old."""
+def test_a_dead_brokers_rows_are_not_read(show: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are old."""
     written(f"{world.uri}/brokers/2", 60.0)
-    read, of_2 = StorageRoot.read_buffer, world.roots[2].uri
+    read, of_2 = StorageRoot.read_buffer, world.roots[2].child("replicas").uri
     monkeypatch.setattr(
         StorageRoot, "read_buffer",
         lambda root, name: raises(AssertionError(root.uri))() if root.uri.startswith(of_2) else read(root, name),
     )  # fmt: skip
     found = json.loads(show("-o", "json")[1])
     assert [(row["broker"], row["lag"]) for row in found["brokers"]] == [(1, 0), (2, None)]
+
+
+def test_a_root_that_hangs_is_not_waited_for(
+    show: Run, lakelog: Run, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead broker's root may be away with its machine. What the others have noted is told."""
+    older(world)
+    hangs, read = threading.Event(), StorageRoot.read
+
+    def hanging(root: StorageRoot, name: str) -> bytes:
+        if root.uri == world.roots[2].uri:
+            hangs.wait()
+        return read(root, name)
+
+    monkeypatch.setattr(StorageRoot, "read", hanging)
+    monkeypatch.setattr(cluster_notes, "_PATIENCE_SECONDS", 0.2)
+    try:
+        assert "- broker 1 refuses the cluster root: it is an older copy" in show()[1]
+        words = ("--cluster", world.uri, "--accept-cluster-root", "--broker-list", "1,2")
+        code, _, err = lakelog(log_dirs, *words)
+        late = "The note of broker 2 cannot be read: its root does not answer within 0.2 s.\n"
+        assert (code, late in err) == (1, True)
+    finally:
+        hangs.set()
+
+
+def older(world: World) -> None:
+    """Brokers 1 and 2 have applied a later state than the cluster root has now."""
+    shutil.copytree(world.uri, f"{world.uri}.older")
+    world.change(P0, isr=(1,), partition_epoch=1)
+    for root in world.roots.values():
+        Cluster.open(world.uri).note_what_was_seen(root)
+    shutil.rmtree(world.uri)
+    Path(f"{world.uri}.older").rename(world.uri)
+
+
+def test_a_cluster_root_that_brokers_refuse_is_told_first(show: Run, lakelog: Run, world: World) -> None:
+    """They only look dead: to start them again, or a controller, makes it worse."""
+    older(world)
+    for table in ("brokers/1", "brokers/2", "controller"):
+        written(f"{world.uri}/{table}", 60.0)
+    code, out, _ = show()
+    (line,) = [line for line in lines(out) if line.startswith("- ")]
+    assert (code, line) == (
+        1,
+        "- brokers 1 and 2 refuse the cluster root: it is an older copy: metadata has version 1, and version 2 was "
+        "seen",
+    )
+    assert "start it" not in out
+    assert f"`lakelog log-dirs --cluster {world.uri} --accept-cluster-root --broker-list 1,2` shows" in out
+    code, _, err = lakelog(brokers, "--cluster", world.uri)
+    assert (code, err.splitlines()[-1]) == (0, f"{line[2:].capitalize()}. `lakelog status` says what to do.")
+
+
+def test_a_broker_that_alone_refuses_the_cluster_root_is_told_beside_the_rest(show: Run, world: World) -> None:
+    """As one that was away when the others were made to accept an older copy."""
+    older(world)
+    world.cluster.forget_what_was_seen(world.roots[1])
+    beat(world.uri, 1)
+    for table in ("brokers/2", "controller"):
+        written(f"{world.uri}/{table}", 60.0)
+    found = [line.partition(": ")[0] for line in lines(show()[1]) if line.startswith("- ")]
+    assert found == ["- broker 2 refuses the cluster root", "- no controller is active"]
+
+
+def test_a_cluster_root_without_brokers_beside_those_of_another_is_told(lakelog: Run, world: World) -> None:
+    """As one that somebody has formatted again."""
+    shutil.rmtree(world.uri)
+    format_cluster(StorageRoot.of(world.uri), Config())
+    code, out, _ = lakelog(status, "--cluster", world.uri)
+    first = next(line for line in lines(out) if line.startswith("- "))
+    assert (code, first) == (
+        1,
+        f"- no broker has registered, and cluster {world.cluster.cluster_id} has its brokers' roots at "
+        f"{world.roots[1].uri}, {world.roots[2].uri}",
+    )
+    assert "start one" not in first
+    told = first.partition("registered, ")[2]
+    assert lakelog(brokers, "--cluster", world.uri) == (0, "", f"No broker has registered at {world.uri}, {told}.\n")
+
+
+def test_stray_replicas_are_named(show: Run, world: World) -> None:
+    world.say(0, P1, broker=2, state="Stray")
+    code, out, _ = show()
+    (line,) = [line for line in lines(out) if line.startswith("- ")]
+    assert (code, line) == (1, f"- broker 2 has stray replicas, which no metadata explain: {TOPIC}-1")
+    assert "--delete-stray --broker-list 2` shows them" in out
 
 
 def test_td_05_topics_that_are_being_deleted_are_nobodys_trouble(show: Run, world: World) -> None:
@@ -211,7 +303,14 @@ def test_what_is_no_cluster_is_one_sentence(lakelog: Run, tmp_path: Path) -> Non
     ],
 )
 def test_who_cannot_write_a_heartbeat_is_not_called_dead(
-    show: Run, world: World, monkeypatch: pytest.MonkeyPatch, flag: int, blocks: int, access: bool, said: str
+    show: Run,
+    lakelog: Run,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: int,
+    blocks: int,
+    access: bool,
+    said: str,
 ) -> None:
     stat = SimpleNamespace(f_flag=flag, f_frsize=4096, f_bavail=blocks, f_bfree=blocks, f_blocks=10**6)
     monkeypatch.setattr(os, "statvfs", lambda _: stat)
@@ -223,6 +322,14 @@ def test_who_cannot_write_a_heartbeat_is_not_called_dead(
     (line,) = [line for line in lines(out) if line.startswith("- ")]
     assert (code, line.partition(": nobody renews")[0]) == (1, f"- {said.format(world.uri)}")
     assert "start it" not in out
+    assert "dead" not in out
+    assert "controller  unknown: c, controller epoch 1" in lines(out)
+    assert [line.split()[:2] for line in lines(out)[7:9]] == [["1", "unknown"], ["2", "unknown"]]
+    _, out, err = lakelog(brokers, "--cluster", world.uri, "-o", "json")
+    assert ([row["state"] for row in json.loads(out)], said.format(world.uri) in err) == (["unknown"] * 2, True)
+    beat(world.uri, 2)  # so somebody may write, and who is silent is dead
+    _, out, err = lakelog(brokers, "--cluster", world.uri, "-o", "json")
+    assert ([row["state"] for row in json.loads(out)], said.format(world.uri) in err) == (["dead", "alive"], False)
 
 
 def test_a_command_to_copy_keeps_the_properties_file(show: Run, world: World, tmp_path: Path) -> None:

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakelog.jobs.bench import main
+from lakelog.jobs.benchmark import memory
 from lakelog.jobs.benchmark.controller import LEAVING, LOST, first_wrong, measure_controller
 from lakelog.jobs.benchmark.controller_report import controller_figures, controller_rows
 from lakelog.jobs.benchmark.data import DataSet
-from lakelog.jobs.benchmark.replication import QUICK, Bench, Measurement, checksum
+from lakelog.jobs.benchmark.replication import SMALL, Measurement, Plan, checksum
 from lakelog.jobs.benchmark.report import Results, figures, rows
 from lakelog.replication.protocol.leader_election import new_partition, with_leader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BIG, SMALL = DataSet(1_000_000, 100), DataSet(1_000, 100)
+BIG = DataSet(1_000_000, 100)
 RATIOS = {"throughput_vs_plain_stream", "latency_vs_plain_stream", "time_vs_file_copy"}
 
 
@@ -33,7 +34,8 @@ def results(rows_equal: bool = True) -> Results:
         measurement(BIG, lakelog=[0.5, 0.4, 0.3], plain_stream=[2.0, 2.0, 2.0], file_copy=[0.1, 0.1, 0.1]),
         measurement(BIG, rows_equal, lakelog=[0.5], plain_stream=[1.0], file_copy=[0.5]),
     ]
-    return Results(3, throughput, measurement(SMALL, lakelog=[0.1, 0.2], plain_stream=[0.6, 0.6]))
+    plan = Plan(3, data_sets=(BIG, BIG))
+    return Results(plan, 1e9, throughput, measurement(SMALL, lakelog=[0.1, 0.2], plain_stream=[0.6, 0.6]))
 
 
 def test_ratios_are_those_of_medians_and_of_the_worse_data_set() -> None:
@@ -82,6 +84,7 @@ def test_records_have_keys_and_json_values_of_the_size_said(value_bytes: int) ->
         ["nothing"],
         ["replication", "--rounds", "0"],
         ["replication", "--rounds", "x"],
+        ["replication", "--seconds", "0"],
         [],
         ["controller", "--brokers", "2"],
         ["controller", "--partitions", "0"],
@@ -147,14 +150,26 @@ def test_the_checksum_sees_a_changed_value_and_a_doubled_row(spark: "SparkSessio
         assert checksum(spark.createDataFrame(other, one.schema)).collect() != expected
 
 
-def test_both_followers_have_the_rows_of_the_leader(spark: "SparkSession") -> None:
-    """A round with few records: real brokers, a real plain stream."""
-    steps: list[str] = []
-    found = Bench(spark, QUICK, steps.append).throughput(DataSet(3_000, 100))
-    assert found.rows_equal
-    assert {name: len(seconds) for name, seconds in found.seconds.items()} == {
-        "lakelog": 1,
-        "plain stream": 1,
-        "file copy": 1,
-    }
-    assert len(steps) == QUICK.rounds
+@pytest.mark.parametrize(
+    ("bytes_per_second", "records"), [(1e9, 500_000), (40e6, 300_000), (10e6, 75_000), (1e6, 20_000), (0, 20_000)]
+)
+def test_the_largest_commits_fit_the_disk_and_the_report_says_so(bytes_per_second: float, records: int) -> None:
+    plan = Plan(3)
+    fitted = plan.on_disk(bytes_per_second)
+    assert fitted.data_sets == (*plan.data_sets[:2], DataSet(records, 1000, is_random=True))
+    seconds = {"lakelog": [0.1] * 2, "plain_stream": [0.2] * 2, "file_copy": [0.1] * 2}
+    measured = [measurement(each, **seconds) for each in fitted.data_sets]
+    found = Results(plan, bytes_per_second, measured, measurement(SMALL, lakelog=[0.1], plain_stream=[0.2]))
+    slow = f"{records:,} records of 1 KB, random instead of 500,000 records of 1 KB, random: the disk writes "
+    reductions = figures(found)["reductions"]
+    assert reductions == found.reductions
+    assert [text.startswith(slow) for text in found.reductions[:-1]] == [True] * (records < 500_000)
+    assert found.reductions[-1] == "2 of 3 rounds: more take longer than 150 s"
+
+
+def test_the_speed_of_a_disk_is_measured_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_PROBE_BYTES", 2 << 20)
+    assert memory.write_speed(tmp_path) > 0
+    assert list(tmp_path.iterdir()) == []
+    memory.settle_memory(0)
+    memory.settle_memory(3 << 20)

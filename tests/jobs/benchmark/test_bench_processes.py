@@ -1,4 +1,4 @@
-"""The figures of `bench processes`. `tests/long/test_bench_processes.py` runs it."""
+"""The figures of `bench processes`. `tests/long/test_benches.py` runs it."""
 
 from dataclasses import replace
 

@@ -7,17 +7,15 @@ from lakelog.jobs.benchmark.read import (
     CONSUMER,
     PLAIN,
     PLAIN_STREAM,
-    QUICK_READ,
     SOURCE,
     STREAM,
     TAIL,
     Reads,
-    measure_read,
 )
 from lakelog.jobs.benchmark.read_report import read_figures, read_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 SECONDS = {
     PLAIN: [1.0, 0.5, 0.8], COMMITTED: [0.8, 0.8, 1.0], SOURCE: [1.6, 1.6, 1.0], TAIL: [0.2, 0.3, 0.1],
@@ -44,10 +42,3 @@ def test_other_rows_have_no_figures() -> None:
     found = read_figures(Reads(SECONDS, 3_000, 500.0))
     assert found["rows_equal"] is False
     assert "tail_s" not in found
-
-
-def test_every_way_gives_the_same_rows(spark: "SparkSession") -> None:
-    found = measure_read(spark, QUICK_READ)
-    assert found.rows_equal
-    assert found.records == QUICK_READ.each.records
-    assert {name: len(seconds) for name, seconds in found.seconds.items()} == dict.fromkeys(SECONDS, QUICK_READ.rounds)

@@ -1,8 +1,6 @@
 """`bench profile`: the parts of a send add up to its time, and no time is asserted."""
 
-import json
 import threading
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ import pytest
 
 from lakelog.jobs.bench import main
 from lakelog.jobs.benchmark.flame_graph import flame_graph
-from lakelog.jobs.benchmark.profile import QUICK_PROFILE, Profile, SendProfile, measure_profile, table_of
+from lakelog.jobs.benchmark.profile import Profile, SendProfile, table_of
 from lakelog.jobs.benchmark.profile_report import profile_figures, profile_tables
 from lakelog.jobs.benchmark.send_path import MicroBatch, Trace, batch_parts, durations, parts_of
 from lakelog.jobs.benchmark.spans import COMMIT, Span, Tracer
@@ -27,7 +25,7 @@ from lakelog.schemas import GROUPS
 from tests.processes import wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 PARTITION = TopicIdPartition("bench-id", 0)
 
@@ -239,21 +237,3 @@ def test_the_tables_have_all_parts_and_their_sum() -> None:
 @pytest.mark.parametrize("argv", [["profile", "--sends", "0"], ["profile", "--flame", "none/flame.svg"]])
 def test_wrong_arguments_are_refused_before_spark_starts(argv: list[str]) -> None:
     assert main(argv) == 2
-
-
-def test_a_profile_explains_real_sends(spark: "SparkSession", tmp_path: Path) -> None:
-    """A few sends: real brokers, real micro-batches."""
-    flame = tmp_path / "flame.svg"
-    found = measure_profile(spark, QUICK_PROFILE, flame)
-    assert found.is_explained
-    for send, figures in zip(found.sends, profile_figures(found)["sends"], strict=True):
-        assert json.dumps(figures)
-        if len(send.parts) == len(send.seconds):
-            assert sum(map(sum, (parts.values() for parts in send.parts))) == pytest.approx(sum(send.seconds), abs=0.01)
-        made = Counter({kind: len(seconds) for kind, seconds in send.commits.items()})
-        assert made["log", "append"] >= len(send.seconds)
-        assert made["log", "fetched"] >= 1
-        assert {"Python: client", "JVM: streams' threads", "JVM: JIT compiler"} <= set(send.cpu_seconds)
-    titles = "".join(ElementTree.fromstring(flame.read_text()).itertext())
-    assert "clients.producer.Producer.send" in titles
-    assert "JVM: streams' threads" in titles

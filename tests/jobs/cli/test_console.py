@@ -55,6 +55,14 @@ def test_a_table_has_the_columns_that_it_is_told_in_that_order(shown: Any) -> No
     assert [line.split() for line in shown(None, "table", ("error", "broker"))[::2]] == [["error", "broker"], ["1"]]
 
 
+@pytest.mark.parametrize("value", ["/lake/[bold]b[/bold]", "[c]*", "[/]", "a:smile:b", "\\[c]", "http://[::1]:9000/b"])
+def test_a_value_is_shown_as_it_is(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where rich would read it as a style or as the name of an emoji."""
+    show([{"root": value, value: 1}])
+    head, _, row = capsys.readouterr().out.splitlines()
+    assert (head.split(), row.split()) == (["root", value], [value, "1"])
+
+
 def test_json_has_them_all(shown: Any) -> None:
     assert json.loads("\n".join(shown("20", "json", ("broker",)))) == ROWS
 

@@ -16,9 +16,10 @@ from lakelog.replication.clients.offset_lookup import EARLIEST
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.topic import Topic
 from tests.clients.world import World
 from tests.processes import wait_until
-from tests.storage.logs import P0, P1, TOPIC, fill, start_at, values
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, start_at, values
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 
@@ -83,10 +84,18 @@ def test_keys_and_headers_are_sent(produce: Run, world: World, words: list[objec
     ]
 
 
-def test_what_was_read_before_a_wrong_line_is_sent(produce: Run, world: World) -> None:
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b"no", "InvalidRecordException: line 3 has no key.separator: 'no'\n"),
+        (b"k:large", f"RecordTooLargeException: line 3: {TOPIC}: a record has 6 bytes in key, value and headers, and "),
+    ],
+)
+def test_what_was_read_before_a_wrong_line_is_sent(produce: Run, world: World, line: bytes, error: str) -> None:
+    world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, {"max.message.bytes": "5"})], (), {"who": "test"})
     flags = ["--property", "parse.key=true", "--property", "key.separator=:"]
-    status, out, err = produce(b"k:a\nk:b\nno\nk:c\n", "--acks", 1, *flags)
-    assert (status, out, err) == (1, "", "lakelog: InvalidRecordException: line 3 has no key.separator: 'no'\n")
+    status, out, err = produce(b"k:a\nk:b\n" + line + b"\nk:c\n", "--acks", 1, *flags)
+    assert (status, out, err[: len(error) + 9]) == (1, "", f"lakelog: {error}")
     assert sent(world) == [b"a", b"b"]
 
 

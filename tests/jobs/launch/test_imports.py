@@ -1,5 +1,6 @@
-"""What a verb without Spark imports: its time is the time of its imports."""
+"""What a verb without Spark imports: its time is the time of its imports. What imports say."""
 
+import os
 import subprocess
 import sys
 
@@ -31,3 +32,24 @@ def test_a_verb_without_spark_imports_neither_spark_nor_pandas(cluster: str) -> 
         [sys.executable, "-c", program, cluster], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.splitlines()[-1].split() == ["imported"]
+
+
+WITHOUT_CREDENTIALS = """
+import lakelog
+try:
+    lakelog.AdminClient("s3://bucket/cluster")
+except lakelog.LakelogException as error:
+    print(error)
+"""
+
+
+def test_where_there_are_no_credentials_one_sentence_is_all_that_is_said() -> None:
+    """delta-rs would warn of each place where it has looked for them, here a port where nobody listens."""
+    of_stores = ("AWS_", "RUST_LOG")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(of_stores)}
+    environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = "http://127.0.0.1:9"
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_CREDENTIALS], env=environment, capture_output=True, text=True, timeout=120,
+        check=True,
+    )  # fmt: skip
+    assert (done.stdout.count("there are no credentials for it"), done.stderr) == (1, "")

@@ -10,6 +10,7 @@ import pytest
 from lakelog.jobs.scenario import main
 from lakelog.jobs.scenarios import observation, record_steps
 from lakelog.jobs.scenarios.arguments import steps_for
+from lakelog.jobs.scenarios.cluster_root_steps import no_replica_deleted
 from lakelog.jobs.scenarios.observation import differences, look
 from lakelog.jobs.scenarios.record_steps import consume, epoch_end, logs, produce
 from lakelog.jobs.scenarios.report import Report, write_json
@@ -20,11 +21,13 @@ from lakelog.jobs.scenarios.steps import HANDLERS
 from lakelog.replication.config import Config
 from lakelog.replication.errors import TimeoutException
 from lakelog.replication.protocol.leader_election import new_partition, with_leader
+from lakelog.replication.protocol.partition_log import STOPPED, Role
 from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.truncate import delete_logs
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.metadata_history import metadata_history
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -115,6 +118,17 @@ FAULTS = {
     "another broker": (HEAD + " - kill: 4\n", "script.yaml:3: kill is 4, it must be one of the brokers 1, 2, 3"),
     "a controller": (HEAD + " - restart: controller-1\n", "restart is 'controller-1', it must be .* 3, or controller"),
     "a leader": (HEAD + " - wait: {topic: t, leader: controller}\n", "leader is 'controller', it must be one of the"),
+    "a wrong root": (
+        HEAD + " - replace_cluster_root: burnt\n",
+        "script.yaml:3: replace_cluster_root is 'burnt', it must be deleted or emptied or",
+    ),
+    "a copy": (HEAD + " - copy_cluster_root: {to: x}\n", "copy_cluster_root: argument to is not known; known are none"),
+    "no argument": (HEAD + " - no_replica_deleted: 1\n", "no_replica_deleted must be a mapping"),
+    "an error": (HEAD + " - start: {broker: 1, expect_error: 5}\n", "start: expect_error is 5, it must be text"),
+    "an error of a kill": (
+        HEAD + " - kill: {broker: 1, expect_error: E}\n",
+        "kill: argument expect_error is not known",
+    ),
     "a broker as text": (HEAD + " - kill: '1'\n", "kill is '1', it must be one of the brokers 1, 2, 3"),
 }
 
@@ -323,6 +337,19 @@ def test_ep_03_epochs_end_where_the_leader_says_and_followers_refuse_to(tables: 
     }
 
 
+def test_a_deleted_replica_is_found_in_the_history_of_its_log(tables: Tables, scene: Scene) -> None:
+    send(tables.logs[1], request(P0, 2), tables={P0: records(b"a", b"b")})
+    assert no_replica_deleted(scene).words == "the cluster root was not replaced"
+    scene.note_logs()
+    send(tables.logs[1], request(P0, 2, sequence=2), tables={P0: records(b"c", b"d")})
+    assert no_replica_deleted(scene).fault is None
+    tables.logs[1].become({P0: Role(1, STOPPED)}, "test")
+    delete_logs(tables.logs[1], [P0], "test")
+    scene.note_logs()
+    version = tables.logs[1].refresh().version
+    assert no_replica_deleted(scene).fault == f"broker 1 has deleted a replica in version {version} of its log"
+
+
 def test_history_has_each_state_once(tables: Tables) -> None:
     alone = with_leader(tables.partition, 2, [2])
     for changed, why in ((alone, "alone"), (tables.partition, "undone")):
@@ -339,7 +366,7 @@ def test_a_person_and_a_program_are_told_what_came_of_steps(tmp_path: Path, caps
     script = read_script(written(tmp_path, HEAD + " - kill: 1\n - wait: {topic: '[t]', isr: [1]}\n"))
     kill, wait = script.steps
     told = StepResult(kill, Observed({}, "running are 2,3"), 1200, 30)
-    failed = StepResult(wait, Observed({"isr": [2]}, "ISR 2", "isr is [2], expected [1]"), 31_200, 30_000)
+    failed = StepResult(wait, Observed({"isr": [2]}, "ISR 2 :x: [t]", "isr is [2], expected [1]"), 31_200, 30_000)
     results = [ScriptResult(script, (told,), []), ScriptResult(script, (told, failed), [])]
     report = Report()
     report.step(told)
@@ -347,7 +374,7 @@ def test_a_person_and_a_program_are_told_what_came_of_steps(tmp_path: Path, caps
     report.ends(results)
     first, second, fault, *table = capsys.readouterr().out.splitlines()
     assert first.split() == "✓ 1.2 s kill broker=1 running are 2,3".split()
-    assert second.split() == "✗ 31.2 s wait topic=[t] isr=[1] ISR 2".split()
+    assert second.split() == "✗ 31.2 s wait topic=[t] isr=[1] ISR 2 :x: [t]".split()
     assert fault.strip() == "line 4: isr is [2], expected [1]"
     assert [line.split()[:4] for line in table[-2:]] == [["n", "✗", "1", "2"], ["n", "✗", "2", "2"]]
     write_json(tmp_path / "one.json", results[:1])

@@ -3,11 +3,14 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from lakelog.jobs.roots.roots import DiskRoots
 from lakelog.jobs.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server, State
+from lakelog.jobs.scenarios.steps import start
 from lakelog.replication.config import Config
 from lakelog.replication.errors import BrokerNotAvailableException
 from lakelog.replication.storage.cluster import Cluster, format_cluster
@@ -101,6 +104,17 @@ def test_what_may_not_be_done_to_a_broker(
     cluster.states[2] = state
     with pytest.raises(BrokerNotAvailableException, match=message):
         act(cluster, 2)
+
+
+def test_a_start_may_be_expected_to_fail(cluster: Remembered) -> None:
+    scene: Any = SimpleNamespace(cluster=cluster)
+    refused = start(scene, broker=1, expect_error="BrokerNotAvailableException")
+    assert (refused.fault, refused.words) == (None, "BrokerNotAvailableException")
+    assert str(start(scene, broker=1, expect_error="TimeoutException").fault).endswith("; expected TimeoutException")
+    cluster.states[1] = "stopped"
+    assert start(scene, broker=1, expect_error="TimeoutException").fault == "no error, expected TimeoutException"
+    cluster.states[1] = "stopped"
+    assert start(scene, broker=1, expect_error=None).words == "running are 1,2"
 
 
 def test_the_controller_is_the_one_in_office_or_the_last_that_is_away(cluster: Remembered) -> None:
