@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lakelog.replication.errors import InvalidConfigurationException
-from lakelog.replication.properties import Setting, parse_properties, text_of
+from lakelog.replication.properties import Setting, faults, parse_properties, text_of
 from lakelog.replication.settings import ConfigKey, Scope, Settings
 
 Owner = int | Literal["cluster"]
@@ -36,6 +36,22 @@ class Config(Settings):
     """
 
     storage: Mapping[str, Setting] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        """Checks every value. Raises InvalidConfigurationException."""
+        problems = faults(self)
+        if not isinstance(self.storage, Mapping):
+            problems.append(f"storage is a {_kind(self.storage)}, it must be what Config.from_properties makes of it")
+        _raise_if([f"configuration: {problem}" for problem in problems])
+
+    @classmethod
+    def of(cls, config: object) -> Config:
+        """The configuration that somebody has given, or the defaults for None. Raises InvalidConfigurationException."""
+        if config is not None and not isinstance(config, Config):
+            raise InvalidConfigurationException(
+                f"config is a {_kind(config)}: give a Config, as Config.from_properties makes it of a dict, or None"
+            )
+        return cls() if config is None else config
 
     @classmethod
     def from_properties(cls, properties: str | Mapping[str, object], source_name: str = "configuration") -> Config:
@@ -60,7 +76,11 @@ class Config(Settings):
         `storage.<owner>.<option>`. Variables `LAKELOG_STORAGE_<OWNER>_<OPTION>` of `environment` (by default that of
         the process) override them.
         """
+        if not (owner == "cluster" if isinstance(owner, str) else type(owner) is int):
+            raise InvalidConfigurationException(f"owner is {owner!r:.80}: give a broker id, or cluster")
         environment = os.environ if environment is None else environment
+        if not isinstance(environment, Mapping) or not all(isinstance(name, str) for name in environment):
+            raise InvalidConfigurationException(f"environment is a {_kind(environment)}: give a dict of texts, or None")
         options = {}
         for key, setting in self.storage.items():
             match = _STORAGE_KEY.fullmatch(key)
@@ -88,6 +108,8 @@ class Config(Settings):
         try:
             return self.topic(configs), None
         except InvalidConfigurationException as error:
+            if not isinstance(configs, Mapping):
+                raise
             return self.topic({name: value for name, value in configs.items() if _is_sound(name, value)}), str(error)
 
     def dynamic(self, configs: Mapping[str, object]) -> Config:
@@ -130,6 +152,7 @@ class TopicConfig:
 
     min_insync_replicas: int
     unclean_leader_election_enable: bool
+    max_message_bytes: int
     retention_ms: int
     retention_bytes: int
     cleanup_policy: str
@@ -208,7 +231,20 @@ def _scoped_values(configs: Mapping[str, object], keys: Mapping[str, ConfigKey],
 def _read(properties: str | Mapping[str, object], source_name: str) -> tuple[dict[str, Setting], list[str]]:
     if isinstance(properties, str):
         return parse_properties(properties, source_name)
-    return {key: Setting(text_of(value), source_name) for key, value in properties.items()}, []
+    if not isinstance(properties, Mapping):
+        return {}, [f"{source_name}: the settings are a {_kind(properties)}, they must be a dict or a text"]
+    given, problems = {}, []
+    for key, value in properties.items():
+        if isinstance(key, str) and (value is None or isinstance(value, str | bool | int | float)):
+            given[key] = Setting(text_of(value), source_name)
+        else:
+            problems.append(f"{source_name}: {key!r:.80} is a {_kind(value)}, it must be a key with a text or a number")
+    return given, problems
+
+
+def _kind(value: object) -> str:
+    """The type of a value, for an error text. The value itself may hold a secret."""
+    return type(value).__name__
 
 
 def _parse(given: Mapping[str, Setting], keys: Mapping[str, ConfigKey], problems: list[str]) -> dict[str, Any]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.clients.arguments import flag, mapping, spark_session_of, text, whole_number
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.one_process import OneProcess
 from lakelog.replication.clients.views import register_views
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.controller.controller import Controller
 from lakelog.replication.controller.leader_election import PREFERRED
-from lakelog.replication.errors import InvalidConfigurationException, error_named
+from lakelog.replication.errors import InvalidConfigurationException, InvalidRequestException, error_named
 from lakelog.replication.server.broker import Broker
 from lakelog.replication.server.id_watch import IdWatch, check_cluster_root
 from lakelog.replication.server.spark_check import check_spark
@@ -28,6 +30,24 @@ from lakelog.replication.storage.root_identity import CLUSTER_ROOT, is_formatted
 
 # The object that has started the cluster at a URI in this process, the last one: a cell that runs twice finds it.
 _STARTED: WeakValueDictionary[str, LocalCluster] = WeakValueDictionary()
+
+_MOST = 1000  # brokers or controllers in one process
+
+
+Key = TypeVar("Key")
+Server = TypeVar("Server")
+
+
+def _taken(running: dict[Key, Server], key: Key, name: str) -> Server:
+    """Takes a broker or a controller out of those that run. Raises InvalidRequestException if it is none of them."""
+    given: object = key
+    if isinstance(given, bool) or not isinstance(given, int | str) or key not in running:
+        raise InvalidRequestException(f"{name} is {key!r:.80}: running are {_shown(running)}")
+    return running.pop(key)
+
+
+def _shown(names: Iterable[object]) -> str:
+    return ", ".join(map(str, names)) or "none"
 
 
 class LocalCluster(OneProcess):
@@ -50,10 +70,13 @@ class LocalCluster(OneProcess):
         self, spark: SparkSession, root: str, brokers: int = 3, configs: Mapping[str, object] | None = None,
         controllers: int = 1, take_over: bool = False, roots: Mapping[Owner, str] | None = None,
     ) -> None:  # fmt: skip
-        self._spark = spark
+        self._spark = spark_session_of(spark)
+        whole_number(brokers, "brokers", 1, _MOST)
+        whole_number(controllers, "controllers", 0, _MOST)
+        given = {} if roots is None else mapping(roots, "roots", '{2: "s3://another-bucket/lake"}')
         self._root = StorageRoot.of(root)
-        self._roots = {owner: StorageRoot.of(uri).uri for owner, uri in (roots or {}).items()}
-        self._configs = dict(configs or {})
+        self._roots = {owner: StorageRoot.of(uri).uri for owner, uri in given.items()}
+        self._configs = {} if configs is None else dict(mapping(configs, "configs", '{"min.insync.replicas": 2}'))
         self.broker_ids = tuple(range(1, brokers + 1))
         self.cluster_uri = self._roots.get("cluster", self._root.child("cluster").uri)
         if unknown := sorted(map(str, set(self._roots) - {"cluster", *self.broker_ids})):
@@ -61,7 +84,7 @@ class LocalCluster(OneProcess):
                 f"roots of {', '.join(unknown)}: allowed are cluster and the brokers 1 to {brokers}"
             )
         self.controller_names = tuple(f"controller-{number}" for number in range(1, controllers + 1))
-        self._take_over = take_over
+        self._take_over = flag(take_over, "take_over")
         self._own: set[int] = set()  # brokers that this object has started: their next start waits for nobody
         self.brokers: dict[int, Broker] = {}
         self.controllers: dict[str, Controller] = {}
@@ -133,7 +156,8 @@ class LocalCluster(OneProcess):
         return Config.from_properties({**self._configs, "broker.id": broker_id}, "local cluster")
 
     def broker_uri(self, broker_id: int) -> str:
-        """The URI of a broker's root."""
+        """The URI of a broker's root, also of a broker that this cluster does not have yet."""
+        whole_number(broker_id, "broker_id", 0)
         return self._roots.get(broker_id, self._root.child(f"broker-{broker_id}").uri)
 
     def _broker_root(self, broker_id: int) -> StorageRoot:
@@ -157,26 +181,27 @@ class LocalCluster(OneProcess):
 
     def stop_broker(self, broker_id: int) -> None:
         """Stops one broker in order. If a controller runs, it first elects other leaders. [CS-01, CS-05]"""
-        self.brokers.pop(broker_id).stop(controlled=bool(self.controllers))
+        _taken(self.brokers, broker_id, "broker_id").stop(controlled=bool(self.controllers))
 
     def kill_broker(self, broker_id: int) -> None:
         """Ends one broker at once, as SIGKILL does: it writes nothing more, and its partitions keep it as leader until
         its session times out."""
-        self.brokers.pop(broker_id).kill()
+        _taken(self.brokers, broker_id, "broker_id").kill()
 
     def start_controller(self, name: str) -> None:
         """Starts one controller. It is elected, or stands by if another one is active. [CE-01]"""
+        text(name, "name")
         cluster = Cluster.open(self.cluster_uri, self._config(CLUSTER_ROOT))
         self.controllers[name] = Controller(cluster, f"{name}-{uuid.uuid4().hex}")
         self.controllers[name].start()
 
     def stop_controller(self, name: str) -> None:
         """Stops one controller in order. An active one resigns. [CE-06]"""
-        self.controllers.pop(name).stop()
+        _taken(self.controllers, name, "name").stop()
 
     def kill_controller(self, name: str) -> None:
         """Ends one controller at once, as SIGKILL does: it stops renewing its lease."""
-        self.controllers.pop(name).kill()
+        _taken(self.controllers, name, "name").kill()
 
     def elect(self, topic: str, partition: int, election_type: str = PREFERRED) -> None:
         """Elects a leader of one partition, `preferred` or `unclean`. Raises the error that the controller answers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol
 
 
@@ -52,13 +52,15 @@ class Boolean:
 
 
 class OptionalText:
-    """Any text. An empty one is None."""
+    """Any text that UTF-8 can hold. An empty one is None."""
 
     def parse(self, text: str) -> str | None:
+        if not is_utf8(text):
+            raise ValueError(text)
         return text or None
 
     def __str__(self) -> str:
-        return "any text"
+        return "any text in UTF-8"
 
 
 class Choice:
@@ -93,6 +95,31 @@ def text_of(value: object) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can hold a text: a lone surrogate, such as a byte of a file name in another encoding, it cannot."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def faults(settings: Any) -> list[str]:
+    """What is wrong with the values of a dataclass whose fields have a `type` in their metadata, one by one."""
+    return [
+        f"{member.name} is {value!r:.80}, it must be {member.metadata['type']}"
+        for member in fields(settings)
+        if "type" in member.metadata
+        and not _is_allowed(member.metadata["type"], value := getattr(settings, member.name), member.default)
+    ]
+
+
+def _is_allowed(allowed: ValueType, value: object, default: object) -> bool:
+    if type(value) not in ((str, type(None)) if default is None else (type(default),)):
+        return False
+    try:
+        allowed.parse(text_of(value))
+    except (ValueError, KeyError):
+        return False
+    return True
 
 
 class Setting(NamedTuple):

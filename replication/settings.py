@@ -76,6 +76,7 @@ class Settings:
     lakelog_admin_requests_kept: int = key(200, Integer(1))
     lakelog_poll_interval_ms: int = key(50, Integer(1))
     log_segment_bytes: int = key(33554432, Integer(1024))
+    message_max_bytes: int = key(1048588, Integer(0), "broker", "dynamic", topic_name="max.message.bytes")
     storage_fsync: bool = key(False, Boolean())
     lakelog_storage_timeout_ms: int = key(10000, Integer(1000))
     log_retention_ms: int = key(604800000, Integer(-1, 2**63 - 1), "broker", topic_name="retention.ms")

@@ -1,5 +1,7 @@
-"""Fixtures for all tests. The JVM starts only if a test asks for `spark`."""
+"""Fixtures for all tests. The JVM starts only if a test asks for `spark`: one for each worker of pytest-xdist."""
 
+import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,11 +12,13 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+os.environ.pop("COLUMNS", None)  # a worker of pytest-xdist has a width, though nobody looks at what it prints
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """One session for the whole run, with the settings that the verbs use. Its JVM compiles as a broker's does, because
-    queries of a few rows end before better code pays, and it collects garbage with one thread."""
+    """One session for all tests of a worker, with the settings that the verbs use. Its JVM compiles as a broker's does,
+    because queries of a few rows end before better code pays, and it collects garbage with one thread."""
     from lakelog.jobs.launch.launcher import VERBS
     from lakelog.jobs.launch.session import spark_session
 
@@ -58,6 +62,13 @@ def change_settings(spark: "SparkSession") -> Iterator[Callable[[Mapping[str, st
 def stack_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker of Spark sets at its end (`plain_errors`) does not outlive the test that plays a worker."""
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """The level of our logs that a verb sets for its process does not outlive the test that runs the verb."""
+    yield
+    logging.getLogger("lakelog").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -191,8 +191,9 @@ def test_topic_configs():
 def test_a_topic_overrides_its_broker():
     broker = Config(min_insync_replicas=2, log_retention_ms=5)
     kept = TopicConfig(
-        min_insync_replicas=2, unclean_leader_election_enable=False, retention_ms=5, retention_bytes=-1,
-        cleanup_policy="delete", leader_replication_throttled_replicas="", follower_replication_throttled_replicas="",
+        min_insync_replicas=2, unclean_leader_election_enable=False, max_message_bytes=1048588, retention_ms=5,
+        retention_bytes=-1, cleanup_policy="delete", leader_replication_throttled_replicas="",
+        follower_replication_throttled_replicas="",
     )  # fmt: skip
     assert broker.topic({}) == kept
     own = {"min.insync.replicas": "3", "unclean.leader.election.enable": "true", "retention.ms": "-1"}
@@ -207,6 +208,8 @@ def test_a_topic_overrides_its_broker():
         ("cleanup.policy", "compact", "delete or none"),
         ("retention.ms", "-2", "an integer from -1"),
         ("log.retention.ms", "5", "unknown key"),
+        ("max.message.bytes", "-1", "an integer from 0"),
+        ("message.max.bytes", "5", r"did you mean max\.message\.bytes"),
         ("leader.replication.throttled.replicas", "0:1;0:2", r"\* or partition:broker"),
         ("follower.replication.throttled.replicas", "all", r"\* or partition:broker"),
         ("leader.replication.throttled.rate", "5", "unknown key"),
