@@ -29,14 +29,18 @@ class FollowerRows:
 
     Rows older than `max_age` seconds do not count, because nobody knows what their broker does now. `began_at` is the
     time of `clock`, in seconds, at which the read of each broker's last returned rows began.
+
+    `when_late` is called, by another thread, after the end of a read for which a look did not wait. What woke the
+    leader during that read may not be in its rows, and nothing wakes it again.
     """
 
     def __init__(
         self, read: Callable[[int], Rows], max_age: float, clock: Callable[[], float],
-        looked_at: Callable[[int], float] = lambda _: _NOW,
+        looked_at: Callable[[int], float] = lambda _: _NOW, when_late: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         self._read = read
         self._looked_at = looked_at
+        self._when_late = when_late
         self._max_age = max_age
         self._clock = clock
         self._followers: dict[int, _Follower] = {}
@@ -46,7 +50,7 @@ class FollowerRows:
         """Reads the rows of brokers; returns those of each broker, or its error. It waits at most `PATIENCE_SECONDS`. A
         root that was slower is not waited for again until it has been fast once."""
         for broker in brokers:
-            self._followers.setdefault(broker, _Follower(broker, self._read, self._looked_at))
+            self._followers.setdefault(broker, _Follower(broker, self._read, self._looked_at, self._when_late))
         followers = {broker: self._followers[broker] for broker in brokers}
         for follower in followers.values():
             follower.begin(self._clock())
@@ -62,15 +66,20 @@ class FollowerRows:
 class _Follower:
     """One broker, and the current or last read of its root."""
 
-    def __init__(self, broker: int, read: Callable[[int], Rows], looked_at: Callable[[int], float]) -> None:
+    def __init__(
+        self, broker: int, read: Callable[[int], Rows], looked_at: Callable[[int], float],
+        when_late: Callable[[], object],
+    ) -> None:  # fmt: skip
         self._broker = broker
         self._read = read
         self._looked_at = looked_at
+        self._when_late = when_late
         self._found: tuple[Rows | LakelogException, float] = ({}, float("-inf"))
         self._began_at = 0.0
         self._ended, self._asked = threading.Event(), threading.Event()
         self._ended.set()
         self._lock, self._has_thread = threading.Lock(), False
+        self._is_late = False  # an answer was given before the end of the read that is under way
         self.is_prompt = True
 
     def begin(self, now: float) -> None:
@@ -115,9 +124,13 @@ class _Follower:
             found = error
         except Exception as error:  # a fault in one broker's rows must not keep the leader from the others' rows
             found = LakelogException(f"{type(error).__name__}: {error}")
-        self._found = found, began_at
         self.is_prompt = time.monotonic() - started <= PATIENCE_SECONDS
-        self._ended.set()
+        with self._lock:
+            self._found = found, began_at
+            self._ended.set()
+            is_late, self._is_late = self._is_late, False
+        if is_late:
+            self._when_late()
 
     def wait(self, seconds: float) -> None:
         """Returns when the read has ended, or after `seconds`."""
@@ -126,7 +139,9 @@ class _Follower:
 
     def answer(self, now: float, max_age: float) -> tuple[Rows | LakelogException, float]:
         """The last rows or error, or no rows if that is too old; and when that read began."""
-        found, began_at = self._found
+        with self._lock:
+            found, began_at = self._found
+            self._is_late = not self._ended.is_set()
         if not self._ended.is_set() and now - self._began_at > max_age:
             return KafkaStorageException(f"its root has not answered for {now - self._began_at:.0f} s"), began_at
         return (found if now - began_at <= max_age else {}), began_at

@@ -36,7 +36,9 @@ class LeaderReads:
         self._unreadable: set[int] = set()
         self._looked_at: dict[int, float] = {}
         self._patience = min(LONGEST_SECONDS, replica_lag_time_max_ms / 3000)
-        self._rows = FollowerRows(self._read_rows, replica_lag_time_max_ms / 2000, clock, self._looked_at.__getitem__)
+        self._rows = FollowerRows(
+            self._read_rows, replica_lag_time_max_ms / 2000, clock, self._looked_at.__getitem__, cache.wake
+        )
 
     def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:
         """The rows of followers. A broker whose rows cannot be read is left out, and logged once."""

@@ -79,6 +79,10 @@ class MetadataCache:
     def _roots(self) -> dict[int, str]:
         return {broker_id: registration.root for broker_id, registration in self.cluster.brokers.items()}
 
+    def wake(self) -> None:
+        """Wakes the listener, as a commit to one of its tables does."""
+        self._listener.wake()
+
     @property
     def version(self) -> int:
         """The version of the metadata table that this cache shows."""

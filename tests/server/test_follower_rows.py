@@ -19,7 +19,8 @@ class World:
 
     def __init__(self):
         self.clock, self.reads, self.looks = Clock(), {2: lambda: "rows of 2", 3: lambda: "rows of 3"}, []
-        self.rows = FollowerRows(self.read, MAX_AGE, self.clock)
+        self.late = threading.Event()
+        self.rows = FollowerRows(self.read, MAX_AGE, self.clock, when_late=self.late.set)
 
     def read(self, broker):
         self.looks.append(broker)
@@ -70,6 +71,20 @@ def test_fe_03_a_root_that_hangs_is_waited_for_once(world, monkeypatch):
     monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 1e6)
     assert world.look() == {2: {}, 3: "rows of 3"}
     hanging.let_go()
+
+
+def test_do_02_the_end_of_a_read_for_which_no_look_waited_wakes_the_leader(world, monkeypatch):
+    """A follower's commit wakes the leader while a read that began before it hangs: nothing else tells of it."""
+    world.look()
+    assert not world.late.is_set(), "the look has the rows"
+    hanging = world.reads[2] = Hanging(lambda: "late rows of 2")
+    impatient(monkeypatch)
+    wait_until(lambda: world.look()[3] == "rows of 3", "a look that does not wait for broker 2")
+    assert not world.late.is_set(), "nothing new can be read yet"
+    hanging.let_go()
+    assert world.late.wait(30)
+    monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 30.0)
+    assert world.look()[2] == "late rows of 2"
 
 
 def test_rows_that_were_read_long_ago_are_none_while_the_next_look_is_under_way(world, monkeypatch):

@@ -1,5 +1,6 @@
 """A leader's view of its followers while the root of one hangs."""
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -37,7 +38,9 @@ class World:
     def __init__(self, root):
         self.ages = {}
         self.clock, self.reads = Clock(), {2: lambda: {P0: "row of 2"}, 3: lambda: {P0: "row of 3"}}
-        self.view = LeaderReads(1, new_log(root, P0), SimpleNamespace(replica_table=self.table), 10_000, self.clock)
+        self.woken = threading.Event()
+        cache = SimpleNamespace(replica_table=self.table, wake=self.woken.set)
+        self.view = LeaderReads(1, new_log(root, P0), cache, 10_000, self.clock)
 
     def table(self, broker):
         return Table(self.reads[broker], self.ages.get(broker, 0.0))
@@ -63,7 +66,9 @@ def test_is_04_ol_01_rows_come_with_the_time_at_which_the_look_at_them_began(wor
     hanging = world.reads[2] = Hanging(lambda: {P0: "row of 2"})
     wait_until(lambda: world.looked_now() == {3}, "a look that is not waited for")
     assert world.look().rows[2] == {P0: "row of 2"}, "that it counts for the HW does no harm"
+    assert not world.woken.is_set()
     hanging.let_go()
+    assert world.woken.wait(30), "its rows are for the next round, which begins at once"
     wait_until(lambda: world.looked_now() == {2, 3}, "a look at broker 2 that began since")
 
 

@@ -28,7 +28,7 @@ class CommitListener:
     """
 
     def __init__(self, wake: Callable[[], object]) -> None:
-        self._wake = wake
+        self.wake = wake
         self._reasons: dict[str, str | None] = {}
 
     def listen(self, uri: str, why: str | None = None) -> Self:
@@ -44,7 +44,7 @@ class CommitListener:
     def notify(self, uri: str, why: object) -> None:
         """Wakes if it listens to commits to this table for this reason."""
         if self._reasons.get(uri) in (None, why):
-            self._wake()
+            self.wake()
 
 
 class CommitWaiter(CommitListener):
