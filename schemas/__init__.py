@@ -1,10 +1,12 @@
 """The tables of a cluster, one module each. `README.md` beside this file lists their writers and readers."""
 
 from lakelog.schemas.admin import ADMIN
+from lakelog.schemas.batch_headers import BATCH_HEADERS
 from lakelog.schemas.brokers import BROKERS
 from lakelog.schemas.cluster import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT
 from lakelog.schemas.configs import CONFIGS
 from lakelog.schemas.controller import CONTROLLER
+from lakelog.schemas.fetch_states import FETCH_STATES
 from lakelog.schemas.groups import GROUPS
 from lakelog.schemas.log import LOG
 from lakelog.schemas.members import MEMBERS
@@ -18,10 +20,12 @@ STATE_TABLES = (ADMIN, CLUSTER, TOPICS, CONFIGS, METADATA, BROKERS, PRODUCERS, G
 
 __all__ = [
     "ADMIN",
+    "BATCH_HEADERS",
     "BROKERS",
     "CLUSTER",
     "CONFIGS",
     "CONTROLLER",
+    "FETCH_STATES",
     "FORMAT_VERSION",
     "GROUPS",
     "LOG",

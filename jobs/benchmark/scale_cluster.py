@@ -95,9 +95,9 @@ class ScaleBroker:
     def _fetcher(self, key: BrokerIdAndFetcherId, root: str) -> _Fetcher:
         no_spark: Any = None
         context = FetchContext(
-            no_spark, self._cluster.config, f"broker-{self.number}", self.log, key.broker_id, StorageRoot.of(root),
+            no_spark, self._cluster.config, self.number, self.log, key.broker_id, StorageRoot.of(root),
             lambda: self.cache.replica_table(key.broker_id), self.manager.follow_high_watermarks, lambda _: None,
-            self._writes, self._pause, FetcherQuotas(self._quotas, key.broker_id),
+            self._writes, self._pause, FetcherQuotas(self._quotas, key.broker_id), lambda: self.cache.partitions,
         )  # fmt: skip
         states = SharedFetchStates()
         return _Fetcher(

@@ -19,7 +19,7 @@ from lakelog.replication.errors import (
     StaleBrokerEpochException,
 )
 from lakelog.replication.server.broker_session import BrokerContext, BrokerSession
-from lakelog.replication.server.fetcher.follower_session import follower_session
+from lakelog.replication.server.fetcher.follower_query import follower_session
 from lakelog.replication.server.id_watch import IdWatch, check_cluster_root
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint

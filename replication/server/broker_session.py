@@ -89,10 +89,10 @@ class BrokerSession:
         context, states = self._context, SharedFetchStates()
         source = context.cluster.storage_of(key.broker_id, root)
         fetch = FetchContext(
-            context.spark, context.config, f"broker-{context.broker_id}", self._log, key.broker_id, source,
+            context.spark, context.config, context.broker_id, self._log, key.broker_id, source,
             lambda: context.cache.replica_table(key.broker_id), self.replica_manager.follow_high_watermarks,
             self._divergences.update, self._writes, context.pause_point,
-            FetcherQuotas(self.quotas, key.broker_id),
+            FetcherQuotas(self.quotas, key.broker_id), lambda: context.cache.partitions,
         )  # fmt: skip
         return ReplicaFetcher(
             context.spark, context.broker_id, key, source, self._checkpoints(), context.config, states,

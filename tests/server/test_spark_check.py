@@ -9,7 +9,7 @@ import pytest
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.server import spark_check
 from lakelog.replication.server.executors import ExecutorsFailed
-from lakelog.replication.server.fetcher.follower_session import follower_session
+from lakelog.replication.server.fetcher.follower_query import follower_session
 from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.storage.delta.spark_delta import (
     CATALOG,

@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
 from lakelog.replication.protocol.partition_changes import first_names
+from lakelog.replication.protocol.partition_registration import Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
@@ -36,7 +38,9 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     TruncateLogs,
 )
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
+from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher.error_line import error_line
+from lakelog.replication.server.fetcher.follower_query import MOST_ROWS, StreamPlan, count, planned
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.server.fetcher.leader_row_watch import LeaderRowWatch
@@ -56,6 +60,8 @@ from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
+_FULL_ROUNDS = 16  # of `replica.fetch.response.max.bytes` each: the time of a job of Spark is little then
+
 
 @dataclass(frozen=True)
 class FetchContext:
@@ -67,7 +73,7 @@ class FetchContext:
 
     spark: SparkSession
     config: Config
-    name: str
+    broker_id: int
     log: ReplicaLog
     leader: int
     source: StorageRoot
@@ -77,6 +83,12 @@ class FetchContext:
     writes: FollowerWrites
     pause_point: PausePoint
     quotas: FetcherQuotas
+    metadata: Callable[[], Registrations]
+
+    @property
+    def name(self) -> str:
+        """The broker's name in log lines and commits."""
+        return f"broker-{self.broker_id}"
 
 
 class FetchRunner:
@@ -95,6 +107,10 @@ class FetchRunner:
         self._has_read_rows = False  # in this round
         self._is_streamed = self._has_more = False  # in this round, too
         self._copied: tuple[Segment, ...] = ()
+        self._appended: list[FetchedBatch] = []  # since the last micro-batch began
+        self._full_rounds = 0  # in a row, that left batches of which no micro-batch has told
+        self._is_planned = False  # the batches in memory are those of a micro-batch's plan
+        self._removals = states.removals  # when the headers in memory were read
         self._handlers = self._made_handlers()
 
     def _made_handlers(self) -> dict[type[FetchStep], Handler]:
@@ -124,6 +140,7 @@ class FetchRunner:
     def stop_following(self) -> None:
         """The commits that were not read yet are read from the snapshot, once rounds follow again."""
         self._headers.follows = False
+        self._headers.forget()
         self._context.writes.done(self)
 
     def begins_soon(self) -> None:
@@ -138,15 +155,69 @@ class FetchRunner:
         Other errors of Lakelog and of the store delay the partitions instead.
         """
         before = self._states.all()
+        self._forget_headers()
         self._is_streamed, self._has_read_rows, self._has_more = is_streamed, False, False
         try:
             is_due = carry_out(FetchRound(self._states, self._limits).run(), self._handlers, self._deciding)
-            return is_due or self._has_more
+            again = is_due or self._has_more
+            self._is_planned = self._is_planned and self._headers.has_left
+            self._full_rounds = self._full_rounds + 1 if again and not self._is_planned else 0
+            return again
         finally:
             self._copied = ()
             self._context.writes.done(self)
             self._headers.done()
+            self._forget_headers()
             self._log_delays(before)
+
+    def _forget_headers(self) -> None:
+        """Keeps headers in memory only of partitions that go on from where the last round has left them. One that was
+        delayed or removed meanwhile, or has caught up, may lack later ones."""
+        goes_on = {p for p, s in self._states.all().items() if s.lagging and s.is_ready_for_fetch}
+        self._headers.forget(goes_on if self._states.removals == self._removals else ())
+        self._removals = self._states.removals
+
+    def is_far_behind(self) -> bool:
+        """Whether more is behind than rounds should take, so that a micro-batch should begin, with all of it."""
+        return self._full_rounds >= _FULL_ROUNDS or len(self._appended) >= MOST_ROWS
+
+    def stream_rows(self) -> tuple[list[FetchedBatch], list[FetchedBatch]]:
+        """The batches for the next micro-batch, which the leader's log has gained since the last one began: those that
+        the rounds have appended, and those that the follower lacks. The latter stay in memory for the next round."""
+        appended, self._appended, self._full_rounds = self._appended, [], 0
+        self._is_planned = False
+        states = self._states.fetchable()
+        if not states or not self._headers.follows:
+            return appended, []
+        try:
+            own = self._context.log.refresh(YOUNG_SECONDS)
+            topics = {p: own.topics[p.topic_id] for p in states if p.topic_id in own.topics}
+            lagging = frozenset(p for p, state in states.items() if state.lagging)
+            self._forget_headers()
+            behind = self._headers.behind(FetchHeaders({p: own.known(p).log_end for p in states}, lagging, topics))
+        except (LakelogException, OSError):  # the next round tells why
+            return appended, []
+        self._states.fell_behind({batch.topic_id_partition for batch in behind})
+        return appended, behind
+
+    def plan(self, headers: DataFrame, is_behind: bool) -> StreamPlan | None:
+        """Lets Spark plan what to append of the rows `headers` of a micro-batch; without one that `is_behind` it only
+        counts them. None without a plan, also if Spark has no executors: the rounds need none."""
+        context, own, states = self._context, self._context.log.current(), self._states.all()
+        try:
+            if not is_behind:
+                count(context.spark, headers)
+                return None
+            ends = {p: own.known(p).log_end for p in states}
+            return planned(context.spark, headers, context.metadata(), states, ends, context.broker_id, context.leader)
+        except ExecutorsFailed as error:
+            logger.warning("%s: the driver plans this micro-batch itself: %s", context.name, error)
+            return None
+
+    def follow_plan(self, behind: Collection[FetchedBatch], plan: StreamPlan) -> None:
+        """The next rounds take of the batches `behind` those that the plan has chosen, and decide again."""
+        self._headers.choose(behind, plan)
+        self._is_planned = True
 
     def has_news(self) -> bool:
         """Whether the leader has published rows that call for a round: see `LeaderRowWatch`. If they cannot be read, a
@@ -214,6 +285,8 @@ class FetchRunner:
         self._context.on_diverged(step.partitions)
 
     def _fetch_headers(self, step: FetchHeaders) -> FetchedHeaders:
+        if self._states.removals != self._removals:  # the round has started over
+            self._forget_headers()
         found = self._headers.fetch(self._is_streamed, step)
         self._has_more = self._headers.has_more  # not after an error: a round that fails must not follow at once
         return found
@@ -228,3 +301,4 @@ class FetchRunner:
 
     def _append(self, step: AppendFetched) -> None:
         self._context.writes.append(self, Fetched(self._copied, step.plan.starts(), step.leader_epochs))
+        self._appended += step.plan.batches[: MOST_ROWS - len(self._appended)]

@@ -1,25 +1,103 @@
-"""Starts a follower's streaming query, and keeps a micro-batch of it open. [FT-01, FT-05]
+"""A follower's streaming query: its session, its source, the plan that Spark makes of a micro-batch, and the time for
+which a micro-batch stays open. [FT-01, FT-05]
 
-A source in Python would be a process beside the JVM for each query. Six of them that start together on two cores miss
-Spark's 10 s, and print stack traces. So the source is in the JVM.
+The rows of the source are batch headers. A source in Python would be a process beside the JVM for each query. Six of
+them that start together on two cores miss Spark's 10 s, and print stack traces. So the source is in the JVM.
+
+A micro-batch costs Spark more than a small fetch costs everything else. So it stays open while there are no news, too,
+as a Kafka fetch session does; the next one begins when its time is over.
 """
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 import uuid
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
-from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
+from lakelog.replication.frames.fetch_plan import FetchAction, fetch_plan
+from lakelog.replication.protocol.append_plan import FetchedBatch
+from lakelog.replication.protocol.fetch_state import PartitionFetchState
+from lakelog.replication.protocol.partition_registration import Registrations
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.server.executors import is_local, while_there_are_executors
+from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.schemas import BATCH_HEADERS, FETCH_STATES, METADATA
+
+R = TypeVar("R")
+
+MOST_ROWS = 10_000  # of a micro-batch: what is behind them needs no plan of Spark's, and is appended without one
+_OPEN_SECONDS = 30.0
+_KEY = ("topic_id", "partition", "base_offset", "segment")
+_TAKEN = (FetchAction.APPEND, FetchAction.GAP, FetchAction.DIVERGED)  # rounds tell of gaps and divergences
 
 
-class MicroBatchStarts:
-    """A streaming source of which each row starts a micro-batch: Spark's `MemoryStream`."""
+# A micro-batch runs no job, or one of few rows. Generated code, adaptive planning and several tasks would only add to
+# it: they are off, in a session of the broker's own, and the user's session stays as it is. A query looks for the next
+# micro-batch only between two.
+_SESSION = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.metadataCache.enabled": "true",  # without it Spark writes no checkpoints in the background
+    "spark.sql.streaming.pollingDelay": "10ms",
+}
+
+# Spark writes the query's offsets now and then and waits for none. It allows that only for sinks that need no exact
+# offsets, which it knows by their names. This one needs none at all: a start begins with a new checkpoint.
+CHECKPOINTS_IN_THE_BACKGROUND = {
+    "asyncProgressTrackingEnabled": "true",
+    "asyncProgressTrackingCheckpointIntervalMs": "10000",
+    "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
+}
+
+
+def follower_session(spark: SparkSession) -> SparkSession:
+    """A new session for small micro-batches; the given session stays as it is.
+
+    Raises InvalidConfigurationException if the given session cannot run a broker.
+    """
+    check_spark(spark)
+    session = spark.newSession()
+    for key, value in _SESSION.items():
+        session.conf.set(key, value)
+    return session
+
+
+class BatchKey(NamedTuple):
+    """Names a batch in a leader's log."""
+
+    topic_id: str
+    partition: int
+    base_offset: int
+    segment: str
+
+
+def batch_key(batch: FetchedBatch) -> BatchKey:
+    """The key of a batch."""
+    return BatchKey(*batch.topic_id_partition, batch.base_offset, batch.segment)
+
+
+class StreamPlan(NamedTuple):
+    """The batches for the next rounds, and the partitions that have none because they cannot be fetched now."""
+
+    chosen: frozenset[BatchKey]
+    left_out: frozenset[TopicIdPartition]
+
+
+class HeaderStream:
+    """A streaming source with the columns of `BATCH_HEADERS`: Spark's `MemoryStream`, which each call of `add` makes
+    into a micro-batch, after the one that is under way. The query's progress has sums of its rows as `appended` and
+    `behind`."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark, self._jvm = spark, cast(Any, spark.sparkContext._jvm)
@@ -27,12 +105,149 @@ class MicroBatchStarts:
         self._source = source.apply(spark._jsparkSession, self._jvm.org.apache.spark.sql.Encoders.STRING())
 
     def frame(self) -> DataFrame:
-        """The stream, with the column `value`."""
-        return DataFrame(self._source.toDF(), self._spark)
+        """The stream."""
+        lines = DataFrame(self._source.toDF(), self._spark)
+        rows = lines.select(F.from_json("value", BATCH_HEADERS.types).alias("header")).select("header.*")
+        for name, condition in (("behind", F.col("is_behind")), ("appended", ~F.col("is_behind"))):
+            sums = {"batches": F.lit(1), "records": F.expr("last_offset + 1 - base_offset"), "bytes": F.col("bytes")}
+            observed = [F.coalesce(F.sum(F.when(condition, v)), F.lit(0)).alias(n) for n, v in sums.items()]
+            rows = rows.observe(name, *observed)
+        return rows
 
-    def add(self) -> None:
-        """Starts a micro-batch, after the one that is under way."""
-        self._source.addData(self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(["next"]))
+    def add(self, appended: Collection[FetchedBatch] = (), behind: Collection[FetchedBatch] = ()) -> None:
+        """Adds the rows of the next micro-batch: batches that the follower has appended since the last one, and those
+        that it lacks. Without a batch it has no rows."""
+        lines = [_line(batch, False) for batch in appended] + [_line(batch, True) for batch in behind]
+        # One call for all lines: a call for each would take longer than to fetch them.
+        text = self._jvm.org.apache.commons.lang3.StringUtils.split("\n".join(lines), "\n")
+        self._source.addData(self._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(text))
+
+
+def _line(batch: FetchedBatch, is_behind: bool) -> str:
+    values = (
+        *batch.topic_id_partition, batch.base_offset, batch.last_offset, batch.leader_epoch, batch.segment,
+        batch.segment_bytes, batch.bytes, batch.previous, batch.chain, is_behind,
+    )  # fmt: skip
+    return json.dumps(dict(zip(BATCH_HEADERS.names, values, strict=True)))
+
+
+def planned(
+    spark: SparkSession, headers: DataFrame, metadata: Registrations,
+    states: Mapping[TopicIdPartition, PartitionFetchState], log_ends: Mapping[TopicIdPartition, LogEnd],
+    broker_id: int, leader: int,
+) -> StreamPlan:  # fmt: skip
+    """The plan that Spark makes of the rows of a micro-batch, see `fetch_plan`.
+
+    `metadata` are the rows of that table which the broker has read last. A newer version, of which its roles do not
+    know yet, would fence what it still fetches. Raises ExecutorsFailed.
+    """
+    assigned = _frame(spark, METADATA_COLUMNS, [_assignment(registration) for registration in metadata.values()])
+    fetched = _frame(spark, FETCH_STATES.arrow, [_state(p, state, log_ends[p]) for p, state in states.items()])
+    actions = fetch_plan(headers.where("is_behind"), assigned, fetched, broker_id, leader)
+    wanted = actions.where(F.col("action") != FetchAction.SKIP).select(*_KEY, "action")
+    rows = _of_job(spark, wanted.toArrow)
+    chosen, left_out = set(), set()
+    for row in rows.to_pylist():
+        if row.pop("action") in _TAKEN:
+            chosen.add(BatchKey(**row))
+        else:
+            left_out.add(TopicIdPartition(row["topic_id"], row["partition"]))
+    return StreamPlan(frozenset(chosen), frozenset(left_out))
+
+
+def count(spark: SparkSession, headers: DataFrame) -> int:
+    """The number of rows of a micro-batch of which none is behind, so that its progress has them. Raises
+    ExecutorsFailed."""
+    return _of_job(spark, headers.count)
+
+
+def _of_job(spark: SparkSession, run: Callable[[], R]) -> R:
+    return run() if is_local(spark) else while_there_are_executors(spark, run)
+
+
+_ASSIGNMENT = ("topic_id", "partition", "replicas", "leader", "leader_epoch")
+METADATA_COLUMNS = pa.schema([METADATA.arrow.field(name) for name in _ASSIGNMENT])
+
+
+def _assignment(registration: Any) -> dict[str, Any]:
+    return {name: getattr(registration, name) for name in _ASSIGNMENT}
+
+
+def _state(partition: TopicIdPartition, state: PartitionFetchState, end: LogEnd) -> dict[str, Any]:
+    values = (*partition, state.leader_epoch, state.shown_state, end.offset, end.chain)
+    return dict(zip(FETCH_STATES.names, values, strict=True))
+
+
+def _frame(spark: SparkSession, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema))
+
+
+class OpenMicroBatch:
+    """The micro-batches of one fetcher, one after the other. A thread beside the query tells the open one of news.
+
+    It begins no round for news that come after `longest` seconds: they are for the next micro-batch.
+    """
+
+    def __init__(self, longest: float = _OPEN_SECONDS) -> None:
+        self._longest = longest
+        self._condition = threading.Condition()
+        self._open: object = None  # the micro-batch that is open
+        self._is_told = self._is_over = False
+
+    def tell(self) -> bool:
+        """There are new segments. Returns whether a micro-batch is open, and will fetch them."""
+        with self._condition:
+            self._is_told = self._open is not None
+            self._condition.notify_all()
+            return self._is_told
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the fetcher has ended: no micro-batch waits for news any more, and none may follow."""
+        return self._is_over
+
+    def end(self) -> None:
+        """Ends the wait of the micro-batch that is open, and of all later ones."""
+        with self._condition:
+            self._is_over = True
+            self._condition.notify_all()
+
+    def run(
+        self, first: Callable[[], bool], more: Callable[[], bool], is_enough: Callable[[], bool] = lambda: False
+    ) -> bool:  # fmt: skip
+        """Runs one micro-batch: the round `first`, and the round `more` each time that it is told of news, or that the
+        last round returned that more can be fetched at once. It also ends after a round when `is_enough`: the next
+        micro-batch begins at once. Returns what the last round returned. Raises what a round raises.
+        """
+        own, ends_at = object(), time.monotonic() + self._longest
+        with self._condition:  # a micro-batch of a query that was stopped may still be under way
+            self._open, self._is_told = own, False
+            self._condition.notify_all()
+        try:
+            again = first()
+            while not is_enough() and self._goes_on(own, ends_at, again):
+                again = more()
+            return again
+        finally:
+            with self._condition:
+                self._close(own)
+
+    def _goes_on(self, own: object, ends_at: float, at_once: bool) -> bool:
+        with self._condition:
+            left = max(0.0, ends_at - time.monotonic())
+            at_once = at_once and left > 0 and not self._is_over
+            if not at_once:
+                self._condition.wait_for(lambda: self._is_told or self._is_over or self._open is not own, left)
+            goes_on = self._open is own and (at_once or self._is_told)
+            if goes_on:
+                self._is_told = False
+            if not goes_on or time.monotonic() >= ends_at:
+                self._close(own)
+            return goes_on
+
+    def _close(self, own: object) -> None:
+        if self._open is own:
+            self._open, self._is_told = None, False
 
 
 class FollowerQuery:
@@ -46,23 +261,27 @@ class FollowerQuery:
     ) -> None:  # fmt: skip
         self._spark, self._name, self._folder = spark, name, folder
         self._process = process
-        self._starts: MicroBatchStarts | None = None
+        self._stream: HeaderStream | None = None
+        self.appended: Sequence[FetchedBatch] = ()  # of the micro-batch that was added last
+        self.behind: Sequence[FetchedBatch] = ()
         self.open = OpenMicroBatch()
 
     def start(self) -> StreamingQuery:
         """Starts the query with a new source and checkpoint, and deletes the older ones. Its first micro-batch begins
-        at once."""
+        at once, without rows."""
         if self._folder.list():
             self._folder.delete_folder()
         started = self._folder.child(uuid.uuid4().hex)
         started.create_folder()
-        self._starts = MicroBatchStarts(self._spark)
-        self._starts.add()
-        writer = self._starts.frame().writeStream.queryName(self._name).foreachBatch(self._process)
+        self._stream = HeaderStream(self._spark)
+        self.go_on()
+        writer = self._stream.frame().writeStream.queryName(self._name).foreachBatch(self._process)
         writer = writer.option("checkpointLocation", f"file://{started.path('checkpoint')}")
         return writer.options(**CHECKPOINTS_IN_THE_BACKGROUND).start()
 
-    def go_on(self) -> None:
-        """Another micro-batch follows the one that is under way."""
-        if self._starts is not None:
-            self._starts.add()
+    def go_on(self, appended: Sequence[FetchedBatch] = (), behind: Sequence[FetchedBatch] = ()) -> None:
+        """Another micro-batch follows the one that is under way, with these rows; `MOST_ROWS` of them at most."""
+        self.behind = behind[:MOST_ROWS]
+        self.appended = appended[: MOST_ROWS - len(self.behind)]
+        if self._stream is not None:
+            self._stream.add(self.appended, self.behind)

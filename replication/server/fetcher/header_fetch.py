@@ -1,36 +1,42 @@
 """Finds the batches of a leader's log that a fetch may take: in its newest commits, and for lagging partitions in the
-log's snapshot."""
+log's snapshot. [FT-05]"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from lakelog.replication.protocol.append_plan import FetchedBatch
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
+from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
 from lakelog.replication.storage.log.log_snapshot import batches_from
-from lakelog.replication.storage.log.new_segments import LogOffset, NewSegment, NewSegments
+from lakelog.replication.storage.log.new_segments import UNBOUNDED, LogOffset, NewSegment, NewSegments
 
 logger = logging.getLogger(__name__)
 
 
 class HeaderFetch:
-    """Reads the batch headers for one fetcher, in the driver: they are few, and a job of Spark for them would cost more
-    than all the rest of a micro-batch.
+    """Reads the batch headers of one fetcher's rounds, in the driver: in a round they are few, and a job of Spark for
+    them would cost more than all the rest.
 
     `source` is the log of broker `leader`. A micro-batch, or `LeaderLogWatch`, only tells that the log has new
     segments. They are read from the fetcher's own position on, up to the newest commit, but at most `max_bytes` of them
     or one larger segment: then `has_more` is true, and the next fetch goes on without being told.
+
+    The batches of a lagging partition come from the snapshot. They stay in memory until its log has them, with those of
+    newer commits, so that a long catch-up reads each footer once.
     """
 
     def __init__(self, name: str, source: StorageRoot, leader: int, max_bytes: int) -> None:
         self._name, self._source, self._max_bytes = name, source, max_bytes
         self._segments = NewSegments(source, leader)
         self._position = self._end = LogOffset(-1)
+        self._left: dict[TopicIdPartition, list[FetchedBatch]] = {}  # of lagging partitions: all up to the position
         self.has_more = self.follows = False
 
     def begin(self) -> None:
@@ -38,6 +44,11 @@ class HeaderFetch:
         KafkaStorageException."""
         self._position = self._end = self._segments.newest()
         self.has_more, self.follows = False, True
+        self.forget()
+
+    def forget(self, but: Collection[TopicIdPartition] = ()) -> None:
+        """Gives up what it has in memory, but that of these partitions. Others that lag read the snapshot again."""
+        self._left = {partition: left for partition, left in self._left.items() if partition in but}
 
     def done(self) -> None:
         """Goes on after what was fetched last. Until then the same headers are fetched again, because a round may start
@@ -45,24 +56,70 @@ class HeaderFetch:
         self._position = self._end
 
     def fetch(self, is_streamed: bool, step: FetchHeaders) -> FetchedHeaders:
-        """Reads what `step` asks for: from the newest commits if the round was told of some, and from the snapshot.
+        """Reads what `step` asks for: from the newest commits if the round was told of some, and for lagging partitions
+        from memory or from the snapshot.
 
         Raises KafkaStorageException if the leader's log cannot be read.
         """
+        return self._fetch(is_streamed, step, self._max_bytes)
+
+    def behind(self, step: FetchHeaders) -> list[FetchedBatch]:
+        """All that the follower lacks. It stays in memory, for partitions that lag from now on: the fetches go on after
+        it. If a part cannot be read there is nothing, and the next fetch tells why. Raises KafkaStorageException."""
+        found = self._fetch(True, step, UNBOUNDED)
+        if found.failed or found.stream_has_gap:
+            return []
+        self.done()
+        for batch in [batch for batch in found.batches if batch.topic_id_partition not in self._left]:
+            self._left.setdefault(batch.topic_id_partition, []).append(batch)
+        return [batch for left in self._left.values() for batch in left]
+
+    @property
+    def has_left(self) -> bool:
+        """Whether batches in memory wait for a round."""
+        return any(self._left.values())
+
+    def choose(self, of: Collection[FetchedBatch], plan: StreamPlan) -> None:
+        """Keeps of these batches in memory only those that a plan has chosen, and nothing of partitions that it has
+        left out."""
+        refused = {batch for batch in of if batch_key(batch) not in plan.chosen}
+        self._left = {
+            p: [batch for batch in left if batch not in refused]
+            for p, left in self._left.items()
+            if p not in plan.left_out
+        }
+
+    def _fetch(self, is_streamed: bool, step: FetchHeaders, max_bytes: int) -> FetchedHeaders:
         found: list[NewSegment] = []
         starts_over = self._end != self._position
         if is_streamed or self.has_more or starts_over:
             age = self._source.poll_age(YOUNG_SECONDS)  # a look of this process has told the round
-            found, self._end, self.has_more = self._segments.read(self._position, self._max_bytes, age)
+            found, self._end, self.has_more = self._segments.read(self._position, max_bytes, age)
         gaps = {segment.gap for segment in found if segment.gap}
         files = [segment.file for segment in found if segment.file] if step.log_ends else []
-        batches = list(self._batches(files, step, gaps))
+        self._left = {
+            p: [batch for batch in self._left[p] if batch.last_offset >= step.log_ends[p].offset]
+            for p in step.lagging
+            if p in self._left
+        }
+        batches = self._keep(self._batches(files, step, gaps))
         # After the commits: a partition that a gap leaves without a batch must find the batch here.
-        wanted = {p: step.log_ends[p].offset for p in step.lagging}
+        wanted = {p: step.log_ends[p].offset for p in step.lagging if gaps or p not in self._left}
         snapshot, failed = batches_from(self._source, wanted, step.topics)
+        self._left.update({p: [] for p in wanted if p not in failed})
+        self._keep(snapshot)
+        batches += [batch for left in self._left.values() for batch in left]
         if gaps:
             logger.warning("%s: %s: the leader's snapshot is read instead", self._name, "; ".join(sorted(gaps)))
-        return FetchedHeaders([*snapshot, *batches], failed, bool(gaps))
+            self.forget()
+        return FetchedHeaders(batches, failed, bool(gaps))
+
+    def _keep(self, batches: Iterable[FetchedBatch]) -> list[FetchedBatch]:
+        """Keeps batches of lagging partitions. Returns the others."""
+        others: list[FetchedBatch] = []
+        for batch in batches:
+            self._left.get(batch.topic_id_partition, others).append(batch)
+        return others
 
     def _batches(self, files: Iterable[AddedFile], step: FetchHeaders, gaps: set[str]) -> Iterator[FetchedBatch]:
         """The batches of the partitions that the follower fetches, without those that its log has whole. The fault of a

@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
+from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -27,7 +28,7 @@ from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.backoff import backoff_ms
 from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
-from lakelog.replication.server.fetcher.follower_query import FollowerQuery
+from lakelog.replication.server.fetcher.follower_query import FollowerQuery, StreamPlan
 from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
@@ -100,20 +101,36 @@ class ReplicaFetcher:
         self._is_asked.set()
         self._thread.wake()
 
-    def _process(self, _: DataFrame, __: int) -> None:
-        """Runs a micro-batch: a round, and more while it is open. `HeaderFetch` reads the segments, not its rows.
+    def _process(self, headers: DataFrame, _: int) -> None:
+        """Runs a micro-batch. Spark plans what is behind. Then it stays open, as a fetch session does: rounds in the
+        driver take what the plan has chosen, and what the leader gains meanwhile.
 
         A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and `keep_running`
         starts it again."""
-        again = self._follower_query.open.run(self._first_fetch, lambda: self._fetch(is_streamed=True))
-        if not self._follower_query.open.is_over:
-            self._follower_query.go_on()
+        query = self._follower_query
+        behind, plan = query.behind, None
+        try:
+            if behind or query.appended:
+                plan = self._round.plan(headers, bool(behind))
+        except Exception:  # a stop cancels the job of Spark
+            if query.open.is_over:
+                return
+            raise
+        again = query.open.run(
+            lambda: self._first_fetch(behind, plan), lambda: self._fetch(is_streamed=True), self._round.is_far_behind
+        )
+        if not query.open.is_over:
+            with self._round_lock:
+                rows = self._round.stream_rows()
+            query.go_on(*rows)
         if again:
             self._ask()  # only now, since the thread comes back at the next poll if it finds a round under way
 
-    def _first_fetch(self) -> bool:
+    def _first_fetch(self, behind: Sequence[FetchedBatch], plan: StreamPlan | None) -> bool:
         with self._round_lock:  # a round under way would undo the marks that are set here
             self._round.follow()
+            if plan is not None:
+                self._round.follow_plan(behind, plan)
             self._begun.set()
             again = self._fetch(is_streamed=True)
             self._failures = 0

@@ -47,6 +47,7 @@ class InlineFetcher(ReplicaFetcher):
         newest = last_version(source)
         seen = newest, source.stamps([commit_name(newest)])[0]
         if seen != self._seen:
+            self._round.stop_following()
             self._states.fell_behind(self._states.all())
             self._seen = seen
         limits = self._round._limits

@@ -7,7 +7,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.server.fetcher import follower_query, replica_fetcher
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
-from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
+from lakelog.replication.server.fetcher.follower_query import OpenMicroBatch
 from tests.clock import Clock
 from tests.server.fetcher.streams import Elapsed, Round, Watch, Writer, fetcher_of
 
@@ -16,7 +16,7 @@ from tests.server.fetcher.streams import Elapsed, Round, Watch, Writer, fetcher_
 def fetcher(root, monkeypatch):
     """A fetcher with the test's query and without a running thread."""
     writer, work, states = Writer(), Round(), SharedFetchStates(Clock())
-    monkeypatch.setattr(follower_query, "MicroBatchStarts", writer.for_stream)
+    monkeypatch.setattr(follower_query, "HeaderStream", writer.for_stream)
     time = Elapsed()
     monkeypatch.setattr(replica_fetcher, "time", time)
     monkeypatch.setattr(replica_fetcher, "random", SimpleNamespace(random=lambda: 0.5))

@@ -35,17 +35,17 @@ class Writer:
 
     def __init__(self):
         self.queries, self.process, self.writeStream, self.error = [], None, self, None
-        self.given, self.added = {}, 0
+        self.given, self.added = {}, []  # the rows of each micro-batch: appended, and behind
 
     def for_stream(self, _):
-        self.added = 0
+        self.added = []
         return self
 
     def frame(self):
         return self
 
-    def add(self):
-        self.added += 1
+    def add(self, appended, behind):
+        self.added.append((list(appended), list(behind)))
 
     def queryName(self, name):  # noqa: N802
         self.name = name
@@ -76,6 +76,22 @@ class Round:
         self.answer, self.runs, self.delayed, self.news = False, [], [], False
         self.followed = []  # the rounds before each call that makes the rounds follow
         self.stops = self.announced = 0
+        self.rows, self.planned, self.plan_of, self.taken = ([], []), [], None, []
+        self.is_far = False
+
+    def is_far_behind(self):
+        return self.is_far
+
+    def stream_rows(self):
+        rows, self.rows = self.rows, ([], [])
+        return rows
+
+    def plan(self, headers, is_behind):
+        self.planned.append((headers, is_behind))
+        return self.plan_of
+
+    def follow_plan(self, behind, plan):
+        self.taken.append((behind, plan))
 
     def begins_soon(self):
         self.announced += 1

@@ -65,10 +65,10 @@ class World:
         self.states.assign({p: InitialFetchState(TOPIC, 1, 0, 0) for p in followed})
         read = ReplicaTable.open(self.source)
         context = FetchContext(
-            None, Config.from_properties(config), "broker-2", self.follower, 1, self.source,
+            None, Config.from_properties(config), 2, self.follower, 1, self.source,
             lambda: read, self.follow_high_watermarks, self.divergences.append,
             FollowerWrites(self.follower, "broker-2", self.tell), PausePoint(),
-            FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1),
+            FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1), dict,
         )  # fmt: skip
         self.round = FetchRunner(context, self.states)
         self.round.follow()

@@ -1,6 +1,6 @@
 """A fetcher ends its query: it waits for no news, and not for ever for a query that hangs."""
 
-from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
+from lakelog.replication.server.fetcher.follower_query import OpenMicroBatch
 from tests.hanging import Hanging, ends, in_background
 from tests.processes import wait_until
 

@@ -6,6 +6,7 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchHeaders
 from lakelog.replication.server.fetcher import header_fetch
+from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
 from lakelog.replication.storage.delta.commit_reader import drop_commits_before
@@ -14,6 +15,7 @@ from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.memory.store import MemoryStore
 from tests.hanging import raises
 from tests.looks import Looks
+from tests.storage.log.test_replay import clean_up
 from tests.storage.logs import P0, P1, chain, fill, new_log, request, send
 
 UNBOUNDED = 2**40
@@ -191,3 +193,78 @@ def test_ap_06_in_an_object_store_an_append_of_small_files_only_looks_for_the_co
         log = new_log(f"{store.uri}/log", P0, P1)
         fill(log, P0, 3)
         assert store.faults.of(lambda: send(log, request(P0, 3, sequence=3)))[1] == 1
+
+
+def left(fetch):
+    """The batches in memory: partition and first offset."""
+    return sorted((p.partition, b.base_offset) for p, batches in fetch._left.items() for b in batches)
+
+
+def test_ft_05_what_a_lagging_partition_lacks_is_read_once_and_stays_in_memory_with_what_comes(log, monkeypatch):
+    fill(log, P0, 1, 1)
+    fetch = begun(log)
+    assert fetched(fetch, {P0: 0}, lagging=[P0]) == [(0, 0, 0), (0, 1, 1)]
+    fill(log, P0, 1)
+    monkeypatch.setattr(header_fetch, "batches_from", lambda _, wanted, __: ([], {}) if not wanted else 1 / 0)
+    assert fetched(fetch, {P0: 1}, lagging=[P0]) == [(0, 1, 1), (0, 2, 2)]
+    assert fetched(fetch, {P0: 2}, lagging=[P0], is_streamed=False) == [(0, 2, 2)]
+    assert fetched(fetch, {P0: 3}, is_streamed=False) == []
+    assert not fetch.has_left
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_ft_05_what_is_given_up_is_read_from_the_snapshot_again(log, fetch, is_kept):
+    fill(log, P0, 2)
+    fetched(fetch, {P0: 0, P1: 0}, lagging=[P0, P1])
+    fill(log, P0, 1)
+    fetch.forget([P0] if is_kept else [P1])
+    expected = {(0, 0, 1)} if is_kept else {(0, 0, 1), (0, 2, 2)}
+    assert set(fetched(fetch, {P0: 0, P1: 0}, lagging=[P0, P1], is_streamed=False)) == expected
+
+
+def test_ft_05_after_a_gap_nothing_in_memory_counts(log, fetch):
+    """Commits that cannot be read may have had batches of any partition."""
+    fill(log, P0, 1)
+    fetched(fetch, {P0: 0}, lagging=[P0])
+    fill(log, P0, 1)
+    clean_up(log.root)
+    assert fetched(fetch, {P0: 0}, lagging=[P0]) == [(0, 0, 0), (0, 1, 1)]
+    assert not fetch.has_left
+
+
+def test_ft_05_all_that_is_behind_is_in_memory_whatever_the_limit(log):
+    """The snapshot for partitions that lag, the commits for the others; the next fetch goes on after them."""
+    fill(log, P0, 1)
+    fetch = begun(log, max_bytes=1)
+    fill(log, P0, 1)
+    fill(log, P1, 1, 1)
+    behind = fetch.behind(step({P0: 0, P1: 0}, [P0]))
+    assert sorted({(b.topic_id_partition.partition, b.base_offset) for b in behind}) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert set(left(fetch)) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert fetched(fetch, {P0: 2, P1: 1}, lagging=[P0, P1]) == [(1, 1, 1)]
+
+
+@pytest.mark.parametrize("fault", ["a broken file", "a gap"])
+def test_ft_12_where_a_part_cannot_be_read_nothing_is_behind_and_the_next_fetch_tells_why(log, fetch, fault):
+    fill(log, P0, 1)
+    fill(log, P1, 1)
+    if fault == "a gap":
+        drop_commits_before(log.root, log.current().version)
+    else:
+        log.root.delete(sorted(log.current().segments)[0])
+    assert fetch.behind(step({P0: 0, P1: 0})) == []
+    assert fetch.fetch(False, step({P0: 0, P1: 0})).stream_has_gap
+
+
+def test_ft_10_a_plan_leaves_in_memory_what_it_has_chosen_and_what_came_since(log, fetch):
+    fill(log, P0, 1, 1)
+    fill(log, P1, 1)
+    behind = fetch.behind(step({P0: 0, P1: 0}))
+    fill(log, P0, 1)
+    assert fetched(fetch, {P0: 0, P1: 0}, lagging=[P0, P1]) == [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0)]
+    chosen = {batch_key(b) for b in behind if b.base_offset == 1}
+    fetch.choose(behind, StreamPlan(frozenset(chosen), frozenset([P1])))
+    assert left(fetch) == [(0, 1), (0, 2)]
+    assert fetched(fetch, {P0: 1, P1: 0}, lagging=[P0, P1], is_streamed=False) == [(0, 1, 1), (0, 2, 2), (1, 0, 0)], (
+        "what was left out is read from the snapshot"
+    )

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
+from lakelog.replication.server.fetcher.follower_query import OpenMicroBatch
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
 

@@ -13,9 +13,8 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
-from lakelog.replication.server.fetcher.follower_session import CHECKPOINTS_IN_THE_BACKGROUND
+from lakelog.replication.server.fetcher.follower_query import CHECKPOINTS_IN_THE_BACKGROUND, OpenMicroBatch
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
-from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -39,9 +38,9 @@ def fetch(root):
     states = SharedFetchStates(Clock())
     leaders = ReplicaTable.create(storage)
     context = FetchContext(
-        None, Config(), "broker-2", log, 1, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
+        None, Config(), 2, log, 1, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
         lambda _: None, FollowerWrites(log, "broker-2", published.append), pause_point,
-        FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1),
+        FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1), dict,
     )  # fmt: skip
     return SimpleNamespace(
         round=FetchRunner(context, states),
@@ -311,24 +310,79 @@ def test_ft_01_while_its_query_is_down_a_fetcher_fetches_new_segments_by_itself_
     assert (fetcher.work.runs, fetcher.work.stops) == ([STREAMED] * 2, 1)
 
 
-def test_ft_01_each_start_of_a_query_has_a_source_of_its_own_whose_first_row_begins_it(fetcher):
-    assert fetcher.writer.added == 1
+def test_ft_01_each_start_of_a_query_has_a_source_of_its_own_whose_first_micro_batch_has_no_rows(fetcher):
+    assert fetcher.writer.added == [([], [])]
     fetcher.writer.process(None, 0)
     fetcher.writer.queries[0].end()
     for _ in range(2):
         fetcher.time.now += 10
         fetcher.it.keep_running()
-    assert (len(fetcher.writer.queries), fetcher.writer.added) == (2, 1)
+    assert (len(fetcher.writer.queries), fetcher.writer.added) == (2, [([], [])])
 
 
 def test_ft_05_each_micro_batch_starts_the_next_one_unless_it_fails(fetcher):
-    fetcher.it._follower_query.open = OpenMicroBatch(0.0)
+    fetcher.work.rows = ["appended"], ["behind"]
     fetcher.writer.process(None, 0)
-    assert fetcher.writer.added == 2
+    assert fetcher.writer.added == [([], []), (["appended"], ["behind"])]
     fetcher.work.answer = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError):
         fetcher.writer.process(None, 1)
-    assert fetcher.writer.added == 2, "Spark ends the query"
+    assert len(fetcher.writer.added) == 2, "Spark ends the query"
+
+
+PLAN = "the plan"
+ROWS = {
+    "nothing has come since": ([], [], [], []),
+    "what rounds have appended is counted": (["a"], [], [("frame", False)], []),
+    "what is behind is planned": ([], ["b"], [("frame", True)], [(["b"], PLAN)]),
+    "both": (["a"], ["b"], [("frame", True)], [(["b"], PLAN)]),
+}
+
+
+@pytest.mark.parametrize(("appended", "behind", "planned", "taken"), ROWS.values(), ids=ROWS)
+def test_ft_05_a_micro_batch_begins_with_the_plan_of_what_is_behind(fetcher, appended, behind, planned, taken):
+    """Its first round takes what Spark has chosen."""
+    fetcher.work.rows = appended, behind
+    fetcher.work.plan_of = PLAN if behind else None
+    fetcher.writer.process(None, 0)
+    fetcher.writer.process("frame", 1)
+    assert (fetcher.work.planned, fetcher.work.taken) == (planned, taken)
+    fetcher.writer.process("frame", 2)
+    assert fetcher.work.planned == planned, "those rows were of the micro-batch before"
+
+
+def test_ft_05_without_executors_a_micro_batch_runs_its_rounds_without_a_plan(fetcher):
+    fetcher.work.rows = [], ["b"]
+    fetcher.writer.process(None, 0)
+    fetcher.writer.process("frame", 1)
+    assert (fetcher.work.taken, fetcher.work.runs) == ([], [STREAMED] * 2)
+
+
+def test_ft_05_what_is_far_behind_is_for_the_next_micro_batch_at_once(fetcher):
+    fetcher.it._follower_query.open = OpenMicroBatch(60)
+    fetcher.work.is_far, fetcher.work.answer = True, True
+    fetcher.work.rows = [], ["b"]
+    assert ends(in_background(lambda: fetcher.writer.process(None, 0)))
+    assert fetcher.writer.added[1:] == [([], ["b"])]
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["a stop", "a fault"])
+def test_br_04_a_stop_that_cancels_the_plan_of_a_micro_batch_is_no_error(fetcher, stops):
+    fetcher.work.rows = [], ["b"]
+    fetcher.writer.process(None, 0)
+
+    def is_cancelled(*_):
+        if stops:
+            fetcher.it.shutdown()
+        raise ZeroDivisionError("job cancelled")
+
+    fetcher.work.plan = is_cancelled
+    if stops:
+        fetcher.writer.process("frame", 1)
+    else:
+        with pytest.raises(ZeroDivisionError):
+            fetcher.writer.process("frame", 1)
+    assert (fetcher.work.runs, len(fetcher.writer.added)) == ([STREAMED], 2)
 
 
 def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):

@@ -4,13 +4,15 @@ import pytest
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.server.fetcher import header_fetch
+from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.fetcher import fetch_runner, header_fetch
+from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from tests.clock import Clock
 from tests.hanging import raises
 from tests.server.fetcher.test_fetch_runner import World
 from tests.storage.log.test_replay import clean_up
-from tests.storage.logs import P0, P1, fill, leo, new_log, offsets
+from tests.storage.logs import P0, P1, TOPIC, fill, leo, new_log, offsets
 
 
 @pytest.fixture
@@ -132,3 +134,96 @@ def test_ft_10_a_log_that_was_made_again_is_read_from_its_snapshot(world):
     new_log(world.leader.root)
     world.fetch()
     assert world.states.get(P0).lagging
+
+
+def test_ft_05_what_a_micro_batch_is_given_is_appended_by_its_rounds(root):
+    """What its rounds append is told to the next one."""
+    world = World(root, **{"replica.fetch.response.max.bytes": 1})
+    world.fetch()
+    fill(world.leader, P0, 2, 1)
+    fill(world.leader, P1, 3)
+    world.publish()
+    appended, behind = world.round.stream_rows()
+    assert (appended, sorted((b.topic_id_partition.partition, b.base_offset) for b in behind)) == (
+        [],
+        [(0, 0), (0, 2), (1, 0)],
+    )
+    plan = StreamPlan(frozenset(map(batch_key, behind)), frozenset())
+    world.round.follow_plan(behind, plan)
+    for _ in range(5):
+        if not world.round.run(is_streamed=True):
+            break
+    assert (offsets(world.follower), leo(world.follower, P1)) == ([0, 1, 2], 3)
+    appended, behind = world.round.stream_rows()
+    assert (len(appended), behind) == (3, [])
+    assert world.round.stream_rows() == ([], [])
+
+
+def test_ft_10_a_plan_that_is_out_of_date_loses_nothing(world):
+    """Spark had chosen nothing, since the partition was delayed then."""
+    fill(world.leader, P0, 2)
+    _, behind = world.round.stream_rows()
+    world.round.follow_plan(behind, StreamPlan(frozenset(), frozenset([P0])))
+    world.fetch()
+    assert offsets(world.follower) == [0, 1]
+
+
+def test_fm_07_a_partition_that_is_fetched_anew_reads_the_snapshot_again(world):
+    """What came meanwhile is not in memory."""
+    fill(world.leader, P0, 2)
+    _, behind = world.round.stream_rows()
+    assert len(behind) == 1
+    world.states.remove([P0])
+    fill(world.leader, P0, 1)
+    world.round.run(is_streamed=True)
+    world.states.assign({P0: InitialFetchState(TOPIC, 1, 0, 0)})
+    world.publish()
+    world.fetch()
+    assert offsets(world.follower) == [0, 1, 2]
+
+
+def test_ft_15_a_partition_that_was_delayed_reads_the_snapshot_again(root):
+    clock = Clock()
+    world = World(root, clock=clock)
+    world.fetch()
+    fill(world.leader, P0, 1)
+    assert len(world.round.stream_rows()[1]) == 1
+    world.round.delay_all("its query has ended")
+    fill(world.leader, P0, 1)
+    world.round.run(is_streamed=True)
+    clock.now += 60
+    world.fetch()
+    assert offsets(world.follower) == [0, 1]
+
+
+def test_ft_05_many_full_rounds_in_a_row_are_far_behind_but_those_of_a_plan_are_not(root, monkeypatch):
+    monkeypatch.setattr(fetch_runner, "_FULL_ROUNDS", 2)
+    world = World(root, **{"replica.fetch.response.max.bytes": 1})
+    world.fetch()
+    fill(world.leader, P0, *[1] * 8)
+    far = []
+    for _ in range(3):
+        world.fetch()
+        far.append(world.round.is_far_behind())
+    _, behind = world.round.stream_rows()
+    world.round.follow_plan(behind, StreamPlan(frozenset(map(batch_key, behind)), frozenset()))
+    while world.round.run(is_streamed=True):
+        far.append(world.round.is_far_behind())
+    assert (far, leo(world.follower)) == ([False, True, True] + [False] * 4, 8)
+
+
+@pytest.mark.parametrize("stop", ["leader", "not followed", "nothing fetched"])
+def test_ft_05_without_a_leader_to_read_nothing_is_behind(world, monkeypatch, stop):
+    fill(world.leader, P0, 2)
+    match stop:
+        case "leader":
+            monkeypatch.setattr(header_fetch, "batches_from", raises(KafkaStorageException("503 Slow Down")))
+        case "not followed":
+            world.round.stop_following()
+        case _:
+            world.states.remove([P0, P1])
+    assert world.round.stream_rows() == ([], [])
+    monkeypatch.undo()
+    if stop == "leader":
+        world.fetch()
+        assert offsets(world.follower) == [0, 1]

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
-from lakelog.replication.server.fetcher.open_micro_batch import OpenMicroBatch
+from lakelog.replication.server.fetcher.follower_query import OpenMicroBatch
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.simulation.stack.history import run
 from lakelog.replication.simulation.stack.one_thread import InlineFetcher
