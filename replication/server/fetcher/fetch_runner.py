@@ -60,6 +60,7 @@ from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
+_SHARES = 4  # times `lakelog.executor.copy.bytes` in a round that executors copy
 _FULL_ROUNDS = 16  # of `replica.fetch.response.max.bytes` each: the time of a job of Spark is little then
 
 
@@ -100,9 +101,11 @@ class FetchRunner:
         config = context.config
         self._source = context.source.child(LOG.name)
         most = config.replica_fetch_response_max_bytes
-        self._headers = HeaderFetch(context.name, self._source, context.leader, most)
+        bulk = _SHARES * config.lakelog_executor_copy_bytes
         self._copier = SegmentCopier(self._source, context.log.root, context.spark, config.lakelog_executor_copy_bytes)
+        self._headers = HeaderFetch(context.name, self._source, context.leader, most, self._copier.read_footers)
         self._limits = FetchLimits(most, config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms)
+        self._bulk_limits = FetchLimits(max(most, bulk), max(most, bulk), config.replica_fetch_backoff_ms)
         self._watch = LeaderRowWatch(config.replica_fetch_wait_max_ms / 1000)
         self._has_read_rows = False  # in this round
         self._is_streamed = self._has_more = False  # in this round, too
@@ -158,7 +161,11 @@ class FetchRunner:
         self._forget_headers()
         self._is_streamed, self._has_read_rows, self._has_more = is_streamed, False, False
         try:
-            is_due = carry_out(FetchRound(self._states, self._limits).run(), self._handlers, self._deciding)
+            # What is left of a plan is copied by executors, where there are some: in few rounds, of which each has
+            # enough for all of them.
+            is_bulk = self._is_planned and self._copier.has_executors()
+            limits = self._bulk_limits if is_bulk else self._limits
+            is_due = carry_out(FetchRound(self._states, limits).run(), self._handlers, self._deciding)
             again = is_due or self._has_more
             self._is_planned = self._is_planned and self._headers.has_left
             self._full_rounds = self._full_rounds + 1 if again and not self._is_planned else 0
@@ -294,7 +301,7 @@ class FetchRunner:
     def _copy(self, step: CopyBatches) -> Mapping[TopicIdPartition, LakelogException]:
         if step.plan.batches:
             self._context.writes.expect(self, sum(step.plan.bytes_by_partition().values()))
-        copied = self._copier.copy(step.plan)
+        copied = self._copier.copy(step.plan, self._headers.segments)
         self._copied = copied.segments
         self._context.quotas.record(step.plan.without(copied.failed).bytes_by_partition())
         return copied.failed

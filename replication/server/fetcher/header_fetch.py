@@ -4,7 +4,8 @@ log's snapshot. [FT-05]"""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -14,8 +15,9 @@ from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
-from lakelog.replication.storage.log.log_snapshot import batches_from
+from lakelog.replication.storage.log.log_snapshot import Read, segments_from, wanted_batches
 from lakelog.replication.storage.log.new_segments import UNBOUNDED, LogOffset, NewSegment, NewSegments
+from lakelog.replication.storage.log.segment import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +34,21 @@ class HeaderFetch:
     newer commits, so that a long catch-up reads each footer once.
     """
 
-    def __init__(self, name: str, source: StorageRoot, leader: int, max_bytes: int) -> None:
+    def __init__(
+        self, name: str, source: StorageRoot, leader: int, max_bytes: int, read_footers: Read | None = None
+    ) -> None:  # fmt: skip
         self._name, self._source, self._max_bytes = name, source, max_bytes
+        self._read_footers = read_footers or partial(read_segments, source)
         self._segments = NewSegments(source, leader)
         self._position = self._end = LogOffset(-1)
         self._left: dict[TopicIdPartition, list[FetchedBatch]] = {}  # of lagging partitions: all up to the position
+        self._known: dict[str, Segment] = {}
         self.has_more = self.follows = False
+
+    @property
+    def segments(self) -> Mapping[str, Segment]:
+        """The segments of the batches that the last fetch has returned, by name: who copies them reads no footer."""
+        return self._known
 
     def begin(self) -> None:
         """Begins at the newest commit. What was there before must be read from the snapshot. Raises
@@ -54,6 +65,8 @@ class HeaderFetch:
         """Goes on after what was fetched last. Until then the same headers are fetched again, because a round may start
         over."""
         self._position = self._end
+        names = {batch.segment for left in self._left.values() for batch in left}
+        self._known = {name: segment for name, segment in self._known.items() if name in names}
 
     def fetch(self, is_streamed: bool, step: FetchHeaders) -> FetchedHeaders:
         """Reads what `step` asks for: from the newest commits if the round was told of some, and for lagging partitions
@@ -97,38 +110,42 @@ class HeaderFetch:
             found, self._end, self.has_more = self._segments.read(self._position, max_bytes, age)
         gaps = {segment.gap for segment in found if segment.gap}
         files = [segment.file for segment in found if segment.file] if step.log_ends else []
+        ends = {partition: end.offset for partition, end in step.log_ends.items()}
         self._left = {
-            p: [batch for batch in self._left[p] if batch.last_offset >= step.log_ends[p].offset]
+            p: [batch for batch in self._left[p] if batch.last_offset >= ends[p]]
             for p in step.lagging
             if p in self._left
         }
-        batches = self._keep(self._batches(files, step, gaps))
+        batches = self._keep(self._sound(files, gaps), ends)
         # After the commits: a partition that a gap leaves without a batch must find the batch here.
-        wanted = {p: step.log_ends[p].offset for p in step.lagging if gaps or p not in self._left}
-        snapshot, failed = batches_from(self._source, wanted, step.topics)
-        self._left.update({p: [] for p in wanted if p not in failed})
-        self._keep(snapshot)
+        wanted = {p: ends[p] for p in step.lagging if gaps or p not in self._left}
+        snapshot, failed = segments_from(self._source, wanted, step.topics, self._read_footers)
+        wanted = {partition: offset for partition, offset in wanted.items() if partition not in failed}
+        self._left.update({partition: [] for partition in wanted})
+        self._keep(snapshot, wanted)
         batches += [batch for left in self._left.values() for batch in left]
         if gaps:
             logger.warning("%s: %s: the leader's snapshot is read instead", self._name, "; ".join(sorted(gaps)))
             self.forget()
         return FetchedHeaders(batches, failed, bool(gaps))
 
-    def _keep(self, batches: Iterable[FetchedBatch]) -> list[FetchedBatch]:
-        """Keeps batches of lagging partitions. Returns the others."""
+    def _keep(
+        self, segments: Iterable[Segment], wanted: Mapping[TopicIdPartition, int]
+    ) -> list[FetchedBatch]:  # fmt: skip
+        """Keeps the wanted batches of lagging partitions. Returns those of the others. [FT-04]"""
         others: list[FetchedBatch] = []
-        for batch in batches:
-            self._left.get(batch.topic_id_partition, others).append(batch)
+        for segment in segments:
+            batches = wanted_batches(segment, wanted)
+            if batches:
+                self._known[segment.name] = segment
+            for batch in batches:
+                self._left.get(batch.topic_id_partition, others).append(batch)
         return others
 
-    def _batches(self, files: Iterable[AddedFile], step: FetchHeaders, gaps: set[str]) -> Iterator[FetchedBatch]:
-        """The batches of the partitions that the follower fetches, without those that its log has whole. The fault of a
-        broken file goes into `gaps`. [FT-04]"""
-        for segment in read_segments(self._source, list(files)):
+    def _sound(self, files: Sequence[AddedFile], gaps: set[str]) -> Iterator[Segment]:
+        """The segments in these files. The fault of a broken one goes into `gaps`."""
+        for segment in self._read_footers(files) if files else ():
             if isinstance(segment, BrokenSegment):
                 gaps.add(segment.fault)
-                continue
-            for header in segment.headers:
-                end = step.log_ends.get(header.topic_id_partition)
-                if end is not None and header.last_offset >= end.offset:
-                    yield FetchedBatch.of(header, segment.name, segment.file.size)
+            else:
+                yield segment

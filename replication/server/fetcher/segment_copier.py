@@ -1,11 +1,12 @@
-"""Copies the segments of a plan: whole files byte for byte, and only the wanted rows of a file that holds more."""
+"""Copies the segments of a plan: whole files byte for byte, and only the wanted rows of a file that holds more. It also
+reads their footers. Executors help where that pays."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -16,6 +17,7 @@ from lakelog.replication.server.executors import ExecutorsFailed, has_executors,
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
+from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
 from lakelog.replication.storage.log.segment import Segment, read_segment
 from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.segment_rewrite import rewrite
@@ -23,8 +25,20 @@ from lakelog.replication.storage.log.segment_rewrite import rewrite
 logger = logging.getLogger(__name__)
 
 _COPIERS = 4
+_FOOTERS = 64  # the driver reads eight at a time, and a job of Spark takes as long as some of these rounds
 
-_Item: TypeAlias = tuple[str, list[FetchedBatch]]  # the name of a segment, and the batches that are wanted of it
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class _Item(NamedTuple):
+    """A segment to copy: its name, the batches that are wanted of it, and what its footer says, if that is known."""
+
+    name: str
+    batches: list[FetchedBatch]
+    segment: Segment | None
+
+
 _Outcome: TypeAlias = tuple[str, Segment | LakelogException]
 
 
@@ -39,8 +53,8 @@ class Copied:
 class SegmentCopier:
     """Copies segments from one log to another.
 
-    The driver copies them. If one of the logs is in an object store, Spark has executors, and several segments together
-    have at least `executor_bytes`, executors copy them. This only saves the driver work: it copies what they have not.
+    The driver copies them, and reads their footers, or executors do: see `_is_for_executors`. That only saves the
+    driver work: it does what they have not done. A task that is lost or tried again leaves files that no commit names.
     """
 
     def __init__(self, source: StorageRoot, target: StorageRoot, spark: SparkSession, executor_bytes: int) -> None:
@@ -50,18 +64,50 @@ class SegmentCopier:
         self._spark = spark
         self._executor_bytes = executor_bytes
 
-    def copy(self, plan: AppendPlan) -> Copied:
-        """Copies the planned batches of each segment. If a segment fails, only its own partitions fail.
+    def has_executors(self) -> bool:
+        """Whether executors may help: one of the logs is in an object store, and Spark has executors. Nothing is nearer
+        to two folders of this machine than the driver."""
+        return not (self._source.is_local and self._target.is_local) and has_executors(self._spark)
+
+    def _is_for_executors(self, count: int, size: int) -> bool:
+        """Whether executors copy so many segments of so many bytes, or read so many footers of size 0.
+
+        An executor has as many connections to a store as the driver, so two of them copy almost twice as fast where
+        connections are slow (docs/benchmarks.md, Copies on executors). A job costs 0.1 to 0.3 s, which little work does
+        not bring in.
+        """
+        is_much = size >= self._executor_bytes if size else count >= _FOOTERS
+        return count > 1 and is_much and self.has_executors()
+
+    def read_footers(self, files: Sequence[AddedFile]) -> list[Segment | BrokenSegment]:
+        """Like `read_segments`, of the source, in any order. The driver reads what executors have not found whole: on
+        their machines its URI may lead elsewhere."""
+        if not self._is_for_executors(len(files), 0):
+            return read_segments(self._source, files)
+        shares = _shares(files, self._spark.sparkContext.defaultParallelism, lambda _: 0)
+        try:
+            outcomes = [found for each in on_executors(self._spark, self._job.read_footers, shares) for found in each]
+        except ExecutorsFailed as error:
+            logger.warning("%s: the driver reads %d footers itself: %s", self._source.uri, len(files), error)
+            return read_segments(self._source, files)
+        whole = [segment for segment in outcomes if isinstance(segment, Segment)]
+        names = {segment.name for segment in whole}
+        return [*whole, *read_segments(self._source, [file for file in files if file.name not in names])]
+
+    def copy(self, plan: AppendPlan, known: Mapping[str, Segment] | None = None) -> Copied:
+        """Copies the planned batches of each segment. If a segment fails, only its own partitions fail. Of the segments
+        in `known`, by name, it reads no footer.
 
         It leaves out the batches that a failed partition has in other segments, because a log has no holes.
         """
+        known = known or {}
         failed: dict[TopicIdPartition, LakelogException] = {}
         done: dict[str, tuple[list[FetchedBatch], Segment]] = {}
         wanted = plan.by_segment()
         while True:
             todo = {name: batches for name, batches in wanted.items() if name not in done or done[name][0] != batches}
             errors: dict[TopicIdPartition, LakelogException] = {}
-            for name, outcome in self._copy_each(todo):
+            for name, outcome in self._copy_each([_Item(name, todo[name], known.get(name)) for name in todo]):
                 if isinstance(outcome, LakelogException):
                     errors.update(dict.fromkeys((batch.topic_id_partition for batch in todo[name]), outcome))
                 else:
@@ -71,24 +117,18 @@ class SegmentCopier:
             failed.update(errors)
             wanted = _leave_out(wanted, failed)
 
-    def _copy_each(self, todo: Mapping[str, list[FetchedBatch]]) -> list[_Outcome]:
-        items = list(todo.items())
-        done = self._on_executors(items) if self._is_for_executors(todo) else {}
-        left = [item for item in items if item[0] not in done]
+    def _copy_each(self, items: list[_Item]) -> list[_Outcome]:
+        is_for_executors = self._is_for_executors(len(items), sum(_bytes_of(item) for item in items))
+        done = self._on_executors(items) if is_for_executors else {}
+        left = [item for item in items if item.name not in done]
         return [*done.items(), *self._job.copy_all(left)]
-
-    def _is_for_executors(self, todo: Mapping[str, list[FetchedBatch]]) -> bool:
-        """Nothing is nearer to two folders of this machine than the driver."""
-        size = sum(batches[0].segment_bytes for batches in todo.values())
-        is_far = not (self._source.is_local and self._target.is_local)
-        return is_far and len(todo) > 1 and size >= self._executor_bytes and has_executors(self._spark)
 
     def _on_executors(self, items: Sequence[_Item]) -> dict[str, Segment]:
         """The segments that executors have copied, by the name of their source.
 
         On an executor's machine a URI may lead elsewhere. So a copy counts only if the driver finds it in the target.
         """
-        shares = _shares(items, self._spark.sparkContext.defaultParallelism)
+        shares = _shares(items, self._spark.sparkContext.defaultParallelism, _bytes_of)
         try:
             outcomes = [outcome for each in on_executors(self._spark, self._job.copy_all, shares) for outcome in each]
         except ExecutorsFailed as error:
@@ -102,14 +142,14 @@ class SegmentCopier:
         return done
 
 
-def _shares(items: Sequence[_Item], cores: int) -> list[list[_Item]]:
-    """The items as shares of about the same number of bytes, one for each core at most."""
-    by_size = sorted(items, key=_bytes_of)
+def _shares(items: Sequence[_T], cores: int, size: Callable[[_T], int]) -> list[list[_T]]:
+    """The items as shares of about the same size, one for each core at most."""
+    by_size = sorted(items, key=size)
     return [by_size[start::cores] for start in range(min(cores, len(items)))]
 
 
 def _bytes_of(item: _Item) -> int:
-    return item[1][0].segment_bytes
+    return item.batches[0].segment_bytes
 
 
 @dataclass(frozen=True)
@@ -125,15 +165,22 @@ class _CopyJob:
         the error."""
         return in_threads(self._outcome, sorted(items, key=_bytes_of, reverse=True), _COPIERS)
 
-    def _outcome(self, item: _Item) -> _Outcome:
-        name, batches = item
-        try:
-            return name, self._copy(name, batches)
-        except LakelogException as error:
-            return name, error
+    def read_footers(self, files: Sequence[AddedFile]) -> list[Segment | BrokenSegment]:
+        """Reads the footers of segments of the source."""
+        return read_segments(self.source, files)
 
-    def _copy(self, name: str, batches: Sequence[FetchedBatch]) -> Segment:
-        segment = read_segment(self.source, self._file(name, batches[0].segment_bytes))
+    def _outcome(self, item: _Item) -> _Outcome:
+        try:
+            return item.name, self._copy(*item)
+        except LakelogException as error:
+            return item.name, error
+
+    def _copy(self, name: str, batches: Sequence[FetchedBatch], known: Segment | None) -> Segment:
+        file = self._file(name, batches[0].segment_bytes)
+        if known is None:
+            segment = read_segment(self.source, file)
+        else:
+            segment = replace(known, file=replace(known.file, content=file.content))
         if not _is_all_of(segment, batches):
             return self._rewrite(segment, batches)
         return copy_segment(self.source, segment, self.target)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,19 +21,25 @@ from lakelog.replication.storage.log.segment import Segment
 _RANGES = ("min.partition", "max.partition", "max.offset")
 
 
-def batches_from(
-    log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
-) -> tuple[list[FetchedBatch], dict[TopicIdPartition, CorruptRecordException]]:
-    """All batches that end at or after the wanted offset of their partition, at the newest version of the log at `log`.
-    It also returns the partitions that a broken segment may hold records of, each with an error that names the file.
-    `topics` has the known names of their topics. [FT-12, OL-01]
+Read: TypeAlias = Callable[[Sequence[AddedFile]], Sequence[Segment | BrokenSegment]]
+Failed: TypeAlias = dict[TopicIdPartition, CorruptRecordException]
+
+
+def segments_from(
+    log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str],
+    read: Read | None = None,
+) -> tuple[list[Segment], Failed]:  # fmt: skip
+    """The segments that may hold batches which end at or after the wanted offset of their partition, at the newest
+    version of the log at `log`; and the partitions that a broken segment may hold records of, each with an error that
+    names the file. `topics` has the known names of their topics. `read` reads footers. [FT-12, OL-01]
 
     It reads only the footers of files that may match by their statistics. Raises KafkaStorageException if the table
     cannot be read.
     """
     if not wanted:
         return [], {}
-    segments = read_segments(log, _candidates(reopen_table(log).handle, wanted))
+    files = _candidates(reopen_table(log).handle, wanted)
+    segments = read(files) if read else read_segments(log, files)
     failed = {
         partition: CorruptRecordException(broken.fault)
         for broken in segments
@@ -40,15 +47,25 @@ def batches_from(
         for partition, offset in wanted.items()
         if broken.may_hold(partition, topics.get(partition), offset)
     }
-    batches = [
+    return [segment for segment in segments if isinstance(segment, Segment)], failed
+
+
+def wanted_batches(segment: Segment, wanted: Mapping[TopicIdPartition, int]) -> list[FetchedBatch]:
+    """The batches of a segment that end at or after the wanted offset of their partition."""
+    return [
         FetchedBatch.of(header, segment.name, segment.file.size)
-        for segment in segments
-        if isinstance(segment, Segment)
         for header in segment.headers
         if header.last_offset >= wanted.get(header.topic_id_partition, header.next_offset)
-        and header.topic_id_partition not in failed
     ]
-    return batches, failed
+
+
+def batches_from(
+    log: StorageRoot, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
+) -> tuple[list[FetchedBatch], Failed]:
+    """The wanted batches of `segments_from`, without those of partitions that failed."""
+    segments, failed = segments_from(log, wanted, topics)
+    sound = {partition: offset for partition, offset in wanted.items() if partition not in failed}
+    return [batch for segment in segments for batch in wanted_batches(segment, sound)], failed
 
 
 def batch_ends_from(

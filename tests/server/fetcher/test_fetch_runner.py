@@ -261,7 +261,7 @@ def test_ft_12_a_broken_segment_delays_its_partition_and_no_other(world, monkeyp
     fill(world.leader, P1, 5)
     copy = SegmentCopier.copy
     monkeypatch.setattr(
-        SegmentCopier, "copy", lambda copier, plan: world.leader.root.delete(broken) or copy(copier, plan)
+        SegmentCopier, "copy", lambda copier, plan, known: world.leader.root.delete(broken) or copy(copier, plan, known)
     )
     world.fetch()
     assert leo(world.follower, P1) == 5

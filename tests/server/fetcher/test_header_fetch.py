@@ -130,10 +130,10 @@ def test_fe_02_a_fetch_is_bounded_and_the_next_one_goes_on(log):
     assert (fetched(fetch, {P0: 0}, is_streamed=False), fetch.has_more) == ([], False)
 
 
-def test_ft_03_without_a_partition_to_fetch_no_footer_is_read(log, fetch, monkeypatch):
+def test_ft_03_without_a_partition_to_fetch_no_footer_is_read(log, fetch):
     fill(log, P0, 1)
     read = []
-    monkeypatch.setattr(header_fetch, "read_segments", lambda _, files: read.extend(files) or [])
+    fetch._read_footers = lambda files: read.extend(files) or []
     assert fetched(fetch, {}) == []
     assert read == []
 
@@ -205,7 +205,7 @@ def test_ft_05_what_a_lagging_partition_lacks_is_read_once_and_stays_in_memory_w
     fetch = begun(log)
     assert fetched(fetch, {P0: 0}, lagging=[P0]) == [(0, 0, 0), (0, 1, 1)]
     fill(log, P0, 1)
-    monkeypatch.setattr(header_fetch, "batches_from", lambda _, wanted, __: ([], {}) if not wanted else 1 / 0)
+    monkeypatch.setattr(header_fetch, "segments_from", lambda _, wanted, *__: ([], {}) if not wanted else 1 / 0)
     assert fetched(fetch, {P0: 1}, lagging=[P0]) == [(0, 1, 1), (0, 2, 2)]
     assert fetched(fetch, {P0: 2}, lagging=[P0], is_streamed=False) == [(0, 2, 2)]
     assert fetched(fetch, {P0: 3}, is_streamed=False) == []

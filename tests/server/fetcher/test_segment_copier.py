@@ -11,6 +11,7 @@ from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher import segment_copier
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment import Segment, read_segment
 from tests.storage.logs import P0, P1, fill, new_log
 
 
@@ -39,12 +40,12 @@ class World:
         self.plan = Plan(self.log)
         self.bytes = sum(segment.file.size for segment in self.log.refresh().segments.values())
 
-    def copy(self, target=None, executor_bytes=None):
+    def copy(self, target=None, executor_bytes=None, known=None):
         copier = SegmentCopier(self.log.root, target or self.target, self.spark, executor_bytes or self.bytes)
-        return copier.copy(self.plan)
+        return copier.copy(self.plan, known)
 
     def on_executors(self, session, call, shares):
-        self.given.append([[name for name, _ in share] for share in shares])
+        self.given.append([[item.name for item in share] for share in shares])
         return executors.on_executors(session, call, shares)
 
 
@@ -136,3 +137,59 @@ def test_copies_that_the_driver_does_not_find_are_made_again(world, monkeypatch)
     assert len(elsewhere.list()) == 4
     elsewhere.delete_folder()
     assert is_whole(world, copied)
+
+
+def footers(copier, log):
+    """The segments whose footers it reads, as the log has them, and the names of broken ones."""
+    files = [segment.file for segment in log.refresh().segments.values()]
+    found = copier.read_footers([dataclasses.replace(file, content=None) for file in files])
+    whole = {segment.name: segment.headers for segment in found if isinstance(segment, Segment)}
+    return whole, [segment.file.name for segment in found if not isinstance(segment, Segment)]
+
+
+def headers(log):
+    return {segment.name: segment.headers for segment in log.refresh().segments.values()}
+
+
+@pytest.mark.parametrize("case", ["many", "few", "a failed job"])
+def test_executors_read_many_footers(world, monkeypatch, caplog, case):
+    monkeypatch.setattr(segment_copier, "_FOOTERS", 5 if case == "few" else 4)
+    given = []
+
+    def on_executors(session, call, shares):
+        given.append(sorted(map(len, shares)))
+        if case == "a failed job":
+            raise ExecutorsFailed("Spark has no executor")
+        return executors.on_executors(session, call, shares)
+
+    monkeypatch.setattr(segment_copier, "on_executors", on_executors)
+    copier = SegmentCopier(world.log.root, world.target, world.spark, 1)
+    assert footers(copier, world.log) == (headers(world.log), [])
+    assert given == ([] if case == "few" else [[2, 2]])
+    told = f"{world.log.root.uri}: the driver reads 4 footers itself: Spark has no executor"
+    assert caplog.messages == ([told] if case == "a failed job" else [])
+
+
+def test_the_driver_looks_again_for_a_file_that_executors_do_not_find(world, monkeypatch):
+    monkeypatch.setattr(segment_copier, "_FOOTERS", 1)
+    elsewhere, copier = world.target.child("none"), SegmentCopier(world.log.root, world.target, world.spark, 1)
+    monkeypatch.setattr(
+        segment_copier, "on_executors",
+        lambda session, call, shares: executors.on_executors(
+            session, dataclasses.replace(call.__self__, source=elsewhere).read_footers, shares
+        ),
+    )  # fmt: skip
+    assert footers(copier, world.log) == (headers(world.log), [])
+    gone, *_ = headers(world.log)
+    world.log.root.delete(gone)
+    assert footers(copier, world.log)[1] == [gone]
+
+
+def test_a_footer_that_was_read_is_not_read_again(world, monkeypatch):
+    """In an object store it is a request."""
+    reads = []
+    monkeypatch.setattr(segment_copier, "read_segment", lambda *given: reads.append(given) or read_segment(*given))
+    known = dict(world.log.refresh().segments)
+    assert is_whole(world, world.copy(executor_bytes=world.bytes + 1, known=known))
+    assert reads == []
+    assert len(world.copy(executor_bytes=world.bytes + 1).segments) == len(reads) == 4

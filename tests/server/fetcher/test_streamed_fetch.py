@@ -5,7 +5,7 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
-from lakelog.replication.server.fetcher import fetch_runner, header_fetch
+from lakelog.replication.server.fetcher import fetch_runner, header_fetch, segment_copier
 from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from tests.clock import Clock
@@ -40,10 +40,10 @@ def test_fm_07_a_round_that_starts_over_has_the_same_headers_again(world, monkey
     fill(world.leader, P0, 3)
     copy, removed = SegmentCopier.copy, []
 
-    def removes(copier, plan):
+    def removes(copier, plan, known):
         if not removed:
             removed.append(world.states.remove([P1]))
-        return copy(copier, plan)
+        return copy(copier, plan, known)
 
     monkeypatch.setattr(SegmentCopier, "copy", removes)
     world.fetch()
@@ -52,15 +52,15 @@ def test_fm_07_a_round_that_starts_over_has_the_same_headers_again(world, monkey
 
 def test_ft_05_each_new_segment_is_fetched_once(world, monkeypatch):
     looked_at = []
-    reads = header_fetch.read_segments
+    reads = segment_copier.read_segments
     monkeypatch.setattr(
-        header_fetch, "read_segments", lambda root, files: looked_at.append(len(files)) or reads(root, files)
+        segment_copier, "read_segments", lambda root, files: looked_at.append(len(files)) or reads(root, files)
     )
     for count in (1, 2, 0):
         fill(world.leader, P0, *[1] * count)
         world.fetch()
     world.round.run(is_streamed=False)
-    assert looked_at == [1, 2, 0, 0]
+    assert looked_at == [1, 2]
 
 
 def test_ft_10_a_batch_after_the_snapshot_of_a_gap_comes_with_the_next_fetch(world, monkeypatch):
@@ -68,7 +68,7 @@ def test_ft_10_a_batch_after_the_snapshot_of_a_gap_comes_with_the_next_fetch(wor
     fill(world.leader, P0, 1)
     clean_up(world.leader.root)
     world.states.fell_behind([P0])
-    snapshot = header_fetch.batches_from
+    snapshot = header_fetch.segments_from
 
     def commits_meanwhile(*given):
         found = snapshot(*given)
@@ -76,7 +76,7 @@ def test_ft_10_a_batch_after_the_snapshot_of_a_gap_comes_with_the_next_fetch(wor
         return found
 
     with monkeypatch.context() as changed:
-        changed.setattr(header_fetch, "batches_from", commits_meanwhile)
+        changed.setattr(header_fetch, "segments_from", commits_meanwhile)
         world.fetch()
     world.fetch()
     assert offsets(world.follower) == [0, 1]
@@ -109,7 +109,7 @@ def test_ft_06_a_fetch_that_fails_does_not_follow_at_once(root, monkeypatch):
     world.fetch()
     fill(world.leader, P0, 1, 1)
     assert world.fetch() is True
-    monkeypatch.setattr(header_fetch, "batches_from", raises(KafkaStorageException("503 Slow Down")))
+    monkeypatch.setattr(header_fetch, "segments_from", raises(KafkaStorageException("503 Slow Down")))
     assert world.round.run(is_streamed=False) is False
 
 
@@ -217,7 +217,7 @@ def test_ft_05_without_a_leader_to_read_nothing_is_behind(world, monkeypatch, st
     fill(world.leader, P0, 2)
     match stop:
         case "leader":
-            monkeypatch.setattr(header_fetch, "batches_from", raises(KafkaStorageException("503 Slow Down")))
+            monkeypatch.setattr(header_fetch, "segments_from", raises(KafkaStorageException("503 Slow Down")))
         case "not followed":
             world.round.stop_following()
         case _:
@@ -227,3 +227,18 @@ def test_ft_05_without_a_leader_to_read_nothing_is_behind(world, monkeypatch, st
     if stop == "leader":
         world.fetch()
         assert offsets(world.follower) == [0, 1]
+
+
+@pytest.mark.parametrize("has_executors", [True, False])
+def test_ft_05_executors_copy_a_plan_in_one_round_whatever_the_limits(root, monkeypatch, has_executors):
+    world = World(root, **{"replica.fetch.response.max.bytes": 1, "replica.fetch.max.bytes": 1})
+    world.fetch()
+    monkeypatch.setattr(world.round._copier, "has_executors", lambda: has_executors)
+    fill(world.leader, P0, *[2] * 5)
+    _, behind = world.round.stream_rows()
+    world.round.follow_plan(behind, StreamPlan(frozenset(map(batch_key, behind)), frozenset()))
+    world.round.run(is_streamed=True)
+    assert leo(world.follower) == (10 if has_executors else 2)
+    fill(world.leader, P0, *[2] * 5)
+    world.round.run(is_streamed=True)
+    assert leo(world.follower) == (12 if has_executors else 4), "without a plan the limits hold"

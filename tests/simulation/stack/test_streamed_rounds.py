@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
+from lakelog.replication.protocol.append_plan import plan_appends
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
-from lakelog.replication.server.fetcher.follower_query import OpenMicroBatch
+from lakelog.replication.server.fetcher.follower_query import OpenMicroBatch, StreamPlan, batch_key
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.simulation.stack.history import run
 from lakelog.replication.simulation.stack.one_thread import InlineFetcher
@@ -43,7 +45,7 @@ class Streamed:
             return fetcher._process(None, 0)
         if fetcher._watch.has_news():
             self.micro_batches += 1
-            fetcher._process(None, 1)
+            fetcher._process(fetcher._follower_query.behind, 1)
         return None
 
     def _round(self, fetcher):
@@ -55,9 +57,28 @@ class Streamed:
             self.idle += 1
 
 
+def plan_without_spark(runner, behind, _):
+    """What Spark plans of these batches: `tests/frames/test_fetch_plan.py` holds its rule and `plan_appends` equal."""
+    metadata, log, me = runner._context.metadata(), runner._context.log.current(), runner._context.broker_id
+    states = {
+        p: state
+        for p, state in runner._states.all().items()
+        if state.shown_state == FollowerState.FETCHING
+        and (found := metadata.get(p)) is not None
+        and (found.leader, found.leader_epoch) == (runner._context.leader, state.leader_epoch)
+        and me in found.replicas
+    }
+    found = plan_appends(behind, {p: log.known(p).log_end for p in states})
+    stopped = found.gaps | found.diverged
+    chosen = [*found.batches, *(b for b in behind if b.topic_id_partition in stopped)]
+    left_out = {b.topic_id_partition for b in behind} - states.keys()
+    return StreamPlan(frozenset(map(batch_key, chosen)), frozenset(left_out))
+
+
 @pytest.fixture
 def streamed(monkeypatch):
     followers = Streamed()
+    monkeypatch.setattr(FetchRunner, "plan", plan_without_spark)
     monkeypatch.setattr(InlineFetcher, "fetch_once", lambda *given: followers.step(*given))
     return followers
 
