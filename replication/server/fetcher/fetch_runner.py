@@ -40,7 +40,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
 from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher.error_line import error_line
-from lakelog.replication.server.fetcher.follower_query import MOST_ROWS, StreamPlan, count, planned
+from lakelog.replication.server.fetcher.follower_query import MOST_ROWS, StreamPlan, planned, read_rows
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.server.fetcher.leader_row_watch import LeaderRowWatch
@@ -209,11 +209,11 @@ class FetchRunner:
 
     def plan(self, headers: DataFrame, is_behind: bool) -> StreamPlan | None:
         """Lets Spark plan what to append of the rows `headers` of a micro-batch; without one that `is_behind` it only
-        counts them. None without a plan, also if Spark has no executors: the rounds need none."""
+        reads them. None without a plan, also if Spark has no executors: the rounds need none."""
         context, own, states = self._context, self._context.log.current(), self._states.all()
         try:
             if not is_behind:
-                count(context.spark, headers)
+                read_rows(context.spark, headers)
                 return None
             ends = {p: own.known(p).log_end for p in states}
             return planned(context.spark, headers, context.metadata(), states, ends, context.broker_id, context.leader)
