@@ -38,7 +38,6 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     TruncateLogs,
 )
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
-from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher.error_line import error_line
 from lakelog.replication.server.fetcher.follower_query import MOST_ROWS, StreamPlan, planned, read_rows
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
@@ -114,6 +113,7 @@ class FetchRunner:
         self._full_rounds = 0  # in a row, that left batches of which no micro-batch has told
         self._is_planned = False  # the batches in memory are those of a micro-batch's plan
         self._removals = states.removals  # when the headers in memory were read
+        self._removals_of_rows = states.removals  # when those of the last micro-batch's rows were
         self._handlers = self._made_handlers()
 
     def _made_handlers(self) -> dict[type[FetchStep], Handler]:
@@ -180,9 +180,10 @@ class FetchRunner:
     def _forget_headers(self) -> None:
         """Keeps headers in memory only of partitions that go on from where the last round has left them. One that was
         delayed or removed meanwhile, or has caught up, may lack later ones."""
+        removals = self._states.removals  # before the states
         goes_on = {p for p, s in self._states.all().items() if s.lagging and s.is_ready_for_fetch}
-        self._headers.forget(goes_on if self._states.removals == self._removals else ())
-        self._removals = self._states.removals
+        self._headers.forget(goes_on if removals == self._removals else ())
+        self._removals = removals
 
     def is_far_behind(self) -> bool:
         """Whether more is behind than rounds should take, so that a micro-batch should begin, with all of it."""
@@ -192,7 +193,7 @@ class FetchRunner:
         """The batches for the next micro-batch, which the leader's log has gained since the last one began: those that
         the rounds have appended, and those that the follower lacks. The latter stay in memory for the next round."""
         appended, self._appended, self._full_rounds = self._appended, [], 0
-        self._is_planned = False
+        self._is_planned, self._removals_of_rows = False, self._states.removals
         states = self._states.fetchable()
         if not states or not self._headers.follows:
             return appended, []
@@ -209,22 +210,22 @@ class FetchRunner:
 
     def plan(self, headers: DataFrame, is_behind: bool) -> StreamPlan | None:
         """Lets Spark plan what to append of the rows `headers` of a micro-batch; without one that `is_behind` it only
-        reads them. None without a plan, also if Spark has no executors: the rounds need none."""
+        reads them, and makes no plan. Raises Spark's errors and ExecutorsFailed."""
         context, own, states = self._context, self._context.log.current(), self._states.all()
-        try:
-            if not is_behind:
-                read_rows(context.spark, headers)
-                return None
-            ends = {p: own.known(p).log_end for p in states}
-            return planned(context.spark, headers, context.metadata(), states, ends, context.broker_id, context.leader)
-        except ExecutorsFailed as error:
-            logger.warning("%s: the driver plans this micro-batch itself: %s", context.name, error)
+        if not is_behind:
+            read_rows(context.spark, headers)
             return None
+        ends = {p: own.known(p).log_end for p in states}
+        return planned(context.spark, headers, context.metadata(), states, ends, context.broker_id, context.leader)
 
-    def follow_plan(self, behind: Collection[FetchedBatch], plan: StreamPlan) -> None:
-        """The next rounds take of the batches `behind` those that the plan has chosen, and decide again."""
-        self._headers.choose(behind, plan)
-        self._is_planned = True
+    def begin_micro_batch(self, plan: StreamPlan | None) -> None:
+        """The next rounds are of a micro-batch, and go by its plan, which they check. Raises as `follow`."""
+        self.follow()
+        self._full_rounds = 0
+        if plan is not None and self._states.removals == self._removals_of_rows:
+            own = self._context.log.current()
+            self._headers.choose(plan, {p: own.known(p).log_end for p in plan.log_ends})
+            self._is_planned = True
 
     def has_news(self) -> bool:
         """Whether the leader has published rows that call for a round: see `LeaderRowWatch`. If they cannot be read, a

@@ -34,7 +34,7 @@ from lakelog.schemas import BATCH_HEADERS, FETCH_STATES, METADATA
 
 R = TypeVar("R")
 
-MOST_ROWS = 10_000  # of a micro-batch: what is behind them needs no plan of Spark's, and is appended without one
+MOST_ROWS = 5_000  # of a micro-batch: what is behind them needs no plan of Spark's, and is appended without one
 _OPEN_SECONDS = 30.0
 _KEY = ("topic_id", "partition", "base_offset", "segment")
 _TAKEN = (FetchAction.APPEND, FetchAction.GAP, FetchAction.DIVERGED)  # rounds tell of gaps and divergences
@@ -88,10 +88,16 @@ def batch_key(batch: FetchedBatch) -> BatchKey:
 
 
 class StreamPlan(NamedTuple):
-    """The batches for the next rounds, and the partitions that have none because they cannot be fetched now."""
+    """What Spark says of the rows of a micro-batch. It is advice, on log ends that may have moved since.
 
-    chosen: frozenset[BatchKey]
-    left_out: frozenset[TopicIdPartition]
+    `chosen`: the batches that continue the follower's logs, or tell of a gap or a divergence. `skipped`: those that the
+    logs had, up to `log_ends`. `left_out`: the partitions that could not be fetched.
+    """
+
+    chosen: frozenset[BatchKey] = frozenset()
+    skipped: frozenset[BatchKey] = frozenset()
+    left_out: frozenset[TopicIdPartition] = frozenset()
+    log_ends: Mapping[TopicIdPartition, LogEnd] = {}
 
 
 class HeaderStream:
@@ -144,15 +150,13 @@ def planned(
     assigned = _frame(spark, METADATA_COLUMNS, [_assignment(registration) for registration in metadata.values()])
     fetched = _frame(spark, FETCH_STATES.arrow, [_state(p, state, log_ends[p]) for p, state in states.items()])
     actions = fetch_plan(headers.where("is_behind"), assigned, fetched, broker_id, leader)
-    wanted = actions.where(F.col("action") != FetchAction.SKIP).select(*_KEY, "action")
-    rows = _of_job(spark, wanted.toArrow)
-    chosen, left_out = set(), set()
-    for row in rows.to_pylist():
-        if row.pop("action") in _TAKEN:
-            chosen.add(BatchKey(**row))
-        else:
-            left_out.add(TopicIdPartition(row["topic_id"], row["partition"]))
-    return StreamPlan(frozenset(chosen), frozenset(left_out))
+    by_action: dict[str, set[BatchKey]] = {}
+    for row in _of_job(spark, actions.select(*_KEY, "action").toArrow).to_pylist():
+        by_action.setdefault(row.pop("action"), set()).add(BatchKey(**row))
+    chosen = frozenset(key for action in _TAKEN for key in by_action.pop(action, ()))
+    skipped = frozenset(by_action.pop(FetchAction.SKIP, ()))
+    left_out = {TopicIdPartition(key.topic_id, key.partition) for keys in by_action.values() for key in keys}
+    return StreamPlan(chosen, skipped, frozenset(left_out), log_ends)
 
 
 def read_rows(spark: SparkSession, headers: DataFrame) -> None:
@@ -217,7 +221,8 @@ class OpenMicroBatch:
     ) -> bool:  # fmt: skip
         """Runs one micro-batch: the round `first`, and the round `more` each time that it is told of news, or that the
         last round returned that more can be fetched at once. It also ends after a round when `is_enough`: the next
-        micro-batch begins at once. Returns what the last round returned. Raises what a round raises.
+        micro-batch begins at once. Returns whether there is more to fetch: what the last round returned, or news of
+        which no round has begun. Raises what a round raises.
         """
         own, ends_at = object(), time.monotonic() + self._longest
         with self._condition:  # a micro-batch of a query that was stopped may still be under way
@@ -227,7 +232,8 @@ class OpenMicroBatch:
             again = first()
             while not is_enough() and self._goes_on(own, ends_at, again):
                 again = more()
-            return again
+            with self._condition:
+                return again or (self._open is own and self._is_told)
         finally:
             with self._condition:
                 self._close(own)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from lakelog.replication.protocol.append_plan import FetchedBatch
-from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
 from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.storage.delta.commit import AddedFile
@@ -16,7 +16,7 @@ from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
 from lakelog.replication.storage.log.log_snapshot import Read, segments_from, wanted_batches
-from lakelog.replication.storage.log.new_segments import UNBOUNDED, LogOffset, NewSegment, NewSegments
+from lakelog.replication.storage.log.new_segments import FULL_LOOK, UNBOUNDED, LogOffset, NewSegment, NewSegments
 from lakelog.replication.storage.log.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -77,9 +77,10 @@ class HeaderFetch:
         return self._fetch(is_streamed, step, self._max_bytes)
 
     def behind(self, step: FetchHeaders) -> list[FetchedBatch]:
-        """All that the follower lacks. It stays in memory, for partitions that lag from now on: the fetches go on after
-        it. If a part cannot be read there is nothing, and the next fetch tells why. Raises KafkaStorageException."""
-        found = self._fetch(True, step, UNBOUNDED)
+        """What the follower lacks: of the commits some 64, since no round runs meanwhile. It stays in memory, for
+        partitions that lag from now on: the fetches go on after it. If a part cannot be read there is nothing, and the
+        next fetch tells why. Raises KafkaStorageException."""
+        found = self._fetch(True, step, UNBOUNDED, is_all=False)
         if found.failed or found.stream_has_gap:
             return []
         self.done()
@@ -92,22 +93,28 @@ class HeaderFetch:
         """Whether batches in memory wait for a round."""
         return any(self._left.values())
 
-    def choose(self, of: Collection[FetchedBatch], plan: StreamPlan) -> None:
-        """Keeps of these batches in memory only those that a plan has chosen, and nothing of partitions that it has
-        left out."""
-        refused = {batch for batch in of if batch_key(batch) not in plan.chosen}
+    def choose(self, plan: StreamPlan, log_ends: Mapping[TopicIdPartition, LogEnd]) -> None:
+        """Gives up what a plan has skipped, and what is in memory of partitions that it has left out, or whose log ends
+        below where it ended then."""
+        moved_back = {p for p, end in plan.log_ends.items() if p in log_ends and log_ends[p].offset < end.offset}
         self._left = {
-            p: [batch for batch in left if batch not in refused]
+            p: [batch for batch in left if batch_key(batch) not in plan.skipped]
             for p, left in self._left.items()
-            if p not in plan.left_out
+            if p not in plan.left_out | moved_back
         }
 
-    def _fetch(self, is_streamed: bool, step: FetchHeaders, max_bytes: int) -> FetchedHeaders:
+    def _fetch(
+        self, is_streamed: bool, step: FetchHeaders, max_bytes: int, is_all: bool = True
+    ) -> FetchedHeaders:  # fmt: skip
         found: list[NewSegment] = []
         starts_over = self._end != self._position
         if is_streamed or self.has_more or starts_over:
             age = self._source.poll_age(YOUNG_SECONDS)  # a look of this process has told the round
-            found, self._end, self.has_more = self._segments.read(self._position, max_bytes, age)
+            if is_all:
+                found, self._end, self.has_more = self._segments.read(self._position, max_bytes, age)
+            else:
+                found, self._end, newest = self._segments.read_some(self._position, max_bytes, age)
+                self.has_more = newest.log >= self._position.log + FULL_LOOK
         gaps = {segment.gap for segment in found if segment.gap}
         files = [segment.file for segment in found if segment.file] if step.log_ends else []
         ends = {partition: end.offset for partition, end in step.log_ends.items()}
@@ -116,6 +123,8 @@ class HeaderFetch:
             for p in step.lagging
             if p in self._left
         }
+        # A truncation may have moved a log end below what is in memory.
+        self._left = {p: left for p, left in self._left.items() if not left or _first(left) <= ends[p]}
         batches = self._keep(self._sound(files, gaps), ends)
         # After the commits: a partition that a gap leaves without a batch must find the batch here.
         wanted = {p: ends[p] for p in step.lagging if gaps or p not in self._left}
@@ -149,3 +158,7 @@ class HeaderFetch:
                 gaps.add(segment.fault)
             else:
                 yield segment
+
+
+def _first(batches: Iterable[FetchedBatch]) -> int:
+    return min(batch.base_offset for batch in batches)

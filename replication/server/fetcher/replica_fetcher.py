@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +20,6 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
-from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -40,6 +39,7 @@ from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
+_CANCEL_SECONDS = 0.1
 _QUERY_LOOK_SECONDS = 1.0  # a look at the query is a call of the JVM, and costs more than one at a table
 
 
@@ -108,29 +108,35 @@ class ReplicaFetcher:
         A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and `keep_running`
         starts it again."""
         query = self._follower_query
-        behind, plan = query.behind, None
-        try:
-            if behind or query.appended:
-                plan = self._round.plan(headers, bool(behind))
-        except Exception:  # a stop cancels the job of Spark
-            if query.open.is_over:
-                return
-            raise
-        again = query.open.run(
-            lambda: self._first_fetch(behind, plan), lambda: self._fetch(is_streamed=True), self._round.is_far_behind
-        )
+        is_behind = bool(query.behind)
+        plan = self._planned(headers, is_behind) if is_behind or query.appended else None
+        if query.open.is_over:
+            return
+
+        def is_enough() -> bool:  # without a plan the next micro-batch would have none either
+            return (plan is not None or not is_behind) and self._round.is_far_behind()
+
+        again = query.open.run(lambda: self._first_fetch(plan), lambda: self._fetch(is_streamed=True), is_enough)
         if not query.open.is_over:
             with self._round_lock:
-                rows = self._round.stream_rows()
-            query.go_on(*rows)
+                appended, behind = self._round.stream_rows()
+            query.go_on(appended, behind)
+            again = again or bool(behind)  # it waits for no plan
         if again:
             self._ask()  # only now, since the thread comes back at the next poll if it finds a round under way
 
-    def _first_fetch(self, behind: Sequence[FetchedBatch], plan: StreamPlan | None) -> bool:
+    def _planned(self, headers: DataFrame, is_behind: bool) -> StreamPlan | None:
+        """Spark's plan of a micro-batch; None without one. The rounds need none, so its errors end no query."""
+        try:
+            return self._round.plan(headers, is_behind)
+        except Exception as error:  # Spark's, also if somebody has cancelled its job, and a lack of executors
+            if not self._follower_query.open.is_over:
+                logger.warning("%s: goes on without Spark's plan: %s", self.name, error_line(error))
+            return None
+
+    def _first_fetch(self, plan: StreamPlan | None) -> bool:
         with self._round_lock:  # a round under way would undo the marks that are set here
-            self._round.follow()
-            if plan is not None:
-                self._round.follow_plan(behind, plan)
+            self._round.begin_micro_batch(plan)
             self._begun.set()
             again = self._fetch(is_streamed=True)
             self._failures = 0
@@ -244,6 +250,25 @@ class ReplicaFetcher:
             self._follower_query.open.end()
             self._thread.stop()
             if self._query is not None:
-                self._query.stop()
+                self._stop(self._query)
         except Exception:  # Spark's errors too: no caller would receive them
             logger.exception("%s: error while its query was stopped", self.name)
+
+    def _stop(self, query: StreamingQuery) -> None:
+        """Stops a query. Spark cancels its jobs once and then waits, but a plan may begin its job only after that."""
+        errors: list[Exception] = []
+
+        def stop() -> None:
+            try:
+                query.stop()
+            except Exception as error:  # Spark's
+                errors.append(error)
+
+        stopping = threading.Thread(target=stop, name=f"{self.name}-stop", daemon=True)
+        stopping.start()
+        stopping.join(_CANCEL_SECONDS)
+        while stopping.is_alive():
+            self._spark.sparkContext.cancelJobGroup(str(query.runId))
+            stopping.join(_CANCEL_SECONDS)
+        if errors:
+            raise errors[0]

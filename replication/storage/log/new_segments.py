@@ -18,7 +18,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import is_snapshot, leader_of
 
 UNBOUNDED = 2**62
-_AHEAD = 64  # commits that one look reads
+FULL_LOOK = 64  # commits that one look reads
 
 
 class LogOffset(NamedTuple):
@@ -65,7 +65,7 @@ class NewSegments:
             found += more
             max_bytes -= sum(segment.file.size for segment in more if segment.file)
             is_full = end < newest or max_bytes <= 0
-            if is_full or newest.log < start.log + _AHEAD or any(segment.gap for segment in more):
+            if is_full or newest.log < start.log + FULL_LOOK or any(segment.gap for segment in more):
                 return found, end, is_full
             start = end
 
@@ -125,7 +125,7 @@ class NewSegments:
             self._is_gone = False
             return LogOffset(version + in_hand)
         with suppress(FileNotFoundError):
-            while version >= 0 and len(found) < _AHEAD and not is_torn:
+            while version >= 0 and len(found) < FULL_LOOK and not is_torn:
                 try:
                     found.append(read_commit(self._log, version + len(found) + 1))
                 except CorruptRecordException:
@@ -138,7 +138,7 @@ class NewSegments:
         for commit in found[in_hand:]:
             self._share(commit)
             self._commits.remember(commit.version, commit.stamp)
-        if self._log.newest_versions is not None and len(found) < _AHEAD and not is_torn:
+        if self._log.newest_versions is not None and len(found) < FULL_LOOK and not is_torn:
             self._log.newest_versions.looked(self._log.uri, version + len(found), started)
         self._read, self._followed = {commit.version: commit for commit in found}, version
         return LogOffset(version + len(found) + is_torn)

@@ -90,8 +90,9 @@ class Round:
         self.planned.append((headers, is_behind))
         return self.plan_of
 
-    def follow_plan(self, behind, plan):
-        self.taken.append((behind, plan))
+    def begin_micro_batch(self, plan):
+        self.follow()
+        self.taken.append(plan)
 
     def begins_soon(self):
         self.announced += 1

@@ -1,6 +1,7 @@
 """A follower's query as Spark runs it: the rows of its source, its progress, and its plan."""
 
 import dataclasses
+import time
 
 import pytest
 
@@ -127,7 +128,8 @@ def test_ft_02_ft_10_spark_joins_what_is_behind_with_metadata_and_fetch_states(s
     found = planned(
         session, headers(session, *of_p0, *of_p1, *odd, appended=of_p0[:1]), metadata, states, log_ends, 2, 1
     )
-    assert found == StreamPlan(frozenset(map(batch_key, of_p0[1:])), frozenset([P1, ODD]))
+    keys = [batch_key(found) for found in of_p0]
+    assert found == StreamPlan(frozenset(keys[1:]), frozenset(keys[:1]), frozenset([P1, ODD]), log_ends)
     assert planned(session, headers(session, *of_p0), {}, {}, {}, 2, 1).left_out == {P0}
 
 
@@ -139,38 +141,73 @@ def test_ft_05_without_an_executor_spark_makes_no_plan(session, monkeypatch):
             job(headers(session, *chained(P0, 2)))
 
 
-def fetcher_of(session, world, root):
-    """A fetcher of the world with a query of Spark's. Its micro-batches end as soon as they have nothing to do."""
+def far_behind(session, root, batches):
+    """A world whose follower lacks some batches, and a fetcher of it with a query of Spark's, which a test starts. Its
+    micro-batches end as soon as they have nothing to do."""
+    world = World(root, **{"replica.fetch.response.max.bytes": 1})
+    registrations = {p: PartitionRegistration("flights", *p, (1, 2), 1, 0, (1,)) for p in (P0, P1)}
+    world.round._context = dataclasses.replace(
+        world.round._context, spark=session, metadata=lambda: registrations
+    )  # fmt: skip
+    world.fetch()
+    fill(world.leader, P0, *[2] * batches)
+    world.publish()
     key, home = BrokerIdAndFetcherId(1, 0), StorageRoot.of(root)
     made = ReplicaFetcher(
         session, 2, key, world.source, home.child("checkpoints"), world.round._context.config, world.states,
         world.round, PausePoint(),
     )  # fmt: skip
     made._follower_query.open = follower_query.OpenMicroBatch(0.2)
-    return made
+    return world, made
 
 
-def test_ft_05_a_follower_that_is_far_behind_appends_what_spark_has_planned(session, root, monkeypatch):
+def test_ft_05_a_follower_that_is_far_behind_appends_what_spark_has_planned(session, root):
     """Its progress tells how far behind it was, and then what it has appended."""
-    world = World(root, **{"replica.fetch.response.max.bytes": 1})
-    registrations = {p: PartitionRegistration("flights", *p, (1, 2), 1, 0, (1,)) for p in (P0, P1)}
-    context = dataclasses.replace(world.round._context, spark=session, metadata=lambda: registrations)
-    monkeypatch.setattr(world.round, "_context", context)
-    world.fetch()
-    fill(world.leader, P0, *[2] * 20)
-    world.publish()
-    fetcher = fetcher_of(session, world, root)
-    planned_rounds, follow_plan = [], world.round.follow_plan
-    world.round.follow_plan = lambda behind, plan: planned_rounds.append(len(plan.chosen)) or follow_plan(behind, plan)
+    world, fetcher = far_behind(session, root, 20)
+    plans, begin = [], world.round.begin_micro_batch
+    world.round.begin_micro_batch = lambda plan: plans.append(plan) or begin(plan)
     query = fetcher._follower_query.start()
     try:
         wait_until(lambda: leo(world.follower) == 40, "all records", 120)
         wait_until(lambda: sum(found[0] for found in sums(query, "appended")) == 20, "the progress", 120)
         behind = sums(query, "behind")
-        assert planned_rounds
-        assert behind[0][:2] == (planned_rounds[0], 2 * planned_rounds[0])
+        sizes = [len(plan.chosen) + len(plan.skipped) for plan in plans if plan]
+        assert sizes == [found[0] for found in behind]
+        assert behind[0][:2] == (sizes[0], 2 * sizes[0])
         told = sum(found[0] for found in [*behind, *sums(query, "appended")])
         assert sum(each.numInputRows for each in query.recentProgress) == told
     finally:
         fetcher._follower_query.open.end()
         query.stop()
+
+
+def test_br_04_a_stop_waits_for_no_plan_though_spark_has_no_core_free_for_it(
+    session, root, tmp_path, monkeypatch, capfd
+):
+    """Spark cancels the jobs of a query that stops once. This plan begins its job after that."""
+    _, fetcher = far_behind(session, root, 20)
+    cores, release = session.sparkContext.defaultParallelism, tmp_path / "release"
+
+    def holds(_):
+        until = time.monotonic() + 120
+        while not release.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+
+    holding = in_background(lambda: session.sparkContext.parallelize(range(cores), cores).foreach(holds))
+    preparing = Hanging(follower_query._of_job)
+    monkeypatch.setattr(follower_query, "_of_job", preparing)
+    fetcher._query = query = fetcher._follower_query.start()
+    try:
+        tracker = session.sparkContext.statusTracker()
+        wait_until(lambda: len(tracker.getActiveStageIds()) > 0, "the job that holds all cores", 120)
+        assert preparing.is_entered.wait(120)
+        stopping = in_background(fetcher.shutdown)
+        wait_until(lambda: not query.isActive, "Spark's own cancellation")
+        preparing.let_go()
+        assert ends(stopping)
+        assert not fetcher._ending.is_alive()
+        assert not release.exists()
+        assert [word for word in ("Traceback", "Exception") if word in capfd.readouterr().err] == []
+    finally:
+        release.touch()
+        assert ends(holding)

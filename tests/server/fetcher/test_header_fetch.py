@@ -11,6 +11,7 @@ from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
 from lakelog.replication.storage.delta.commit_reader import drop_commits_before
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.memory.store import MemoryStore
 from tests.hanging import raises
@@ -256,15 +257,38 @@ def test_ft_12_where_a_part_cannot_be_read_nothing_is_behind_and_the_next_fetch_
     assert fetch.fetch(False, step({P0: 0, P1: 0})).stream_has_gap
 
 
-def test_ft_10_a_plan_leaves_in_memory_what_it_has_chosen_and_what_came_since(log, fetch):
+@pytest.mark.parametrize("case", ["skipped", "left out", "moved back", "not in the plan"])
+def test_ft_10_a_plan_takes_out_of_memory_what_the_log_has_and_all_in_which_it_may_err(log, fetch, case):
+    """What is taken out as a whole is read from the snapshot."""
     fill(log, P0, 1, 1)
     fill(log, P1, 1)
     behind = fetch.behind(step({P0: 0, P1: 0}))
-    fill(log, P0, 1)
-    assert fetched(fetch, {P0: 0, P1: 0}, lagging=[P0, P1]) == [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0)]
-    chosen = {batch_key(b) for b in behind if b.base_offset == 1}
-    fetch.choose(behind, StreamPlan(frozenset(chosen), frozenset([P1])))
-    assert left(fetch) == [(0, 1), (0, 2)]
-    assert fetched(fetch, {P0: 1, P1: 0}, lagging=[P0, P1], is_streamed=False) == [(0, 1, 1), (0, 2, 2), (1, 0, 0)], (
-        "what was left out is read from the snapshot"
-    )
+    first = batch_key(min(behind))
+    plan = StreamPlan(log_ends={P0: LogEnd(1, "")})
+    if case in ("skipped", "moved back"):
+        plan = plan._replace(skipped=frozenset([first]))
+    if case == "left out":
+        plan = plan._replace(left_out=frozenset([P0]))
+    end = 0 if case == "moved back" else 1
+    fetch.choose(plan, {P0: LogEnd(end, ""), P1: LogEnd(0, "")})
+    expected = {"skipped": [(0, 1), (1, 0)], "not in the plan": [(0, 0), (0, 1), (1, 0)]}
+    assert left(fetch) == expected.get(case, [(1, 0)])
+    of_p0 = [(0, 0, 0), (0, 1, 1)][end:]
+    assert fetched(fetch, {P0: end, P1: 0}, lagging=[P0, P1], is_streamed=False) == [*of_p0, (1, 0, 0)]
+
+
+def test_tr_06_what_begins_above_a_log_that_was_truncated_is_not_used(log, fetch):
+    fill(log, P0, 1, 1)
+    assert set(fetched(fetch, {P0: 1}, lagging=[P0])) == {(0, 1, 1)}
+    assert fetched(fetch, {P0: 0}, lagging=[P0], is_streamed=False) == [(0, 0, 0), (0, 1, 1)]
+
+
+def test_ft_05_one_look_at_the_commits_is_behind_at_a_time_and_the_rounds_go_on(log, monkeypatch):
+    """No round runs meanwhile, and a stop waits."""
+    monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
+    monkeypatch.setattr(header_fetch, "FULL_LOOK", 2)
+    fetch = begun(log)
+    fill(log, P0, 1, 1, 1)
+    assert [b.base_offset for b in fetch.behind(step({P0: 0}))] == [0, 1]
+    assert fetch.has_more
+    assert set(fetched(fetch, {P0: 0}, lagging=[P0], is_streamed=False)) == {(0, 0, 0), (0, 1, 1), (0, 2, 2)}

@@ -92,7 +92,7 @@ def test_a_store_may_be_away_for_hours(watch, monkeypatch, clock):
 
 
 def test_many_waiting_commits_are_read_in_parts_so_that_the_thread_has_time_for_other_work(log, watch, monkeypatch):
-    monkeypatch.setattr(new_segments, "_AHEAD", 2)
+    monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
     fill(log, P0, *[1] * 5)
     assert [watch.has_news() for _ in range(4)] == [True, True, True, False]
 

@@ -130,3 +130,16 @@ def test_br_04_a_wait_for_news_ends_with_the_fetcher():
     assert ends(running)
     assert time.monotonic() - began < LONG / 2
     assert rounds.more == 0
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_ft_05_news_that_come_when_a_micro_batch_has_enough_are_handed_on(is_told):
+    """Who told it believes that a round follows."""
+    batch, rounds = OpenMicroBatch(LONG), Rounds()
+    rounds.answers = []
+    running = in_background(lambda: rounds.answers.append(batch.run(rounds.first, rounds.next, lambda: True)))
+    assert rounds.first.is_entered.wait(30)
+    assert not is_told or batch.tell()
+    rounds.first.let_go()
+    assert ends(running)
+    assert (rounds.more, rounds.answers) == (0, [is_told])

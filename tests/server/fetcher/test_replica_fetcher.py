@@ -11,6 +11,7 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_query import CHECKPOINTS_IN_THE_BACKGROUND, OpenMicroBatch
@@ -332,57 +333,81 @@ def test_ft_05_each_micro_batch_starts_the_next_one_unless_it_fails(fetcher):
 
 PLAN = "the plan"
 ROWS = {
-    "nothing has come since": ([], [], [], []),
-    "what rounds have appended is counted": (["a"], [], [("frame", False)], []),
-    "what is behind is planned": ([], ["b"], [("frame", True)], [(["b"], PLAN)]),
-    "both": (["a"], ["b"], [("frame", True)], [(["b"], PLAN)]),
+    "nothing has come since": ([], [], [], None),
+    "what rounds have appended is read, for the progress": (["a"], [], [("frame", False)], None),
+    "what is behind is planned": ([], ["b"], [("frame", True)], PLAN),
+    "both": (["a"], ["b"], [("frame", True)], PLAN),
 }
 
 
 @pytest.mark.parametrize(("appended", "behind", "planned", "taken"), ROWS.values(), ids=ROWS)
 def test_ft_05_a_micro_batch_begins_with_the_plan_of_what_is_behind(fetcher, appended, behind, planned, taken):
-    """Its first round takes what Spark has chosen."""
-    fetcher.work.rows = appended, behind
-    fetcher.work.plan_of = PLAN if behind else None
-    fetcher.writer.process(None, 0)
+    """Its first round goes by it."""
+    fetcher.work.rows, fetcher.work.plan_of = (appended, behind), taken
+    fetcher.writer.process("first", 0)
     fetcher.writer.process("frame", 1)
-    assert (fetcher.work.planned, fetcher.work.taken) == (planned, taken)
+    assert (fetcher.work.planned, fetcher.work.taken) == (planned, [None, taken])
     fetcher.writer.process("frame", 2)
-    assert fetcher.work.planned == planned, "those rows were of the micro-batch before"
+    assert (fetcher.work.planned, fetcher.work.taken[2:]) == (planned, [None]), "it has rows of its own"
 
 
-def test_ft_05_without_executors_a_micro_batch_runs_its_rounds_without_a_plan(fetcher):
+def test_ft_05_what_is_behind_waits_for_no_plan(fetcher):
+    """The fetcher's thread has it before the next micro-batch has its plan."""
     fetcher.work.rows = [], ["b"]
-    fetcher.writer.process(None, 0)
+    fetcher.writer.process("first", 0)
+    fetcher.work.runs.clear()
+    fetcher.it.keep_running()
+    assert len(fetcher.work.runs) == 1
+
+
+ERRORS = {
+    "Spark has no executor": ExecutorsFailed("Spark has no executor"),
+    "job cancelled": ZeroDivisionError("job cancelled"),
+}
+
+
+@pytest.mark.parametrize("told", ERRORS)
+def test_ft_05_ft_13_without_a_plan_a_micro_batch_runs_its_rounds_all_the_same(fetcher, caplog, told):
+    """Somebody may cancel all jobs of Spark, or a cluster may have lost all its workers."""
+    fetcher.work.rows, fetcher.work.plan = ([], ["b"]), raises(ERRORS[told])
+    fetcher.writer.process("first", 0)
     fetcher.writer.process("frame", 1)
-    assert (fetcher.work.taken, fetcher.work.runs) == ([], [STREAMED] * 2)
+    assert (fetcher.work.taken, fetcher.work.runs) == ([None, None], [STREAMED] * 2)
+    assert caplog.messages == [f"broker-2:ReplicaFetcherThread-0-1: goes on without Spark's plan: {told}"]
 
 
 def test_ft_05_what_is_far_behind_is_for_the_next_micro_batch_at_once(fetcher):
     fetcher.it._follower_query.open = OpenMicroBatch(60)
     fetcher.work.is_far, fetcher.work.answer = True, True
     fetcher.work.rows = [], ["b"]
-    assert ends(in_background(lambda: fetcher.writer.process(None, 0)))
+    assert ends(in_background(lambda: fetcher.writer.process("first", 0)))
     assert fetcher.writer.added[1:] == [([], ["b"])]
 
 
-@pytest.mark.parametrize("stops", [True, False], ids=["a stop", "a fault"])
-def test_br_04_a_stop_that_cancels_the_plan_of_a_micro_batch_is_no_error(fetcher, stops):
+def test_ft_05_without_a_plan_a_micro_batch_takes_what_is_far_behind_itself(fetcher):
+    """The next one would have no plan either: micro-batch would follow micro-batch, with a round each."""
     fetcher.work.rows = [], ["b"]
-    fetcher.writer.process(None, 0)
+    fetcher.writer.process("first", 0)
+    fetcher.it._follower_query.open = OpenMicroBatch(60)
+    fetcher.work.is_far, fetcher.work.answer = True, True
+    fetcher.work.plan = raises(ExecutorsFailed("Spark has no executor"))
+    running = in_background(lambda: fetcher.writer.process("frame", 1))
+    wait_until(lambda: len(fetcher.work.runs) > 10, "many rounds in one micro-batch")
+    fetcher.it.shutdown()
+    assert ends(running)
+
+
+def test_br_04_a_stop_that_cancels_the_plan_of_a_micro_batch_is_no_error(fetcher, caplog):
+    fetcher.work.rows = [], ["b"]
+    fetcher.writer.process("first", 0)
 
     def is_cancelled(*_):
-        if stops:
-            fetcher.it.shutdown()
+        fetcher.it.shutdown()
         raise ZeroDivisionError("job cancelled")
 
     fetcher.work.plan = is_cancelled
-    if stops:
-        fetcher.writer.process("frame", 1)
-    else:
-        with pytest.raises(ZeroDivisionError):
-            fetcher.writer.process("frame", 1)
-    assert (fetcher.work.runs, len(fetcher.writer.added)) == ([STREAMED], 2)
+    fetcher.writer.process("frame", 1)
+    assert (fetcher.work.runs, len(fetcher.writer.added), caplog.messages) == ([STREAMED], 2, [])
 
 
 def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):

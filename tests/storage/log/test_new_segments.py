@@ -205,7 +205,7 @@ def test_a_log_that_was_made_again_is_a_gap_and_is_read_from_its_newest_commit_o
 
 def test_what_one_look_does_not_read_is_read_by_the_next_ones(log, reader, monkeypatch):
     """A follower may be told once of all that has happened."""
-    monkeypatch.setattr(new_segments, "_AHEAD", 2)
+    monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
     fill(log, P0, 1, 1, 1)
     follow_commit(log)
     follow_commit(log, first=1)
@@ -215,7 +215,7 @@ def test_what_one_look_does_not_read_is_read_by_the_next_ones(log, reader, monke
 
 
 def test_fe_02_bytes_bound_all_looks_together(log, monkeypatch):
-    monkeypatch.setattr(new_segments, "_AHEAD", 1)
+    monkeypatch.setattr(new_segments, "FULL_LOOK", 1)
     fill(log, P0, 1, 1, 1, 1)
     sizes = [segment.file.size for segment in log.current().segments.values()]
     segments = NewSegments(log.root, 1)
