@@ -101,7 +101,10 @@ class FetchRunner:
         self._source = context.source.child(LOG.name)
         most = config.replica_fetch_response_max_bytes
         bulk = _SHARES * config.lakelog_executor_copy_bytes
-        self._copier = SegmentCopier(self._source, context.log.root, context.spark, config.lakelog_executor_copy_bytes)
+        self._copier = SegmentCopier(
+            self._source, context.log.root, context.spark, config.lakelog_executor_copy_bytes,
+            is_over=lambda: not len(states),
+        )  # fmt: skip
         self._headers = HeaderFetch(context.name, self._source, context.leader, most, self._copier.read_footers)
         self._limits = FetchLimits(most, config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms)
         self._bulk_limits = FetchLimits(max(most, bulk), max(most, bulk), config.replica_fetch_backoff_ms)

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from pyspark.sql import SparkSession
 
-from lakelog.replication.errors import CorruptRecordException, LakelogException
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.append_plan import AppendPlan, FetchedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.executors import ExecutorsFailed, has_executors, on_executors
@@ -55,14 +55,20 @@ class SegmentCopier:
 
     The driver copies them, and reads their footers, or executors do: see `_is_for_executors`. That only saves the
     driver work: it does what they have not done. A task that is lost or tried again leaves files that no commit names.
+
+    Once `is_over`, the driver begins no other copy: a stop cancels the job of executors, and waits for no large rest.
     """
 
-    def __init__(self, source: StorageRoot, target: StorageRoot, spark: SparkSession, executor_bytes: int) -> None:
+    def __init__(
+        self, source: StorageRoot, target: StorageRoot, spark: SparkSession, executor_bytes: int,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         self._source = source
         self._target = target
         self._job = _CopyJob(source, target)
         self._spark = spark
         self._executor_bytes = executor_bytes
+        self._is_over = is_over
 
     def has_executors(self) -> bool:
         """Whether executors may help: one of the logs is in an object store, and Spark has executors. Nothing is nearer
@@ -121,7 +127,7 @@ class SegmentCopier:
         is_for_executors = self._is_for_executors(len(items), sum(_bytes_of(item) for item in items))
         done = self._on_executors(items) if is_for_executors else {}
         left = [item for item in items if item.name not in done]
-        return [*done.items(), *self._job.copy_all(left)]
+        return [*done.items(), *self._job.copy_all(left, self._is_over)]
 
     def _on_executors(self, items: Sequence[_Item]) -> dict[str, Segment]:
         """The segments that executors have copied, by the name of their source.
@@ -160,10 +166,14 @@ class _CopyJob:
     source: StorageRoot
     target: StorageRoot
 
-    def copy_all(self, items: Sequence[_Item]) -> list[_Outcome]:
+    def copy_all(self, items: Sequence[_Item], is_over: Callable[[], bool] = lambda: False) -> list[_Outcome]:
         """Copies segments, the largest first, so that no thread copies alone at the end. If one fails, its outcome is
-        the error."""
-        return in_threads(self._outcome, sorted(items, key=_bytes_of, reverse=True), _COPIERS)
+        the error; also if it has not begun when it `is_over`."""
+
+        def outcome(item: _Item) -> _Outcome:
+            return (item.name, KafkaStorageException("the fetcher was stopped")) if is_over() else self._outcome(item)
+
+        return in_threads(outcome, sorted(items, key=_bytes_of, reverse=True), _COPIERS)
 
     def read_footers(self, files: Sequence[AddedFile]) -> list[Segment | BrokenSegment]:
         """Reads the footers of segments of the source."""

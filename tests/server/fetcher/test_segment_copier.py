@@ -193,3 +193,14 @@ def test_a_footer_that_was_read_is_not_read_again(world, monkeypatch):
     assert is_whole(world, world.copy(executor_bytes=world.bytes + 1, known=known))
     assert reads == []
     assert len(world.copy(executor_bytes=world.bytes + 1).segments) == len(reads) == 4
+
+
+def test_br_04_after_a_stop_the_driver_begins_no_other_copy(world, monkeypatch):
+    """It would copy all of a large fetch, of which the stop has cancelled the job."""
+    copied, real = [], segment_copier.copy_segment
+    monkeypatch.setattr(segment_copier, "_COPIERS", 1)
+    monkeypatch.setattr(segment_copier, "copy_segment", lambda *args: copied.append(args) or real(*args))
+    copier = SegmentCopier(world.log.root, world.target, world.spark, world.bytes + 1, is_over=lambda: bool(copied))
+    found = copier.copy(world.plan)
+    assert len(copied) == 1
+    assert {str(error) for error in found.failed.values()} == {"the fetcher was stopped"}

@@ -251,3 +251,20 @@ def test_ft_05_executors_copy_a_plan_in_one_round_whatever_the_limits(root, monk
     fill(world.leader, P0, *[2] * 5)
     world.round.run(is_streamed=True)
     assert leo(world.follower) == (12 if has_executors else 4), "without a plan the limits hold"
+
+
+def test_br_04_a_stop_in_the_middle_of_a_large_copy_appends_nothing(world, monkeypatch):
+    """The shutdown removes all partitions. What was copied has no commit."""
+    monkeypatch.setattr(segment_copier, "_COPIERS", 1)
+    fill(world.leader, P0, 1, 1, 1)
+    copied, real = [], segment_copier.copy_segment
+
+    def stops(*given):
+        world.states.remove([P0, P1])
+        copied.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(segment_copier, "copy_segment", stops)
+    before = world.follower.refresh().version
+    assert world.fetch() is False
+    assert (len(copied), world.follower.refresh().version) == (1, before)
