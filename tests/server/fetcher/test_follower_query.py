@@ -1,6 +1,7 @@
 """A follower's query as Spark runs it: the rows of its source, its progress, and its plan."""
 
 import dataclasses
+import threading
 import time
 
 import pytest
@@ -191,7 +192,7 @@ def test_br_04_a_stop_waits_for_no_plan_though_spark_has_no_core_free_for_it(
     def holds(_):
         until = time.monotonic() + 120
         while not release.exists() and time.monotonic() < until:
-            time.sleep(0.05)
+            threading.Event().wait(0.05)
 
     holding = in_background(lambda: session.sparkContext.parallelize(range(cores), cores).foreach(holds))
     preparing = Hanging(follower_query._of_job)
