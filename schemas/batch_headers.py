@@ -4,9 +4,9 @@ from lakelog.schemas.table import Column, Table
 
 BATCH_HEADERS = Table(
     name="batch_headers",
-    description="The record batches of a leader's log that a follower fetches; streamed, never stored",
+    description="The record batches of a leader's log that a follower has appended or lacks; streamed, never stored",
     key=("topic_id", "partition", "base_offset", "segment"),
-    writers="nobody: the follower's micro-batch before this one has read them from its leader's log",
+    writers="nobody: the driver makes the rows when the micro-batch before this one ends",
     columns=(
         Column("topic_id", "string", "Topic id"),
         Column("partition", "int", "Partition"),
@@ -18,6 +18,10 @@ BATCH_HEADERS = Table(
         Column("bytes", "bigint", "Size of the batch's keys and values"),
         Column("previous", "string", "Chain of the log before the batch"),
         Column("chain", "string", "Chain of the log after the batch"),
-        Column("is_behind", "boolean", "The follower lacks the batch. Otherwise the last micro-batch has appended it"),
+        Column(
+            "is_behind",
+            "boolean",
+            "The follower lacked the batch when the row was made; else it had appended it",
+        ),
     ),
 )

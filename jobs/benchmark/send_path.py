@@ -17,7 +17,7 @@ LEADER_ROUND, FETCH_ROUND = "LeaderRound.run", "FetchRound.run"
 LOOK, APPEND_FETCHED, PUBLISH = "ReadLeaderships", "AppendFetched", "PublishReplicas"
 APPEND, HIGH_WATERMARK = "append", "high watermark"  # the reasons of commits
 
-# In the order of a micro-batch, after `latestOffset`, in which the source waits. Spark counts `addBatch` with what our
+# In the order of a micro-batch, after `latestOffset`. Spark counts `addBatch` with what our
 # function does in it.
 PHASES = ("walCommit", "getBatch", "queryPlanning")
 
@@ -35,7 +35,7 @@ class MicroBatch:
 
     @property
     def found(self) -> float:
-        """The end of its wait for new segments, in seconds since the epoch: the source waits in `latestOffset`."""
+        """When its source has told Spark of its rows, in seconds since the epoch."""
         return self.start + self.phases.get("latestOffset", 0) / 1000
 
     @property

@@ -1,7 +1,8 @@
 """What a follower does with each batch header of its stream: the DataFrame rule of a micro-batch.
 
-It says for many headers at once what `protocol.append_plan.plan_appends` says in a round, which decides again before
-anything is appended. Kafka: `ReplicaFetcherThread.processPartitionData`, `AbstractFetcherThread.doWork`. [FT-02, FT-10]
+It compares chains as `protocol.append_plan.plan_appends` does in a round, without its limits, and checks assignment and
+fetch state. It is advice: a round decides again before anything is copied. Kafka:
+`ReplicaFetcherThread.processPartitionData`, `AbstractFetcherThread.doWork`. [FT-02, FT-10]
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ class FetchAction:
     UNASSIGNED = "unassigned"
 
 
-_KINDS = FetchAction
 _ORDER = ("base_offset", "last_offset", "chain", "segment")
 
 
@@ -58,24 +58,24 @@ def fetch_plan(
         in_order.rowsBetween(Window.unboundedPreceding, -1),
         in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow),
     )
-    # Up to the first batch that stops its partition, the log ends where the batch before ended that reached furthest.
-    # Of several that reached as far, the first one was appended, and the others were skipped.
+    # Until a batch stops its partition, the log ends at the highest end of the batches before. Of several with that end
+    # the first one counts: the others were skipped.
     placed = joined.withColumn("place", -F.row_number().over(in_order))
     after = F.struct((F.col("last_offset") + 1).alias("offset"), "place", "chain")
     placed = placed.withColumn("end", F.greatest("log_end", F.max(after).over(before)))
     own = (
-        F.when(F.expr("last_offset < end.offset"), _KINDS.SKIP)
-        .when(F.expr("base_offset > end.offset"), _KINDS.GAP)
-        .when(F.expr("previous <> end.chain"), _KINDS.DIVERGED)
-        .otherwise(_KINDS.APPEND)
+        F.when(F.expr("last_offset < end.offset"), FetchAction.SKIP)
+        .when(F.expr("base_offset > end.offset"), FetchAction.GAP)
+        .when(F.expr("previous <> end.chain"), FetchAction.DIVERGED)
+        .otherwise(FetchAction.APPEND)
     )
-    stops = F.when(F.col("own").isin(_KINDS.GAP, _KINDS.DIVERGED), F.col("own"))
+    stops = F.when(F.col("own").isin(FetchAction.GAP, FetchAction.DIVERGED), F.col("own"))
     stopped = placed.withColumn("own", own).withColumn("stop", F.first(stops, ignorenulls=True).over(so_far))
     action = (
-        F.when(F.expr("assigned_epoch IS NULL OR fetch_epoch IS NULL"), _KINDS.UNASSIGNED)
-        .when(F.expr("assigned_epoch <> fetch_epoch"), _KINDS.FENCED)
-        .when(F.col("state") == "Truncating", _KINDS.TRUNCATE_FIRST)
-        .when(F.col("state") != "Fetching", _KINDS.DELAYED)
+        F.when(F.expr("assigned_epoch IS NULL OR fetch_epoch IS NULL"), FetchAction.UNASSIGNED)
+        .when(F.expr("assigned_epoch <> fetch_epoch"), FetchAction.FENCED)
+        .when(F.col("state") == "Truncating", FetchAction.TRUNCATE_FIRST)
+        .when(F.col("state") != "Fetching", FetchAction.DELAYED)
         .otherwise(F.coalesce("stop", "own"))
     )
     return stopped.withColumn("action", action).select(*headers.columns, "action")

@@ -11,18 +11,21 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from itertools import dropwhile
 from typing import TypeVar
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from lakelog.replication.errors import LakelogException
-from lakelog.replication.server.fetcher.error_line import error_line
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _LOOK_SECONDS = 1.0
+_MOST = 400  # characters
+_CAUSES = (": ", "Caused by: ")  # py4j's first line only names the call; Java's errors follow, the deepest one last
+TRACEBACK = "Traceback (most recent call last):"
 
 
 class ExecutorsFailed(LakelogException):
@@ -85,3 +88,15 @@ def on_executors(
     return while_there_are_executors(
         spark, lambda: context.parallelize(items, len(items)).map(call).collect(), patience_seconds
     )
+
+
+def error_line(error: object) -> str:
+    """An error in one line, for the log and the replica row, since Spark's errors hold plans and stack traces: the
+    Python error at the end of a stack trace in the text, else Java's deepest cause, else the first line; at most
+    400 characters of it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    trace = list(dropwhile(lambda line: TRACEBACK not in line, lines))[1:]
+    raised = next((line for line in trace if not line[0].isspace()), None)
+    causes = [line.removeprefix(start) for line in lines for start in _CAUSES if line.startswith(start)]
+    line = (raised or next(reversed(causes), None) or next(iter(lines), None) or type(error).__name__).strip()
+    return line if len(line) <= _MOST else f"{line[:_MOST]} …"

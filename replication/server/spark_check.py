@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from lakelog.replication.errors import InvalidConfigurationException
-from lakelog.replication.server.executors import ExecutorsFailed, is_local, on_executors
-from lakelog.replication.server.fetcher.error_line import TRACEBACK, error_line
+from lakelog.replication.server.executors import TRACEBACK, ExecutorsFailed, error_line, is_local, on_executors
 from lakelog.replication.storage.delta.spark_delta import check_delta
 
 _ERROR_LINE = re.compile(r"(?:^[:\s]*|: )(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)

@@ -38,11 +38,11 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     TruncateLogs,
 )
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
-from lakelog.replication.server.fetcher.error_line import error_line
+from lakelog.replication.server.executors import error_line
 from lakelog.replication.server.fetcher.follower_query import MOST_ROWS, StreamPlan, planned, read_rows
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
-from lakelog.replication.server.fetcher.leader_row_watch import LeaderRowWatch
+from lakelog.replication.server.fetcher.leader_watch import LeaderRowWatch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas
@@ -59,8 +59,8 @@ from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
-_SHARES = 4  # times `lakelog.executor.copy.bytes` in a round that executors copy
-_FULL_ROUNDS = 16  # of `replica.fetch.response.max.bytes` each: the time of a job of Spark is little then
+_SHARES = 4  # times `lakelog.executor.copy.bytes`: the most bytes of a planned round with executors
+_FULL_ROUNDS = 4  # in a row that leave more to fetch, 1 GiB by default: a plan costs little in comparison
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class FetchContext:
     """The follower's log, the leader's id and root, and the callbacks of a fetcher.
 
     `on_diverged` receives the partitions whose history differs from the leader's. All fetchers of a broker share its
-    `writes`.
+    `writes`. `metadata` returns the assignments that the broker has read last.
     """
 
     spark: SparkSession
@@ -113,10 +113,9 @@ class FetchRunner:
         self._is_streamed = self._has_more = False  # in this round, too
         self._copied: tuple[Segment, ...] = ()
         self._appended: list[FetchedBatch] = []  # since the last micro-batch began
-        self._full_rounds = 0  # in a row, that left batches of which no micro-batch has told
-        self._is_planned = False  # the batches in memory are those of a micro-batch's plan
+        self._full_rounds = 0  # in a row that left more to fetch, and no plan of it
+        self._is_planned = False  # Spark has made a plan, and batches are still in memory: rounds may be large
         self._removals = states.removals  # when the headers in memory were read
-        self._removals_of_rows = states.removals  # when those of the last micro-batch's rows were
         self._handlers = self._made_handlers()
 
     def _made_handlers(self) -> dict[type[FetchStep], Handler]:
@@ -189,14 +188,14 @@ class FetchRunner:
         self._removals = removals
 
     def is_far_behind(self) -> bool:
-        """Whether more is behind than rounds should take, so that a micro-batch should begin, with all of it."""
+        """Whether more is behind than rounds should take, so that another micro-batch should begin."""
         return self._full_rounds >= _FULL_ROUNDS or len(self._appended) >= MOST_ROWS
 
     def stream_rows(self) -> tuple[list[FetchedBatch], list[FetchedBatch]]:
         """The batches for the next micro-batch, which the leader's log has gained since the last one began: those that
         the rounds have appended, and those that the follower lacks. The latter stay in memory for the next round."""
         appended, self._appended, self._full_rounds = self._appended, [], 0
-        self._is_planned, self._removals_of_rows = False, self._states.removals
+        self._is_planned = False
         states = self._states.fetchable()
         if not states or not self._headers.follows:
             return appended, []
@@ -222,13 +221,13 @@ class FetchRunner:
         return planned(context.spark, headers, context.metadata(), states, ends, context.broker_id, context.leader)
 
     def begin_micro_batch(self, plan: StreamPlan | None) -> None:
-        """The next rounds are of a micro-batch, and go by its plan, which they check. Raises as `follow`."""
+        """The next rounds are of a micro-batch. Partitions that its plan leaves out read the snapshot once they can be
+        fetched; the other ones may be fetched in large rounds. Raises as `follow`."""
         self.follow()
         self._full_rounds = 0
-        if plan is not None and self._states.removals == self._removals_of_rows:
-            own = self._context.log.current()
-            self._headers.choose(plan, {p: own.known(p).log_end for p in plan.log_ends})
-            self._is_planned = True
+        if plan is not None:
+            self._headers.forget(self._headers.partitions - plan.left_out)
+            self._is_planned = bool(plan.chosen)
 
     def has_news(self) -> bool:
         """Whether the leader has published rows that call for a round: see `LeaderRowWatch`. If they cannot be read, a

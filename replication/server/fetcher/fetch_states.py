@@ -12,7 +12,21 @@ from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
-from lakelog.replication.server.fetcher.backoff import backoff_ms as grown
+
+_MULTIPLIER = 2
+_JITTER = 0.2  # so that not all fetchers return at the same time to a root that has failed
+
+# The bound, as a multiple of the first backoff. With default settings it is half of replica.lag.time.max.ms, so that a
+# wait alone takes no follower out of the ISR.
+_MOST = 5
+
+
+def backoff_ms(first_ms: float, failures: int, drawn: float) -> float:
+    """Milliseconds to wait after 1 or more `failures` in a row: twice as long after each, with jitter, at most 5 times
+    `first_ms`. `drawn` is a random number from 0 to 1. Kafka: `ExponentialBackoff`. [FT-13]"""
+    grown = min(_MULTIPLIER ** min(failures - 1, _MOST), _MOST)
+    jitter = 1 + _JITTER * (2 * drawn - 1)
+    return first_ms * min(grown * jitter, _MOST)
 
 
 class SharedFetchStates(FetchStates):
@@ -59,12 +73,12 @@ class SharedFetchStates(FetchStates):
                 backoff_ms = self._grown(partition, backoff_ms)
         super().delay(partition, error, backoff_ms)
 
-    def _grown(self, partition: TopicIdPartition, backoff_ms: float) -> float:
+    def _grown(self, partition: TopicIdPartition, first_ms: float) -> float:
         """The delay in ms. An error while the partition waits already is no further failure: nothing was fetched."""
         state = self._states.get(partition)
         if state is not None and state.delayed_until is None:
             self._failures[partition] = self._failures.get(partition, 0) + 1
-        return grown(backoff_ms, self._failures.get(partition, 1), self._drawn)
+        return backoff_ms(first_ms, self._failures.get(partition, 1), self._drawn)
 
     def advanced(self, partition: TopicIdPartition, offset: int, leader_high_watermark: int | None = None) -> None:
         with self._lock:

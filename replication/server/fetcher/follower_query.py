@@ -2,7 +2,7 @@
 which a micro-batch stays open. [FT-01, FT-05]
 
 The rows of the source are batch headers. A source in Python would be a process beside the JVM for each query. Six of
-them that start together on two cores miss Spark's 10 s, and print stack traces. So the source is in the JVM.
+them that start together on two cores do not start within Spark's limit of 10 s. So the source is in the JVM.
 
 A micro-batch costs Spark more than a small fetch costs everything else. So it stays open while there are no news, too,
 as a Kafka fetch session does; the next one begins when its time is over.
@@ -25,7 +25,7 @@ from pyspark.sql.streaming import StreamingQuery
 from lakelog.replication.frames.fetch_plan import FetchAction, fetch_plan
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
-from lakelog.replication.protocol.partition_registration import Registrations
+from lakelog.replication.protocol.partition_registration import PartitionRegistration, Registrations
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.server.executors import is_local, while_there_are_executors
 from lakelog.replication.server.spark_check import check_spark
@@ -34,13 +34,13 @@ from lakelog.schemas import BATCH_HEADERS, FETCH_STATES, METADATA
 
 R = TypeVar("R")
 
-MOST_ROWS = 5_000  # of a micro-batch: what is behind them needs no plan of Spark's, and is appended without one
+MOST_ROWS = 5_000  # of a micro-batch; rounds append further batches without a plan
 _OPEN_SECONDS = 30.0
 _KEY = ("topic_id", "partition", "base_offset", "segment")
 _TAKEN = (FetchAction.APPEND, FetchAction.GAP, FetchAction.DIVERGED)  # rounds tell of gaps and divergences
 
 
-# A micro-batch runs no job, or one of few rows. Generated code, adaptive planning and several tasks would only add to
+# A micro-batch has few rows or none. Generated code, adaptive planning and several tasks would only add to
 # it: they are off, in a session of the broker's own, and the user's session stays as it is. A query looks for the next
 # micro-batch only between two.
 _SESSION = {
@@ -88,16 +88,14 @@ def batch_key(batch: FetchedBatch) -> BatchKey:
 
 
 class StreamPlan(NamedTuple):
-    """What Spark says of the rows of a micro-batch. It is advice, on log ends that may have moved since.
+    """What Spark says of the rows of a micro-batch. It is advice: the logs may have moved since.
 
-    `chosen`: the batches that continue the follower's logs, or tell of a gap or a divergence. `skipped`: those that the
-    logs had, up to `log_ends`. `left_out`: the partitions that could not be fetched.
+    `chosen`: the batches that continue the follower's logs, or tell of a gap or a divergence. `left_out`: the
+    partitions that could not be fetched.
     """
 
-    chosen: frozenset[BatchKey] = frozenset()
-    skipped: frozenset[BatchKey] = frozenset()
-    left_out: frozenset[TopicIdPartition] = frozenset()
-    log_ends: Mapping[TopicIdPartition, LogEnd] = {}
+    chosen: frozenset[BatchKey]
+    left_out: frozenset[TopicIdPartition]
 
 
 class HeaderStream:
@@ -151,12 +149,12 @@ def planned(
     fetched = _frame(spark, FETCH_STATES.arrow, [_state(p, state, log_ends[p]) for p, state in states.items()])
     actions = fetch_plan(headers.where("is_behind"), assigned, fetched, broker_id, leader)
     by_action: dict[str, set[BatchKey]] = {}
-    for row in _of_job(spark, actions.select(*_KEY, "action").toArrow).to_pylist():
+    wanted = actions.where(F.col("action") != FetchAction.SKIP).select(*_KEY, "action")
+    for row in _of_job(spark, wanted.toArrow).to_pylist():
         by_action.setdefault(row.pop("action"), set()).add(BatchKey(**row))
     chosen = frozenset(key for action in _TAKEN for key in by_action.pop(action, ()))
-    skipped = frozenset(by_action.pop(FetchAction.SKIP, ()))
     left_out = {TopicIdPartition(key.topic_id, key.partition) for keys in by_action.values() for key in keys}
-    return StreamPlan(chosen, skipped, frozenset(left_out), log_ends)
+    return StreamPlan(chosen, frozenset(left_out))
 
 
 def read_rows(spark: SparkSession, headers: DataFrame) -> None:
@@ -173,7 +171,7 @@ _ASSIGNMENT = ("topic_id", "partition", "replicas", "leader", "leader_epoch")
 METADATA_COLUMNS = pa.schema([METADATA.arrow.field(name) for name in _ASSIGNMENT])
 
 
-def _assignment(registration: Any) -> dict[str, Any]:
+def _assignment(registration: PartitionRegistration) -> dict[str, Any]:
     return {name: getattr(registration, name) for name in _ASSIGNMENT}
 
 

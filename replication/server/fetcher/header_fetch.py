@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 from lakelog.replication.protocol.append_plan import FetchedBatch
-from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
-from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 class HeaderFetch:
-    """Reads the batch headers of one fetcher's rounds, in the driver: in a round they are few, and a job of Spark for
-    them would cost more than all the rest.
+    """Reads the batch headers of one fetcher's rounds. The driver reads them, or executors where they are many, see
+    `SegmentCopier.read_footers`.
 
     `source` is the log of broker `leader`. A micro-batch, or `LeaderLogWatch`, only tells that the log has new
     segments. They are read from the fetcher's own position on, up to the newest commit, but at most `max_bytes` of them
     or one larger segment: then `has_more` is true, and the next fetch goes on without being told.
 
-    The batches of a lagging partition come from the snapshot. They stay in memory until its log has them, with those of
-    newer commits, so that a long catch-up reads each footer once.
+    The batches of a lagging partition come from the snapshot. They stay in memory until its log has them, with those
+    of newer commits, so that a long catch-up reads each footer once.
     """
 
     def __init__(
@@ -57,6 +57,11 @@ class HeaderFetch:
         self.has_more, self.follows = False, True
         self.forget()
 
+    @property
+    def partitions(self) -> AbstractSet[TopicIdPartition]:
+        """The partitions that have their batches in memory."""
+        return self._left.keys()
+
     def forget(self, but: Collection[TopicIdPartition] = ()) -> None:
         """Gives up what it has in memory, but that of these partitions. Others that lag read the snapshot again."""
         self._left = {partition: left for partition, left in self._left.items() if partition in but}
@@ -77,10 +82,10 @@ class HeaderFetch:
         return self._fetch(is_streamed, step, self._max_bytes)
 
     def behind(self, step: FetchHeaders) -> list[FetchedBatch]:
-        """What the follower lacks: of the commits some 64, since no round runs meanwhile. It stays in memory, for
-        partitions that lag from now on: the fetches go on after it. If a part cannot be read there is nothing, and the
+        """What the follower lacks, from some 64 commits at most, because rounds wait for it. It stays in memory, for
+        partitions that lag from now on. The fetches go on after it. If a part cannot be read there is nothing, and the
         next fetch tells why. Raises KafkaStorageException."""
-        found = self._fetch(True, step, UNBOUNDED, is_all=False)
+        found = self._fetch(True, step, UNBOUNDED, reads_all=False)
         if found.failed or found.stream_has_gap:
             return []
         self.done()
@@ -93,24 +98,14 @@ class HeaderFetch:
         """Whether batches in memory wait for a round."""
         return any(self._left.values())
 
-    def choose(self, plan: StreamPlan, log_ends: Mapping[TopicIdPartition, LogEnd]) -> None:
-        """Gives up what a plan has skipped, and what is in memory of partitions that it has left out, or whose log ends
-        below where it ended then."""
-        moved_back = {p for p, end in plan.log_ends.items() if p in log_ends and log_ends[p].offset < end.offset}
-        self._left = {
-            p: [batch for batch in left if batch_key(batch) not in plan.skipped]
-            for p, left in self._left.items()
-            if p not in plan.left_out | moved_back
-        }
-
     def _fetch(
-        self, is_streamed: bool, step: FetchHeaders, max_bytes: int, is_all: bool = True
+        self, is_streamed: bool, step: FetchHeaders, max_bytes: int, reads_all: bool = True
     ) -> FetchedHeaders:  # fmt: skip
         found: list[NewSegment] = []
         starts_over = self._end != self._position
         if is_streamed or self.has_more or starts_over:
             age = self._source.poll_age(YOUNG_SECONDS)  # a look of this process has told the round
-            if is_all:
+            if reads_all:
                 found, self._end, self.has_more = self._segments.read(self._position, max_bytes, age)
             else:
                 found, self._end, newest = self._segments.read_some(self._position, max_bytes, age)

@@ -1,6 +1,7 @@
-"""A follower's query: its micro-batches are rounds of `FetchRunner`. A thread beside it looks for new segments of the
-leader and tells the open micro-batch. It runs the rounds that need no new segments, and all of them until the query has
-begun.
+"""A follower's query and its rounds. Spark plans what is behind. Then the micro-batch stays open, and runs rounds of
+`FetchRunner`. A thread beside the query looks for new segments of the leader and tells the open micro-batch. It runs
+the rounds that need no new segments, and all of them while no micro-batch is open: before the first one, between two,
+and while Spark plans.
 
 Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth, and the streaming
 checkpoint is not: every start deletes it. [FT-01, FM-06]
@@ -24,11 +25,11 @@ from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
-from lakelog.replication.server.fetcher.backoff import backoff_ms
-from lakelog.replication.server.fetcher.error_line import error_line
+from lakelog.replication.server.executors import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
+from lakelog.replication.server.fetcher.fetch_states import backoff_ms
 from lakelog.replication.server.fetcher.follower_query import FollowerQuery, StreamPlan
-from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
+from lakelog.replication.server.fetcher.leader_watch import LeaderLogWatch
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
@@ -102,8 +103,8 @@ class ReplicaFetcher:
         self._thread.wake()
 
     def _process(self, headers: DataFrame, _: int) -> None:
-        """Runs a micro-batch. Spark plans what is behind. Then it stays open, as a fetch session does: rounds in the
-        driver take what the plan has chosen, and what the leader gains meanwhile.
+        """Runs a micro-batch. Spark plans what is behind, and the thread's rounds go on meanwhile. Then the micro-batch
+        stays open, as a fetch session does: its rounds append what is behind, and what the leader gains.
 
         A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and `keep_running`
         starts it again."""
@@ -172,8 +173,8 @@ class ReplicaFetcher:
         return not query.isActive
 
     def _look_at_leader(self) -> None:
-        """Tells the open micro-batch of the leader's new segments. If none is open, because the query has not begun or
-        the next one is about to begin, a round has them."""
+        """Tells the open micro-batch of the leader's new segments. If none is open, because the query has not begun,
+        Spark plans, or the next one is about to begin, a round of this thread fetches them."""
         self._is_told = self._watch.has_news() or self._is_told
         if self._is_told and self._begun.is_set() and self._query is not None:
             self._round.begins_soon()

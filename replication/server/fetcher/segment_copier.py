@@ -28,7 +28,6 @@ _COPIERS = 4
 _FOOTERS = 64  # the driver reads eight at a time, and a job of Spark takes as long as some of these rounds
 
 _T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 class _Item(NamedTuple):
@@ -56,7 +55,8 @@ class SegmentCopier:
     The driver copies them, and reads their footers, or executors do: see `_is_for_executors`. That only saves the
     driver work: it does what they have not done. A task that is lost or tried again leaves files that no commit names.
 
-    Once `is_over`, the driver begins no other copy: a stop cancels the job of executors, and waits for no large rest.
+    Once `is_over`, because the fetcher has no partitions any more, the driver begins no other copy: a stop cancels the
+    job of executors, and waits for no large rest.
     """
 
     def __init__(

@@ -6,9 +6,8 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchHeaders
 from lakelog.replication.server.fetcher import header_fetch
-from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
-from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
+from lakelog.replication.server.fetcher.leader_watch import LeaderLogWatch
 from lakelog.replication.storage.delta.commit_reader import drop_commits_before
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
@@ -255,26 +254,6 @@ def test_ft_12_where_a_part_cannot_be_read_nothing_is_behind_and_the_next_fetch_
         log.root.delete(sorted(log.current().segments)[0])
     assert fetch.behind(step({P0: 0, P1: 0})) == []
     assert fetch.fetch(False, step({P0: 0, P1: 0})).stream_has_gap
-
-
-@pytest.mark.parametrize("case", ["skipped", "left out", "moved back", "not in the plan"])
-def test_ft_10_a_plan_takes_out_of_memory_what_the_log_has_and_all_in_which_it_may_err(log, fetch, case):
-    """What is taken out as a whole is read from the snapshot."""
-    fill(log, P0, 1, 1)
-    fill(log, P1, 1)
-    behind = fetch.behind(step({P0: 0, P1: 0}))
-    first = batch_key(min(behind))
-    plan = StreamPlan(log_ends={P0: LogEnd(1, "")})
-    if case in ("skipped", "moved back"):
-        plan = plan._replace(skipped=frozenset([first]))
-    if case == "left out":
-        plan = plan._replace(left_out=frozenset([P0]))
-    end = 0 if case == "moved back" else 1
-    fetch.choose(plan, {P0: LogEnd(end, ""), P1: LogEnd(0, "")})
-    expected = {"skipped": [(0, 1), (1, 0)], "not in the plan": [(0, 0), (0, 1), (1, 0)]}
-    assert left(fetch) == expected.get(case, [(1, 0)])
-    of_p0 = [(0, 0, 0), (0, 1, 1)][end:]
-    assert fetched(fetch, {P0: end, P1: 0}, lagging=[P0, P1], is_streamed=False) == [*of_p0, (1, 0, 0)]
 
 
 def test_tr_06_what_begins_above_a_log_that_was_truncated_is_not_used(log, fetch):

@@ -3,8 +3,8 @@
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.server.fetcher import leader_log_watch
-from lakelog.replication.server.fetcher.leader_log_watch import LeaderLogWatch
+from lakelog.replication.server.fetcher import leader_watch
+from lakelog.replication.server.fetcher.leader_watch import LeaderLogWatch
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.new_segments import NewSegments
@@ -46,7 +46,7 @@ def test_ft_05_what_the_leader_itself_fetched_is_no_news(log, watch):
 
 def test_many_commits_without_segments_are_news_all_the_same(log, watch, monkeypatch):
     """The follower reads each commit once more when its leader appends again: that must not be all since long ago."""
-    monkeypatch.setattr(leader_log_watch, "_FAR", 3)
+    monkeypatch.setattr(leader_watch, "_FAR", 3)
     found = []
     for number in range(7):
         follow_commit(log, first=number)

@@ -69,15 +69,11 @@ def plan_without_spark(runner, behind, _):
         and (found.leader, found.leader_epoch) == (runner._context.leader, state.leader_epoch)
         and me in found.replicas
     }
-    log_ends = {p: log.known(p).log_end for p in states}
-    found = plan_appends(behind, log_ends)
+    found = plan_appends(behind, {p: log.known(p).log_end for p in states})
     stopped = found.gaps | found.diverged
     chosen = {*found.batches, *(b for b in behind if b.topic_id_partition in stopped)}
-    skipped = [b for b in behind if b not in chosen and b.topic_id_partition in states]
     left_out = {b.topic_id_partition for b in behind} - states.keys()
-    return StreamPlan(
-        frozenset(map(batch_key, chosen)), frozenset(map(batch_key, skipped)), frozenset(left_out), log_ends
-    )
+    return StreamPlan(frozenset(map(batch_key, chosen)), frozenset(left_out))
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.server.fetcher.error_line import error_line
+from lakelog.replication.server.executors import error_line
 
 STREAM_FAILED = """[STREAM_FAILED] Query [id = 4, runId = 5] terminated with exception: An exception was raised by the
 Python Proxy. Return Message: Traceback (most recent call last):
