@@ -154,6 +154,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     changes.change(broker, "follower_session", lambda spark: spark)
     changes.change(broker, "pass_while_spark_runs", lambda _spark, _id, pause_point: pause_point.pass_through())
     changes.change(broker_session, "ReplicaFetcher", InlineFetcher)
+    changes.change("server.fetcher.segment_copier", "has_executors", lambda _: False)
     changes.change(log_maintenance.LogMaintenance, "start", lambda _: None)
     for name in _LOGS_ERRORS:
         changes.change_at(f"{name}.logger.exception", _raises)

@@ -10,7 +10,6 @@ import pytest
 
 from lakelog.replication.protocol.append_plan import plan_appends
 from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.server.fetcher import segment_copier
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.follower_query import OpenMicroBatch, StreamPlan, batch_key
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
@@ -80,7 +79,6 @@ def plan_without_spark(runner, behind, _):
 def streamed(monkeypatch):
     followers = Streamed()
     monkeypatch.setattr(FetchRunner, "plan", plan_without_spark)
-    monkeypatch.setattr(segment_copier, "has_executors", lambda _: False)
     monkeypatch.setattr(InlineFetcher, "fetch_once", lambda *given: followers.step(*given))
     return followers
 
