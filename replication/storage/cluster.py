@@ -274,7 +274,8 @@ def format_broker(
     root: StorageRoot, cluster_id: str, broker_id: int, dry_run: bool = False, may_be_nested: bool = False
 ) -> None:
     """Makes an empty broker root. A root that belongs to this cluster and broker already is left as it is. A `dry_run`
-    only looks whether it could be made.
+    only looks whether it could be made. Its files are synced, whatever `storage.fsync` says: that of the broker counts,
+    and all that it syncs follows these.
 
     Raises InconsistentClusterIdException if it belongs to another, holds something else or, unless `may_be_nested`,
     lies in another root.
@@ -285,6 +286,7 @@ def format_broker(
     check_new(root, may_be_nested)
     if dry_run:
         return
+    root = root.synced
     root.create_folder()
     check_conditional_put(root)
     ReplicaLog.create(root.child(LOG.name))
