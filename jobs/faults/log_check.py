@@ -20,7 +20,8 @@ _ORDER = [("partition", "ascending"), ("offset", "ascending")]
 
 
 class Findings(NamedTuple):
-    """The number of records, and of each kind of fault. `different`: replicas that differ from their leaders.
+    """The number of records, and of each kind of fault. `different`: replicas that differ from their leaders, from
+    their own log starts on. One may lie above the leader's after a deletion that was not confirmed. [DR-02]
 
     A contradiction: two logs have different records at one partition, offset and leader epoch. That must never happen,
     even while replicas differ, because truncation relies on this log matching property.
@@ -55,6 +56,7 @@ class TopicLogs:
         ids = [registration.topic_id_partition for registration in partitions.values()]
         self.starts = {p: _log_start(view, r.leader, r.topic_id_partition) for p, r in partitions.items()}
         self._logs = {broker: _rows(view, broker, ids) for broker in partitions[0].replicas}
+        self._own_starts = {b: {p.partition: _log_start(view, b, p) for p in ids} for b in self._logs}
         self._led = {p: _of(self._logs[r.leader], p) for p, r in partitions.items()}
         self._committed = _committed(self._led.values(), _high_watermarks(view, partitions))
 
@@ -68,8 +70,18 @@ class TopicLogs:
             duplicated=doubled(rows["value"].to_pylist()),
             offsets_missing_or_doubled=sum(_bad_offsets(led, self.starts[p]) for p, led in self._led.items()),
             contradictions=sum(_contradictions(one, other) for one, other in pairs),
-            different=sum(not _of(log, p).equals(led) for p, led in self._led.items() for log in self._logs.values()),
+            different=sum(self._differs(broker, p) for p in self._led for broker in self._logs),
         )
+
+    @property
+    def highest_starts(self) -> dict[int, int]:
+        """The highest log start of each partition's replicas."""
+        return {p: max(starts[p] for starts in self._own_starts.values()) for p in self._led}
+
+    def _differs(self, broker: int, partition: int) -> bool:
+        led = self._led[partition]
+        expected = led.filter(pc.greater_equal(led["offset"], self._own_starts[broker][partition]))
+        return not _of(self._logs[broker], partition).equals(expected)
 
     def missing(self, records: Iterable[AcknowledgedRecord]) -> int:
         """The number of these records that are not committed at their offsets. Records below the log start do not

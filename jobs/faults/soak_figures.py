@@ -49,7 +49,7 @@ def topic_figures(view: TopicView, load: TopicLoad, may_delete: bool) -> dict[st
         "acknowledged": load.count(),
         **logs.check(load.acknowledged)._asdict(),
         "deleted": deleted,
-        "wrongly_deleted": 0 if may_delete else deleted,
+        "wrongly_deleted": 0 if may_delete else sum(logs.highest_starts.values()),
         "read": len(reader.seen),
         "skipped": reader.skipped,
         "read_twice": doubled(record.number for record in reader.seen),

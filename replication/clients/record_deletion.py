@@ -15,6 +15,7 @@ from lakelog.replication.errors import (
     LakelogException,
     LeaderNotAvailableException,
     NotLeaderOrFollowerException,
+    OffsetOutOfRangeException,
     TimeoutException,
 )
 from lakelog.replication.protocol.delayed_operation import check_log_leads
@@ -56,6 +57,7 @@ class _Deletion:
         self._watch = TopicWatch(view, topic, before)
         self._liveness = Liveness(view.cluster.config.broker_session_timeout_ms, time.monotonic)
         self._wanted: dict[int, int] = {}
+        self._raised_under: dict[int, int] = {}  # the epoch of the leader whose log start was raised last
         self._outcomes: dict[int, Deleted] = {}
 
     def run(self) -> dict[int, Deleted]:
@@ -77,7 +79,9 @@ class _Deletion:
             try:
                 return self._delete(number) and self._is_done(number, time_is_over)
             except LakelogException as error:
-                if isinstance(error, _MAY_PASS) and not time_is_over:
+                # What one leader has committed is committed at the next one as soon as it knows its high watermark.
+                may_pass = _MAY_PASS + ((OffsetOutOfRangeException,) if number in self._wanted else ())
+                if isinstance(error, may_pass) and not time_is_over:
                     return False
                 self._outcomes[number] = error
                 return True
@@ -85,23 +89,25 @@ class _Deletion:
         return attempt
 
     def _delete(self, number: int) -> bool:
-        """Raises the leader's log start, once. Returns True, or raises the leader's error."""
-        if number not in self._wanted:
-            found = self._watch.leadership(number)
+        """Raises the leader's log start: once, and again if another broker leads before all replicas have followed. It
+        may never have heard of the deletion. Returns True, or raises the leader's error."""
+        found = self._watch.leadership(number)
+        epoch = found.registration.leader_epoch
+        if self._raised_under.get(number) != epoch:
             partition = found.registration.topic_id_partition
-            row = found.available_row()
             log = self._view.log(found.registration.leader)
-            starts = {partition: self._start_of(row)}
+            starts = {partition: self._start_of(found.available_row())}
             outcome = raise_log_starts(log, starts, "admin", "delete records", self._deadline)
             result = outcome[partition]
             if isinstance(result, LakelogException):
                 raise result
-            self._wanted[number] = result
+            self._wanted.setdefault(number, result)
+            self._raised_under[number] = epoch
         return True
 
     def _start_of(self, row: Replica) -> StartOf:
         may_delete = self._view.config(self._topic).cleanup_policy == "delete"
-        before = self._before[row.partition]
+        before = self._wanted.get(row.partition, self._before[row.partition])  # -1 means the same offset again
 
         def start_of(log: PartitionLog) -> int:
             check_log_leads(log, row, row.name)

@@ -17,7 +17,7 @@ from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.log.delete_records import follow_log_starts
 from tests.clients.world import LONG, World
-from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets, truncate
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets, replicate, truncate
 
 AT_ONCE = 0
 
@@ -112,6 +112,26 @@ def test_dr_01_a_leader_is_waited_for(world, while_waiting):
 
     while_waiting(takes_up)
     assert delete(world, {0: 0}) == {0: 0}
+
+
+@pytest.mark.parametrize(("before", "start"), [(3, 3), (-1, 5)])
+def test_dr_01_dr_02_a_broker_that_leads_before_it_has_followed_the_deletion_deletes_too(
+    world, while_waiting, before, start
+):
+    """It has never heard of it. -1 means the offset that the first leader had, which the next one knows later."""
+
+    def takes_over():
+        replicate(world.logs[1], world.logs[2])
+        lead(world.logs[2], P0, epoch=1)
+        world.change(leader=2, leader_epoch=1, partition_epoch=1)
+        world.say(2, broker=2)
+
+    steps = while_waiting(
+        takes_over, lambda: world.say(6, broker=2), lambda: (world.say(6), world.say(6, broker=2))
+    )  # fmt: skip
+    assert delete(world, {0: before}) == {0: start}
+    assert next(steps, None) is None
+    assert offsets(world.logs[2]) == list(range(start, 6))
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,16 @@ def test_dr_02_replicas_that_begin_elsewhere_are_not_equal(cluster: Cluster) -> 
     assert found(cluster, 3) == GOOD._replace(records=2, different=1)
 
 
+def test_dr_02_a_replica_that_begins_above_its_leader_is_equal_from_there_on(cluster: Cluster) -> None:
+    """It led when a deletion began. The next leader had not followed it, and it was not confirmed."""
+    write(cluster, 1, 10, 11, 12)
+    write(cluster, 2, 10, 11, 12)
+    start_at(cluster, 2, 1)
+    assert found(cluster, 3) == GOOD
+    logs = TopicLogs(publish(cluster, 3), TOPIC)
+    assert (logs.starts, logs.highest_starts) == ({0: 0}, {0: 1})
+
+
 def test_what_was_read_and_is_gone_is_missing(cluster: Cluster) -> None:
     write(cluster, 1, 10, 11, 12)
     start_at(cluster, 1, 1)
