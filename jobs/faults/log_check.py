@@ -20,8 +20,7 @@ _ORDER = [("partition", "ascending"), ("offset", "ascending")]
 
 
 class Findings(NamedTuple):
-    """The number of records, and of each kind of fault. `different`: replicas that differ from their leaders, from
-    their own log starts on. One may lie above the leader's after a deletion that was not confirmed. [DR-02]
+    """The number of records, and of each kind of fault. `different`: replicas that differ from their leaders.
 
     A contradiction: two logs have different records at one partition, offset and leader epoch. That must never happen,
     even while replicas differ, because truncation relies on this log matching property.
@@ -49,14 +48,16 @@ def check_logs(view: TopicView, topic: str, acknowledged: Iterable[AcknowledgedR
 
 
 class TopicLogs:
-    """All rows of a topic from the log starts on, of each broker, and the leaders' high watermarks."""
+    """All rows of a topic from the log starts on, of each broker, and the leaders' high watermarks. `may_delete`: a
+    replica may begin above its leader, after a deletion of records that was not confirmed. [DR-02]"""
 
-    def __init__(self, view: TopicView, topic: str) -> None:
+    def __init__(self, view: TopicView, topic: str, may_delete: bool = False) -> None:
         partitions = view.partitions(topic)
         ids = [registration.topic_id_partition for registration in partitions.values()]
         self.starts = {p: _log_start(view, r.leader, r.topic_id_partition) for p, r in partitions.items()}
         self._logs = {broker: _rows(view, broker, ids) for broker in partitions[0].replicas}
-        self._own_starts = {b: {p.partition: _log_start(view, b, p) for p in ids} for b in self._logs}
+        own = {b: {p.partition: _log_start(view, b, p) for p in ids} for b in self._logs}
+        self._compared_from = own if may_delete else dict.fromkeys(self._logs, self.starts)
         self._led = {p: _of(self._logs[r.leader], p) for p, r in partitions.items()}
         self._committed = _committed(self._led.values(), _high_watermarks(view, partitions))
 
@@ -73,14 +74,9 @@ class TopicLogs:
             different=sum(self._differs(broker, p) for p in self._led for broker in self._logs),
         )
 
-    @property
-    def highest_starts(self) -> dict[int, int]:
-        """The highest log start of each partition's replicas."""
-        return {p: max(starts[p] for starts in self._own_starts.values()) for p in self._led}
-
     def _differs(self, broker: int, partition: int) -> bool:
         led = self._led[partition]
-        expected = led.filter(pc.greater_equal(led["offset"], self._own_starts[broker][partition]))
+        expected = led.filter(pc.greater_equal(led["offset"], self._compared_from[broker][partition]))
         return not _of(self._logs[broker], partition).equals(expected)
 
     def missing(self, records: Iterable[AcknowledgedRecord]) -> int:

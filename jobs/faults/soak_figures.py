@@ -43,13 +43,13 @@ class Course:
 
 def topic_figures(view: TopicView, load: TopicLoad, may_delete: bool) -> dict[str, Any]:
     """Compares logs, acknowledgements and read records of a topic, after all writers have stopped."""
-    logs, reader = TopicLogs(view, load.topic), load.reader
+    logs, reader = TopicLogs(view, load.topic, may_delete), load.reader
     deleted = sum(logs.starts.values())
     return {
         "acknowledged": load.count(),
         **logs.check(load.acknowledged)._asdict(),
         "deleted": deleted,
-        "wrongly_deleted": 0 if may_delete else sum(logs.highest_starts.values()),
+        "wrongly_deleted": 0 if may_delete else deleted,
         "read": len(reader.seen),
         "skipped": reader.skipped,
         "read_twice": doubled(record.number for record in reader.seen),
