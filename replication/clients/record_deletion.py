@@ -80,10 +80,12 @@ class _Deletion:
                 return self._delete(number) and self._is_done(number, time_is_over)
             except LakelogException as error:
                 # What one leader has committed is committed at the next one as soon as it knows its high watermark.
-                may_pass = _MAY_PASS + ((OffsetOutOfRangeException,) if number in self._wanted else ())
-                if isinstance(error, may_pass) and not time_is_over:
+                is_deleted = number in self._wanted
+                may_pass = isinstance(error, _MAY_PASS + ((OffsetOutOfRangeException,) if is_deleted else ()))
+                if may_pass and not time_is_over:
                     return False
-                self._outcomes[number] = error
+                is_late = may_pass and is_deleted
+                self._outcomes[number] = self._timeout(number, f"the leader now: {error}") if is_late else error
                 return True
 
         return attempt
@@ -95,8 +97,8 @@ class _Deletion:
         epoch = found.registration.leader_epoch
         if self._raised_under.get(number) != epoch:
             partition = found.registration.topic_id_partition
-            log = self._view.log(found.registration.leader)
             starts = {partition: self._start_of(found.available_row())}
+            log = self._view.log(found.registration.leader)
             outcome = raise_log_starts(log, starts, "admin", "delete records", self._deadline)
             result = outcome[partition]
             if isinstance(result, LakelogException):
@@ -124,11 +126,14 @@ class _Deletion:
             self._outcomes[number] = reached
             return True
         if time_is_over:
-            raise TimeoutException(
-                f"{self._topic}-{number}: records below {self._wanted[number]} are deleted at the leader, but not "
-                f"everywhere yet; log starts by broker: {starts}"
-            )
+            raise self._timeout(number, f"log starts by broker: {starts}")
         return False
+
+    def _timeout(self, number: int, found: str) -> TimeoutException:
+        return TimeoutException(
+            f"{self._topic}-{number}: records below {self._wanted[number]} are deleted at the leader, but not "
+            f"everywhere yet; {found}"
+        )
 
     def _log_start(self, broker: int, registration: PartitionRegistration) -> int:
         """A broker's log start; -1 if its table has no row of the partition yet."""

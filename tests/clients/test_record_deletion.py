@@ -1,5 +1,7 @@
 """Records are deleted at the leader. The request returns when no live replica has any of them."""
 
+import time
+
 import pytest
 
 from lakelog.replication.clients import record_deletion
@@ -17,6 +19,7 @@ from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.log.delete_records import follow_log_starts
 from tests.clients.world import LONG, World
+from tests.processes import wait_until
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets, replicate, truncate
 
 AT_ONCE = 0
@@ -132,6 +135,24 @@ def test_dr_01_dr_02_a_broker_that_leads_before_it_has_followed_the_deletion_del
     assert delete(world, {0: before}) == {0: start}
     assert next(steps, None) is None
     assert offsets(world.logs[2]) == list(range(start, 6))
+
+
+def test_dr_01_a_time_out_at_the_next_leader_tells_that_the_first_one_has_deleted(world, while_waiting):
+    """The next leader does not know yet that the records are committed, which is no error of the request."""
+
+    def takes_over():
+        replicate(world.logs[1], world.logs[2])
+        lead(world.logs[2], P0, epoch=1)
+        world.change(leader=2, leader_epoch=1, partition_epoch=1)
+        world.say(2, broker=2)
+        ends_at = time.monotonic() + 1
+        wait_until(lambda: time.monotonic() > ends_at, "the end of the request's time")
+
+    while_waiting(takes_over)
+    (outcome,) = delete(world, {0: 3}, 1000).values()
+    assert isinstance(outcome, TimeoutException)
+    assert "records below 3 are deleted at the leader, but not everywhere yet" in str(outcome)
+    assert "high watermark" in str(outcome)
 
 
 @pytest.mark.parametrize(
