@@ -13,8 +13,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -63,7 +63,7 @@ class ReplicaFetcher:
         self._watch, self._is_told = LeaderLogWatch(source.child(LOG.name), key.broker_id), False
         folder = checkpoints.child(fetcher_name(key))
         self._follower_query = FollowerQuery(spark, self.name, folder, self._process)
-        self._round_lock = threading.RLock()
+        self._round_lock, self._came_in_vain = threading.RLock(), False
         self._is_asked = threading.Event()
         self._ending: threading.Thread | None = None
         self._query: StreamingQuery | None = None
@@ -119,12 +119,12 @@ class ReplicaFetcher:
 
         again = query.open.run(lambda: self._first_fetch(plan), lambda: self._fetch(is_streamed=True), is_enough)
         if not query.open.is_over:
-            with self._round_lock:
+            with self._held():
                 appended, behind = self._round.stream_rows()
             query.go_on(appended, behind)
             again = again or bool(behind)  # it waits for no plan
         if again:
-            self._ask()  # only now, since the thread comes back at the next poll if it finds a round under way
+            self._ask()
 
     def _planned(self, headers: DataFrame, is_behind: bool) -> StreamPlan | None:
         """Spark's plan of a micro-batch; None without one. The rounds need none, so its errors end no query."""
@@ -136,7 +136,7 @@ class ReplicaFetcher:
             return None
 
     def _first_fetch(self, plan: StreamPlan | None) -> bool:
-        with self._round_lock:  # a round under way would undo the marks that are set here
+        with self._held():  # a round under way would undo the marks that are set here
             self._round.begin_micro_batch(plan)
             self._begun.set()
             again = self._fetch(is_streamed=True)
@@ -145,12 +145,22 @@ class ReplicaFetcher:
 
     def _fetch(self, is_streamed: bool = False) -> bool:
         """Runs a round. Returns whether more can be fetched at once."""
-        with self._round_lock:
+        with self._held():
             self._is_asked.clear()  # this round does what was asked for until now
             try:
                 return self._round.run(is_streamed)
             except BrokerKilled:
                 return False
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Holds the lock of the rounds. The thread does not wait for it: if it has come meanwhile, it is woken."""
+        try:
+            with self._round_lock:
+                yield
+        finally:
+            if self._came_in_vain:
+                self._thread.wake()
 
     def keep_running(self) -> None:
         """Starts the query, also again a backoff after it has failed, and runs the rounds that need no new segments. A
@@ -159,7 +169,9 @@ class ReplicaFetcher:
         if self._query is None or self._has_ended(self._query):
             self._restart(self._query)
         self._look_at_leader()
-        if self._round_lock.acquire(blocking=False):  # a micro-batch that is under way serves what was asked before it
+        self._came_in_vain = True
+        if self._round_lock.acquire(blocking=False):  # else a micro-batch has it, and wakes this thread
+            self._came_in_vain = False
             try:
                 self._fetch_if_due()
             finally:

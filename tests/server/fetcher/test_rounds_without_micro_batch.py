@@ -106,10 +106,12 @@ def test_ft_01_the_thread_does_not_wait_for_a_micro_batch_and_comes_back_after_i
     under_way = in_background(lambda: begun.writer.process(None, 1))
     assert begun.work.run.is_entered.wait(30)
     is_given_a_partition(begun)
+    begun.it._thread._woken.clear()
     assert ends(in_background(begun.it.keep_running))
     assert begun.work.runs == []
     begun.work.run.let_go()
     assert ends(under_way)
+    assert begun.it._thread._woken.is_set(), "it waits for no poll"
     begun.work.run = run
     begun.it.keep_running()
     assert begun.work.runs == [STREAMED, UNASKED]
