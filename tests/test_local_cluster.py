@@ -21,6 +21,7 @@ from lakelog.replication.errors import (
     UnknownTopicOrPartitionException,
 )
 from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.protocol.replica import LEADER_ROLE
 from lakelog.replication.server import periodic_task
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta import commit_listeners
@@ -143,6 +144,10 @@ def test_do_02_within_a_process_no_acknowledgement_waits_for_a_poll(cluster, top
         for module in (commit_listeners, periodic_task):
             monkeypatch.setattr(module, "until_poll", lambda _: 20.0)
         AdminClient(cluster.cluster_uri, Config(request_timeout_ms=10_000)).create_topic(name, assignment=assignment)
+        for partition in ON_EACH:  # an attempt before that would be repeated after a poll
+            wait_until(
+                lambda p=partition: LEADER_ROLE in {row.role for row in replica_rows(cluster, name, p)}, "a leader"
+            )
         for _ in range(5):
             raise_first_error(producer.send(name, table(*[b"value"] * 30), timeout_ms=10_000))
 
