@@ -242,8 +242,12 @@ def test_without_memory_a_record_is_refused_and_none_is_lost_or_doubled(world, t
     wait_until(lambda: producer.poll() == 1, "the report of the first record")
     producer.produce(TOPIC, wide[2], partition=0, on_delivery=report)
     wait_until(lambda: world.logs[1].refresh().partition(P0).log_end_offset == 2, "the second record")
+    world.say(2)
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    wait_until(lambda: world.logs[1].refresh().partition(P0).log_end_offset == 3, "the third record")
     world.say(3)
-    producer.close()
+    closing.join()
     assert seen(told) == [(0, n, value) for n, value in enumerate(wide)]
 
 
