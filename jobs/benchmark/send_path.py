@@ -78,7 +78,7 @@ class Trace:
         return next((batch for batch in of_query if batch.start <= fetch.start <= batch.end), None)
 
     def began(self, batch: MicroBatch, fetch: Span) -> bool:
-        """Whether a micro-batch began for this fetch round. Otherwise it was open already: see `OpenMicroBatch`."""
+        """Whether a micro-batch began for this fetch round. Otherwise it was open already: see `LoopHolder`."""
         rounds = self.named(FETCH_ROUND, batch.found, fetch.start)
         return all(other.thread != fetch.thread or other.start < batch.found for other in rounds)
 

@@ -47,7 +47,7 @@ class PartitionFetchState:
 
     `state` is Truncating or Fetching, and a delay leaves it unchanged; `shown_state` includes the delay.
     `fetch_offset`: the next offset to fetch. `delayed_until`: in seconds of the broker's monotonic clock, None without
-    a delay. `lagging`: the fetcher must read the leader's snapshot once before it follows the stream. `lag`: number of
+    a delay. `lagging`: the fetcher must read the leader's snapshot once before it follows the commits. `lag`: number of
     committed records that the follower lacks, None while unknown. `diverged`: the log has batches that the leader lacks
     although their lineages agree; so the leader's batches, not its epochs, decide where to truncate.
     """
@@ -135,12 +135,12 @@ def advanced(state: PartitionFetchState, offset: int, leader_high_watermark: int
 
 
 def fell_behind(state: PartitionFetchState) -> PartitionFetchState:
-    """The stream has a gap, or one of its source files is gone. The fetcher must read the leader's snapshot."""
+    """The commits have a gap, or one of their files is gone. The fetcher must read the leader's snapshot."""
     return _moved("fell_behind", state, state if state.lagging else replace(state, lagging=True))
 
 
 def caught_up(state: PartitionFetchState) -> PartitionFetchState:
-    """The fetcher has read the leader's snapshot to its end, and may follow the stream."""
+    """The fetcher has read the leader's snapshot to its end, and may follow the commits."""
     return _moved("caught_up", state, replace(state, lagging=False))
 
 

@@ -108,7 +108,7 @@ class FetchStates:
         self._move(partition, lambda s: rules.advanced(s, offset, leader_high_watermark))
 
     def fell_behind(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """The stream has a gap; the fetcher must read the leader's snapshot."""
+        """The commits have a gap; the fetcher must read the leader's snapshot."""
         for partition in partitions:
             self._move(partition, rules.fell_behind)
 
@@ -117,7 +117,7 @@ class FetchStates:
         self._move(partition, rules.caught_up)
 
     def delay(self, partition: TopicIdPartition, error: str | None, backoff_ms: float) -> None:
-        """Delays the partition by `backoff_ms`. The snapshot is read next, because the stream goes on meanwhile.
+        """Delays the partition by `backoff_ms`. The snapshot is read next, because rounds read commits meanwhile.
 
         `error`: None if a quota causes the delay.
         """

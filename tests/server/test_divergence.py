@@ -27,13 +27,13 @@ def world(root):
 
 @pytest.fixture
 def world_without_stream(root):
-    return made_world(root, is_streamed=False)
+    return made_world(root, reads_commits=False)
 
 
-def made_world(root, is_streamed=True):
+def made_world(root, reads_commits=True):
     """Both logs have 0-2 | 3-5 | 6-9 of P0, and three records of P1."""
     clock = Clock()
-    made = World(root, clock=clock, is_streamed=is_streamed)
+    made = World(root, clock=clock, reads_commits=reads_commits)
     made.clock = clock
     fill(made.leader, P0, 3, 3, 4)
     fill(made.leader, P1, 3)

@@ -68,8 +68,8 @@ class FetchRound:
         """Fetches the partitions that are ready; returns whether another round should follow at once.
 
         An error of the whole round delays all partitions. If a partition is removed meanwhile, the round writes no
-        decision that it made before, and starts over with the remaining partitions: a micro-batch tells of new
-        segments only once. [FT-06, FM-07]
+        decision that it made before, and starts over with the remaining partitions: nobody tells twice of new
+        segments. [FT-06, FM-07]
 
         Raises StaleBrokerEpochException if a newer process of the broker has taken over.
         """
@@ -199,7 +199,7 @@ class FetchRound:
         lagging = frozenset(p for p, state in fetchable.items() if state.lagging)
         found: FetchedHeaders = yield FetchHeaders(ends, lagging, {p: leaders[p].topic for p in ends})
         self._delay(found.failed)
-        if found.stream_has_gap:
+        if found.commits_have_gap:
             self._states.fell_behind(ends)
         sound = {p: end for p, end in ends.items() if p not in found.failed}
         may_append = self._rules.may_append

@@ -90,7 +90,7 @@ class FetchedHeaders(NamedTuple):
 
     batches: Sequence[FetchedBatch]
     failed: Mapping[TopicIdPartition, LakelogException]
-    stream_has_gap: bool
+    commits_have_gap: bool
 
 
 class CopyBatches(NamedTuple):

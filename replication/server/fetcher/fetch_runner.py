@@ -110,7 +110,7 @@ class FetchRunner:
         self._bulk_limits = FetchLimits(max(most, bulk), max(most, bulk), config.replica_fetch_backoff_ms)
         self._watch = LeaderRowWatch(config.replica_fetch_wait_max_ms / 1000)
         self._has_read_rows = False  # in this round
-        self._is_streamed = self._has_more = False  # in this round, too
+        self._reads_commits = self._has_more = False  # in this round, too
         self._copied: tuple[Segment, ...] = ()
         self._appended: list[FetchedBatch] = []  # since the last micro-batch began
         self._full_rounds = 0  # in a row that left more to fetch, and no plan of it
@@ -135,33 +135,24 @@ class FetchRunner:
             PublishReplicas: lambda step: context.writes.publish(self, step.why),
         }
 
-    def follow(self) -> None:
-        """Rounds follow the leader's commits from now on, if they did not yet. The next one reads the snapshot, which
-        has all that was before. Raises KafkaStorageException."""
-        if not self._headers.follows:
-            self._headers.begin()
-            self._states.fell_behind(self._states.all())
-
     def stop_following(self) -> None:
-        """The commits that were not read yet are read from the snapshot, once rounds follow again."""
-        self._headers.follows = False
+        """The next round begins to follow the leader's commits anew, and reads what was before from the snapshot."""
+        self._headers.follows = self._is_planned = False
         self._headers.forget()
         self._context.writes.done(self)
 
-    def begins_soon(self) -> None:
-        """A round for new segments begins soon: other fetchers may wait for it, see `FollowerWrites`."""
-        self._context.writes.expect(self)
-
-    def run(self, is_streamed: bool) -> bool:
-        """Runs one round, and returns whether more can be fetched at once. `is_streamed`: a micro-batch, or
-        `LeaderLogWatch`, has told that the leader's log has new segments.
+    def run(self, reads_commits: bool) -> bool:
+        """Runs one round, and returns whether more can be fetched at once. `reads_commits`: it reads
+        the commits since the last one that did, because the leader's log has moved.
 
         Raises StaleBrokerEpochException once a newer process of this broker has claimed its tables, and BrokerKilled.
         Other errors of Lakelog and of the store delay the partitions instead.
         """
         before = self._states.all()
         self._forget_headers()
-        self._is_streamed, self._has_read_rows, self._has_more = is_streamed, False, False
+        self._reads_commits, self._has_read_rows, self._has_more = reads_commits, False, False
+        if reads_commits:  # other fetchers of the broker may have been told at the same time
+            self._context.writes.expect(self)
         try:
             # What is left of a plan is copied by executors, where there are some: in few rounds, of which each has
             # enough for all of them.
@@ -222,8 +213,7 @@ class FetchRunner:
 
     def begin_micro_batch(self, plan: StreamPlan | None) -> None:
         """The next rounds are of a micro-batch. Partitions that its plan leaves out read the snapshot once they can be
-        fetched; the other ones may be fetched in large rounds. Raises as `follow`."""
-        self.follow()
+        fetched; the other ones may be fetched in large rounds."""
         self._full_rounds = 0
         if plan is not None:
             self._headers.forget(self._headers.partitions - plan.left_out)
@@ -297,7 +287,11 @@ class FetchRunner:
     def _fetch_headers(self, step: FetchHeaders) -> FetchedHeaders:
         if self._states.removals != self._removals:  # the round has started over
             self._forget_headers()
-        found = self._headers.fetch(self._is_streamed, step)
+        if not self._headers.follows:
+            self._headers.begin()
+            self._states.fell_behind(self._states.all())
+            step = step._replace(lagging=frozenset(step.log_ends))
+        found = self._headers.fetch(self._reads_commits, step)
         self._has_more = self._headers.has_more  # not after an error: a round that fails must not follow at once
         return found
 

@@ -1,18 +1,12 @@
-"""A follower's streaming query: its session, its source, the plan that Spark makes of a micro-batch, and the time for
-which a micro-batch stays open. [FT-01, FT-05]
+"""A follower's streaming query: its session, its source, and the plan that Spark makes of a micro-batch. [FT-01, FT-05]
 
 The rows of the source are batch headers. A source in Python would be a process beside the JVM for each query. Six of
 them that start together on two cores do not start within Spark's limit of 10 s. So the source is in the JVM.
-
-A micro-batch costs Spark more than a small fetch costs everything else. So it stays open while there are no news, too,
-as a Kafka fetch session does; the next one begins when its time is over.
 """
 
 from __future__ import annotations
 
 import json
-import threading
-import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
@@ -35,7 +29,6 @@ from lakelog.schemas import BATCH_HEADERS, FETCH_STATES, METADATA
 R = TypeVar("R")
 
 MOST_ROWS = 5_000  # of a micro-batch; rounds append further batches without a plan
-_OPEN_SECONDS = 30.0
 _KEY = ("topic_id", "partition", "base_offset", "segment")
 _TAKEN = (FetchAction.APPEND, FetchAction.GAP, FetchAction.DIVERGED)  # rounds tell of gaps and divergences
 
@@ -184,79 +177,9 @@ def _frame(spark: SparkSession, schema: pa.Schema, rows: Sequence[Mapping[str, A
     return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema))
 
 
-class OpenMicroBatch:
-    """The micro-batches of one fetcher, one after the other. A thread beside the query tells the open one of news.
-
-    It begins no round for news that come after `longest` seconds: they are for the next micro-batch.
-    """
-
-    def __init__(self, longest: float = _OPEN_SECONDS) -> None:
-        self._longest = longest
-        self._condition = threading.Condition()
-        self._open: object = None  # the micro-batch that is open
-        self._is_told = self._is_over = False
-
-    def tell(self) -> bool:
-        """There are new segments. Returns whether a micro-batch is open, and will fetch them."""
-        with self._condition:
-            self._is_told = self._open is not None
-            self._condition.notify_all()
-            return self._is_told
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the fetcher has ended: no micro-batch waits for news any more, and none may follow."""
-        return self._is_over
-
-    def end(self) -> None:
-        """Ends the wait of the micro-batch that is open, and of all later ones."""
-        with self._condition:
-            self._is_over = True
-            self._condition.notify_all()
-
-    def run(
-        self, first: Callable[[], bool], more: Callable[[], bool], is_enough: Callable[[], bool] = lambda: False
-    ) -> bool:  # fmt: skip
-        """Runs one micro-batch: the round `first`, and the round `more` each time that it is told of news, or that the
-        last round returned that more can be fetched at once. It also ends after a round when `is_enough`: the next
-        micro-batch begins at once. Returns whether there is more to fetch: what the last round returned, or news of
-        which no round has begun. Raises what a round raises.
-        """
-        own, ends_at = object(), time.monotonic() + self._longest
-        with self._condition:  # a micro-batch of a query that was stopped may still be under way
-            self._open, self._is_told = own, False
-            self._condition.notify_all()
-        try:
-            again = first()
-            while not is_enough() and self._goes_on(own, ends_at, again):
-                again = more()
-            with self._condition:
-                return again or (self._open is own and self._is_told)
-        finally:
-            with self._condition:
-                self._close(own)
-
-    def _goes_on(self, own: object, ends_at: float, at_once: bool) -> bool:
-        with self._condition:
-            left = max(0.0, ends_at - time.monotonic())
-            at_once = at_once and left > 0 and not self._is_over
-            if not at_once:
-                self._condition.wait_for(lambda: self._is_told or self._is_over or self._open is not own, left)
-            goes_on = self._open is own and (at_once or self._is_told)
-            if goes_on:
-                self._is_told = False
-            if not goes_on or time.monotonic() >= ends_at:
-                self._close(own)
-            return goes_on
-
-    def _close(self, own: object) -> None:
-        if self._open is own:
-            self._open, self._is_told = None, False
-
-
 class FollowerQuery:
-    """The query called `name`, one start after another. Each micro-batch calls `process`, which runs the rounds of one
-    by `open`. `folder` is for its files, on this machine's disk, also if the cluster has another file system by
+    """The query called `name`, one start after another. Each micro-batch calls `process`.
+    `folder` is for its files, on this machine's disk, also if the cluster has another file system by
     default, such as HDFS.
     """
 
@@ -268,7 +191,6 @@ class FollowerQuery:
         self._stream: HeaderStream | None = None
         self.appended: Sequence[FetchedBatch] = ()  # of the micro-batch that was added last
         self.behind: Sequence[FetchedBatch] = ()
-        self.open = OpenMicroBatch()
 
     def start(self) -> StreamingQuery:
         """Starts the query with a new source and checkpoint, and deletes the older ones. Its first micro-batch begins

@@ -26,9 +26,9 @@ class HeaderFetch:
     """Reads the batch headers of one fetcher's rounds. The driver reads them, or executors where they are many, see
     `SegmentCopier.read_footers`.
 
-    `source` is the log of broker `leader`. A micro-batch, or `LeaderLogWatch`, only tells that the log has new
-    segments. They are read from the fetcher's own position on, up to the newest commit, but at most `max_bytes` of them
-    or one larger segment: then `has_more` is true, and the next fetch goes on without being told.
+    `source` is the log of broker `leader`. `LeaderLogWatch` only tells that the log has new segments. They are read
+    from the fetcher's own position on, up to the newest commit, but at most `max_bytes` of them or one larger segment:
+    then `has_more` is true, and the next fetch goes on without being told.
 
     The batches of a lagging partition come from the snapshot. They stay in memory until its log has them, with those
     of newer commits, so that a long catch-up reads each footer once.
@@ -73,20 +73,20 @@ class HeaderFetch:
         names = {batch.segment for left in self._left.values() for batch in left}
         self._known = {name: segment for name, segment in self._known.items() if name in names}
 
-    def fetch(self, is_streamed: bool, step: FetchHeaders) -> FetchedHeaders:
+    def fetch(self, reads_commits: bool, step: FetchHeaders) -> FetchedHeaders:
         """Reads what `step` asks for: from the newest commits if the round was told of some, and for lagging partitions
         from memory or from the snapshot.
 
         Raises KafkaStorageException if the leader's log cannot be read.
         """
-        return self._fetch(is_streamed, step, self._max_bytes)
+        return self._fetch(reads_commits, step, self._max_bytes)
 
     def behind(self, step: FetchHeaders) -> list[FetchedBatch]:
         """What the follower lacks, from some 64 commits at most, because rounds wait for it. It stays in memory, for
         partitions that lag from now on. The fetches go on after it. If a part cannot be read there is nothing, and the
         next fetch tells why. Raises KafkaStorageException."""
         found = self._fetch(True, step, UNBOUNDED, reads_all=False)
-        if found.failed or found.stream_has_gap:
+        if found.failed or found.commits_have_gap:
             return []
         self.done()
         for batch in [batch for batch in found.batches if batch.topic_id_partition not in self._left]:
@@ -99,11 +99,11 @@ class HeaderFetch:
         return any(self._left.values())
 
     def _fetch(
-        self, is_streamed: bool, step: FetchHeaders, max_bytes: int, reads_all: bool = True
+        self, reads_commits: bool, step: FetchHeaders, max_bytes: int, reads_all: bool = True
     ) -> FetchedHeaders:  # fmt: skip
         found: list[NewSegment] = []
         starts_over = self._end != self._position
-        if is_streamed or self.has_more or starts_over:
+        if reads_commits or self.has_more or starts_over:
             age = self._source.poll_age(YOUNG_SECONDS)  # a look of this process has told the round
             if reads_all:
                 found, self._end, self.has_more = self._segments.read(self._position, max_bytes, age)

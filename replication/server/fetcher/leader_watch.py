@@ -69,8 +69,8 @@ class LeaderRowWatch:
     """Compares a leader's rows with those that the last round has read.
 
     A follower acts at once on a new role, state, epoch, lineage or log start. A new high watermark alone waits up to
-    `wait_max` seconds for records, as Kafka's fetch response does. A new log end offset is no news: the stream tells
-    of the records.
+    `wait_max` seconds for records, as Kafka's fetch response does. A new log end offset is no news: the
+    leader's log tells of the records.
     """
 
     def __init__(self, wait_max: float, clock: Callable[[], float] = time.monotonic) -> None:

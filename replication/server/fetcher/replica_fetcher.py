@@ -1,7 +1,6 @@
-"""A follower's query and its rounds. Spark plans what is behind. Then the micro-batch stays open, and runs rounds of
-`FetchRunner`. A thread beside the query looks for new segments of the leader and tells the open micro-batch. It runs
-the rounds that need no new segments, and all of them while no micro-batch is open: before the first one, between two,
-and while Spark plans.
+"""A follower's query, and the loop of its rounds. Spark plans what is behind. Then the micro-batch stays open and runs
+the loop. The fetcher's own thread runs the same loop while no micro-batch is open: before the first one, between two,
+and while Spark plans. It also starts the query, and starts it again.
 
 Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth, and the streaming
 checkpoint is not: every start deletes it. [FT-01, FM-06]
@@ -13,14 +12,13 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
+from lakelog.replication.errors import StaleBrokerEpochException
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -34,19 +32,106 @@ from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.server.spark_end import kill_if_stopped
-from lakelog.replication.storage.delta.commit_listeners import CommitListener
+from lakelog.replication.storage.delta.commit_listeners import CommitListener, until_poll
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
 _CANCEL_SECONDS = 0.1
+_OPEN_SECONDS = 30.0  # a micro-batch costs Spark more than a small fetch costs everything else
 _QUERY_LOOK_SECONDS = 1.0  # a look at the query is a call of the JVM, and costs more than one at a table
 
 
 def fetcher_name(key: BrokerIdAndFetcherId) -> str:
     """`ReplicaFetcherThread-<fetcher id>-<source broker>`, as in Kafka. [FM-06]"""
     return f"ReplicaFetcherThread-{key.fetcher_id}-{key.broker_id}"
+
+
+class LoopHolder:
+    """Says which thread may run a fetcher's loop: the one that holds it. A micro-batch takes it after the step under
+    way, and holds it while it is open, for about `longest` seconds. The fetcher's thread takes it for one step, if it
+    is free.
+
+    Only the micro-batch that has begun last may hold it. An older one, whose query has ended, may hang in a store.
+    """
+
+    def __init__(self, longest: float = _OPEN_SECONDS) -> None:
+        self.longest = longest
+        self._condition = threading.Condition()
+        self._newest: object = None  # the micro-batch that has begun last
+        self._waiting: object = None  # it, while it waits for the loop
+        self._holder: object = None
+        self._is_woken = self._is_over = False
+
+    def begin(self) -> object:
+        """A micro-batch begins; it does not take the loop yet. Returns what it calls the other functions with."""
+        with self._condition:
+            self._newest = object()
+            self._condition.notify_all()
+            return self._newest
+
+    def take(self, own: object) -> bool:
+        """A micro-batch takes the loop, once nobody else holds it. Returns whether it has it, see `has`."""
+        with self._condition:
+            if self._may_hold(own):
+                self._waiting = own
+            self._condition.wait_for(lambda: self._holder is None or not self._may_hold(own))
+            self._waiting = None if self._waiting is own else self._waiting
+            if self._may_hold(own):
+                self._holder = own
+            return self.has(own)
+
+    def take_if_free(self) -> object:
+        """The fetcher's thread takes the loop; None if a micro-batch holds it or waits for it, or the fetcher ends."""
+        with self._condition:
+            if self._holder is not None or self._waiting is not None or self._is_over:
+                return None
+            self._holder = object()
+            return self._holder
+
+    def _may_hold(self, own: object) -> bool:
+        return self._newest is own and not self._is_over
+
+    def has(self, own: object) -> bool:
+        """Whether a micro-batch holds the loop and may go on: its query runs, and the fetcher has not ended."""
+        return self._holder is own and self._may_hold(own)
+
+    def wait(self, own: object, seconds: float) -> bool:
+        """Lets a micro-batch wait for `wake`, `seconds` at most. Returns whether it may go on."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._is_woken or not self.has(own), seconds)
+            self._is_woken = False
+            return self.has(own)
+
+    def wake(self) -> None:
+        """Ends the wait of the micro-batch that is open, or its next one."""
+        with self._condition:
+            self._is_woken = True
+            self._condition.notify_all()
+
+    def hand_back(self, own: object) -> None:
+        """Who may hold the loop gives it up."""
+        with self._condition:
+            self._holder = None if self._holder is own else self._holder
+            self._condition.notify_all()
+
+    def recall(self) -> None:
+        """The query has ended: its micro-batch, if one is still under way, ends after its step, and takes no more."""
+        with self._condition:
+            self._newest = None
+            self._condition.notify_all()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the fetcher has ended: no micro-batch may go on, and none may follow."""
+        return self._is_over
+
+    def end(self) -> None:
+        """The fetcher ends."""
+        with self._condition:
+            self._is_over = True
+            self._condition.notify_all()
 
 
 class ReplicaFetcher:
@@ -63,18 +148,17 @@ class ReplicaFetcher:
         self._watch, self._is_told = LeaderLogWatch(source.child(LOG.name), key.broker_id), False
         folder = checkpoints.child(fetcher_name(key))
         self._follower_query = FollowerQuery(spark, self.name, folder, self._process)
-        self._round_lock, self._came_in_vain = threading.RLock(), False
+        self._loop = LoopHolder()
         self._is_asked = threading.Event()
         self._ending: threading.Thread | None = None
         self._query: StreamingQuery | None = None
         self._failures, self._restart_at = 0, 0.0  # the query's failures in a row; when it may start again
-        self._query_looked_at = float("-inf")
-        self._begun = threading.Event()  # the query has run its first micro-batch
+        self._query_looked_at, self._has_ended = float("-inf"), False
         self._thread = PeriodicTask(
             f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running,
             is_poll=True,
         )  # fmt: skip
-        self._listener = CommitListener(self._thread.wake).listen(source.child(LOG.name).uri, "append")
+        self._listener = CommitListener(self._wake).listen(source.child(LOG.name).uri, "append")
 
     def start(self) -> None:
         """Starts on a thread of its own: a query takes seconds to start, and the broker must lead meanwhile."""
@@ -98,131 +182,116 @@ class ReplicaFetcher:
         return self._states.all()
 
     def _ask(self) -> None:
-        """Asks for a round: the fetcher's thread runs it at once."""
+        """Asks for a round at once."""
         self._is_asked.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Who holds the loop, or takes it next, looks at once for what is due."""
+        self._loop.wake()
         self._thread.wake()
 
     def _process(self, headers: DataFrame, _: int) -> None:
         """Runs a micro-batch. Spark plans what is behind, and the thread's rounds go on meanwhile. Then the micro-batch
-        stays open, as a fetch session does: its rounds append what is behind, and what the leader gains.
-
-        A failed fetch delays its partitions [FT-06]. An unexpected error ends the query, and `keep_running`
-        starts it again."""
-        query = self._follower_query
+        stays open, as a fetch session does: its rounds append what is behind, and what the leader gains."""
+        query, own = self._follower_query, self._loop.begin()
         is_behind = bool(query.behind)
         plan = self._planned(headers, is_behind) if is_behind or query.appended else None
-        if query.open.is_over:
-            return
-
-        def is_enough() -> bool:  # without a plan the next micro-batch would have none either
-            return (plan is not None or not is_behind) and self._round.is_far_behind()
-
-        again = query.open.run(lambda: self._first_fetch(plan), lambda: self._fetch(is_streamed=True), is_enough)
-        if not query.open.is_over:
-            with self._held():
-                appended, behind = self._round.stream_rows()
+        try:
+            if self._loop.take(own):
+                self._run_open(own, plan, may_end_early=plan is not None or not is_behind)
+            rows = self._round.stream_rows() if self._loop.has(own) else None
+        except (BrokerKilled, StaleBrokerEpochException):
+            return  # the broker's own thread finds out by itself
+        finally:
+            self._loop.hand_back(own)
+            self._thread.wake()  # what has come since the last step is for the thread
+        if rows is not None:
+            appended, behind = rows
+            if behind:  # it waits for no plan
+                self._ask()
             query.go_on(appended, behind)
-            again = again or bool(behind)  # it waits for no plan
-        if again:
-            self._ask()
 
     def _planned(self, headers: DataFrame, is_behind: bool) -> StreamPlan | None:
         """Spark's plan of a micro-batch; None without one. The rounds need none, so its errors end no query."""
         try:
             return self._round.plan(headers, is_behind)
         except Exception as error:  # Spark's, also if somebody has cancelled its job, and a lack of executors
-            if not self._follower_query.open.is_over:
+            if not self._loop.is_over:
                 logger.warning("%s: goes on without Spark's plan: %s", self.name, error_line(error))
             return None
 
-    def _first_fetch(self, plan: StreamPlan | None) -> bool:
-        with self._held():  # a round under way would undo the marks that are set here
-            self._round.begin_micro_batch(plan)
-            self._begun.set()
-            again = self._fetch(is_streamed=True)
+    def _run_open(self, own: object, plan: StreamPlan | None, may_end_early: bool) -> None:
+        """Runs the loop while the micro-batch is open: until its time is over, or, if it `may_end_early`, until more is
+        behind than rounds should take. Without a plan of what is behind the next micro-batch would have none either."""
+        self._round.begin_micro_batch(plan)
+        self._is_told, ends_at = True, time.monotonic() + self._loop.longest
+        while True:
+            again = self._step()
             self._failures = 0
-            return again
+            left = ends_at - time.monotonic()
+            pause = 0.0 if again else min(left, until_poll(self._config.lakelog_poll_interval_ms))
+            if (may_end_early and self._round.is_far_behind()) or left <= 0 or not self._loop.wait(own, pause):
+                return
 
-    def _fetch(self, is_streamed: bool = False) -> bool:
-        """Runs a round. Returns whether more can be fetched at once."""
-        with self._held():
-            self._is_asked.clear()  # this round does what was asked for until now
-            try:
-                return self._round.run(is_streamed)
-            except BrokerKilled:
-                return False
+    def _step(self) -> bool:
+        """One step of the loop: looks at the leader, and runs a round if one is due. Returns whether more can be
+        fetched at once.
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Holds the lock of the rounds. The thread does not wait for it: if it has come meanwhile, it is woken."""
+        A failed fetch delays its partitions, an unexpected error all of them [FT-06]. Raises
+        StaleBrokerEpochException and BrokerKilled."""
         try:
-            with self._round_lock:
-                yield
-        finally:
-            if self._came_in_vain:
-                self._thread.wake()
+            self._pause_point.pass_through()
+            is_told, self._is_told = self._watch.has_news() or self._is_told, False
+            return (is_told or self._is_due()) and self._fetch(reads_commits=is_told)
+        except (BrokerKilled, StaleBrokerEpochException):
+            raise
+        except Exception as error:
+            logger.exception("%s: unexpected error", self.name)
+            self._round.stop_following()  # a commit may be its cause, and the snapshot is read without it
+            self._round.delay_all(f"{type(error).__name__}: {error_line(error)}")
+            return False
+
+    def _is_due(self) -> bool:
+        """Whether a round was asked for, a delay is over, or the leader's rows have news."""
+        return self._is_asked.is_set() or self._states.has_due() or self._round.has_news()
+
+    def _fetch(self, reads_commits: bool = False) -> bool:
+        """Runs a round. Returns whether more can be fetched at once; then it has asked for the next one."""
+        self._is_asked.clear()  # this round does what was asked for until now
+        again = self._round.run(reads_commits)
+        if again:
+            self._is_asked.set()
+        return again
 
     def keep_running(self) -> None:
-        """Starts the query, also again a backoff after it has failed, and runs the rounds that need no new segments. A
-        query takes seconds to begin, and the follower would leave the ISR meanwhile: until then the rounds fetch new
-        segments, too."""
-        if self._query is None or self._has_ended(self._query):
-            self._restart(self._query)
-        self._look_at_leader()
-        self._came_in_vain = True
-        if self._round_lock.acquire(blocking=False):  # else a micro-batch has it, and wakes this thread
-            self._came_in_vain = False
-            try:
-                self._fetch_if_due()
-            finally:
-                self._round_lock.release()
+        """Starts the query, also again a backoff after it has failed. Runs a step of the loop if no micro-batch is
+        open. A query takes seconds to begin, and the follower would leave the ISR meanwhile."""
+        if self._query is not None and not self._has_ended and self._finds_end(self._query):
+            self._has_ended = True
+            self._loop.recall()
+        own = self._loop.take_if_free()
+        if own is None:
+            return
+        try:
+            if self._query is None or self._has_ended:
+                self._restart(self._query)
+            if self._step():
+                self._thread.wake()
+        finally:
+            self._loop.hand_back(own)
 
-    def _has_ended(self, query: StreamingQuery) -> bool:
+    def _finds_end(self, query: StreamingQuery) -> bool:
         if time.monotonic() < self._query_looked_at + _QUERY_LOOK_SECONDS:
             return False
         self._query_looked_at = time.monotonic()
         self._end_with_spark()  # its queries stay active
         return not query.isActive
 
-    def _look_at_leader(self) -> None:
-        """Tells the open micro-batch of the leader's new segments. If none is open, because the query has not begun,
-        Spark plans, or the next one is about to begin, a round of this thread fetches them."""
-        self._is_told = self._watch.has_news() or self._is_told
-        if self._is_told and self._begun.is_set() and self._query is not None:
-            self._round.begins_soon()
-            self._is_told = not self._follower_query.open.tell()
-
-    def _fetch_if_due(self) -> None:
-        """Runs a round if one is due, or for segments of which no micro-batch tells. As in a micro-batch, an unexpected
-        error delays all partitions. [FT-06]"""
-        try:
-            is_told = self._was_told()
-            if (is_told or self._is_due()) and self._fetch(is_streamed=is_told):
-                self._ask()
-        except StaleBrokerEpochException:
-            raise
-        except Exception as error:
-            logger.exception("%s: unexpected error", self.name)
-            self._round.delay_all(f"{type(error).__name__}: {error_line(error)}")
-
-    def _was_told(self) -> bool:
-        """Takes the news of the leader's log, if there are any and the rounds can follow it."""
-        with suppress(KafkaStorageException):  # the fetch itself tells why; the news stay
-            if self._is_told:
-                self._round.follow()
-                self._is_told = False
-                return True
-        return False
-
-    def _is_due(self) -> bool:
-        """Whether a round was asked for, a delay is over, or the leader's rows have news."""
-        return self._is_asked.is_set() or self._states.has_due() or self._round.has_news()
-
     def _restart(self, query: StreamingQuery | None) -> None:
         if query is not None:
-            self._query = None
-            self._begun.clear()
-            self._round.stop_following()  # a commit may have ended the query, and the snapshot is read without it
+            self._query, self._has_ended = None, False
+            self._round.stop_following()
             self._is_told = True
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at:
@@ -241,8 +310,7 @@ class ReplicaFetcher:
         wait = backoff_ms(self._config.replica_fetch_backoff_ms, self._failures, random.random()) / 1000
         self._restart_at = time.monotonic() + wait
         logger.error("%s: %s; the next start is in %.1f s", self.name, why, wait)
-        with self._round_lock:
-            self._round.delay_all(why)
+        self._round.delay_all(why)
 
     def shutdown(self, seconds: float | None = None) -> None:
         """Ends the query after the running micro-batch. [BR-04]
@@ -260,7 +328,7 @@ class ReplicaFetcher:
 
     def _end(self) -> None:
         try:
-            self._follower_query.open.end()
+            self._loop.end()
             self._thread.stop()
             if self._query is not None:
                 self._stop(self._query)

@@ -12,52 +12,72 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
+from lakelog.replication.protocol.append_plan import plan_appends
+from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.server import broker, broker_session, log_maintenance
+from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
+from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
 
 PACKAGE = "lakelog.replication."
 _EPOCH = 1_800_000_000.0  # the wall time at second 0 of a world's clock
 _LOGS_ERRORS = (
-    "server.broker", "server.broker_session", "server.log_maintenance", "controller.controller", "controller.term",
+    "server.broker", "server.broker_session", "server.fetcher.replica_fetcher", "server.log_maintenance",
+    "controller.controller", "controller.term",
 )  # fmt: skip
 _NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
 
 
 class InlineFetcher(ReplicaFetcher):
-    """A fetcher without a query. Each round fetches from the leader's snapshot."""
+    """A fetcher without Spark. Each step of its broker is a micro-batch of one round."""
 
     is_fetching = False
-    _seen: tuple[int, object] | None = None
 
     def start(self) -> None:
-        """Starts nothing: a step of its broker calls the rounds."""
+        """Starts nothing: a step of its broker calls the micro-batches."""
+        self._loop.longest = 0.0  # nobody wakes one that stays open
 
     def shutdown(self, seconds: float | None = None) -> None:
         self._states.remove(self._states.all())
 
     def fetch_once(self, all_of_it: bool = False) -> None:
-        """Runs one round. If the leader's log has moved, the round reads the snapshot, as a new query does.
-        `all_of_it`: without limits on bytes."""
-        source = self._round._source
-        newest = last_version(source)
-        seen = newest, source.stamps([commit_name(newest)])[0]
-        if seen != self._seen:
-            self._round.stop_following()
-            self._states.fell_behind(self._states.all())
-            self._seen = seen
+        """Runs one micro-batch. `all_of_it`: without limits on bytes."""
         limits = self._round._limits
         self._round._limits = limits._replace(**_NO_BOUNDS) if all_of_it else limits
         self.is_fetching = True
         try:
-            self._fetch()
+            self.run_step()
         finally:
             self.is_fetching = False
             self._round._limits = limits
+
+    def run_step(self) -> None:
+        """Runs what one step of its broker is."""
+        behind: Any = self._follower_query.behind
+        self._process(behind, 0)
+
+
+def plan_without_spark(runner: FetchRunner, behind: Any, _: bool) -> StreamPlan:
+    """What Spark plans of these batches: `tests/frames/test_fetch_plan.py` holds its rule and `plan_appends` equal."""
+    context, metadata, log = runner._context, runner._context.metadata(), runner._context.log.current()
+    states = {
+        p: state
+        for p, state in runner._states.all().items()
+        if state.shown_state == FollowerState.FETCHING
+        and (found := metadata.get(p)) is not None
+        and (found.leader, found.leader_epoch) == (context.leader, state.leader_epoch)
+        and context.broker_id in found.replicas
+    }
+    plan = plan_appends(behind, {p: log.known(p).log_end for p in states})
+    stopped = plan.gaps | plan.diverged
+    chosen = {*plan.batches, *(batch for batch in behind if batch.topic_id_partition in stopped)}
+    left_out = {batch.topic_id_partition for batch in behind} - states.keys()
+    return StreamPlan(frozenset(map(batch_key, chosen)), frozenset(left_out))
 
 
 class AtOnce:
@@ -154,6 +174,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     changes.change(broker, "follower_session", lambda spark: spark)
     changes.change(broker, "pass_while_spark_runs", lambda _spark, _id, pause_point: pause_point.pass_through())
     changes.change(broker_session, "ReplicaFetcher", InlineFetcher)
+    changes.change(FetchRunner, "plan", plan_without_spark)
     changes.change("server.fetcher.segment_copier", "has_executors", lambda _: False)
     changes.change(log_maintenance.LogMaintenance, "start", lambda _: None)
     for name in _LOGS_ERRORS:

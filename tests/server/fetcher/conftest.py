@@ -7,7 +7,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.server.fetcher import follower_query, replica_fetcher
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
-from lakelog.replication.server.fetcher.follower_query import OpenMicroBatch
+from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
 from tests.clock import Clock
 from tests.server.fetcher.streams import Elapsed, Round, Watch, Writer, fetcher_of
 
@@ -24,7 +24,7 @@ def fetcher(root, monkeypatch):
     monkeypatch.setattr(replica_fetcher, "kill_if_stopped", lambda *arguments: stops.append(arguments))
     made = fetcher_of(root, states, work, Config(replica_fetch_wait_max_ms=1))
     made._watch = watch = Watch()
-    made._follower_query.open = OpenMicroBatch(0.0)
+    made._loop = LoopHolder(0.0)
     made.keep_running()
     work.runs.clear()
     return SimpleNamespace(it=made, writer=writer, work=work, states=states, time=time, stops=stops, watch=watch)

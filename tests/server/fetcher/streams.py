@@ -6,7 +6,7 @@ from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
-STREAMED, UNASKED = "streamed", "unasked"  # rounds of a micro-batch, and of the fetcher's thread
+TOLD, UNASKED = "told", "unasked"  # rounds for news of the leader's log, and others
 
 
 class Query:
@@ -74,10 +74,9 @@ class Round:
 
     def __init__(self):
         self.answer, self.runs, self.delayed, self.news = False, [], [], False
-        self.followed = []  # the rounds before each call that makes the rounds follow
-        self.stops = self.announced = 0
+        self.stops = 0
         self.rows, self.planned, self.plan_of, self.taken = ([], []), [], None, []
-        self.is_far = False
+        self.is_far, self.answers = False, []  # of the next rounds
 
     def is_far_behind(self):
         return self.is_far
@@ -91,11 +90,7 @@ class Round:
         return self.plan_of
 
     def begin_micro_batch(self, plan):
-        self.follow()
         self.taken.append(plan)
-
-    def begins_soon(self):
-        self.announced += 1
 
     def has_news(self):
         return self.news
@@ -103,17 +98,14 @@ class Round:
     def delay_all(self, error):
         self.delayed.append(error)
 
-    def follow(self):
-        self.followed.append(len(self.runs))
-
     def stop_following(self):
         self.stops += 1
 
-    def run(self, is_streamed):
-        self.runs.append(STREAMED if is_streamed else UNASKED)
+    def run(self, reads_commits):
+        self.runs.append(TOLD if reads_commits else UNASKED)
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        return self.answers.pop(0) if self.answers else self.answer
 
 
 class Watch:

@@ -15,6 +15,8 @@ from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.replica_rows import replica_row
+from lakelog.replication.protocol.rounds.fetch_round import FetchRound
+from lakelog.replication.protocol.rounds.fetch_steps import ReadLeaderRows
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher import follower_writes
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
@@ -53,8 +55,8 @@ from tests.storage.logs import (
 class World:
     """Leader and follower of two partitions, both under leader epoch 0."""
 
-    def __init__(self, root, followed=(P0, P1), quotas=None, clock=time.monotonic, is_streamed=True, **config):
-        self._is_streamed = is_streamed  # otherwise fetches read the leader's snapshot alone
+    def __init__(self, root, followed=(P0, P1), quotas=None, clock=time.monotonic, reads_commits=True, **config):
+        self._reads_commits = reads_commits  # otherwise fetches read the leader's snapshot alone
         self.source = StorageRoot.of(root).child("broker-1")
         self.leader = new_log(self.source.child("log"), P0, P1)
         self.table = ReplicaTable.create(self.source)
@@ -71,7 +73,6 @@ class World:
             FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1), dict,
         )  # fmt: skip
         self.round = FetchRunner(context, self.states)
-        self.round.follow()
         self.publish()
 
     def publish(self, epoch=0, high_watermark=0):
@@ -113,7 +114,7 @@ class World:
         self.round._headers.begin()
 
     def fetch(self):
-        return self.round.run(self._is_streamed)
+        return self.round.run(self._reads_commits)
 
     def files(self, log):
         return set(log.refresh().segments)
@@ -278,7 +279,7 @@ def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_othe
     (broken,) = world.files(world.leader)
     fill(world.leader, P1, 5)
     world.leader.root.delete(broken)
-    world.round.run(is_streamed=False)
+    world.round.run(reads_commits=False)
     assert (leo(world.follower, P0), leo(world.follower, P1)) == (0, 5)
     assert world.states.get(P0).shown_state == FollowerState.DELAYED
     assert broken in world.states.get(P0).error
@@ -356,13 +357,18 @@ def test_fm_07_what_is_being_appended_is_waited_for(world, monkeypatch):
     assert leo(world.follower) == 5
 
 
-def test_other_fetchers_wait_for_a_round_until_it_ends_or_its_query_has_ended(world):
-    appends = world.round._context.writes._appends
-    for end in (world.fetch, world.round.stop_following):
-        world.round.begins_soon()
-        assert list(appends._expected) == [world.round]
-        end()
-        assert not appends._expected
+@pytest.mark.parametrize("reads_commits", [True, False])
+def test_other_fetchers_wait_for_a_round_that_was_told_of_news_until_it_ends(world, monkeypatch, reads_commits):
+    appends, expected = world.round._context.writes._appends, []
+
+    def looks(_):
+        expected.extend(appends._expected)
+        yield ReadLeaderRows((P0,))
+        return False
+
+    monkeypatch.setattr(FetchRound, "run", looks)
+    world.round.run(reads_commits)
+    assert (expected, appends._expected) == ([world.round] * reads_commits, {})
 
 
 def test_many_small_commits_are_one_commit_of_the_follower(world):

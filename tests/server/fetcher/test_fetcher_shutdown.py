@@ -1,14 +1,16 @@
 """A fetcher ends its query: it waits for no news, and not for ever for a query that hangs."""
 
-from lakelog.replication.server.fetcher.follower_query import OpenMicroBatch
+from types import SimpleNamespace
+
+from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
 from tests.hanging import Hanging, ends, in_background
 from tests.processes import wait_until
 
 
 def test_br_04_a_shutdown_does_not_wait_for_a_micro_batch_that_waits_for_news(fetcher):
-    fetcher.it._follower_query.open = OpenMicroBatch(60)
+    fetcher.it._loop = LoopHolder(60)
     waiting = in_background(lambda: fetcher.writer.process(None, 0))
-    wait_until(lambda: fetcher.it._begun.is_set() and fetcher.work.runs, "its first round")
+    wait_until(lambda: fetcher.work.runs, "its first round")
     added = fetcher.writer.added
     fetcher.it.shutdown()
     assert ends(waiting)
@@ -16,8 +18,9 @@ def test_br_04_a_shutdown_does_not_wait_for_a_micro_batch_that_waits_for_news(fe
 
 
 def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetcher, caplog):
-    stop = Hanging()
-    fetcher.writer.queries[0].stop = stop
+    stop, query = Hanging(), fetcher.writer.queries[0]
+    query.stop, query.runId = stop, "run"
+    fetcher.it._spark = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobGroup=lambda _: None))
     assert ends(in_background(lambda: fetcher.it.shutdown(0.05)))
     assert "does not wait any longer for the end of its micro-batch" in caplog.text
     stop.let_go()

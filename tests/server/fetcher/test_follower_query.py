@@ -155,7 +155,7 @@ def far_behind(session, root, batches):
         session, 2, key, world.source, home.child("checkpoints"), world.round._context.config, world.states,
         world.round, PausePoint(),
     )  # fmt: skip
-    made._follower_query.open = follower_query.OpenMicroBatch(0.2)
+    made._loop.longest = 0.2
     return world, made
 
 
@@ -175,7 +175,7 @@ def test_ft_05_a_follower_that_is_far_behind_appends_what_spark_has_planned(sess
         told = sum(found[0] for found in [*behind, *sums(query, "appended")])
         assert sum(each.numInputRows for each in query.recentProgress) == told
     finally:
-        fetcher._follower_query.open.end()
+        fetcher._loop.end()
         query.stop()
 
 

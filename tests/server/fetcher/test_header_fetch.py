@@ -42,9 +42,9 @@ def step(ends, lagging=()):
     return FetchHeaders({p: LogEnd(end, "") for p, end in ends.items()}, frozenset(lagging), {})
 
 
-def fetched(fetch, ends, lagging=(), is_streamed=True):
+def fetched(fetch, ends, lagging=(), reads_commits=True):
     """The batches that a round gets: partition, first and last offset."""
-    found = fetch.fetch(is_streamed, step(ends, lagging))
+    found = fetch.fetch(reads_commits, step(ends, lagging))
     fetch.done()
     return sorted((b.topic_id_partition.partition, b.base_offset, b.last_offset) for b in found.batches)
 
@@ -104,7 +104,7 @@ def test_ft_05_a_round_that_nobody_told_of_the_rest_has_it_again_where_it_starts
     fill(log, P0, 1)
     assert [len(fetch.fetch(False, step({P0: 0})).batches) for _ in range(3)] == [1, 1, 1]
     fetch.done()
-    assert fetched(fetch, {P0: 0}, is_streamed=False) == []
+    assert fetched(fetch, {P0: 0}, reads_commits=False) == []
 
 
 def test_what_was_there_before_the_stream_began_is_in_the_snapshot_alone(log):
@@ -117,8 +117,8 @@ def test_what_was_there_before_the_stream_began_is_in_the_snapshot_alone(log):
 
 def test_a_round_that_no_micro_batch_has_started_reads_the_snapshot_alone(log, fetch):
     fill(log, P0, 1)
-    assert fetched(fetch, {P0: 0}, is_streamed=False) == []
-    assert fetched(fetch, {P0: 0}, lagging=[P0], is_streamed=False) == [(0, 0, 0)]
+    assert fetched(fetch, {P0: 0}, reads_commits=False) == []
+    assert fetched(fetch, {P0: 0}, lagging=[P0], reads_commits=False) == [(0, 0, 0)]
     assert fetched(fetch, {P0: 0}) == [(0, 0, 0)], "the next micro-batch has it"
 
 
@@ -126,8 +126,10 @@ def test_fe_02_a_fetch_is_bounded_and_the_next_one_goes_on(log):
     fetch = begun(log, max_bytes=1)
     fill(log, P0, 1, 1)
     assert (fetched(fetch, {P0: 0}), fetch.has_more) == ([(0, 0, 0)], True)
-    assert (fetched(fetch, {P0: 0}, is_streamed=False), fetch.has_more) == ([(0, 1, 1)], True), "nobody tells it twice"
-    assert (fetched(fetch, {P0: 0}, is_streamed=False), fetch.has_more) == ([], False)
+    assert (fetched(fetch, {P0: 0}, reads_commits=False), fetch.has_more) == ([(0, 1, 1)], True), (
+        "nobody tells it twice"
+    )
+    assert (fetched(fetch, {P0: 0}, reads_commits=False), fetch.has_more) == ([], False)
 
 
 def test_ft_03_without_a_partition_to_fetch_no_footer_is_read(log, fetch):
@@ -143,7 +145,7 @@ def test_commits_that_were_cleaned_up_are_a_gap(log, fetch, caplog, ends):
     fill(log, P0, 1, 1, 1)
     drop_commits_before(log.root, log.current().version)
     found = fetch.fetch(True, step(ends))
-    assert (list(found.batches), found.stream_has_gap) == ([], True)
+    assert (list(found.batches), found.commits_have_gap) == ([], True)
     gap = f"commits up to {log.current().version} of {log.root.uri} have been cleaned up"
     assert caplog.messages == [f"broker-2: {gap}: the leader's snapshot is read instead"]
     fetch.done()
@@ -157,7 +159,7 @@ def test_a_segment_that_is_gone_is_a_gap_that_names_it_and_the_others_are_fetche
     log.root.delete(first)
     found = fetch.fetch(True, step({P0: 0}))
     assert [b.base_offset for b in found.batches] == [1]
-    assert found.stream_has_gap
+    assert found.commits_have_gap
     assert f"{first}: is gone" in caplog.text
 
 
@@ -207,8 +209,8 @@ def test_ft_05_what_a_lagging_partition_lacks_is_read_once_and_stays_in_memory_w
     fill(log, P0, 1)
     monkeypatch.setattr(header_fetch, "segments_from", lambda _, wanted, *__: ([], {}) if not wanted else 1 / 0)
     assert fetched(fetch, {P0: 1}, lagging=[P0]) == [(0, 1, 1), (0, 2, 2)]
-    assert fetched(fetch, {P0: 2}, lagging=[P0], is_streamed=False) == [(0, 2, 2)]
-    assert fetched(fetch, {P0: 3}, is_streamed=False) == []
+    assert fetched(fetch, {P0: 2}, lagging=[P0], reads_commits=False) == [(0, 2, 2)]
+    assert fetched(fetch, {P0: 3}, reads_commits=False) == []
     assert not fetch.has_left
 
 
@@ -219,7 +221,7 @@ def test_ft_05_what_is_given_up_is_read_from_the_snapshot_again(log, fetch, is_k
     fill(log, P0, 1)
     fetch.forget([P0] if is_kept else [P1])
     expected = {(0, 0, 1)} if is_kept else {(0, 0, 1), (0, 2, 2)}
-    assert set(fetched(fetch, {P0: 0, P1: 0}, lagging=[P0, P1], is_streamed=False)) == expected
+    assert set(fetched(fetch, {P0: 0, P1: 0}, lagging=[P0, P1], reads_commits=False)) == expected
 
 
 def test_ft_05_after_a_gap_nothing_in_memory_counts(log, fetch):
@@ -253,13 +255,13 @@ def test_ft_12_where_a_part_cannot_be_read_nothing_is_behind_and_the_next_fetch_
     else:
         log.root.delete(sorted(log.current().segments)[0])
     assert fetch.behind(step({P0: 0, P1: 0})) == []
-    assert fetch.fetch(False, step({P0: 0, P1: 0})).stream_has_gap
+    assert fetch.fetch(False, step({P0: 0, P1: 0})).commits_have_gap
 
 
 def test_tr_06_what_begins_above_a_log_that_was_truncated_is_not_used(log, fetch):
     fill(log, P0, 1, 1)
     assert set(fetched(fetch, {P0: 1}, lagging=[P0])) == {(0, 1, 1)}
-    assert fetched(fetch, {P0: 0}, lagging=[P0], is_streamed=False) == [(0, 0, 0), (0, 1, 1)]
+    assert fetched(fetch, {P0: 0}, lagging=[P0], reads_commits=False) == [(0, 0, 0), (0, 1, 1)]
 
 
 def test_ft_05_one_look_at_the_commits_is_behind_at_a_time_and_the_rounds_go_on(log, monkeypatch):
@@ -270,4 +272,4 @@ def test_ft_05_one_look_at_the_commits_is_behind_at_a_time_and_the_rounds_go_on(
     fill(log, P0, 1, 1, 1)
     assert [b.base_offset for b in fetch.behind(step({P0: 0}))] == [0, 1]
     assert fetch.has_more
-    assert set(fetched(fetch, {P0: 0}, lagging=[P0], is_streamed=False)) == {(0, 0, 0), (0, 1, 1), (0, 2, 2)}
+    assert set(fetched(fetch, {P0: 0}, lagging=[P0], reads_commits=False)) == {(0, 0, 0), (0, 1, 1), (0, 2, 2)}

@@ -12,18 +12,21 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.executors import ExecutorsFailed
+from lakelog.replication.server.fetcher import replica_fetcher
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
-from lakelog.replication.server.fetcher.follower_query import CHECKPOINTS_IN_THE_BACKGROUND, OpenMicroBatch
+from lakelog.replication.server.fetcher.follower_query import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
+from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.storage.delta.commit_listeners import notify_listeners
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
-from tests.server.fetcher.streams import STREAMED, fetcher_of
+from tests.server.fetcher.streams import TOLD, fetcher_of
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
@@ -105,26 +108,27 @@ def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to
     assert (fetch.log.refresh().version, fetch.published) == (0, [])
 
 
-def test_ft_01_a_query_that_begins_follows_after_a_round_that_was_under_way(fetcher):
-    """The round would else say that the snapshot has been read, of which the stream has not what came since."""
-    hanging = Hanging(lambda *_: fetcher.work.followed.append("round"))
+def test_ft_01_a_micro_batch_begins_its_rounds_after_the_step_under_way(fetcher):
+    """The query has begun meanwhile. What the plan marks, a round under way would undo."""
+    hanging = Hanging(lambda *_: fetcher.work.taken.append("the thread's round"))
     fetcher.work.run, run = hanging, fetcher.work.run
-    under_way = in_background(lambda: fetcher.it._fetch())
+    fetcher.watch.news = True
+    under_way = in_background(fetcher.it.keep_running)
     assert hanging.is_entered.wait(30)
     fetcher.work.run = run
     first = in_background(lambda: fetcher.writer.process(None, 0))
     first.join(0.05)
+    assert fetcher.work.taken == []
     hanging.let_go()
     assert ends(under_way)
     assert ends(first)
-    assert fetcher.work.followed == ["round", 0]
+    assert fetcher.work.taken == ["the thread's round", None]
 
 
-def test_ft_01_ft_13_what_nobody_expected_ends_the_query_and_it_is_started_again(fetcher, caplog):
-    fetcher.work.answer = ZeroDivisionError("a bug")
+def test_ft_01_ft_13_a_query_that_ends_is_started_again_after_a_backoff(fetcher, caplog):
+    fetcher.work.stream_rows = raises(ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError):
         fetcher.writer.process(None, 0)
-    fetcher.work.answer = False
     fetcher.writer.queries[0].end()
     fetcher.time.now += 1
     for _ in range(2):
@@ -232,25 +236,40 @@ def test_ft_01_before_its_query_has_begun_a_fetcher_fetches_new_segments_by_itse
     for news in (True, False, True):
         fetcher.watch.news = news
         fetcher.it.keep_running()
-    assert fetcher.work.runs == [STREAMED, STREAMED]
-    assert fetcher.work.followed == [0, 1], "before each round"
+    assert fetcher.work.runs == [TOLD, TOLD]
     fetcher.writer.process(None, 0)
-    assert (fetcher.work.runs, fetcher.work.followed) == ([STREAMED] * 3, [0, 1, 2])
+    assert fetcher.work.runs == [TOLD] * 3
+    assert fetcher.it._loop.take_if_free(), "it has handed the loop back"
 
 
 def test_ft_01_new_segments_are_fetched_by_the_micro_batch_that_is_open(fetcher):
-    fetcher.it._follower_query.open = OpenMicroBatch(60)
+    fetcher.it._loop = LoopHolder(60)
     running = in_background(lambda: fetcher.writer.process(None, 0))
     wait_until(lambda: fetcher.work.runs, "its first round")
     for rounds in (2, 3):
         fetcher.watch.news = True
         fetcher.it.keep_running()
+        assert fetcher.watch.news or len(fetcher.work.runs) == rounds, "the thread does not even look"
+        fetcher.it._wake()
         wait_until(lambda rounds=rounds: len(fetcher.work.runs) == rounds, "a round for the news")
-        fetcher.it.keep_running()
-    assert fetcher.work.runs == [STREAMED] * 3
-    assert fetcher.work.announced == 2, "other fetchers of the broker may wait for these rounds"
+    assert fetcher.work.runs == [TOLD] * 3
     fetcher.it.shutdown()
     assert ends(running)
+
+
+def test_ft_05_news_after_the_longest_time_are_for_the_next_micro_batch(fetcher):
+    """Otherwise a busy leader's followers would stay in one micro-batch forever."""
+    fetcher.it._loop, run = LoopHolder(60), fetcher.work.run
+
+    def takes_long(reads_commits):
+        fetcher.time.now += 40
+        fetcher.watch.news = True
+        return run(reads_commits)
+
+    fetcher.work.run = takes_long
+    fetcher.it._wake()
+    assert ends(in_background(lambda: fetcher.writer.process(None, 0)))
+    assert (fetcher.work.runs, fetcher.writer.added[1:]) == ([TOLD] * 2, [([], [])])
 
 
 def test_ft_01_news_between_two_micro_batches_are_fetched_by_the_fetcher_itself(fetcher):
@@ -260,7 +279,7 @@ def test_ft_01_news_between_two_micro_batches_are_fetched_by_the_fetcher_itself(
     fetcher.watch.news = True
     for _ in range(2):
         fetcher.it.keep_running()
-    assert fetcher.work.runs == [STREAMED]
+    assert fetcher.work.runs == [TOLD]
 
 
 def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetcher):
@@ -274,27 +293,77 @@ def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetc
     hanging.let_go()
     assert ends(first)
     fetcher.it.keep_running()
-    assert fetcher.work.runs == [STREAMED] * 2
+    assert fetcher.work.runs == [TOLD] * 2
 
 
-def test_ft_01_news_wait_for_a_leader_that_cannot_be_followed_now(fetcher):
-    follow, fetcher.watch.news = fetcher.work.follow, True
-    fetcher.work.follow = raises(KafkaStorageException("503 Slow Down"))
+def test_ft_01_a_query_that_was_stopped_from_outside_is_started_again_though_its_micro_batch_is_open(fetcher):
+    """Somebody has stopped it in Spark's UI. Its micro-batch has no follower."""
+    fetcher.it._loop = LoopHolder(60)
+    running = in_background(lambda: fetcher.writer.process(None, 0))
+    wait_until(lambda: fetcher.work.runs, "its first round")
+    fetcher.writer.queries[0].end()
+    fetcher.time.now += 1
     fetcher.it.keep_running()
-    assert fetcher.work.runs == []
-    fetcher.work.follow = follow
+    assert ends(running)
     fetcher.it.keep_running()
-    assert fetcher.work.runs == [STREAMED]
+    assert (fetcher.work.stops, len(fetcher.writer.added)) == (1, 1)
+    fetcher.time.now += 10
+    fetcher.it.keep_running()
+    assert len(fetcher.writer.queries) == 2
 
 
-def test_ft_01_a_stream_that_cannot_begin_has_not_begun(fetcher):
-    """Its query ends. Until the next one has begun, the fetcher fetches new segments by itself."""
-    follow, fetcher.work.follow = fetcher.work.follow, raises(KafkaStorageException("503 Slow Down"))
-    with pytest.raises(KafkaStorageException):
-        fetcher.writer.process(None, 0)
-    fetcher.work.follow, fetcher.watch.news = follow, True
+def test_ft_01_a_query_that_has_ended_waits_for_the_step_of_its_micro_batch(fetcher):
+    """What its end changes, the step would see half."""
+    fetcher.work.run, run = Hanging(fetcher.work.run), fetcher.work.run
+    running = in_background(lambda: fetcher.writer.process(None, 0))
+    assert fetcher.work.run.is_entered.wait(30)
+    fetcher.writer.queries[0].end()
+    fetcher.time.now += 1
     fetcher.it.keep_running()
-    assert fetcher.work.runs == [STREAMED]
+    assert (fetcher.work.stops, fetcher.work.delayed) == (0, [])
+    fetcher.work.run.let_go()
+    assert ends(running)
+    fetcher.work.run = run
+    fetcher.it.keep_running()
+    assert (fetcher.work.stops, len(fetcher.work.delayed)) == (1, 1), "at once, without another look at the query"
+
+
+def test_ft_05_an_open_micro_batch_looks_at_each_poll_and_goes_on_at_once_where_more_is_left(fetcher, monkeypatch):
+    """Other processes wake nobody here."""
+    fetcher.it._loop, polls = LoopHolder(60), []
+    monkeypatch.setattr(replica_fetcher, "until_poll", lambda milliseconds: polls.append(milliseconds) or 0.01)
+    fetcher.work.answers = [True, True, False]
+    running = in_background(lambda: fetcher.writer.process(None, 0))
+    wait_until(lambda: len(fetcher.work.runs) == 3, "the rounds of a catch-up")
+    wait_until(lambda: len(polls) > 3, "polls")
+    assert len(fetcher.work.runs) == 3
+    fetcher.watch.news = True
+    wait_until(lambda: len(fetcher.work.runs) == 4, "a round for the news")
+    fetcher.it.shutdown()
+    assert ends(running)
+    assert set(polls) == {fetcher.it._config.lakelog_poll_interval_ms}
+
+
+def test_ft_05_what_a_catch_up_has_left_waits_for_no_poll(fetcher, monkeypatch):
+    fetcher.it._loop = LoopHolder(60)
+    monkeypatch.setattr(replica_fetcher, "until_poll", lambda _: 50.0)
+    fetcher.work.answers = [True, True, False]
+    running = in_background(lambda: fetcher.writer.process(None, 0))
+    wait_until(lambda: len(fetcher.work.runs) == 3, "the rounds of a catch-up")
+    fetcher.it.shutdown()
+    assert ends(running)
+
+
+def test_do_01_a_commit_to_the_leader_s_log_wakes_the_open_micro_batch(fetcher, root, monkeypatch):
+    fetcher.it._loop = LoopHolder(60)
+    monkeypatch.setattr(replica_fetcher, "until_poll", lambda _: 50.0)
+    running = in_background(lambda: fetcher.writer.process(None, 0))
+    wait_until(lambda: fetcher.work.runs, "its first round")
+    fetcher.watch.news = True
+    notify_listeners(StorageRoot.of(root).child("log").uri, "append")
+    wait_until(lambda: len(fetcher.work.runs) == 2, "a round for the news")
+    fetcher.it.shutdown()
+    assert ends(running)
 
 
 def test_ft_01_while_its_query_is_down_a_fetcher_fetches_new_segments_by_itself_again(fetcher):
@@ -305,10 +374,10 @@ def test_ft_01_while_its_query_is_down_a_fetcher_fetches_new_segments_by_itself_
     fetcher.time.now += 1
     fetcher.it.keep_running()
     assert fetcher.work.stops == 1, "a commit may have ended the query"
-    assert fetcher.work.runs == [STREAMED], "it follows anew at once"
+    assert fetcher.work.runs == [TOLD], "it follows anew at once"
     fetcher.watch.news = True
     fetcher.it.keep_running()
-    assert (fetcher.work.runs, fetcher.work.stops) == ([STREAMED] * 2, 1)
+    assert (fetcher.work.runs, fetcher.work.stops) == ([TOLD] * 2, 1)
 
 
 def test_ft_01_each_start_of_a_query_has_a_source_of_its_own_whose_first_micro_batch_has_no_rows(fetcher):
@@ -325,7 +394,7 @@ def test_ft_05_each_micro_batch_starts_the_next_one_unless_it_fails(fetcher):
     fetcher.work.rows = ["appended"], ["behind"]
     fetcher.writer.process(None, 0)
     assert fetcher.writer.added == [([], []), (["appended"], ["behind"])]
-    fetcher.work.answer = ZeroDivisionError("a bug")
+    fetcher.work.stream_rows = raises(ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError):
         fetcher.writer.process(None, 1)
     assert len(fetcher.writer.added) == 2, "Spark ends the query"
@@ -372,12 +441,12 @@ def test_ft_05_ft_13_without_a_plan_a_micro_batch_runs_its_rounds_all_the_same(f
     fetcher.work.rows, fetcher.work.plan = ([], ["b"]), raises(ERRORS[told])
     fetcher.writer.process("first", 0)
     fetcher.writer.process("frame", 1)
-    assert (fetcher.work.taken, fetcher.work.runs) == ([None, None], [STREAMED] * 2)
+    assert (fetcher.work.taken, fetcher.work.runs) == ([None, None], [TOLD] * 2)
     assert caplog.messages == [f"broker-2:ReplicaFetcherThread-0-1: goes on without Spark's plan: {told}"]
 
 
 def test_ft_05_what_is_far_behind_is_for_the_next_micro_batch_at_once(fetcher):
-    fetcher.it._follower_query.open = OpenMicroBatch(60)
+    fetcher.it._loop = LoopHolder(60)
     fetcher.work.is_far, fetcher.work.answer = True, True
     fetcher.work.rows = [], ["b"]
     assert ends(in_background(lambda: fetcher.writer.process("first", 0)))
@@ -388,7 +457,7 @@ def test_ft_05_without_a_plan_a_micro_batch_takes_what_is_far_behind_itself(fetc
     """The next one would have no plan either: micro-batch would follow micro-batch, with a round each."""
     fetcher.work.rows = [], ["b"]
     fetcher.writer.process("first", 0)
-    fetcher.it._follower_query.open = OpenMicroBatch(60)
+    fetcher.it._loop = LoopHolder(60)
     fetcher.work.is_far, fetcher.work.answer = True, True
     fetcher.work.plan = raises(ExecutorsFailed("Spark has no executor"))
     running = in_background(lambda: fetcher.writer.process("frame", 1))
@@ -407,7 +476,7 @@ def test_br_04_a_stop_that_cancels_the_plan_of_a_micro_batch_is_no_error(fetcher
 
     fetcher.work.plan = is_cancelled
     fetcher.writer.process("frame", 1)
-    assert (fetcher.work.runs, len(fetcher.writer.added), caplog.messages) == ([STREAMED], 2, [])
+    assert (fetcher.work.runs, len(fetcher.writer.added), caplog.messages) == ([TOLD], 2, [])
 
 
 def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):

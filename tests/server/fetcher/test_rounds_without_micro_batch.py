@@ -1,4 +1,4 @@
-"""The rounds that a fetcher's thread runs without a micro-batch."""
+"""The steps of a fetcher's loop, by its thread and by a micro-batch."""
 
 import pytest
 
@@ -6,10 +6,12 @@ from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochEx
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import ReadLeaderRows
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
 from lakelog.replication.server.pause_point import BrokerKilled
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.hanging import Hanging, ends, in_background, raises
-from tests.server.fetcher.streams import STREAMED, UNASKED
+from tests.processes import wait_until
+from tests.server.fetcher.streams import TOLD, UNASKED
 from tests.server.fetcher.test_fetch_runner import World
 from tests.storage.logs import P0, P1
 
@@ -51,7 +53,7 @@ def has_more_to_fetch(fetcher):
     fetcher.work.answer = True
     fetcher.writer.process(None, 1)
     fetcher.work.answer = False
-    assert fetcher.work.runs.pop() == STREAMED
+    assert fetcher.work.runs.pop() == TOLD
 
 
 def sees_news_of_its_leader(fetcher):
@@ -80,8 +82,14 @@ def test_ft_01_who_asks_for_a_round_does_not_wait_for_a_poll(begun, event):
 def test_ft_01_the_thread_is_woken_once_the_round_is_over(begun):
     """It comes back at the next poll if it finds a round under way."""
     assign(begun)
-    was_free = []
-    begun.it._thread.wake = lambda: was_free.append(ends(in_background(begun.it._round_lock.acquire)))
+    loop, was_free = begun.it._loop, []
+
+    def looks():
+        own = loop.take_if_free()
+        was_free.append(own is not None)
+        loop.hand_back(own)
+
+    begun.it._thread.wake = looks
     has_more_to_fetch(begun)
     assert was_free == [True]
 
@@ -91,12 +99,12 @@ def test_ft_01_a_round_serves_what_was_asked_before_it_and_nothing_that_was_aske
     is_given_a_partition(begun)
     begun.writer.process(None, 1)
     begun.it.keep_running()
-    assert begun.work.runs == [STREAMED]
-    begun.work.run, run = lambda is_streamed: begun.it._ask() or run(is_streamed), begun.work.run
+    assert begun.work.runs == [TOLD]
+    begun.work.run, run = lambda reads_commits: begun.it._ask() or run(reads_commits), begun.work.run
     begun.writer.process(None, 2)
     begun.work.run = run
     begun.it.keep_running()
-    assert begun.work.runs == [STREAMED, STREAMED, UNASKED]
+    assert begun.work.runs == [TOLD, TOLD, UNASKED]
 
 
 def test_ft_01_the_thread_does_not_wait_for_a_micro_batch_and_comes_back_after_it(begun):
@@ -114,7 +122,7 @@ def test_ft_01_the_thread_does_not_wait_for_a_micro_batch_and_comes_back_after_i
     assert begun.it._thread._woken.is_set(), "it waits for no poll"
     begun.work.run = run
     begun.it.keep_running()
-    assert begun.work.runs == [STREAMED, UNASKED]
+    assert begun.work.runs == [TOLD, UNASKED]
 
 
 def test_ft_06_an_unexpected_error_of_a_round_without_micro_batch_delays_all_partitions(begun, caplog):
@@ -126,16 +134,59 @@ def test_ft_06_an_unexpected_error_of_a_round_without_micro_batch_delays_all_par
     assert "broker-2:ReplicaFetcherThread-0-1: unexpected error" in caplog.text
 
 
+def test_ft_06_an_unexpected_error_of_a_micro_batch_s_round_delays_all_partitions_and_the_query_goes_on(begun):
+    """The rounds begin anew behind the commit that may be its cause. Nothing is tried again at once."""
+    begun.it._loop = LoopHolder(60)
+    begun.work.answer = ZeroDivisionError("a bug")
+    running = in_background(lambda: begun.writer.process(None, 1))
+    wait_until(lambda: begun.work.delayed, "the error")
+    begun.it.shutdown()
+    assert ends(running)
+    assert (begun.work.runs, begun.work.delayed, begun.work.stops) == ([TOLD], ["ZeroDivisionError: a bug"], 1)
+
+
+def test_ft_01_a_thread_that_has_more_to_fetch_waits_for_no_poll(begun):
+    assign(begun)
+    begun.work.answer = begun.work.news = True
+    begun.it._thread._woken.clear()
+    begun.it.keep_running()
+    assert begun.it._thread._woken.is_set()
+
+
+@pytest.mark.parametrize("stops", ["pause", "kill"])
+def test_a_broker_that_is_frozen_or_was_killed_looks_at_no_leader(begun, stops):
+    looks = []
+    begun.watch.has_news = lambda: looks.append(1) or False
+    getattr(begun.it._pause_point, stops)()
+    running = in_background(lambda: begun.writer.process(None, 1))
+    running.join(0.05)
+    assert running.is_alive() == (stops == "pause")
+    begun.it._pause_point.kill()
+    assert ends(running)
+    assert (looks, begun.work.runs) == ([], [])
+
+
 def test_a_fenced_broker_fetches_no_more(begun):
     """Its own thread finds out by itself."""
     assign(begun)
     begun.work.answer, begun.work.news = StaleBrokerEpochException("fenced"), True
     with pytest.raises(StaleBrokerEpochException):
         begun.it.keep_running()
-    assert begun.work.delayed == []
+    added = len(begun.writer.added)
+    begun.writer.process(None, 1)
+    assert (begun.work.delayed, len(begun.writer.added)) == ([], added), "no micro-batch follows, and none fails"
 
 
-@pytest.mark.parametrize("runs", [lambda fetcher: fetcher.writer.process(None, 1), lambda f: f.it.keep_running()])
+def runs_a_micro_batch(fetcher):
+    fetcher.writer.process(None, 1)
+
+
+def runs_its_thread(fetcher):
+    with pytest.raises(BrokerKilled):
+        fetcher.it.keep_running()
+
+
+@pytest.mark.parametrize("runs", [runs_a_micro_batch, runs_its_thread])
 def test_ft_01_who_was_killed_asks_for_nothing(begun, runs):
     assign(begun)
     begun.work.answer, begun.work.news = BrokerKilled(), True
@@ -146,7 +197,7 @@ def test_ft_01_who_was_killed_asks_for_nothing(begun, runs):
 @pytest.fixture
 def world(root):
     """A leader and a follower whose rounds read the leader's log."""
-    world = World(root, [P0], is_streamed=False)
+    world = World(root, [P0], reads_commits=False)
     world.fetch()
     return world
 

@@ -7,7 +7,9 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher import fetch_runner, header_fetch, segment_copier
 from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
+from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
+from lakelog.replication.storage.log.new_segments import NewSegments
 from tests.clock import Clock
 from tests.hanging import raises
 from tests.server.fetcher.test_fetch_runner import World
@@ -30,7 +32,7 @@ def test_ft_12_a_broken_new_segment_delays_its_partition_and_no_other(world):
     world.leader.root.delete(broken)
     assert world.fetch() is True, "the snapshot is to be read at once"
     assert leo(world.follower, P1) == 5
-    world.round.run(is_streamed=False)
+    world.round.run(reads_commits=False)
     assert world.states.get(P0).shown_state == FollowerState.DELAYED
     assert broken in world.states.get(P0).error
 
@@ -59,7 +61,7 @@ def test_ft_05_each_new_segment_is_fetched_once(world, monkeypatch):
     for count in (1, 2, 0):
         fill(world.leader, P0, *[1] * count)
         world.fetch()
-    world.round.run(is_streamed=False)
+    world.round.run(reads_commits=False)
     assert looked_at == [1, 2]
 
 
@@ -93,13 +95,13 @@ def test_ft_11_what_a_limit_leaves_is_fetched_though_no_micro_batch_tells_of_it(
             fill(world.leader, P0, 1)
             world.fetch()
     clock.now += 60
-    while world.round.run(is_streamed=False):
+    while world.round.run(reads_commits=False):
         pass
     assert (leo(world.follower), world.states.get(P0).lagging) == (3, False)
     fill(world.leader, P0, 1)
     is_due = world.fetch()
     for _ in range(10):
-        is_due = is_due and world.round.run(is_streamed=False)
+        is_due = is_due and world.round.run(reads_commits=False)
     assert (leo(world.follower), is_due) == (4, False)
 
 
@@ -110,21 +112,40 @@ def test_ft_06_a_fetch_that_fails_does_not_follow_at_once(root, monkeypatch):
     fill(world.leader, P0, 1, 1)
     assert world.fetch() is True
     monkeypatch.setattr(header_fetch, "segments_from", raises(KafkaStorageException("503 Slow Down")))
-    assert world.round.run(is_streamed=False) is False
+    assert world.round.run(reads_commits=False) is False
 
 
 def test_ft_10_what_came_before_the_rounds_follow_is_read_from_the_snapshot(world):
     fill(world.leader, P0, 3)
     world.round.stop_following()
-    world.round.follow()
-    assert world.states.get(P0).lagging
-    world.fetch()
-    assert (offsets(world.follower), world.states.get(P0).lagging) == ([0, 1, 2], False)
-
-
-def test_ft_01_rounds_that_follow_already_read_no_snapshot(world):
-    world.round.follow()
+    assert world.round.run(reads_commits=False)
+    assert offsets(world.follower) == [0, 1, 2]
+    assert not world.round.run(reads_commits=False)
     assert not world.states.get(P0).lagging
+
+
+def test_ft_01_rounds_that_follow_already_do_not_begin_to(world, monkeypatch):
+    monkeypatch.setattr(HeaderFetch, "begin", raises(AssertionError("it follows")))
+    fill(world.leader, P0, 1)
+    world.fetch()
+    assert offsets(world.follower) == [0]
+
+
+def test_ft_06_a_leader_whose_log_cannot_be_listed_delays_its_partitions_and_says_why(root, monkeypatch, caplog):
+    """Reads of known files may work all the same, for example without the right to list."""
+    clock = Clock()
+    world = World(root, clock=clock)
+    fill(world.leader, P0, 2)
+    with monkeypatch.context() as changed:
+        changed.setattr(NewSegments, "newest", raises(KafkaStorageException("403 Forbidden")))
+        for _ in range(2):
+            assert world.fetch() is False
+            clock.now += 60
+    assert "KafkaStorageException: 403 Forbidden" in world.states.get(P0).error
+    assert len(caplog.messages) == 1
+    while world.fetch():
+        pass
+    assert offsets(world.follower) == [0, 1]
 
 
 def test_ft_10_a_log_that_was_made_again_is_read_from_its_snapshot(world):
@@ -155,7 +176,7 @@ def test_ft_05_what_a_micro_batch_is_given_is_appended_by_its_rounds(root):
     )
     world.round.begin_micro_batch(plan_of(behind))
     for _ in range(5):
-        if not world.round.run(is_streamed=True):
+        if not world.round.run(reads_commits=True):
             break
     assert (offsets(world.follower), leo(world.follower, P1)) == ([0, 1, 2], 3)
     appended, behind = world.round.stream_rows()
@@ -179,7 +200,7 @@ def test_fm_07_a_partition_that_is_fetched_anew_reads_the_snapshot_again(world):
     assert len(world.round.stream_rows()[1]) == 1
     world.states.remove([P0])
     fill(world.leader, P0, 1)
-    world.round.run(is_streamed=True)
+    world.round.run(reads_commits=True)
     world.states.assign({P0: InitialFetchState(TOPIC, 1, 0, 0)})
     world.publish()
     world.fetch()
@@ -194,7 +215,7 @@ def test_ft_15_a_partition_that_was_delayed_reads_the_snapshot_again(root):
     assert len(world.round.stream_rows()[1]) == 1
     world.round.delay_all("its query has ended")
     fill(world.leader, P0, 1)
-    world.round.run(is_streamed=True)
+    world.round.run(reads_commits=True)
     clock.now += 60
     world.fetch()
     assert offsets(world.follower) == [0, 1]
@@ -211,7 +232,7 @@ def test_ft_05_many_full_rounds_in_a_row_are_far_behind_but_those_of_a_plan_are_
         far.append(world.round.is_far_behind())
     _, behind = world.round.stream_rows()
     world.round.begin_micro_batch(plan_of(behind))
-    while world.round.run(is_streamed=True):
+    while world.round.run(reads_commits=True):
         far.append(world.round.is_far_behind())
     assert (far, leo(world.follower)) == ([False, True, True] + [False] * 4, 8)
 
@@ -241,10 +262,10 @@ def test_ft_05_executors_copy_a_plan_in_one_round_whatever_the_limits(root, monk
     fill(world.leader, P0, *[2] * 5)
     _, behind = world.round.stream_rows()
     world.round.begin_micro_batch(plan_of(behind))
-    world.round.run(is_streamed=True)
+    world.round.run(reads_commits=True)
     assert leo(world.follower) == (10 if has_executors else 2)
     fill(world.leader, P0, *[2] * 5)
-    world.round.run(is_streamed=True)
+    world.round.run(reads_commits=True)
     assert leo(world.follower) == (12 if has_executors else 4), "without a plan the limits hold"
 
 

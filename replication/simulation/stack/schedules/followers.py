@@ -165,7 +165,7 @@ def append_without_an_answer(world: StackWorld) -> None:
         return append(*given)  # type: ignore[arg-type]
 
     def ends(fetcher: InlineFetcher, *given: bool) -> None:
-        with suppress(ValueError):  # in a broker, the error is logged and another query starts
+        with suppress(ValueError):  # in a broker, the error is logged, and the partitions are delayed
             fetch_once(fetcher, *given)
 
     with Changes() as changes, only(world, *world.nodes.values()):
@@ -212,8 +212,8 @@ def headers_of_what_was_truncated(world: StackWorld) -> None:
     wait_for(world, lambda: is_in_sync(world, 3, two, three), 2, 3)
     fetch = HeaderFetch.fetch
 
-    def brings_more(headers: HeaderFetch, is_streamed: bool, step: FetchHeaders) -> FetchedHeaders:
-        found = fetch(headers, is_streamed, step)
+    def brings_more(headers: HeaderFetch, reads_commits: bool, step: FetchHeaders) -> FetchedHeaders:
+        found = fetch(headers, reads_commits, step)
         return found._replace(batches=[*late, *found.batches])
 
     with Changes() as changes:
