@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 from lakelog.jobs.benchmark.controller import REPLICAS
@@ -27,7 +28,20 @@ def parser(description: str | None) -> VerbParser:
 def _replication(command: ArgumentParser) -> None:
     _number(command, "--rounds", 1, 3, "rounds, fewer if they take longer than --seconds")
     _number(command, "--seconds", 1, 150, "seconds in which the rounds must end, except for the first")
+    command.add_argument(
+        "--workers", metavar="N,N", type=_rising,
+        help="instead of the rounds: time a catch-up between two slow object stores, with so many workers of Spark's "
+        "standalone cluster, such as 1,2,4",
+    )  # fmt: skip
     _quick(command)
+
+
+def _rising(text: str) -> list[int]:
+    """The type of numbers of workers: a cluster gets more of them."""
+    found = whole_numbers(1)(text)
+    if any(number >= following for number, following in pairwise(found)):
+        raise ArgumentTypeError(f"{text!r}: each number must be larger than the one before it, such as 1,2,4")
+    return found
 
 
 def _rounds(command: ArgumentParser) -> None:

@@ -33,19 +33,25 @@ from lakelog.jobs.benchmark.run import measure
 from lakelog.jobs.benchmark.scale import QUICK_SCALE, ScalePlan, measure_scale
 from lakelog.jobs.benchmark.scale_report import scale_figures, scale_tables
 from lakelog.jobs.benchmark.suites import run_suites, suites_figures, suites_rows
+from lakelog.jobs.benchmark.workers import measure_workers, workers_figures, workers_plan, workers_rows
 from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
 from lakelog.jobs.launch.session import job_session
 
 
 def replication(args: argparse.Namespace) -> int:
-    """Measures a follower against a plain stream. Returns the exit status."""
+    """Measures a follower against a plain stream, or with several numbers of workers. Returns the exit status."""
+    differ = "a follower does not have the rows of its leader"
+    if args.workers:
+        catch_ups = measure_workers(workers_plan(args.workers, args.quick))
+        wrong = None if catch_ups.rows_equal else differ
+        return _report(args, workers_figures(catch_ups), workers_rows(catch_ups), wrong=wrong)
     with _session() as spark:
         results = measure(spark, QUICK if args.quick else replace(Plan(), rounds=args.rounds, seconds=args.seconds))
     for reduction in results.reductions:
         say(f"lakelog: measured {reduction}")
     found = figures(results)
-    differ = f"a follower does not have the rows of its leader: {found.get('rows_differ_in')}"
-    return _report(args, found, rows(results), wrong=None if found["rows_equal"] else differ)
+    wrong = None if found["rows_equal"] else f"{differ}: {found.get('rows_differ_in')}"
+    return _report(args, found, rows(results), wrong=wrong)
 
 
 def produce(args: argparse.Namespace) -> int:

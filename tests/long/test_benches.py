@@ -77,3 +77,12 @@ def test_what_is_sent_to_processes_is_committed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(out.read_text())["rows_equal"] is True
     assert [word in done.stdout for word in ("start of all processes", "acknowledged send", "idle")] == [True] * 3
+
+
+def test_a_follower_has_the_rows_of_its_leader_with_any_number_of_workers(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "lakelog.jobs", "bench", "replication", "--workers", "1,2", "--quick"]
+    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert (figures["rows_equal"], list(figures["seconds_by_workers"])) == (True, ["1", "2"])

@@ -5,8 +5,8 @@ import os
 import subprocess
 import sys
 
+from lakelog.jobs.benchmark.standalone import standalone
 from lakelog.jobs.launch.code_archive import SOURCES
-from tests.long.standalone import standalone
 
 SECRET = "in-no-log-and-in-no-plan"
 
@@ -63,7 +63,7 @@ def test_brokers_run_on_a_standalone_cluster_and_its_executors_copy_segments(tmp
     options = {**s3_options, "AWS_SECRET_ACCESS_KEY": SECRET}
     configs = {f"storage.3.{name}": value for name, value in options.items()}
     (tmp_path / "events").mkdir()
-    with standalone(tmp_path) as cluster:
+    with standalone(tmp_path, 2) as cluster:
         found, told = drive(
             cluster.master, tmp_path, {**configs, "min.insync.replicas": 2, "lakelog.executor.copy.bytes": 1}
         )

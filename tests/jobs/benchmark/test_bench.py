@@ -15,6 +15,7 @@ from lakelog.jobs.benchmark.controller_report import controller_figures, control
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.replication import SMALL, Measurement, Plan, checksum
 from lakelog.jobs.benchmark.report import Results, figures, rows
+from lakelog.jobs.benchmark.workers import CatchUps, workers_figures, workers_rows
 from lakelog.replication.protocol.leader_election import new_partition, with_leader
 
 if TYPE_CHECKING:
@@ -59,6 +60,17 @@ def test_every_measured_follower_has_a_row() -> None:
     ]
 
 
+def test_catch_ups_are_compared_with_that_of_the_fewest_workers() -> None:
+    found = CatchUps(DataSet(2_000, 60_000, is_random=True), {1: 50.0, 2: 25.0, 4: 12.5}, rows_equal=True)
+    figures = workers_figures(found)
+    assert figures["seconds_by_workers"] == {"1": 50.0, "2": 25.0, "4": 12.5}
+    assert figures["most_workers_vs_fewest"] == 4.0
+    assert [(row["workers"], row["segments a second"]) for row in workers_rows(found)] == [
+        (1, "40"), (2, "80"), (4, "160"),
+    ]  # fmt: skip
+    assert "seconds_by_workers" not in workers_figures(replace(found, rows_equal=False))
+
+
 def test_random_values_have_the_size_said_and_no_codec_makes_them_smaller() -> None:
     data_set = DataSet(500, 1000, is_random=True)
     values = data_set.table(7)["value"]
@@ -85,6 +97,9 @@ def test_records_have_keys_and_json_values_of_the_size_said(value_bytes: int) ->
         ["replication", "--rounds", "0"],
         ["replication", "--rounds", "x"],
         ["replication", "--seconds", "0"],
+        ["replication", "--workers", "0"],
+        ["replication", "--workers", "1,4,2"],
+        ["replication", "--workers", "2,2"],
         [],
         ["controller", "--brokers", "2"],
         ["controller", "--partitions", "0"],
