@@ -13,7 +13,8 @@ from lakelog.jobs.cli.waiting import wait_until
 from lakelog.jobs.launch.spark_submit import spark_home
 
 _STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
-_SECONDS = 60.0
+_SECONDS = 180.0
+_LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}  # the web pages too
 
 
 class Standalone:
@@ -25,13 +26,13 @@ class Standalone:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Starts the master. Raises TimeoutException if it does not start in a minute."""
+        """Starts the master. Raises TimeoutException if it does not start in time."""
         self._start("master", "master.Master", "--port", "0")
         wait_until(lambda: _STARTED.search(self._log.read_text()) is not None, "the master starts", _SECONDS)
         self.master = _STARTED.findall(self._log.read_text())[0]
 
     def add_workers(self, number: int) -> None:
-        """Starts workers with 1 core and 1 GB each. Raises TimeoutException if they do not register in a minute."""
+        """Starts workers with 1 core and 1 GB each. Raises TimeoutException if they do not register in time."""
         for _ in range(number):
             name = f"worker-{len(self._processes)}"
             words = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / name), self.master)
@@ -49,7 +50,7 @@ class Standalone:
 
     def _start(self, name: str, kind: str, *words: str) -> None:
         command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
-        environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_NO_DAEMONIZE": "1"}
+        environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_NO_DAEMONIZE": "1", **_LOOPBACK}
         with (self.folder / f"{name}.log").open("wb") as file:
             process = subprocess.Popen(
                 [*command, "--host", "127.0.0.1", "--webui-port", "0", *words],
