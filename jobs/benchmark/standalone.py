@@ -51,6 +51,7 @@ class Standalone:
     def _start(self, name: str, kind: str, *words: str) -> None:
         command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
         environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_NO_DAEMONIZE": "1", **_LOOPBACK}
+        environment.pop("SPARK_CONF_DIR", None)  # what a master says is at a level that Lakelog's own folder leaves out
         with (self.folder / f"{name}.log").open("wb") as file:
             process = subprocess.Popen(
                 [*command, "--host", "127.0.0.1", "--webui-port", "0", *words],
