@@ -18,6 +18,7 @@ from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.server.id_watch import prepare_start
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
@@ -363,6 +364,29 @@ def test_a_reader_at_the_version_of_an_older_copy_does_not_take_it_for_the_newes
     place.copy(f"{place.uri}.copy", place.uri)
     with pytest.raises(InconsistentClusterRootException, match="metadata has version 2, and version 3 was seen"):
         late.refresh()
+
+
+def test_a_reader_at_the_version_of_an_older_copy_does_not_take_its_later_commits(place, cluster):
+    late = MetadataTable.open(cluster.root)
+    place.copy(place.uri, f"{place.uri}.copy")
+    put(cluster, partition(leader_epoch=2))
+    place.move(place.uri, f"{place.uri}.right")
+    place.copy(f"{place.uri}.copy", place.uri)
+    with place.another_process():
+        other = Cluster.open(place.uri)
+        put(other, partition(leader_epoch=7))
+        put(other, partition(leader_epoch=8))
+    with pytest.raises(InconsistentClusterRootException, match="version 3 of metadata is not the commit that was seen"):
+        late.refresh()
+
+
+def test_a_reader_replays_what_another_of_its_process_has_written_without_opening_the_table(cluster):
+    reader = DeltaLog.open(cluster.root.child("metadata"))
+    put(cluster, partition(leader_epoch=2))
+    put(cluster, partition(leader_epoch=3))
+    replayed = reader.move()
+    assert replayed is not None
+    assert [commit.version for commit in replayed] == [3, 4]
 
 
 # --- what a broker has noted on its own root ---

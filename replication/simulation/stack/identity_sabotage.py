@@ -25,7 +25,7 @@ def _is_deleted(registration: PartitionRegistration | None, _hosted: Any, log: P
 ANY_ROOT = at(
     ("storage.delta.root_guard.ClusterRootGuard._check", _nothing),
     ("storage.delta.root_guard.ClusterRootGuard._accept", _nothing),
-    ("storage.delta.root_guard.ClusterRootGuard.is_before", lambda *_: False),
+    ("storage.delta.root_guard.ClusterRootGuard.seen", lambda *_: None),
 )
 
 IDENTITY: dict[str, StackSabotage] = {

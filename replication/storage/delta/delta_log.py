@@ -196,6 +196,8 @@ class DeltaLog:
         is_plain = all(commit.is_plain for commit in found)  # a follower shares commits that it does not replay
         seen = self._commits.looked_at(base, since) if is_plain else None
         if seen is None:
+            guard = self.root.guard
+            expected = None if guard is None else guard.seen(self.root)  # before the look: others may commit meanwhile
             try:
                 read = read_commits_after(self.root, base)
             except CorruptRecordException as error:
@@ -203,10 +205,10 @@ class DeltaLog:
             found += read
             # Commits that follow may be those of a table that was made again.
             is_there = (since is not None and not read and self._commits.is_sure(base)) or self._commits.is_there(base)
-            if not is_there or self._is_before(base) or not all(commit.is_plain for commit in found):
+            lacks_it = expected is not None and self._lacks(expected, base, read)
+            if not is_there or lacks_it or not all(commit.is_plain for commit in found):
                 if noted is not None:
                     noted.forget(self.root.uri)
-                guard = self.root.guard
                 opened = reopen_table(self.root) if guard is None else guard.reopen(self.root)
                 if self._is_held:
                     self._check_continues(*opened)
@@ -260,9 +262,13 @@ class DeltaLog:
             recover_log(self.root)
             self._is_before_torn = False
 
-    def _is_before(self, version: int) -> bool:
-        """Whether another reader of this process has seen a later version of the cluster root's table."""
-        return self.root.guard is not None and self.root.guard.is_before(self.root, self.table_id, version)
+    def _lacks(self, seen: TableState, version: int, following: Sequence[Commit]) -> bool:
+        """Whether a version and the commits that follow it lack what another reader of this process has seen of the
+        cluster root's table. Then this is an older copy, or another table."""
+        if seen.table_id != self.table_id:
+            return True
+        read = {commit.version: commit.unique_id for commit in following}
+        return seen.version > version and read.get(seen.version) != seen.commit
 
     def move_own(self) -> Commit:
         """Replays the commit that was written last, without reading it, and none after it."""

@@ -117,10 +117,10 @@ class ClusterRootGuard:
                 if known is None or known.state.version < state.version:
                     self._newest = name
 
-    def is_before(self, table: StorageRoot, table_id: str, version: int) -> bool:
-        """Tells whether a version is older than the one that was seen of the table, or is of another table."""
+    def seen(self, table: StorageRoot) -> TableState | None:
+        """Returns the newest state of a table that was noted."""
         known = self._seen.get(self._name(table))
-        return known is not None and (known.state.table_id != table_id or version < known.state.version)
+        return None if known is None else known.state
 
     def confirm(self, table: StorageRoot) -> None:
         """Notes that the last commit of a table was just found to be there."""

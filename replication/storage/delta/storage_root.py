@@ -81,8 +81,8 @@ class RootGuard(Protocol):
     def saw(self, table: StorageRoot, state: TableState, stamp: Stamp | None) -> None:
         """Notes a state of a table that was read or written, and the stamp of its commit."""
 
-    def is_before(self, table: StorageRoot, table_id: str, version: int) -> bool:
-        """Whether a version is older than what was seen of the table, or of another table."""
+    def seen(self, table: StorageRoot) -> TableState | None:
+        """The newest state of a table that was read or written, if one was noted."""
 
     def confirm(self, table: StorageRoot) -> None:
         """Notes that the last commit of a table was just found to be there."""
