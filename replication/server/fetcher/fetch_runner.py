@@ -178,6 +178,11 @@ class FetchRunner:
         self._headers.forget(goes_on if removals == self._removals else ())
         self._removals = removals
 
+    @property
+    def has_appended(self) -> bool:
+        """Whether rounds have appended batches of which no micro-batch has the rows."""
+        return bool(self._appended)
+
     def is_far_behind(self) -> bool:
         """Whether more is behind than rounds should take, so that another micro-batch should begin."""
         return self._full_rounds >= _FULL_ROUNDS or len(self._appended) >= MOST_ROWS

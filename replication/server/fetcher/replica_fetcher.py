@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _CANCEL_SECONDS = 0.1
 _OPEN_SECONDS = 30.0  # a micro-batch costs Spark more than a small fetch costs everything else
+_IDLE_TIMES = 10  # as long without a record, of which Spark would have nothing to tell
 _QUERY_LOOK_SECONDS = 1.0  # a look at the query is a call of the JVM, and costs more than one at a table
 
 
@@ -50,8 +51,8 @@ def fetcher_name(key: BrokerIdAndFetcherId) -> str:
 
 class LoopHolder:
     """Says which thread may run a fetcher's loop: the one that holds it. A micro-batch takes it after the step under
-    way, and holds it while it is open, for about `longest` seconds. The fetcher's thread takes it for one step, if it
-    is free.
+    way, and holds it while it is open: about `longest` seconds from its first record on. The fetcher's thread takes
+    it for one step, if it is free.
 
     Only the micro-batch that has begun last may hold it. An older one, whose query has ended, may hang in a store.
     """
@@ -223,12 +224,16 @@ class ReplicaFetcher:
 
     def _run_open(self, own: object, plan: StreamPlan | None, may_end_early: bool) -> None:
         """Runs the loop while the micro-batch is open: until its time is over, or, if it `may_end_early`, until more is
-        behind than rounds should take. Without a plan of what is behind the next micro-batch would have none either."""
+        behind than rounds should take. Without a plan of what is behind the next micro-batch would have none either.
+        Its time begins with the first record."""
         self._round.begin_micro_batch(plan)
-        self._is_told, ends_at = True, time.monotonic() + self._loop.longest
+        self._is_told, longest = True, self._loop.longest
+        ends_at, is_idle = time.monotonic() + _IDLE_TIMES * longest, True
         while True:
             again = self._step()
             self._failures = 0
+            if is_idle and self._round.has_appended:
+                is_idle, ends_at = False, min(ends_at, time.monotonic() + longest)
             left = ends_at - time.monotonic()
             pause = 0.0 if again else min(left, until_poll(self._config.lakelog_poll_interval_ms))
             if (may_end_early and self._round.is_far_behind()) or left <= 0 or not self._loop.wait(own, pause):

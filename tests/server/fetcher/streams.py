@@ -77,6 +77,7 @@ class Round:
         self.stops = 0
         self.rows, self.planned, self.plan_of, self.taken = ([], []), [], None, []
         self.is_far, self.answers = False, []  # of the next rounds
+        self.has_appended = False
 
     def is_far_behind(self):
         return self.is_far

@@ -257,19 +257,30 @@ def test_ft_01_new_segments_are_fetched_by_the_micro_batch_that_is_open(fetcher)
     assert ends(running)
 
 
-def test_ft_05_news_after_the_longest_time_are_for_the_next_micro_batch(fetcher):
-    """Otherwise a busy leader's followers would stay in one micro-batch forever."""
+@pytest.mark.parametrize(
+    ("first_append", "rounds"),
+    [
+        pytest.param(1, 3, id="a minute after the first record"),
+        pytest.param(4, 6, id="also if it comes late"),
+        pytest.param(None, 15, id="ten minutes without one"),
+        pytest.param(15, 15, id="no longer for a last record"),
+    ],
+)
+def test_ft_05_news_after_the_longest_time_are_for_the_next_micro_batch(fetcher, first_append, rounds):
+    """Otherwise a busy leader's followers would stay in one micro-batch forever. Each round takes 40 seconds."""
     fetcher.it._loop, run = LoopHolder(60), fetcher.work.run
 
     def takes_long(reads_commits):
         fetcher.time.now += 40
         fetcher.watch.news = True
-        return run(reads_commits)
+        again = run(reads_commits)
+        fetcher.work.has_appended |= len(fetcher.work.runs) == first_append
+        return again
 
     fetcher.work.run = takes_long
     fetcher.it._wake()
     assert ends(in_background(lambda: fetcher.writer.process(None, 0)))
-    assert (fetcher.work.runs, fetcher.writer.added[1:]) == ([TOLD] * 2, [([], [])])
+    assert (fetcher.work.runs, fetcher.writer.added[1:]) == ([TOLD] * rounds, [([], [])])
 
 
 def test_ft_01_news_between_two_micro_batches_are_fetched_by_the_fetcher_itself(fetcher):
