@@ -13,12 +13,14 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakelog.jobs.benchmark.counting_store import ROOT, counting_store
 from lakelog.jobs.benchmark.data import DataSet
 from lakelog.jobs.benchmark.folder import bench_folder
-from lakelog.jobs.benchmark.replication import checksum
 from lakelog.jobs.benchmark.report import circumstances
 from lakelog.jobs.benchmark.standalone import Standalone, standalone
 from lakelog.jobs.cli.console import Row
@@ -36,10 +38,12 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import append
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.producer_table import new_producer_id
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
 LEADER, FOLLOWER = 1, 2
 LATENCIES = {"PUT": 40, "GET": 25}  # milliseconds, about those of S3 within a region
+_NEVER = 1_000_000  # compaction would leave fewer segments to the next catch-up
 _PATIENCE = 600.0
 _LOOK_SECONDS = 0.05
 
@@ -59,11 +63,11 @@ def workers_plan(workers: Sequence[int], is_quick: bool) -> WorkersPlan:
     """The plan for these numbers of workers. A quick one checks that the benchmark works: its figures mean nothing."""
     if is_quick:
         return WorkersPlan(workers, _segments(100), _segments(70), copy_bytes=1_000_000)
-    return WorkersPlan(workers, _segments(2_000), _segments(200), copy_bytes=32 * 1024 * 1024)
+    return WorkersPlan(workers, _segments(2_000), _segments(200), copy_bytes=4 * 1024 * 1024)
 
 
 def _segments(count: int) -> DataSet:
-    return DataSet(count, 60_000, is_random=True)
+    return DataSet(count, 20_000, is_random=True)
 
 
 @dataclass(frozen=True)
@@ -76,21 +80,23 @@ class CatchUps:
 
 
 def measure_workers(plan: WorkersPlan) -> CatchUps:
-    """Measures one catch-up for each number of workers, after a smaller one that warms up."""
+    """Measures one catch-up for each number of workers, after a smaller one, with which the workers warm up."""
     with bench_folder() as folder, _two_stores(folder) as configs, counting_bar() as progress:
         task = progress.add_task("catching up", total=1 + len(plan.workers))
         with standalone(folder, plan.workers[0]) as workers, _session(workers) as spark:
-            given = {**configs, "lakelog.executor.copy.bytes": plan.copy_bytes}
+            given = {**configs, "lakelog.executor.copy.bytes": plan.copy_bytes, "log.cleaner.min.files": _NEVER}
             roots: dict[Owner, str] = {broker: f"s3://bucket/{ROOT}/broker-{broker}" for broker in (LEADER, FOLLOWER)}
             with LocalCluster(spark, str(folder / "lake"), 2, given, roots=roots) as cluster:
-                brokers, seconds = _Brokers(spark, cluster, Config.from_properties(given), folder), dict[int, float]()
-                is_equal = brokers.catch_up("warm-up", plan.warm_up)[1]
+                brokers, seconds = _Brokers(cluster, Config.from_properties(given), folder), dict[int, float]()
+                small, led = brokers.lead("warm-up", plan.warm_up), brokers.lead("catch-up", plan.data)
+                is_equal = True
                 progress.advance(task)
                 for before, count in pairwise((plan.workers[0], *plan.workers)):
                     workers.add_workers(count - before)
                     wait_until(partial(_has_executors, spark, count), f"{count} executors are there", _PATIENCE)
-                    seconds[count], has_rows = brokers.catch_up(f"workers-{count}", plan.data)
-                    is_equal &= has_rows
+                    has_small = brokers.catch_up("warm-up", small)[1]
+                    seconds[count], has_all = brokers.catch_up("catch-up", led)
+                    is_equal &= has_small and has_all
                     progress.advance(task)
     return CatchUps(plan.data, seconds, is_equal)
 
@@ -131,27 +137,41 @@ def _session(workers: Standalone) -> Iterator[SparkSession]:
 class _Brokers:
     """A leader and a follower of topics with one partition."""
 
-    def __init__(self, spark: SparkSession, cluster: LocalCluster, config: Config, folder: Path) -> None:
-        self._spark, self._cluster, self._config, self._folder = spark, cluster, config, folder
+    def __init__(self, cluster: LocalCluster, config: Config, folder: Path) -> None:
+        self._cluster, self._config, self._folder = cluster, config, folder
         self._admin = cluster.admin()
 
-    def catch_up(self, topic: str, data: DataSet) -> tuple[float, bool]:
-        """Lets the leader have a new topic, and then the follower begin with it. Returns the seconds until the follower
-        has all, and whether its rows are those of the leader."""
+    def lead(self, topic: str, data: DataSet) -> pa.Table:
+        """Lets the leader have a new topic with these records, and returns its rows. The follower has none of it."""
         self._admin.create_topic(topic, assignment={0: (LEADER,)})
-        (partition,) = self._admin.describe_topic(topic).partitions
-        self._append(partition, data)
-        copy = ReplicaLog.open(self._local_log(FOLLOWER))
+        self._append(self._partition(topic), data)
+        return self._rows(LEADER, topic)
 
-        def has_all() -> bool:
-            return copy.refresh().known(partition.topic_id_partition).log_end_offset == data.records
-
+    def catch_up(self, topic: str, led: pa.Table) -> tuple[float, bool]:
+        """Lets the follower begin with a topic, and give it up again. Returns the seconds until it had all, and whether
+        its rows were those that the leader has, `led`."""
         started = time.perf_counter()
-        self._admin.alter_partition_reassignments({(topic, 0): (LEADER, FOLLOWER)})
-        wait_until(has_all, f"broker {FOLLOWER} has {data.records} segments of {topic}", _PATIENCE, _LOOK_SECONDS)
+        self._reassign(topic, (LEADER, FOLLOWER), led.num_rows)
         seconds = time.perf_counter() - started
-        led, followed = (self._rows(broker, topic) for broker in (LEADER, FOLLOWER))
-        return seconds, led == followed and led["records"] == data.records
+        is_equal = led.num_rows > 0 and led.equals(self._rows(FOLLOWER, topic))
+        self._reassign(topic, (LEADER,), 0)
+        return seconds, is_equal
+
+    def _partition(self, topic: str) -> PartitionRegistration:
+        (partition,) = self._admin.describe_topic(topic).partitions
+        return partition
+
+    def _reassign(self, topic: str, replicas: tuple[int, ...], segments: int) -> None:
+        """Returns once the follower tells that it has so many segments of the topic, each of one record."""
+        partition, table = self._partition(topic).topic_id_partition, ReplicaTable.open(self._local_root(FOLLOWER))
+
+        def has_them() -> bool:
+            table.refresh()
+            row = table.replicas.get(partition)
+            return (row.log_end_offset if row else 0) == segments
+
+        self._admin.alter_partition_reassignments({(topic, 0): replicas})
+        wait_until(has_them, f"broker {FOLLOWER} has {segments} segments of {topic}", _PATIENCE, _LOOK_SECONDS)
 
     def _append(self, partition: PartitionRegistration, data: DataSet) -> None:
         """Commits through the store, but writes the segments into the store's folder: that part is not measured."""
@@ -167,14 +187,17 @@ class _Brokers:
                 if isinstance(outcome, LakelogException):
                     raise outcome
 
-    def _local_log(self, broker: int) -> StorageRoot:
-        """The folder in which a broker's store has its log."""
-        uri = self._cluster.broker_uri(broker)
-        return StorageRoot.of(str(_of(self._folder, broker) / uri.removeprefix("s3://"))).child(LOG.name)
+    def _local_root(self, broker: int) -> StorageRoot:
+        """The folder in which a broker's store has its root."""
+        return StorageRoot.of(str(_of(self._folder, broker) / self._cluster.broker_uri(broker).removeprefix("s3://")))
 
-    def _rows(self, broker: int, topic: str) -> Row:
-        log = self._spark.read.format("delta").load(self._local_log(broker).spark_uri)
-        return checksum(log.where(log.topic == topic)).collect()[0].asDict()
+    def _local_log(self, broker: int) -> StorageRoot:
+        return self._local_root(broker).child(LOG.name)
+
+    def _rows(self, broker: int, topic: str) -> pa.Table:
+        """A broker's records of a topic, in order."""
+        log = DeltaTable(self._local_log(broker).uri).to_pyarrow_dataset()
+        return log.to_table(filter=pc.field("topic") == topic).sort_by("offset")
 
 
 def workers_figures(found: CatchUps) -> dict[str, object]:
