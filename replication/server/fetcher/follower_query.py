@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.frames.fetch_plan import FetchAction, fetch_plan
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
@@ -194,16 +196,28 @@ class FollowerQuery:
 
     def start(self) -> StreamingQuery:
         """Starts the query with a new source and checkpoint, and deletes the older ones. Its first micro-batch begins
-        at once, without rows."""
-        if self._folder.list():
-            self._folder.delete_folder()
-        started = self._folder.child(uuid.uuid4().hex)
-        started.create_folder()
+        at once, without rows.
+
+        An older query of that name may still run, while its micro-batch hangs in a store. Then Spark refuses this one,
+        and the older one keeps its checkpoint.
+        """
+        name = uuid.uuid4().hex
+        folder = self._folder.child(name)
+        folder.create_folder()
         self._stream = HeaderStream(self._spark)
         self.go_on()
         writer = self._stream.frame().writeStream.queryName(self._name).foreachBatch(self._process)
-        writer = writer.option("checkpointLocation", f"file://{started.path('checkpoint')}")
-        return writer.options(**CHECKPOINTS_IN_THE_BACKGROUND).start()
+        writer = writer.option("checkpointLocation", f"file://{folder.path('checkpoint')}")
+        try:
+            query = writer.options(**CHECKPOINTS_IN_THE_BACKGROUND).start()
+        except Exception:  # Spark's
+            folder.delete_folder()
+            raise
+        with suppress(KafkaStorageException):  # the next start deletes them
+            for older in self._folder.list():
+                if older != name:
+                    self._folder.child(older).delete_folder()
+        return query
 
     def go_on(self, appended: Sequence[FetchedBatch] = (), behind: Sequence[FetchedBatch] = ()) -> None:
         """Another micro-batch follows the one that is under way, with these rows; `MOST_ROWS` of them at most."""

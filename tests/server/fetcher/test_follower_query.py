@@ -3,8 +3,10 @@
 import dataclasses
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from pyspark.errors import IllegalArgumentException
 
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFetchState
@@ -86,6 +88,25 @@ def test_br_04_a_query_is_stopped_at_once_and_without_a_trace(session, root, cap
     assert ends(in_background(query.stop))
     assert query.exception() is None
     assert [word for word in ("Traceback", "Exception") if word in capfd.readouterr().err] == []
+
+
+def test_ft_01_a_query_that_still_runs_keeps_its_checkpoint_though_another_of_its_name_is_to_start(session, root):
+    """A micro-batch that hangs in a store outlives its fetcher. The next fetcher from that broker has its name."""
+    first, second = (
+        FollowerQuery(session, "broker-2:ReplicaFetcherThread-0-1", StorageRoot.of(root), lambda *_: None) for _ in "12"
+    )
+    query = first.start()
+    try:
+        with pytest.raises(IllegalArgumentException, match="already active"):
+            second.start()
+        (folder,) = Path(root).iterdir()
+        assert (folder / "checkpoint" / "metadata").exists()
+    finally:
+        query.stop()
+    query = second.start()
+    query.stop()
+    assert folder not in Path(root).iterdir()
+    assert len(list(Path(root).iterdir())) == 1
 
 
 def test_ft_05_a_micro_batch_has_so_many_rows_at_most_and_those_that_are_behind_come_first(root, monkeypatch):
