@@ -14,7 +14,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, Fetc
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
+from lakelog.replication.storage.log.broken_segments import BrokenSegment, SoughtRange, read_segments
 from lakelog.replication.storage.log.log_snapshot import Read, segments_from, wanted_batches
 from lakelog.replication.storage.log.new_segments import FULL_LOOK, UNBOUNDED, LogOffset, NewSegment, NewSegments
 from lakelog.replication.storage.log.segment import Segment
@@ -111,8 +111,11 @@ class HeaderFetch:
                 found, self._end, newest = self._segments.read_some(self._position, max_bytes, age)
                 self.has_more = newest.log >= self._position.log + FULL_LOOK
         gaps = {segment.gap for segment in found if segment.gap}
-        files = [segment.file for segment in found if segment.file] if step.log_ends else []
         ends = {partition: end.offset for partition, end in step.log_ends.items()}
+        files = [segment.file for segment in found if segment.file] if ends else []
+        if files:  # a leader's log also has partitions that others fetch, or nobody
+            sought = SoughtRange.of(ends, step.topics)
+            files = [file for file in files if sought.may_meet(file)]
         self._left = {
             p: [batch for batch in self._left[p] if batch.last_offset >= ends[p]]
             for p in step.lagging

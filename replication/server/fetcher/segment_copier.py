@@ -55,8 +55,8 @@ class SegmentCopier:
     The driver copies them, and reads their footers, or executors do: see `_is_for_executors`. That only saves the
     driver work: it does what they have not done. A task that is lost or tried again leaves files that no commit names.
 
-    Once `is_over`, because the fetcher has no partitions any more, the driver begins no other copy: a stop cancels the
-    job of executors, and waits for no large rest.
+    Once `is_over`, because the fetcher has no partitions any more, the driver begins no other copy and reads no other
+    footer: a stop cancels the job of executors, and waits for no large rest.
     """
 
     def __init__(
@@ -87,18 +87,20 @@ class SegmentCopier:
 
     def read_footers(self, files: Sequence[AddedFile]) -> list[Segment | BrokenSegment]:
         """Like `read_segments`, of the source, in any order. The driver reads what executors have not found whole: on
-        their machines its URI may lead elsewhere."""
+        their machines its URI may lead elsewhere. Raises KafkaStorageException, also once it `is_over`."""
         if not self._is_for_executors(len(files), 0):
-            return read_segments(self._source, files)
+            return read_segments(self._source, files, self._is_over)
         shares = _shares(files, self._spark.sparkContext.defaultParallelism, lambda _: 0)
         try:
             outcomes = [found for each in on_executors(self._spark, self._job.read_footers, shares) for found in each]
         except ExecutorsFailed as error:
-            logger.warning("%s: the driver reads %d footers itself: %s", self._source.uri, len(files), error)
-            return read_segments(self._source, files)
+            if not self._is_over():
+                logger.warning("%s: the driver reads %d footers itself: %s", self._source.uri, len(files), error)
+            return read_segments(self._source, files, self._is_over)
         whole = [segment for segment in outcomes if isinstance(segment, Segment)]
         names = {segment.name for segment in whole}
-        return [*whole, *read_segments(self._source, [file for file in files if file.name not in names])]
+        left = [file for file in files if file.name not in names]
+        return [*whole, *read_segments(self._source, left, self._is_over)]
 
     def copy(self, plan: AppendPlan, known: Mapping[str, Segment] | None = None) -> Copied:
         """Copies the planned batches of each segment. If a segment fails, only its own partitions fail. Of the segments
@@ -138,7 +140,8 @@ class SegmentCopier:
         try:
             outcomes = [outcome for each in on_executors(self._spark, self._job.copy_all, shares) for outcome in each]
         except ExecutorsFailed as error:
-            logger.warning("%s: the driver copies %d segments itself: %s", self._source.uri, len(items), error)
+            if not self._is_over():
+                logger.warning("%s: the driver copies %d segments itself: %s", self._source.uri, len(items), error)
             return {}
         written = {name: segment for name, segment in outcomes if isinstance(segment, Segment)}
         sizes = self._target.sizes([segment.name for segment in written.values()])

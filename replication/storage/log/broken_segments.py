@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -40,17 +40,40 @@ class BrokenSegment:
             return False
         if self.partitions is not None:
             return partition in self.partitions
-        stats = _parsed(self.file.stats)
-        is_in_range = _lies_within(stats, "partition", partition.partition)
-        ends_before = not _lies_within({"maxValues": stats.get("maxValues", {})}, "offset", offset)
-        return is_in_range and not ends_before and (topic is None or _lies_within(stats, "topic", topic))
+        names = None if topic is None else (topic, topic)
+        return SoughtRange(offset, (partition.partition, partition.partition), names).may_meet(self.file)
 
 
-def _lies_within(stats: Mapping[str, Any], column: str, value: Any) -> bool:
-    """Whether the commit's range includes the value. A column without a valid range may hold any value."""
+class SoughtRange(NamedTuple):
+    """The least offset, the partitions and the topics of all records that are sought, the last two as the first and the
+    last one; None for unknown names."""
+
+    offset: int
+    partitions: tuple[int, int]
+    topics: tuple[str, str] | None
+
+    @classmethod
+    def of(cls, sought: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]) -> SoughtRange:
+        """The range of partitions, one at least, of which each is sought from an offset on. `topics`: the names that
+        are known."""
+        numbers, names = [partition.partition for partition in sought], {topics.get(p) for p in sought}
+        known = [name for name in names if name is not None]
+        is_known = len(known) == len(names)
+        return cls(min(sought.values()), (min(numbers), max(numbers)), (min(known), max(known)) if is_known else None)
+
+    def may_meet(self, file: AddedFile) -> bool:
+        """Whether the file may hold such records, by the statistics of its commit."""
+        stats = _parsed(file.stats)
+        reaches = _overlaps({"maxValues": stats.get("maxValues", {})}, "offset", self.offset, self.offset)
+        has_topic = self.topics is None or _overlaps(stats, "topic", *self.topics)
+        return reaches and has_topic and _overlaps(stats, "partition", *self.partitions)
+
+
+def _overlaps(stats: Mapping[str, Any], column: str, first: Any, last: Any) -> bool:
+    """Whether the commit's range has a value from `first` to `last`. A column without a valid range may hold any."""
     least, most = (stats.get(end, {}).get(column) for end in ("minValues", "maxValues"))
-    least, most = (limit if type(limit) is type(value) else None for limit in (least, most))
-    return bool((least is None or least <= value) and (most is None or value <= most))
+    least, most = (limit if type(limit) is type(first) else None for limit in (least, most))
+    return bool((least is None or least <= last) and (most is None or first <= most))
 
 
 def _parsed(stats: str) -> dict[str, dict[str, Any]]:
@@ -68,11 +91,18 @@ def ranges(file: Mapping[str, Any]) -> str:
     return json.dumps({name: {c: file.get(f"{end}.{c}") for c in columns} for name, end in ends.items()})
 
 
-def read_segments(root: StorageRoot, files: Sequence[AddedFile]) -> list[Segment | BrokenSegment]:
-    """Reads committed segments from their footers, several at a time; a broken one comes with its fault."""
-    if len(files) <= _READERS:
-        return [read_or_broken(root, file) for file in files]
-    return in_threads(lambda file: read_or_broken(root, file), files, _READERS)
+def read_segments(
+    root: StorageRoot, files: Sequence[AddedFile], is_over: Callable[[], bool] = lambda: False
+) -> list[Segment | BrokenSegment]:
+    """Reads committed segments from their footers, several at a time; a broken one comes with its fault. Raises
+    KafkaStorageException, also once it `is_over`, because who wants them has been stopped."""
+
+    def read(file: AddedFile) -> Segment | BrokenSegment:
+        if is_over():
+            raise KafkaStorageException(f"{root.uri}: its segments are not read to the end: the reader was stopped")
+        return read_or_broken(root, file)
+
+    return [read(file) for file in files] if len(files) <= _READERS else in_threads(read, files, _READERS)
 
 
 def with_statistics(

@@ -15,10 +15,10 @@ from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
 from lakelog.replication.storage.delta.table_opening import reopen_table
-from lakelog.replication.storage.log.broken_segments import BrokenSegment, ranges, read_segments
+from lakelog.replication.storage.log.broken_segments import BrokenSegment, SoughtRange, ranges, read_segments
 from lakelog.replication.storage.log.segment import Segment
 
-_RANGES = ("min.partition", "max.partition", "max.offset")
+_RANGES = ("min.topic", "max.topic", "min.partition", "max.partition", "max.offset")
 
 
 Read: TypeAlias = Callable[[Sequence[AddedFile]], Sequence[Segment | BrokenSegment]]
@@ -38,7 +38,7 @@ def segments_from(
     """
     if not wanted:
         return [], {}
-    files = _candidates(reopen_table(log).handle, wanted)
+    files = _candidates(reopen_table(log).handle, wanted, topics)
     segments = read(files) if read else read_segments(log, files)
     failed = {
         partition: CorruptRecordException(broken.fault)
@@ -83,20 +83,24 @@ def batch_ends_from(
     return {partition: sorted(found) for partition, found in ends.items()}, failed
 
 
-def _candidates(handle: TableHandle, wanted: Mapping[TopicIdPartition, int]) -> list[AddedFile]:
+def _candidates(
+    handle: TableHandle, wanted: Mapping[TopicIdPartition, int], topics: Mapping[TopicIdPartition, str]
+) -> list[AddedFile]:  # fmt: skip
     files = add_actions(handle, flatten=True)
     if not set(_RANGES) <= set(files.column_names):  # no file has statistics, or there is no file
         return _added(files)
-    numbers = [partition.partition for partition in wanted]
+    sought = SoughtRange.of(wanted, topics)
     may_hold = pc.and_(
-        pc.greater_equal(files["max.offset"], min(wanted.values())),
-        pc.and_(
-            pc.less_equal(files["min.partition"], max(numbers)),
-            pc.greater_equal(files["max.partition"], min(numbers)),
-        ),
+        pc.greater_equal(files["max.offset"], sought.offset), _overlap(files, "partition", sought.partitions)
     )
-    chosen = files.filter(pc.fill_null(may_hold, True))
-    return _added(chosen)
+    if sought.topics is not None:
+        may_hold = pc.and_(may_hold, _overlap(files, "topic", sought.topics))
+    return _added(files.filter(pc.fill_null(may_hold, True)))
+
+
+def _overlap(files: pa.Table, column: str, between: tuple[object, object]) -> pa.ChunkedArray:
+    first, last = between
+    return pc.and_(pc.less_equal(files[f"min.{column}"], last), pc.greater_equal(files[f"max.{column}"], first))
 
 
 def _added(files: pa.Table) -> list[AddedFile]:

@@ -16,9 +16,10 @@ from lakelog.replication.storage.memory.store import MemoryStore
 from tests.hanging import raises
 from tests.looks import Looks
 from tests.storage.log.test_replay import clean_up
-from tests.storage.logs import P0, P1, chain, fill, new_log, request, send
+from tests.storage.logs import P0, P1, TOPIC, chain, fill, new_log, request, send
 
 UNBOUNDED = 2**40
+ELSEWHERE = TopicIdPartition("other-id", 0)
 
 
 @pytest.fixture
@@ -138,6 +139,26 @@ def test_ft_03_without_a_partition_to_fetch_no_footer_is_read(log, fetch):
     fetch._read_footers = lambda files: read.extend(files) or []
     assert fetched(fetch, {}) == []
     assert read == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "topics", "is_read"),
+    [
+        pytest.param({P0: 0}, {P0: TOPIC}, True, id="its partition is fetched"),
+        pytest.param({P1: 0}, {P1: TOPIC}, False, id="another partition is"),
+        pytest.param({P0: 1}, {P0: TOPIC}, False, id="the follower has it"),
+        pytest.param({ELSEWHERE: 0}, {ELSEWHERE: "zebras"}, False, id="a later topic is"),
+        pytest.param({ELSEWHERE: 0}, {ELSEWHERE: "ants"}, False, id="an earlier topic is"),
+        pytest.param({ELSEWHERE: 0}, {}, True, id="a topic of an unknown name is"),
+        pytest.param({P0: 0, ELSEWHERE: 0}, {P0: TOPIC, ELSEWHERE: "zebras"}, True, id="its topic is, too"),
+    ],
+)
+def test_ft_04_footers_are_read_of_segments_that_may_have_what_is_fetched(log, fetch, ends, topics, is_read):
+    fill(log, P0, 1)
+    read = []
+    fetch._read_footers = lambda files: read.extend(files) or []
+    fetch.fetch(True, step(ends)._replace(topics=topics))
+    assert bool(read) == is_read
 
 
 @pytest.mark.parametrize("ends", [{P0: 0}, {P1: 0}], ids=["fetched", "of another partition"])

@@ -4,14 +4,16 @@ import dataclasses
 
 import pytest
 
-from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.server import executors
 from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher import segment_copier
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log import broken_segments
 from lakelog.replication.storage.log.segment import Segment, read_segment
+from tests.hanging import raises
 from tests.storage.logs import P0, P1, fill, new_log
 
 
@@ -204,3 +206,17 @@ def test_br_04_after_a_stop_the_driver_begins_no_other_copy(world, monkeypatch):
     found = copier.copy(world.plan)
     assert len(copied) == 1
     assert {str(error) for error in found.failed.values()} == {"the fetcher was stopped"}
+
+
+@pytest.mark.parametrize("by", ["the driver", "executors whose job was cancelled"])
+def test_br_04_after_a_stop_the_driver_reads_no_other_footer(world, monkeypatch, caplog, by):
+    read, real = [], broken_segments.read_segment
+    monkeypatch.setattr(broken_segments, "read_segment", lambda *args: read.append(args) or real(*args))
+    is_stopped = by != "the driver"
+    if is_stopped:
+        monkeypatch.setattr(segment_copier, "_FOOTERS", 1)
+        monkeypatch.setattr(segment_copier, "on_executors", raises(ExecutorsFailed("cancelled")))
+    copier = SegmentCopier(world.log.root, world.target, world.spark, 1, is_over=lambda: is_stopped or bool(read))
+    with pytest.raises(KafkaStorageException, match="the reader was stopped"):
+        footers(copier, world.log)
+    assert (len(read), caplog.messages) == (0 if is_stopped else 1, [])

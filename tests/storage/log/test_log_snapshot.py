@@ -12,7 +12,8 @@ from lakelog.replication.storage.log.log_snapshot import batches_from
 from lakelog.replication.storage.log.segment import write_segment
 from tests.storage.logs import P0, P1, P2, TOPIC, fill, header, log_rows, new_log, request, send
 
-TOPICS = {P0: TOPIC, P1: TOPIC, P2: TOPIC}
+OTHER = TopicIdPartition("other-id", 0)
+TOPICS = {P0: TOPIC, P1: TOPIC, P2: TOPIC, OTHER: "a topic before it"}
 
 
 @pytest.fixture
@@ -50,7 +51,9 @@ def found(log, wanted):
         pytest.param({P1: 6}, [(1, 5, 6)], 2, id="another partition"),
         pytest.param({P0: 9, P1: 5}, [(0, 8, 11), (1, 5, 6)], 3, id="two partitions"),
         pytest.param({P2: 0}, [], 0, id="a partition without records"),
-        pytest.param({TopicIdPartition("made again", 0): 8}, [], 1, id="another topic of that name"),
+        pytest.param({TopicIdPartition("made again", 0): 8}, [], 1, id="a topic of an unknown name"),
+        pytest.param({OTHER: 0}, [], 0, id="another topic"),
+        pytest.param({OTHER: 0, P0: 8}, [(0, 8, 11)], 3, id="two topics, of which one is elsewhere"),
     ],
 )
 def test_only_footers_of_candidates_are_read(log, opened, wanted, headers, footers):
