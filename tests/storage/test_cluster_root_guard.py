@@ -380,6 +380,36 @@ def test_a_reader_at_the_version_of_an_older_copy_does_not_take_its_later_commit
         late.refresh()
 
 
+@pytest.mark.parametrize("place", ["disk"], indirect=True)  # elsewhere the process has the commits in its memory
+def test_a_reader_takes_no_commits_that_an_older_copy_has_put_between_those_that_were_seen(place, cluster):
+    """Somebody has copied an older root that went on over this one, and has deleted nothing."""
+    late, version = MetadataTable.open(cluster.root), last_version(StorageRoot.of(f"{place.uri}/metadata"))
+    place.copy(place.uri, f"{place.uri}.copy")
+    put(cluster, partition(leader_epoch=2))
+    put(cluster, partition(leader_epoch=3))
+    with place.another_process():
+        put(Cluster.open(f"{place.uri}.copy"), partition(leader_epoch=7))
+    of_another = StorageRoot.of(f"{place.uri}.copy/metadata").read(commit_name(version + 1))
+    StorageRoot.of(f"{place.uri}/metadata").write(commit_name(version + 1), of_another)
+    with pytest.raises(KafkaStorageException, match=r"is an older copy|is not the commit that was seen"):
+        late.refresh()
+    assert late.partitions[partition().topic_id_partition].leader_epoch == 1
+
+
+@pytest.mark.parametrize("place", ["disk"], indirect=True)  # a check of an object store counts for seconds
+def test_a_reader_takes_no_commits_of_a_copy_whose_other_tables_are_older(place, cluster):
+    late, held = MetadataTable.open(cluster.root), cluster.lease.elect("controller-1", None)
+    put(cluster, partition(leader_epoch=2))
+    place.copy(place.uri, f"{place.uri}.copy")
+    cluster.lease.renew(held)
+    place.move(place.uri, f"{place.uri}.right")
+    place.copy(f"{place.uri}.copy", place.uri)
+    with place.another_process():
+        put(Cluster.open(place.uri), partition(leader_epoch=7))
+    with pytest.raises(InconsistentClusterRootException, match="is an older copy: controller has"):
+        late.refresh()
+
+
 def test_a_reader_replays_what_another_of_its_process_has_written_without_opening_the_table(cluster):
     reader = DeltaLog.open(cluster.root.child("metadata"))
     put(cluster, partition(leader_epoch=2))

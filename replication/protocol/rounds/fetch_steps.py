@@ -75,9 +75,8 @@ class Throttled(NamedTuple):
 
 
 class FetchHeaders(NamedTuple):
-    """Reads batch headers of these partitions from the leader's log: those of the commits since the last fetch, if a
-    micro-batch has called for the round, and for lagging ones all that end above their log ends. Answer:
-    `FetchedHeaders`."""
+    """Reads batch headers of these partitions from the leader's log: those of the commits since the last fetch, if the
+    log has moved, and for lagging ones all that end above their log ends. Answer: `FetchedHeaders`."""
 
     log_ends: Mapping[TopicIdPartition, LogEnd]
     lagging: frozenset[TopicIdPartition]

@@ -198,8 +198,8 @@ class FollowerQuery:
         """Starts the query with a new source and checkpoint, and deletes the older ones. Its first micro-batch begins
         at once, without rows.
 
-        An older query of that name may still run, while its micro-batch hangs in a store. Then Spark refuses this one,
-        and the older one keeps its checkpoint.
+        An older fetcher's query of that name may still run, while its micro-batch hangs in a store. Then Spark refuses
+        this one, and the older one keeps its checkpoint.
         """
         name = uuid.uuid4().hex
         folder = self._folder.child(name)
@@ -213,9 +213,9 @@ class FollowerQuery:
         except Exception:  # Spark's
             folder.delete_folder()
             raise
-        with suppress(KafkaStorageException):  # the next start deletes them
-            for older in self._folder.list():
-                if older != name:
+        for older in self._folder.list():
+            if older != name:
+                with suppress(KafkaStorageException):  # the next start tries again
                     self._folder.child(older).delete_folder()
         return query
 

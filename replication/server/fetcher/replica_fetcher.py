@@ -51,10 +51,11 @@ def fetcher_name(key: BrokerIdAndFetcherId) -> str:
 
 class LoopHolder:
     """Says which thread may run a fetcher's loop: the one that holds it. A micro-batch takes it after the step under
-    way, and holds it while it is open: about `longest` seconds from its first record on. The fetcher's thread takes
-    it for one step, if it is free.
+    way, and holds it while it is open: about `longest` seconds from its first record on, or ten times as long without
+    one. The fetcher's thread takes it for one step, if it is free.
 
-    Only the micro-batch that has begun last may hold it. An older one, whose query has ended, may hang in a store.
+    Only the micro-batch that has begun last may go on. An older one, whose query has ended, may hang in a store, and
+    keeps all others out until its step ends.
     """
 
     def __init__(self, longest: float = _OPEN_SECONDS) -> None:
@@ -274,6 +275,7 @@ class ReplicaFetcher:
         open. A query takes seconds to begin, and the follower would leave the ISR meanwhile."""
         if self._query is not None and not self._has_ended and self._finds_end(self._query):
             self._has_ended = True
+        if self._query is None or self._has_ended:  # Spark may begin a micro-batch of a query that it has just stopped
             self._loop.recall()
         own = self._loop.take_if_free()
         if own is None:

@@ -17,9 +17,11 @@ from lakelog.replication.simulation.stack.criticals import CRITICALS
 from lakelog.replication.simulation.stack.identity_sabotage import IDENTITY
 from lakelog.replication.simulation.stack.schedules import rare
 from lakelog.replication.simulation.stack.shared_sabotage import SHARED
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import CommitConflict, DeltaLog
 from lakelog.replication.storage.log import segment_pieces
+from lakelog.replication.storage.log.broken_segments import SoughtRange
 from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.piece_writer import write_pieces
@@ -27,6 +29,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.state_table import StateTable
 
 _next, _decoded_batches = Registration._next, segment_pieces._decoded_batches
+_may_meet = SoughtRange.may_meet
 
 
 def _is_decided_once(
@@ -116,4 +119,34 @@ STORAGE: dict[str, StackSabotage] = {
         at(("server.registration.Registration._next", _registers_as_before)),
     ),
 }
-STACK_SABOTAGES: dict[str, StackSabotage] = {**CRITICALS, **STORAGE, **IDENTITY, **SHARED}
+
+
+def _of_first_topic(sought: SoughtRange, file: AddedFile) -> bool:
+    topics = sought.topics and (sought.topics[0], sought.topics[0])
+    return _may_meet(sought._replace(topics=topics), file)
+
+
+_MAY_MEET = "storage.log.broken_segments.SoughtRange.may_meet"
+FETCHES: dict[str, StackSabotage] = {
+    "nobody_is_behind": StackSabotage(
+        "a follower that finds what it lacks does not mark its partitions as behind",
+        at(("server.fetcher.fetch_states.SharedFetchStates.fell_behind", lambda *_: None)),
+    ),
+    "a_failed_copy_fails_alone": StackSabotage(
+        "the plan keeps the other segments of a partition of which a copy has failed",
+        at(("server.fetcher.segment_copier._leave_out", lambda wanted, _: wanted)),
+    ),
+    "files_end_before_their_last_offset": StackSabotage(
+        "a fetch reads no file that ends at its offset",
+        at((_MAY_MEET, lambda sought, file: _may_meet(sought._replace(offset=sought.offset + 1), file))),
+    ),
+    "files_of_the_first_partition": StackSabotage(
+        "a fetch reads only files that may hold the first of its partitions",
+        at((_MAY_MEET, lambda sought, file: _may_meet(sought._replace(partitions=(sought.partitions[0],) * 2), file))),
+    ),
+    "files_of_the_first_topic": StackSabotage(
+        "a fetch reads only files that may hold the first of its topics",
+        at((_MAY_MEET, _of_first_topic)),
+    ),
+}
+STACK_SABOTAGES: dict[str, StackSabotage] = {**CRITICALS, **STORAGE, **FETCHES, **IDENTITY, **SHARED}

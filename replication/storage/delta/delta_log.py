@@ -205,7 +205,7 @@ class DeltaLog:
             found += read
             # Commits that follow may be those of a table that was made again.
             is_there = (since is not None and not read and self._commits.is_sure(base)) or self._commits.is_there(base)
-            lacks_it = expected is not None and self._lacks(expected, base, read)
+            lacks_it = expected is not None and self._lacks(expected, base, self._that_follow(found))
             if not is_there or lacks_it or not all(commit.is_plain for commit in found):
                 if noted is not None:
                     noted.forget(self.root.uri)
@@ -214,6 +214,8 @@ class DeltaLog:
                     self._check_continues(*opened)
                 self._use(*opened)
                 return None
+            if read and guard is not None:
+                guard.check(SURE_FOR_COMMITS_SECONDS)  # an older copy of the root may go on with this table
         follow = self._that_follow(found)
         if len(follow) < len(found) and self._is_owner:
             self.check_root()
@@ -263,8 +265,8 @@ class DeltaLog:
             self._is_before_torn = False
 
     def _lacks(self, seen: TableState, version: int, following: Sequence[Commit]) -> bool:
-        """Whether a version and the commits that follow it lack what another reader of this process has seen of the
-        cluster root's table. Then this is an older copy, or another table."""
+        """Whether a version and the commits that follow it, one after another, lack what another reader of this process
+        has seen of the cluster root's table. Then this is an older copy, another history, or another table."""
         if seen.table_id != self.table_id:
             return True
         read = {commit.version: commit.unique_id for commit in following}

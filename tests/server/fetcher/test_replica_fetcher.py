@@ -323,6 +323,20 @@ def test_ft_01_a_query_that_was_stopped_from_outside_is_started_again_though_its
     assert len(fetcher.writer.queries) == 2
 
 
+def test_ft_01_a_micro_batch_that_spark_begins_after_its_query_was_stopped_does_not_stay_open(fetcher):
+    """Spark may have prepared it when somebody stopped the query."""
+    fetcher.it._loop = LoopHolder(60)
+    fetcher.it._loop.take_if_free()  # the thread is in a step
+    fetcher.writer.queries[0].end()
+    fetcher.time.now += 1
+    fetcher.it.keep_running()
+    late = in_background(lambda: fetcher.writer.process(None, 0))
+    wait_until(lambda: fetcher.it._loop._waiting, "it waits for the loop")
+    fetcher.it.keep_running()
+    assert ends(late)
+    assert fetcher.work.runs == []
+
+
 def test_ft_01_a_query_that_has_ended_waits_for_the_step_of_its_micro_batch(fetcher):
     """What its end changes, the step would see half."""
     fetcher.work.run, run = Hanging(fetcher.work.run), fetcher.work.run
