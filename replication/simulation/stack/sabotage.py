@@ -17,7 +17,6 @@ from lakelog.replication.simulation.stack.criticals import CRITICALS
 from lakelog.replication.simulation.stack.identity_sabotage import IDENTITY
 from lakelog.replication.simulation.stack.schedules import rare
 from lakelog.replication.simulation.stack.shared_sabotage import SHARED
-from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import CommitConflict, DeltaLog
 from lakelog.replication.storage.log import segment_pieces
@@ -121,11 +120,6 @@ STORAGE: dict[str, StackSabotage] = {
 }
 
 
-def _of_first_topic(sought: SoughtRange, file: AddedFile) -> bool:
-    topics = sought.topics and (sought.topics[0], sought.topics[0])
-    return _may_meet(sought._replace(topics=topics), file)
-
-
 _MAY_MEET = "storage.log.broken_segments.SoughtRange.may_meet"
 FETCHES: dict[str, StackSabotage] = {
     "nobody_is_behind": StackSabotage(
@@ -143,10 +137,6 @@ FETCHES: dict[str, StackSabotage] = {
     "files_of_the_first_partition": StackSabotage(
         "a fetch reads only files that may hold the first of its partitions",
         at((_MAY_MEET, lambda sought, file: _may_meet(sought._replace(partitions=(sought.partitions[0],) * 2), file))),
-    ),
-    "files_of_the_first_topic": StackSabotage(
-        "a fetch reads only files that may hold the first of its topics",
-        at((_MAY_MEET, _of_first_topic)),
     ),
 }
 STACK_SABOTAGES: dict[str, StackSabotage] = {**CRITICALS, **STORAGE, **FETCHES, **IDENTITY, **SHARED}

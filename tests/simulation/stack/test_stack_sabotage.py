@@ -14,21 +14,26 @@ from lakelog.replication.simulation.stack.shared_sabotage import DIRECTED_WITHOU
 from lakelog.replication.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
-    "high_watermark_is_the_log_end": 4,
-    "acknowledges_at_once": 4,
-    "changes_are_decided_once": 5,
+    "high_watermark_is_the_log_end": 2,
+    "acknowledges_at_once": 10,
+    "changes_are_decided_once": 3,
     "state_is_written_over": 5,
-    "sequences_are_ignored": 2,
-    "overlooks_new_broker_epochs": 5,
-    "reads_any_log": 2,
-    "leads_under_any_broker_epoch": 9,
-    "fetches_from_any_leader": 21,
-    "truncates_to_the_high_watermark": 4,
-    "says_so_before_it_is": 23,
-    "truncates_nothing": 2,
+    "broker_epochs_stand_still": 13,
+    "nobody_is_behind": 2,
+    "a_failed_copy_fails_alone": 3,
+    "files_end_before_their_last_offset": 4,
+    "files_of_the_first_partition": 5,
+    "sequences_are_ignored": 3,
+    "overlooks_new_broker_epochs": 7,
+    "leads_under_any_broker_epoch": 2,
+    "fetches_from_any_leader": 41,
+    "truncates_to_the_high_watermark": 5,
+    "says_so_before_it_is": 3,
+    "truncates_nothing": 4,
     "joins_anywhere": 2,
+    "fails_without_a_new_epoch": 2,
 }  # one of the first 60 seeds catches the others
-FAILS_WITHOUT_ACKS = 4  # a seed in which a record is lost that `acknowledges_at_once` has acknowledged
+FAILS_WITHOUT_ACKS = 10  # a seed in which a record is lost that `acknowledges_at_once` has acknowledged
 WORLDS = 4
 SCHEDULES = {s.schedule.__name__: s.schedule for s in STACK_SABOTAGES.values() if s.schedule}
 
