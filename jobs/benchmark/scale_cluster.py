@@ -124,7 +124,7 @@ class ScaleBroker:
 
     def appends(self, partition: TopicIdPartition) -> SmallCommits:
         """An idempotent producer of one record a commit."""
-        return SmallCommits(self.log, [partition], 1)
+        return SmallCommits(self.log, [partition], 1, self.cache.partitions[partition].topic)
 
 
 class _Fetcher(ReplicaFetcher):

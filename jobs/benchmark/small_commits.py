@@ -23,8 +23,11 @@ _COLUMNS = pa.schema([LOG.arrow.field(name) for name in ("key", "value", "timest
 class SmallCommits:
     """An idempotent producer on one log."""
 
-    def __init__(self, log: ReplicaLog, partitions: Sequence[TopicIdPartition], records: int) -> None:
+    def __init__(
+        self, log: ReplicaLog, partitions: Sequence[TopicIdPartition], records: int, topic: str = "bench"
+    ) -> None:  # fmt: skip
         self._log = log
+        self._topic = topic
         self._partitions = tuple(partitions)
         self._each = records
         self._made = 0
@@ -62,4 +65,4 @@ class SmallCommits:
 
     def _requests(self, made: int, files: int) -> list[PartitionAppend]:
         records, sequence = files * self._each, made * self._each
-        return [PartitionAppend("bench", *p, (1, 2), 0, records, 1, 0, sequence) for p in self._partitions]
+        return [PartitionAppend(self._topic, *p, (1, 2), 0, records, 1, 0, sequence) for p in self._partitions]

@@ -26,7 +26,7 @@ from lakelog.jobs.benchmark.standalone import Standalone, standalone
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.waiting import wait_until
-from lakelog.jobs.launch.session import spark_session
+from lakelog.jobs.launch.session import job_session
 from lakelog.replication.clients.record_set import record_set
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.errors import LakelogException
@@ -127,7 +127,7 @@ def _has_executors(spark: SparkSession, count: int) -> bool:
 @contextmanager
 def _session(workers: Standalone) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers have this machine's files
-    spark = spark_session("lakelog bench", workers.master, {"spark.executor.memory": "512m"})
+    spark = job_session("lakelog bench", workers.master, {"spark.executor.memory": "512m"})
     try:
         yield spark
     finally:

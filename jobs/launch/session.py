@@ -66,12 +66,14 @@ def _settings(configs: Mapping[str, object] | None) -> dict[str, Any]:
     return {text(name, "a name in configs"): text(str(value), f"configs: {name}") for name, value in given.items()}
 
 
-def job_session(app_name: str) -> SparkSession:
-    """The session of a verb, whose process ends as soon as its JVM has died.
+def job_session(
+    app_name: str, master: str | None = None, configs: Mapping[str, object] | None = None
+) -> SparkSession:  # fmt: skip
+    """The session of a verb, see `spark_session`. Its process ends as soon as its JVM has died.
 
     Not so in `spark_session`: a notebook's kernel holds the work of its user. There each broker ends by itself.
     """
-    spark = spark_session(app_name)
+    spark = spark_session(app_name, master, configs)
     threading.Thread(target=_exit_with_jvm, name="stop-with-jvm", daemon=True).start()
     return spark
 

@@ -136,7 +136,7 @@ def test_a_jvm_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPat
 
 def test_the_process_of_a_verb_ends_when_its_jvm_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, ended, statuses = iter([False, True]), threading.Event(), []
-    monkeypatch.setattr(session, "spark_session", lambda app_name: app_name)
+    monkeypatch.setattr(session, "spark_session", lambda app_name, *_: app_name)
     monkeypatch.setattr(session, "has_jvm_died", lambda: next(looks))
 
     def leave(status: int) -> None:
