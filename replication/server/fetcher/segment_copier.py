@@ -78,9 +78,9 @@ class SegmentCopier:
     def _is_for_executors(self, count: int, size: int) -> bool:
         """Whether executors copy so many segments of so many bytes, or read so many footers of size 0.
 
-        An executor has as many connections to a store as the driver, so two of them copy almost twice as fast where
-        connections are slow (docs/benchmarks.md, Copies on executors). A job costs 0.1 to 0.3 s, which little work does
-        not bring in.
+        A core of an executor has as many connections to a store as the driver: two copy almost twice as fast, and four
+        three times, where the store or its connections are slow (docs/benchmarks.md, Copies on executors). A job costs
+        0.1 to 0.3 s, which little work does not bring in.
         """
         is_much = size >= self._executor_bytes if size else count >= _FOOTERS
         return count > 1 and is_much and self.has_executors()
