@@ -356,22 +356,24 @@ def test_two_readers_of_a_process_do_not_go_back_behind_each_other(place, cluste
     assert last_version(StorageRoot.of(f"{place.uri}/metadata")) == late.version
 
 
-def test_a_reader_at_the_version_of_an_older_copy_does_not_take_it_for_the_newest(place, cluster):
-    late = MetadataTable.open(cluster.root)
+@pytest.fixture
+def late(place, cluster):
+    """A reader at a version after which the process has seen another. An older copy, which ends at that version, is at
+    the address now."""
+    reader = MetadataTable.open(cluster.root)
     place.copy(place.uri, f"{place.uri}.copy")
     put(cluster, partition(leader_epoch=2))
     place.move(place.uri, f"{place.uri}.right")
     place.copy(f"{place.uri}.copy", place.uri)
+    return reader
+
+
+def test_a_reader_at_the_version_of_an_older_copy_does_not_take_it_for_the_newest(late):
     with pytest.raises(InconsistentClusterRootException, match="metadata has version 2, and version 3 was seen"):
         late.refresh()
 
 
-def test_a_reader_at_the_version_of_an_older_copy_does_not_take_its_later_commits(place, cluster):
-    late = MetadataTable.open(cluster.root)
-    place.copy(place.uri, f"{place.uri}.copy")
-    put(cluster, partition(leader_epoch=2))
-    place.move(place.uri, f"{place.uri}.right")
-    place.copy(f"{place.uri}.copy", place.uri)
+def test_a_reader_at_the_version_of_an_older_copy_does_not_take_its_later_commits(place, late):
     with place.another_process():
         other = Cluster.open(place.uri)
         put(other, partition(leader_epoch=7))
@@ -383,7 +385,7 @@ def test_a_reader_at_the_version_of_an_older_copy_does_not_take_its_later_commit
 @pytest.mark.parametrize("place", ["disk"], indirect=True)  # elsewhere the process has the commits in its memory
 def test_a_reader_takes_no_commits_that_an_older_copy_has_put_between_those_that_were_seen(place, cluster):
     """Somebody has copied an older root that went on over this one, and has deleted nothing."""
-    late, version = MetadataTable.open(cluster.root), last_version(StorageRoot.of(f"{place.uri}/metadata"))
+    reader, version = MetadataTable.open(cluster.root), last_version(StorageRoot.of(f"{place.uri}/metadata"))
     place.copy(place.uri, f"{place.uri}.copy")
     put(cluster, partition(leader_epoch=2))
     put(cluster, partition(leader_epoch=3))
@@ -392,13 +394,13 @@ def test_a_reader_takes_no_commits_that_an_older_copy_has_put_between_those_that
     of_another = StorageRoot.of(f"{place.uri}.copy/metadata").read(commit_name(version + 1))
     StorageRoot.of(f"{place.uri}/metadata").write(commit_name(version + 1), of_another)
     with pytest.raises(KafkaStorageException, match=r"is an older copy|is not the commit that was seen"):
-        late.refresh()
-    assert late.partitions[partition().topic_id_partition].leader_epoch == 1
+        reader.refresh()
+    assert reader.partitions[partition().topic_id_partition].leader_epoch == 1
 
 
 @pytest.mark.parametrize("place", ["disk"], indirect=True)  # a check of an object store counts for seconds
 def test_a_reader_takes_no_commits_of_a_copy_whose_other_tables_are_older(place, cluster):
-    late, held = MetadataTable.open(cluster.root), cluster.lease.elect("controller-1", None)
+    reader, held = MetadataTable.open(cluster.root), cluster.lease.elect("controller-1", None)
     put(cluster, partition(leader_epoch=2))
     place.copy(place.uri, f"{place.uri}.copy")
     cluster.lease.renew(held)
@@ -407,7 +409,7 @@ def test_a_reader_takes_no_commits_of_a_copy_whose_other_tables_are_older(place,
     with place.another_process():
         put(Cluster.open(place.uri), partition(leader_epoch=7))
     with pytest.raises(InconsistentClusterRootException, match="is an older copy: controller has"):
-        late.refresh()
+        reader.refresh()
 
 
 def test_a_reader_replays_what_another_of_its_process_has_written_without_opening_the_table(cluster):
