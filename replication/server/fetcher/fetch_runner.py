@@ -142,8 +142,8 @@ class FetchRunner:
         self._context.writes.done(self)
 
     def run(self, reads_commits: bool) -> bool:
-        """Runs one round, and returns whether more can be fetched at once. `reads_commits`: it reads
-        the commits since the last one that did, because the leader's log has moved.
+        """Runs one round, and returns whether more can be fetched at once. `reads_commits`: it reads the commits since
+        the last one that did, because the leader's log has moved.
 
         Raises StaleBrokerEpochException once a newer process of this broker has claimed its tables, and BrokerKilled.
         Other errors of Lakelog and of the store delay the partitions instead.
