@@ -14,8 +14,8 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
-from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
+from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker

@@ -27,13 +27,13 @@ def world(root):
 
 @pytest.fixture
 def world_without_stream(root):
-    return made_world(root, reads_commits=False)
+    return made_world(root, looks=False)
 
 
-def made_world(root, reads_commits=True):
+def made_world(root, looks=True):
     """Both logs have 0-2 | 3-5 | 6-9 of P0, and three records of P1."""
     clock = Clock()
-    made = World(root, clock=clock, reads_commits=reads_commits)
+    made = World(root, clock=clock, looks=looks)
     made.clock = clock
     fill(made.leader, P0, 3, 3, 4)
     fill(made.leader, P1, 3)
@@ -127,11 +127,12 @@ def test_tr_08_a_leader_that_has_lost_its_end_and_written_nothing_has_no_other_h
 
 
 def test_tr_08_a_commit_whose_batches_the_leader_has_truncated_truncates_nothing(world):
-    """The stream may bring batches that the leader has truncated since. The leader's current log decides."""
+    """A fetch may bring batches that the leader has truncated since. The leader's current log decides."""
     fill(world.leader, P0, 2)
     world.begin_after()
-    before = world.round._headers._position
     fill(world.leader, P0, 1)
+    world.round.has_news()
+    found = [*world.round._headers._found]
     lose_and_write(world, 10, OTHERS[:2])
     world.begin_after()
     world.states.fell_behind([P0])
@@ -139,7 +140,7 @@ def test_tr_08_a_commit_whose_batches_the_leader_has_truncated_truncates_nothing
     assert is_equal(world), "it had not fetched what was lost"
     version = world.follower.refresh().version
     world.told.clear()
-    world.round._headers._position = before
+    world.round._headers._found = [*found]
     assert world.fetch() is True, "it looks at the leader's log at once"
     assert [rows[P0].state for _, rows in world.told] == [FollowerState.TRUNCATING] * len(world.told)
     assert world.told

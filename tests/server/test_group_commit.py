@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lakelog.replication.server.group_commit import GroupCommit
+from lakelog.replication.server.follower_writes import GroupCommit
 from tests.hanging import ends, in_background
 from tests.processes import wait_until
 
@@ -35,7 +35,7 @@ class Commits:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """A wait for others lasts until they come."""
-    monkeypatch.setattr("lakelog.replication.server.group_commit._LONGEST_SECONDS", LONG)
+    monkeypatch.setattr("lakelog.replication.server.follower_writes._LONGEST_SECONDS", LONG)
 
 
 def test_one_that_nobody_is_expected_beside_is_committed_at_once():
@@ -68,7 +68,7 @@ def test_who_gives_up_is_not_waited_for():
 
 @pytest.mark.parametrize(("took", "shortest"), [(0.1, 0.0), (0.0, 0.1)], ids=["the last commit took", "is usual"])
 def test_nobody_waits_longer_than(monkeypatch, took, shortest):
-    monkeypatch.setattr("lakelog.replication.server.group_commit._SHORTEST_SECONDS", shortest)
+    monkeypatch.setattr("lakelog.replication.server.follower_writes._SHORTEST_SECONDS", shortest)
     commits, started = Commits(took), time.monotonic()
     commits.group.expect("b")
     commits.group.add("a", "a")
@@ -77,7 +77,7 @@ def test_nobody_waits_longer_than(monkeypatch, took, shortest):
 
 
 def test_who_never_comes_is_not_expected_for_long(monkeypatch):
-    monkeypatch.setattr("lakelog.replication.server.group_commit._EXPECTED_SECONDS", 0.0)
+    monkeypatch.setattr("lakelog.replication.server.follower_writes._EXPECTED_SECONDS", 0.0)
     commits = Commits(took=LONG)
     commits.group.expect("b")
     commits.group.add("a", "a")
@@ -85,7 +85,7 @@ def test_who_never_comes_is_not_expected_for_long(monkeypatch):
 
 
 def test_nobody_waits_if_commits_take_no_time(monkeypatch):
-    monkeypatch.setattr("lakelog.replication.server.group_commit._SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr("lakelog.replication.server.follower_writes._SHORTEST_SECONDS", 0.0)
     commits = Commits(took=0.0)
     commits.group.expect("b")
     commits.group.add("a", "a")
@@ -93,7 +93,7 @@ def test_nobody_waits_if_commits_take_no_time(monkeypatch):
 
 
 def test_a_slow_commit_makes_nobody_wait_for_long(monkeypatch):
-    monkeypatch.setattr("lakelog.replication.server.group_commit._LONGEST_SECONDS", 0.0)
+    monkeypatch.setattr("lakelog.replication.server.follower_writes._LONGEST_SECONDS", 0.0)
     commits = Commits(took=LONG)
     commits.group.expect("b")
     commits.group.add("a", "a")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,7 +20,7 @@ from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
 from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
 from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import (
@@ -40,10 +42,9 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
 from lakelog.replication.server.executors import error_line
 from lakelog.replication.server.fetcher.follower_query import MOST_ROWS, StreamPlan, planned, read_rows
-from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
-from lakelog.replication.server.fetcher.leader_watch import LeaderRowWatch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
+from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas
 from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
@@ -59,6 +60,9 @@ from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
+LeaderRows: TypeAlias = Mapping[TopicIdPartition, Replica]
+
+_NEVER = float("inf")
 _SHARES = 4  # times `lakelog.executor.copy.bytes`: the most bytes of a planned round with executors
 _FULL_ROUNDS = 4  # in a row that leave more to fetch, 1 GiB by default: a plan costs little in comparison
 
@@ -110,7 +114,7 @@ class FetchRunner:
         self._bulk_limits = FetchLimits(max(most, bulk), max(most, bulk), config.replica_fetch_backoff_ms)
         self._watch = LeaderRowWatch(config.replica_fetch_wait_max_ms / 1000)
         self._has_read_rows = False  # in this round
-        self._reads_commits = self._has_more = False  # in this round, too
+        self._has_more = False  # the last fetch has left more
         self._copied: tuple[Segment, ...] = ()
         self._appended: list[FetchedBatch] = []  # since the last micro-batch began
         self._full_rounds = 0  # in a row that left more to fetch, and no plan of it
@@ -137,21 +141,21 @@ class FetchRunner:
 
     def stop_following(self) -> None:
         """The next round begins to follow the leader's commits anew, and reads what was before from the snapshot."""
-        self._headers.follows = self._is_planned = False
-        self._headers.forget()
+        self._headers.stop()
+        self._is_planned = False
         self._context.writes.done(self)
 
-    def run(self, reads_commits: bool) -> bool:
-        """Runs one round, and returns whether more can be fetched at once. `reads_commits`: it reads the commits since
-        the last one that did, because the leader's log has moved.
+    def run(self) -> bool:
+        """Runs one round, and returns whether more can be fetched at once. A round takes the segments that `has_news`
+        has found.
 
         Raises StaleBrokerEpochException once a newer process of this broker has claimed its tables, and BrokerKilled.
         Other errors of Lakelog and of the store delay the partitions instead.
         """
         before = self._states.all()
         self._forget_headers()
-        self._reads_commits, self._has_read_rows, self._has_more = reads_commits, False, False
-        if reads_commits:  # other fetchers of the broker may have been told at the same time
+        self._has_read_rows = self._has_more = False
+        if self._headers.has_found:  # other fetchers of the broker may have been told at the same time
             self._context.writes.expect(self)
         try:
             # What is left of a plan is copied by executors, where there are some: in few rounds, of which each has
@@ -225,8 +229,13 @@ class FetchRunner:
             self._is_planned = bool(plan.chosen)
 
     def has_news(self) -> bool:
-        """Whether the leader has published rows that call for a round: see `LeaderRowWatch`. If they cannot be read, a
-        round delays the partitions and tells why."""
+        """Whether a round is due, because the leader's log has new segments, or its rows call for one: see
+        `HeaderFetch.has_news` and `LeaderRowWatch`."""
+        return self._headers.has_news() or self._rows_have_news()
+
+    def _rows_have_news(self) -> bool:
+        """Whether the leader's rows call for a round. Rows that cannot be read do: it delays the partitions, and tells
+        why."""
         followed = self._states.all()
         if not followed:
             return False
@@ -296,7 +305,7 @@ class FetchRunner:
             self._headers.begin()
             self._states.fell_behind(self._states.all())
             step = step._replace(lagging=frozenset(step.log_ends))
-        found = self._headers.fetch(self._reads_commits, step)
+        found = self._headers.fetch(step)
         self._has_more = self._headers.has_more  # not after an error: a round that fails must not follow at once
         return found
 
@@ -311,3 +320,48 @@ class FetchRunner:
     def _append(self, step: AppendFetched) -> None:
         self._context.writes.append(self, Fetched(self._copied, step.plan.starts(), step.leader_epochs))
         self._appended += step.plan.batches[: MOST_ROWS - len(self._appended)]
+
+
+class LeaderRowWatch:
+    """Compares a leader's rows with those that the last round has read.
+
+    A follower acts at once on a new role, state, epoch, lineage or log start. A new high watermark alone waits up to
+    `wait_max` seconds for records, as Kafka's fetch response does. A new log end offset is no news: the
+    leader's log tells of the records.
+    """
+
+    def __init__(self, wait_max: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._wait_max = wait_max
+        self._clock = clock
+        self._read: LeaderRows = {}
+        self._compared: LeaderRows = self._read
+        self._due_at = _NEVER
+
+    def was_read(self, rows: LeaderRows) -> None:
+        """A round has read these rows."""
+        self._read = self._compared = rows
+        self._due_at = _NEVER
+
+    def has_news(self, rows: LeaderRows, followed: Collection[TopicIdPartition]) -> bool:
+        """Whether a round is due for these rows, of which the partitions in `followed` count."""
+        if rows is not self._compared:  # a poll without new rows costs nothing, however many there are
+            self._compared = rows
+            self._due_at = min(self._due_at, self._clock() + self._wait(rows, followed))
+        return self._clock() >= self._due_at
+
+    def _wait(self, rows: LeaderRows, followed: Collection[TopicIdPartition]) -> float:
+        pairs = [(_led(self._read, partition), _led(rows, partition)) for partition in followed]
+        if any(_urgent(before) != _urgent(now) for before, now in pairs):
+            return 0.0
+        is_raised = any(before and now and before.high_watermark != now.high_watermark for before, now in pairs)
+        return self._wait_max if is_raised else _NEVER
+
+
+def _led(rows: LeaderRows, partition: TopicIdPartition) -> Replica | None:
+    """The row of a partition that the broker leads. Its rows as a follower concern nobody here."""
+    row = rows.get(partition)
+    return row if row is not None and row.role == LEADER_ROLE else None
+
+
+def _urgent(row: Replica | None) -> tuple[object, ...] | None:
+    return None if row is None else (row.state, row.leader_epoch, row.log_start_offset, row.epochs)

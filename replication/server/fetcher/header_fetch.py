@@ -1,34 +1,40 @@
-"""Finds the batches of a leader's log that a fetch may take: in its newest commits, and for lagging partitions in the
-log's snapshot. [FT-05]"""
+"""Follows a leader's log. Tells when it has new segments, and finds the batches that a fetch may take: in new commits,
+and for lagging partitions in the log's snapshot. [FT-05]"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import accumulate
 
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
+from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS, YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, SoughtRange, read_segments
 from lakelog.replication.storage.log.log_snapshot import Read, segments_from, wanted_batches
-from lakelog.replication.storage.log.new_segments import FULL_LOOK, UNBOUNDED, LogOffset, NewSegment, NewSegments
+from lakelog.replication.storage.log.new_segments import NewSegment, NewSegments
 from lakelog.replication.storage.log.segment import Segment
 
 logger = logging.getLogger(__name__)
+
+_MOST_FOUND = 64  # segments: then a round comes first, or they would fill the memory
+_FIRST_WAIT_SECONDS = 0.2  # after an error of a look; twice as long after each further one
 
 
 class HeaderFetch:
     """Reads the batch headers of one fetcher's rounds. The driver reads them, or executors where they are many, see
     `SegmentCopier.read_footers`.
 
-    `source` is the log of broker `leader`. `LeaderLogWatch` only tells that the log has new segments. They are read
-    from the fetcher's own position on, up to the newest commit, but at most `max_bytes` of them or one larger segment:
-    then `has_more` is true, and the next fetch goes on without being told.
+    `source` is the log of broker `leader`. `has_news` looks for new segments of that leader, and the next fetch takes
+    them: at most `max_bytes` of them or one larger segment. If it `has_more`, the fetch after it need not wait for
+    news.
 
     The batches of a lagging partition come from the snapshot. They stay in memory until its log has them, with those
     of newer commits, so that a long catch-up reads each footer once.
@@ -40,10 +46,12 @@ class HeaderFetch:
         self._name, self._source, self._max_bytes = name, source, max_bytes
         self._read_footers = read_footers or partial(read_segments, source)
         self._segments = NewSegments(source, leader)
-        self._position = self._end = LogOffset(-1)
-        self._left: dict[TopicIdPartition, list[FetchedBatch]] = {}  # of lagging partitions: all up to the position
+        self._found: list[NewSegment] = []  # by looks, and no round has finished with them
+        self._told = self._taken = 0  # how many of them `has_news` has told of, and the last fetch has taken
+        self._errors, self._next_look_at = 0, float("-inf")
+        self._left: dict[TopicIdPartition, list[FetchedBatch]] = {}  # of lagging partitions, which still lack them
         self._known: dict[str, Segment] = {}
-        self.has_more = self.follows = False
+        self._must_look = self.follows = False
 
     @property
     def segments(self) -> Mapping[str, Segment]:
@@ -53,9 +61,52 @@ class HeaderFetch:
     def begin(self) -> None:
         """Begins at the newest commit. What was there before must be read from the snapshot. Raises
         KafkaStorageException."""
-        self._position = self._end = self._segments.newest()
-        self.has_more, self.follows = False, True
+        self.stop()
+        self._segments.begin()
+        self._errors, self._next_look_at, self.follows = 0, float("-inf"), True
+
+    def stop(self) -> None:
+        """Follows the log no more, and drops all that it has found."""
+        self._found, self._told, self._taken = [], 0, 0
+        self._must_look = self.follows = False
         self.forget()
+
+    def has_news(self) -> bool:
+        """Whether there are segments, or a gap, of which no call before has told. In an object store it may use an
+        earlier look of this process, the older the less happens.
+
+        The first of several errors counts as news: the next fetch looks again, and raises the error if it is still
+        there.
+        """
+        if self.follows and len(self._found) < _MOST_FOUND and time.monotonic() >= self._next_look_at:
+            try:
+                self._look(LONGEST_SECONDS)
+            except KafkaStorageException:
+                wait = min(_FIRST_WAIT_SECONDS * 2 ** min(self._errors, 10), LONGEST_SECONDS)
+                self._errors, self._next_look_at = self._errors + 1, time.monotonic() + wait
+                if self._errors == 1:
+                    self._must_look = True
+                    return True
+        has_news = len(self._found) > self._told
+        self._told = len(self._found)
+        return has_news
+
+    def _look(self, age: float) -> None:
+        """Adds the segments of the next commits to those that were found."""
+        self._found += self._segments.read(self._source.poll_age(age))
+        self._errors, self._must_look = 0, False
+        must_list = self._segments.version < 0 and not self._source.is_local  # there is no log yet
+        self._next_look_at = time.monotonic() + LONGEST_SECONDS if must_list else float("-inf")
+
+    @property
+    def has_found(self) -> bool:
+        """Whether the next fetch takes segments that were found, or looks for them again after an error."""
+        return bool(self._found) or self._must_look
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more than the last fetch has taken."""
+        return self._taken < len(self._found) or self._segments.has_more
 
     @property
     def partitions(self) -> AbstractSet[TopicIdPartition]:
@@ -63,31 +114,40 @@ class HeaderFetch:
         return self._left.keys()
 
     def forget(self, but: Collection[TopicIdPartition] = ()) -> None:
-        """Gives up what it has in memory, but that of these partitions. Others that lag read the snapshot again."""
+        """Drops the batches in memory, but those of these partitions. Others that lag read the snapshot again."""
         self._left = {partition: left for partition, left in self._left.items() if partition in but}
 
     def done(self) -> None:
-        """Goes on after what was fetched last. Until then the same headers are fetched again, because a round may start
-        over."""
-        self._position = self._end
+        """Ends a round: the next fetch goes on after the last one. Until then a fetch returns the same headers again,
+        because a round may start over."""
+        del self._found[: self._taken]
+        self._told, self._taken = max(self._told - self._taken, 0), 0
         names = {batch.segment for left in self._left.values() for batch in left}
         self._known = {name: segment for name, segment in self._known.items() if name in names}
 
-    def fetch(self, reads_commits: bool, step: FetchHeaders) -> FetchedHeaders:
-        """Reads what `step` asks for: from the newest commits if the round was told of some, and for lagging partitions
-        from memory or from the snapshot.
+    def fetch(self, step: FetchHeaders) -> FetchedHeaders:
+        """Reads what `step` asks for: from new segments, and for lagging partitions from memory or from the snapshot.
 
         Raises KafkaStorageException if the leader's log cannot be read.
         """
-        return self._fetch(reads_commits, step, self._max_bytes)
+        if self._must_look:
+            self._must_look = False
+            self._look(YOUNG_SECONDS)
+        while self._segments.has_more and sum(_sizes(self._found)) < self._max_bytes:
+            self._look(YOUNG_SECONDS)
+        fitting = sum(1 for size in accumulate(_sizes(self._found)) if size <= self._max_bytes)
+        self._taken = max(fitting, min(len(self._found), 1))
+        return self._fetch(step, self._found[: self._taken])
 
     def behind(self, step: FetchHeaders) -> list[FetchedBatch]:
-        """What the follower lacks, from some 64 commits at most, because rounds wait for it. It stays in memory, for
-        partitions that lag from now on. The fetches go on after it. If a part cannot be read there is nothing, and the
-        next fetch tells why. Raises KafkaStorageException."""
-        found = self._fetch(True, step, UNBOUNDED, reads_all=False)
+        """What the follower lacks. It looks once, because rounds wait meanwhile. The batches stay in memory, for
+        partitions that lag from now on, and the fetches go on after them. If a part cannot be read, it returns nothing,
+        and the next fetch tells why. Raises KafkaStorageException."""
+        self._look(YOUNG_SECONDS)
+        found = self._fetch(step, self._found)
         if found.failed or found.commits_have_gap:
             return []
+        self._taken = len(self._found)
         self.done()
         for batch in [batch for batch in found.batches if batch.topic_id_partition not in self._left]:
             self._left.setdefault(batch.topic_id_partition, []).append(batch)
@@ -98,18 +158,7 @@ class HeaderFetch:
         """Whether batches in memory wait for a round."""
         return any(self._left.values())
 
-    def _fetch(
-        self, reads_commits: bool, step: FetchHeaders, max_bytes: int, reads_all: bool = True
-    ) -> FetchedHeaders:  # fmt: skip
-        found: list[NewSegment] = []
-        starts_over = self._end != self._position
-        if reads_commits or self.has_more or starts_over:
-            age = self._source.poll_age(YOUNG_SECONDS)  # a look of this process has told the round
-            if reads_all:
-                found, self._end, self.has_more = self._segments.read(self._position, max_bytes, age)
-            else:
-                found, self._end, newest = self._segments.read_some(self._position, max_bytes, age)
-                self.has_more = newest.log >= self._position.log + FULL_LOOK
+    def _fetch(self, step: FetchHeaders, found: Sequence[NewSegment]) -> FetchedHeaders:
         gaps = {segment.gap for segment in found if segment.gap}
         ends = {partition: end.offset for partition, end in step.log_ends.items()}
         files = [segment.file for segment in found if segment.file] if ends else []
@@ -136,9 +185,7 @@ class HeaderFetch:
             self.forget()
         return FetchedHeaders(batches, failed, bool(gaps))
 
-    def _keep(
-        self, segments: Iterable[Segment], wanted: Mapping[TopicIdPartition, int]
-    ) -> list[FetchedBatch]:  # fmt: skip
+    def _keep(self, segments: Iterable[Segment], wanted: Mapping[TopicIdPartition, int]) -> list[FetchedBatch]:
         """Keeps the wanted batches of lagging partitions. Returns those of the others. [FT-04]"""
         others: list[FetchedBatch] = []
         for segment in segments:
@@ -160,3 +207,7 @@ class HeaderFetch:
 
 def _first(batches: Iterable[FetchedBatch]) -> int:
     return min(batch.base_offset for batch in batches)
+
+
+def _sizes(segments: Iterable[NewSegment]) -> Iterator[int]:
+    return (segment.file.size if segment.file else 0 for segment in segments)

@@ -27,7 +27,6 @@ from lakelog.replication.server.executors import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import backoff_ms
 from lakelog.replication.server.fetcher.follower_query import FollowerQuery, StreamPlan
-from lakelog.replication.server.fetcher.leader_watch import LeaderLogWatch
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.periodic_task import PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
@@ -147,7 +146,6 @@ class ReplicaFetcher:
         self._spark, self._broker_id, self._pause_point = spark, broker_id, pause_point
         self._config, self._states = config, states
         self._round = work
-        self._watch, self._is_told = LeaderLogWatch(source.child(LOG.name), key.broker_id), False
         folder = checkpoints.child(fetcher_name(key))
         self._follower_query = FollowerQuery(spark, self.name, folder, self._process)
         self._loop = LoopHolder()
@@ -228,7 +226,8 @@ class ReplicaFetcher:
         behind than rounds should take. Without a plan of what is behind the next micro-batch would have none either.
         Its time begins with the first record."""
         self._round.begin_micro_batch(plan)
-        self._is_told, longest = True, self._loop.longest
+        self._is_asked.set()  # what was planned is fetched at once
+        longest = self._loop.longest
         ends_at, is_idle = time.monotonic() + _IDLE_TIMES * longest, True
         while True:
             again = self._step()
@@ -248,8 +247,7 @@ class ReplicaFetcher:
         StaleBrokerEpochException and BrokerKilled."""
         try:
             self._pause_point.pass_through()
-            is_told, self._is_told = self._watch.has_news() or self._is_told, False
-            return (is_told or self._is_due()) and self._fetch(reads_commits=is_told)
+            return self._is_due() and self._fetch()
         except (BrokerKilled, StaleBrokerEpochException):
             raise
         except Exception as error:
@@ -259,13 +257,14 @@ class ReplicaFetcher:
             return False
 
     def _is_due(self) -> bool:
-        """Whether a round was asked for, a delay is over, or the leader's rows have news."""
-        return self._is_asked.is_set() or self._states.has_due() or self._round.has_news()
+        """Whether a round was asked for, a delay is over, or the leader's log or its rows have news. It looks at the
+        leader first, so that any round takes what is new."""
+        return self._round.has_news() or self._is_asked.is_set() or self._states.has_due()
 
-    def _fetch(self, reads_commits: bool = False) -> bool:
+    def _fetch(self) -> bool:
         """Runs a round. Returns whether more can be fetched at once; then it has asked for the next one."""
         self._is_asked.clear()  # this round does what was asked for until now
-        again = self._round.run(reads_commits)
+        again = self._round.run()
         if again:
             self._is_asked.set()
         return again
@@ -299,7 +298,6 @@ class ReplicaFetcher:
         if query is not None:
             self._query, self._has_ended = None, False
             self._round.stop_following()
-            self._is_told = True
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at:
             try:

@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from lakelog.replication.clients.sends_in_flight import SendsInFlight
@@ -31,35 +31,49 @@ _LOGS_ERRORS = (
     "controller.controller", "controller.term",
 )  # fmt: skip
 _NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
+_MICRO_BATCH_EVERY = 3  # steps of a fetcher
 
 
 class InlineFetcher(ReplicaFetcher):
-    """A fetcher without Spark. Each step of its broker is a micro-batch of one round."""
+    """A fetcher without Spark. A step of its broker is a micro-batch of one round, or a step of the loop between two
+    of them."""
 
-    is_fetching = False
+    is_fetching, _steps = False, 0
 
     def start(self) -> None:
-        """Starts nothing: a step of its broker calls the micro-batches."""
+        """Starts nothing: its broker's steps run its micro-batches and its loop."""
         self._loop.longest = 0.0  # nobody wakes one that stays open
 
     def shutdown(self, seconds: float | None = None) -> None:
         self._states.remove(self._states.all())
 
+    def step(self, all_of_it: bool = False) -> None:
+        """Runs a step. Every third one is a micro-batch, and the others run a round only if one is due. `all_of_it`: a
+        micro-batch, without limits on bytes."""
+        self._steps += 1
+        if all_of_it or self._steps % _MICRO_BATCH_EVERY == 1:
+            self.fetch_once(all_of_it)
+        else:
+            with self._fetching():
+                self._step()
+
     def fetch_once(self, all_of_it: bool = False) -> None:
-        """Runs one micro-batch. `all_of_it`: without limits on bytes."""
-        limits = self._round._limits
+        """Runs one micro-batch, which begins with a round. `all_of_it`: without limits on bytes."""
+        limits, behind = self._round._limits, cast(Any, self._follower_query.behind)
         self._round._limits = limits._replace(**_NO_BOUNDS) if all_of_it else limits
-        self.is_fetching = True
         try:
-            self.run_step()
+            with self._fetching():
+                self._process(behind, 0)
         finally:
-            self.is_fetching = False
             self._round._limits = limits
 
-    def run_step(self) -> None:
-        """Runs what one step of its broker is."""
-        behind: Any = self._follower_query.behind
-        self._process(behind, 0)
+    @contextmanager
+    def _fetching(self) -> Iterator[None]:
+        self.is_fetching = True
+        try:
+            yield
+        finally:
+            self.is_fetching = False
 
 
 def plan_without_spark(runner: FetchRunner, behind: Any, _: bool) -> StreamPlan:

@@ -184,11 +184,11 @@ class StackBroker:
             self.beat_at = time.monotonic()
 
     def _work_beside(self, session: BrokerSession, rng: random.Random) -> None:
-        """Runs the rounds of the other threads. An error ends only its own round."""
+        """Runs a step of each other thread. An error ends only that step."""
         for fetcher in session.fetcher_manager.fetchers().values():
             with suppress(LakelogException, BrokerKilled):
                 if isinstance(fetcher, InlineFetcher):
-                    fetcher.fetch_once(self.fetches_all)
+                    fetcher.step(self.fetches_all)
         if self._maintains_now(rng):
             with suppress(BrokerKilled, StaleBrokerEpochException):
                 session._maintenance.run_once()

@@ -9,7 +9,7 @@ from lakelog.replication.server.fetcher import follower_query, replica_fetcher
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
 from tests.clock import Clock
-from tests.server.fetcher.streams import Elapsed, Round, Watch, Writer, fetcher_of
+from tests.server.fetcher.streams import Elapsed, Round, Writer, fetcher_of
 
 
 @pytest.fixture
@@ -23,8 +23,7 @@ def fetcher(root, monkeypatch):
     stops = []
     monkeypatch.setattr(replica_fetcher, "kill_if_stopped", lambda *arguments: stops.append(arguments))
     made = fetcher_of(root, states, work, Config(replica_fetch_wait_max_ms=1))
-    made._watch = watch = Watch()
     made._loop = LoopHolder(0.0)
     made.keep_running()
     work.runs.clear()
-    return SimpleNamespace(it=made, writer=writer, work=work, states=states, time=time, stops=stops, watch=watch)
+    return SimpleNamespace(it=made, writer=writer, work=work, states=states, time=time, stops=stops)

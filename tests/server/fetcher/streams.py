@@ -6,7 +6,7 @@ from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
-TOLD, UNASKED = "told", "unasked"  # rounds for news of the leader's log, and others
+ROUND = "round"
 
 
 class Query:
@@ -94,7 +94,9 @@ class Round:
         self.taken.append(plan)
 
     def has_news(self):
-        return self.news
+        """News are told once."""
+        found, self.news = self.news, False
+        return found
 
     def delay_all(self, error):
         self.delayed.append(error)
@@ -102,21 +104,11 @@ class Round:
     def stop_following(self):
         self.stops += 1
 
-    def run(self, reads_commits):
-        self.runs.append(TOLD if reads_commits else UNASKED)
+    def run(self):
+        self.runs.append(ROUND)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answers.pop(0) if self.answers else self.answer
-
-
-class Watch:
-    """A leader's log that has news when the test says so."""
-
-    news = False
-
-    def has_news(self):
-        found, self.news = self.news, False
-        return found
 
 
 class Elapsed:

@@ -13,7 +13,7 @@ from tests.storage.logs import P0, P1, fill, leo
 @pytest.fixture
 def world(root):
     clock = Clock()
-    made = World(root, clock=clock, reads_commits=False)
+    made = World(root, clock=clock, looks=False)
     made.clock = clock
     return made
 

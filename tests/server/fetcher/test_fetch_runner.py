@@ -18,11 +18,11 @@ from lakelog.replication.protocol.replica_rows import replica_row
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import ReadLeaderRows
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
-from lakelog.replication.server.fetcher import follower_writes
+from lakelog.replication.server import follower_writes
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
-from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
+from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.pause_point import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -55,8 +55,8 @@ from tests.storage.logs import (
 class World:
     """Leader and follower of two partitions, both under leader epoch 0."""
 
-    def __init__(self, root, followed=(P0, P1), quotas=None, clock=time.monotonic, reads_commits=True, **config):
-        self._reads_commits = reads_commits  # otherwise fetches read the leader's snapshot alone
+    def __init__(self, root, followed=(P0, P1), quotas=None, clock=time.monotonic, looks=True, **config):
+        self._looks = looks  # otherwise fetches read the leader's snapshot alone
         self.source = StorageRoot.of(root).child("broker-1")
         self.leader = new_log(self.source.child("log"), P0, P1)
         self.table = ReplicaTable.create(self.source)
@@ -110,11 +110,13 @@ class World:
         )  # fmt: skip
 
     def begin_after(self):
-        """The stream begins again, after all that the leader has now."""
+        """Fetches begin anew, after all that the leader has now."""
         self.round._headers.begin()
 
     def fetch(self):
-        return self.round.run(self._reads_commits)
+        if self._looks:
+            self.round.has_news()
+        return self.round.run()
 
     def files(self, log):
         return set(log.refresh().segments)
@@ -155,13 +157,18 @@ def test_ft_04_rows_are_selected_where_a_segment_holds_more_than_is_followed(roo
 
 def test_ft_10_what_is_there_already_is_skipped(world):
     fill(world.leader, P0, 10)
-    position = world.round._headers._position
+    world.begin_after()
+    fill(world.leader, P0, 1)
+    world.round.has_news()
+    found = [*world.round._headers._found]
+    assert found
+    world.states.fell_behind([P0])
     world.fetch()
     version = world.follower.refresh().version
-    world.round._headers._position = position
+    world.round._headers._found = [*found]
     world.fetch()
     assert world.follower.refresh().version == version
-    assert offsets(world.follower) == list(range(10))
+    assert offsets(world.follower) == list(range(11))
 
 
 def test_ft_10_a_batch_that_begins_below_the_log_end_is_appended_from_it(world):
@@ -279,7 +286,7 @@ def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_othe
     (broken,) = world.files(world.leader)
     fill(world.leader, P1, 5)
     world.leader.root.delete(broken)
-    world.round.run(reads_commits=False)
+    world.round.run()
     assert (leo(world.follower, P0), leo(world.follower, P1)) == (0, 5)
     assert world.states.get(P0).shown_state == FollowerState.DELAYED
     assert broken in world.states.get(P0).error
@@ -357,8 +364,9 @@ def test_fm_07_what_is_being_appended_is_waited_for(world, monkeypatch):
     assert leo(world.follower) == 5
 
 
-@pytest.mark.parametrize("reads_commits", [True, False])
-def test_other_fetchers_wait_for_a_round_that_was_told_of_news_until_it_ends(world, monkeypatch, reads_commits):
+@pytest.mark.parametrize("has_news", [True, False])
+def test_other_fetchers_wait_for_a_round_that_was_told_of_news_until_it_ends(world, monkeypatch, has_news):
+    world.fetch()
     appends, expected = world.round._context.writes._appends, []
 
     def looks(_):
@@ -367,8 +375,9 @@ def test_other_fetchers_wait_for_a_round_that_was_told_of_news_until_it_ends(wor
         return False
 
     monkeypatch.setattr(FetchRound, "run", looks)
-    world.round.run(reads_commits)
-    assert (expected, appends._expected) == ([world.round] * reads_commits, {})
+    fill(world.leader, P0, *[1] * has_news)
+    world.fetch()
+    assert (expected, appends._expected) == ([world.round] * has_news, {})
 
 
 def test_many_small_commits_are_one_commit_of_the_follower(world):

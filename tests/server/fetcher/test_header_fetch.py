@@ -7,16 +7,18 @@ from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchHeaders
 from lakelog.replication.server.fetcher import header_fetch
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
-from lakelog.replication.server.fetcher.leader_watch import LeaderLogWatch
 from lakelog.replication.storage.delta.commit_reader import drop_commits_before
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.memory.store import MemoryStore
+from tests.clock import monotonic_clock
 from tests.hanging import raises
 from tests.looks import Looks
+from tests.storage.log.test_new_segments import follow_commit
 from tests.storage.log.test_replay import clean_up
-from tests.storage.logs import P0, P1, TOPIC, chain, fill, new_log, request, send
+from tests.storage.logs import P0, P1, P2, TOPIC, chain, fill, lead, new_log, request, send
 
 UNBOUNDED = 2**40
 ELSEWHERE = TopicIdPartition("other-id", 0)
@@ -26,6 +28,9 @@ ELSEWHERE = TopicIdPartition("other-id", 0)
 def log(root):
     """Broker 1 leads P0 and P1."""
     return new_log(root, P0, P1)
+
+
+clock = pytest.fixture(monotonic_clock)
 
 
 @pytest.fixture
@@ -43,9 +48,16 @@ def step(ends, lagging=()):
     return FetchHeaders({p: LogEnd(end, "") for p, end in ends.items()}, frozenset(lagging), {})
 
 
-def fetched(fetch, ends, lagging=(), reads_commits=True):
+def read(fetch, ends, lagging=(), looks=True, topics=None):
+    """What a fetch reads, after a look."""
+    if looks:
+        fetch.has_news()
+    return fetch.fetch(step(ends, lagging)._replace(topics=topics or {}))
+
+
+def fetched(fetch, ends, lagging=(), looks=True):
     """The batches that a round gets: partition, first and last offset."""
-    found = fetch.fetch(reads_commits, step(ends, lagging))
+    found = read(fetch, ends, lagging, looks)
     fetch.done()
     return sorted((b.topic_id_partition.partition, b.base_offset, b.last_offset) for b in found.batches)
 
@@ -68,7 +80,7 @@ def test_ft_04_ft_10_what_reaches_the_fetch_offset_is_fetched(log, end, is_fetch
 
 def test_a_batch_has_all_that_a_plan_asks_of_it(log, fetch):
     fill(log, P0, 3)
-    (batch,) = fetch.fetch(True, step({P0: 0})).batches
+    (batch,) = read(fetch, {P0: 0}).batches
     (segment,) = log.current().segments.values()
     (header,) = segment.headers
     assert batch.topic_id_partition == P0
@@ -89,7 +101,7 @@ def test_each_partition_is_fetched_from_its_own_offset(log, fetch):
 
 def test_ft_05_a_fetch_goes_on_where_the_last_one_has_ended_and_a_round_that_starts_over_does_not(log, fetch):
     fill(log, P0, 1)
-    assert [len(fetch.fetch(True, step({P0: 0})).batches) for _ in range(2)] == [1, 1]
+    assert [len(read(fetch, {P0: 0}).batches) for _ in range(2)] == [1, 1]
     fetch.done()
     assert fetched(fetch, {P0: 0}) == []
     fill(log, P0, 1)
@@ -97,15 +109,12 @@ def test_ft_05_a_fetch_goes_on_where_the_last_one_has_ended_and_a_round_that_sta
 
 
 def test_ft_05_a_round_that_nobody_told_of_the_rest_has_it_again_where_it_starts_over(log):
-    fetch = begun(log, max_bytes=2**20)
-    fill(log, P0, 1)
-    fetch._max_bytes = 1
+    fetch = begun(log, max_bytes=1)
+    fill(log, P0, 1, 1)
     assert (fetched(fetch, {P0: 0}), fetch.has_more) == ([(0, 0, 0)], True)
-    fetch._max_bytes = 2**20
-    fill(log, P0, 1)
-    assert [len(fetch.fetch(False, step({P0: 0})).batches) for _ in range(3)] == [1, 1, 1]
+    assert [len(read(fetch, {P0: 0}, looks=False).batches) for _ in range(3)] == [1, 1, 1]
     fetch.done()
-    assert fetched(fetch, {P0: 0}, reads_commits=False) == []
+    assert fetched(fetch, {P0: 0}, looks=False) == []
 
 
 def test_what_was_there_before_the_stream_began_is_in_the_snapshot_alone(log):
@@ -116,21 +125,18 @@ def test_what_was_there_before_the_stream_began_is_in_the_snapshot_alone(log):
     assert fetched(fetch, {P0: 0}, lagging=[P0]) == [(0, 0, 0), (0, 1, 1)]
 
 
-def test_a_round_that_no_micro_batch_has_started_reads_the_snapshot_alone(log, fetch):
+def test_a_fetch_without_a_look_reads_the_snapshot_alone(log, fetch):
     fill(log, P0, 1)
-    assert fetched(fetch, {P0: 0}, reads_commits=False) == []
-    assert fetched(fetch, {P0: 0}, lagging=[P0], reads_commits=False) == [(0, 0, 0)]
-    assert fetched(fetch, {P0: 0}) == [(0, 0, 0)], "the next micro-batch has it"
+    assert fetched(fetch, {P0: 0}, looks=False) == []
+    assert fetched(fetch, {P0: 0}, lagging=[P0], looks=False) == [(0, 0, 0)]
+    assert fetched(fetch, {P0: 0}) == [(0, 0, 0)], "the next look finds it"
 
 
 def test_fe_02_a_fetch_is_bounded_and_the_next_one_goes_on(log):
     fetch = begun(log, max_bytes=1)
     fill(log, P0, 1, 1)
     assert (fetched(fetch, {P0: 0}), fetch.has_more) == ([(0, 0, 0)], True)
-    assert (fetched(fetch, {P0: 0}, reads_commits=False), fetch.has_more) == ([(0, 1, 1)], True), (
-        "nobody tells it twice"
-    )
-    assert (fetched(fetch, {P0: 0}, reads_commits=False), fetch.has_more) == ([], False)
+    assert (fetched(fetch, {P0: 0}, looks=False), fetch.has_more) == ([(0, 1, 1)], False), "nobody tells it twice"
 
 
 def test_ft_03_without_a_partition_to_fetch_no_footer_is_read(log, fetch):
@@ -139,6 +145,63 @@ def test_ft_03_without_a_partition_to_fetch_no_footer_is_read(log, fetch):
     fetch._read_footers = lambda files: read.extend(files) or []
     assert fetched(fetch, {}) == []
     assert read == []
+
+
+THREE = {P0: 0, P1: 0, P2: 0}
+
+
+def three_files(log):
+    """One commit with three segments, because the partitions have replicas of their own. Returns their sizes."""
+    lead(log, P2, epoch=0)
+    reader = NewSegments(log.root, 1)
+    reader.begin()
+    send(log, request(P0, 1, replicas=(1, 2)), request(P1, 1, replicas=(1, 3)), request(P2, 1, replicas=(1, 4)))
+    return [segment.file.size for segment in reader.read()]
+
+
+def test_fe_02_bytes_bound_a_fetch_also_within_a_commit(log):
+    fetch = begun(log, max_bytes=1)
+    three_files(log)
+    fill(log, P0, 1)
+    found = [(fetched(fetch, THREE, looks=not number), fetch.has_more) for number in range(4)]
+    assert [has_more for _, has_more in found] == [True, True, True, False]
+    assert [len(batches) for batches, _ in found] == [1] * 4, "at least one segment, however large"
+    assert sorted(batch for batches, _ in found for batch in batches) == [(0, 0, 0), (0, 1, 1), (1, 0, 0), (2, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("bound", "fitting"),
+    [
+        (lambda sizes: sizes[0], 1),
+        (lambda sizes: sum(sizes[:2]) - 1, 1),
+        (lambda sizes: sum(sizes[:2]), 2),
+        (lambda sizes: sum(sizes) - 1, 2),
+        (sum, 3),
+    ],
+    ids=["one", "less than two", "two", "less than three", "three"],
+)
+def test_fe_02_a_segment_that_exceeds_the_bound_is_left_to_the_next_fetch(log, bound, fitting):
+    """The round would not copy it, and its partition would be read from the snapshot."""
+    fetch = begun(log)
+    fetch._max_bytes = bound(three_files(log))
+    assert (len(fetched(fetch, THREE)), fetch.has_more) == (fitting, fitting < 3)
+
+
+@pytest.mark.parametrize(("bound", "fitting"), [(UNBOUNDED, 5), (1, 1)])
+def test_fe_02_a_fetch_looks_on_until_its_bytes_are_full(log, monkeypatch, bound, fitting):
+    """A look ends after some commits. A round for each look would append and publish each time."""
+    monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
+    fetch = begun(log, bound)
+    fill(log, P0, *[1] * 5)
+    assert (len(fetched(fetch, {P0: 0})), fetch.has_more) == (fitting, fitting < 5)
+
+
+def test_fe_02_files_of_others_do_not_count_and_stop_nothing(log):
+    """They would fill the bound, and a fetch would look at them for ever."""
+    fetch = begun(log, max_bytes=1)
+    follow_commit(log, count=3)
+    fill(log, P0, 1)
+    assert (fetched(fetch, {P0: 0}), fetch.has_more) == ([(0, 0, 0)], False)
 
 
 @pytest.mark.parametrize(
@@ -155,17 +218,17 @@ def test_ft_03_without_a_partition_to_fetch_no_footer_is_read(log, fetch):
 )
 def test_ft_04_footers_are_read_of_segments_that_may_have_what_is_fetched(log, fetch, ends, topics, is_read):
     fill(log, P0, 1)
-    read = []
-    fetch._read_footers = lambda files: read.extend(files) or []
-    fetch.fetch(True, step(ends)._replace(topics=topics))
-    assert bool(read) == is_read
+    footers = []
+    fetch._read_footers = lambda files: footers.extend(files) or []
+    read(fetch, ends, topics=topics)
+    assert bool(footers) == is_read
 
 
 @pytest.mark.parametrize("ends", [{P0: 0}, {P1: 0}], ids=["fetched", "of another partition"])
 def test_commits_that_were_cleaned_up_are_a_gap(log, fetch, caplog, ends):
     fill(log, P0, 1, 1, 1)
     drop_commits_before(log.root, log.current().version)
-    found = fetch.fetch(True, step(ends))
+    found = read(fetch, ends)
     assert (list(found.batches), found.commits_have_gap) == ([], True)
     gap = f"commits up to {log.current().version} of {log.root.uri} have been cleaned up"
     assert caplog.messages == [f"broker-2: {gap}: the leader's snapshot is read instead"]
@@ -178,19 +241,20 @@ def test_a_segment_that_is_gone_is_a_gap_that_names_it_and_the_others_are_fetche
     fill(log, P0, 1, 1)
     first, _ = log.current().segments
     log.root.delete(first)
-    found = fetch.fetch(True, step({P0: 0}))
+    found = read(fetch, {P0: 0})
     assert [b.base_offset for b in found.batches] == [1]
     assert found.commits_have_gap
     assert f"{first}: is gone" in caplog.text
 
 
-def test_a_log_that_cannot_be_read_is_an_error_and_is_read_again(log, fetch, monkeypatch):
+def test_a_log_that_cannot_be_read_is_an_error_and_is_read_again(log, fetch, monkeypatch, clock):
     fill(log, P0, 1)
     with monkeypatch.context() as changed:
         changed.setattr(StorageRoot, "read_stamped", raises(KafkaStorageException("503 Slow Down")))
         with pytest.raises(KafkaStorageException):
-            fetch.fetch(True, step({P0: 0}))
+            read(fetch, {P0: 0})
     fetch.done()
+    clock.now += 1
     assert fetched(fetch, {P0: 0}) == [(0, 0, 0)]
 
 
@@ -204,11 +268,10 @@ def test_na_04_what_a_compaction_rewrites_is_not_fetched_again(log, fetch):
 def test_do_01_in_an_object_store_the_look_that_told_of_new_segments_is_enough():
     with MemoryStore("headers", faults=Looks()).opened() as store:
         log = new_log(f"{store.uri}/log", P0, P1)
-        watch, fetch = LeaderLogWatch(log.root, 1), begun(log)
-        assert watch.has_news()
+        fetch = begun(log)
         fill(log, P0, 3)
-        assert watch.has_news()
-        assert store.faults.of(lambda: fetched(fetch, {P0: 0})) == ([(0, 0, 2)], 0)
+        assert fetch.has_news()
+        assert store.faults.of(lambda: fetched(fetch, {P0: 0}, looks=False)) == ([(0, 0, 2)], 0)
 
 
 def test_ap_06_in_an_object_store_an_append_of_small_files_only_looks_for_the_commit_before_it():
@@ -230,8 +293,8 @@ def test_ft_05_what_a_lagging_partition_lacks_is_read_once_and_stays_in_memory_w
     fill(log, P0, 1)
     monkeypatch.setattr(header_fetch, "segments_from", lambda _, wanted, *__: ([], {}) if not wanted else 1 / 0)
     assert fetched(fetch, {P0: 1}, lagging=[P0]) == [(0, 1, 1), (0, 2, 2)]
-    assert fetched(fetch, {P0: 2}, lagging=[P0], reads_commits=False) == [(0, 2, 2)]
-    assert fetched(fetch, {P0: 3}, reads_commits=False) == []
+    assert fetched(fetch, {P0: 2}, lagging=[P0], looks=False) == [(0, 2, 2)]
+    assert fetched(fetch, {P0: 3}, looks=False) == []
     assert not fetch.has_left
 
 
@@ -242,7 +305,7 @@ def test_ft_05_what_is_given_up_is_read_from_the_snapshot_again(log, fetch, is_k
     fill(log, P0, 1)
     fetch.forget([P0] if is_kept else [P1])
     expected = {(0, 0, 1)} if is_kept else {(0, 0, 1), (0, 2, 2)}
-    assert set(fetched(fetch, {P0: 0, P1: 0}, lagging=[P0, P1], reads_commits=False)) == expected
+    assert set(fetched(fetch, {P0: 0, P1: 0}, lagging=[P0, P1], looks=False)) == expected
 
 
 def test_ft_05_after_a_gap_nothing_in_memory_counts(log, fetch):
@@ -276,21 +339,32 @@ def test_ft_12_where_a_part_cannot_be_read_nothing_is_behind_and_the_next_fetch_
     else:
         log.root.delete(sorted(log.current().segments)[0])
     assert fetch.behind(step({P0: 0, P1: 0})) == []
-    assert fetch.fetch(False, step({P0: 0, P1: 0})).commits_have_gap
+    assert fetch.has_news(), "it calls for that fetch"
+    assert read(fetch, {P0: 0, P1: 0}, looks=False).commits_have_gap
+
+
+def test_ft_12_where_what_is_behind_cannot_be_read_a_round_that_fetches_nothing_loses_nothing(log, fetch):
+    fill(log, P0, 1)
+    footers, fetch._read_footers = fetch._read_footers, raises(KafkaStorageException("503 Slow Down"))
+    with pytest.raises(KafkaStorageException):
+        fetch.behind(step({P0: 0}))
+    fetch.done()
+    fetch._read_footers = footers
+    assert fetch.has_news()
+    assert fetched(fetch, {P0: 0}, looks=False) == [(0, 0, 0)]
 
 
 def test_tr_06_what_begins_above_a_log_that_was_truncated_is_not_used(log, fetch):
     fill(log, P0, 1, 1)
     assert set(fetched(fetch, {P0: 1}, lagging=[P0])) == {(0, 1, 1)}
-    assert fetched(fetch, {P0: 0}, lagging=[P0], reads_commits=False) == [(0, 0, 0), (0, 1, 1)]
+    assert fetched(fetch, {P0: 0}, lagging=[P0], looks=False) == [(0, 0, 0), (0, 1, 1)]
 
 
 def test_ft_05_one_look_at_the_commits_is_behind_at_a_time_and_the_rounds_go_on(log, monkeypatch):
     """No round runs meanwhile, and a stop waits."""
     monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
-    monkeypatch.setattr(header_fetch, "FULL_LOOK", 2)
     fetch = begun(log)
     fill(log, P0, 1, 1, 1)
     assert [b.base_offset for b in fetch.behind(step({P0: 0}))] == [0, 1]
     assert fetch.has_more
-    assert set(fetched(fetch, {P0: 0}, lagging=[P0], reads_commits=False)) == {(0, 0, 0), (0, 1, 1), (0, 2, 2)}
+    assert set(fetched(fetch, {P0: 0}, lagging=[P0])) == {(0, 0, 0), (0, 1, 1), (0, 2, 2)}

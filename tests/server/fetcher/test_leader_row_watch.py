@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from lakelog.replication.server.fetcher.leader_watch import LeaderRowWatch
+from lakelog.replication.server.fetcher.fetch_runner import LeaderRowWatch
 from tests.clock import Clock
 from tests.storage.tables.test_state_tables import REPLICA
 

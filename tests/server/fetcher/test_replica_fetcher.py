@@ -16,8 +16,8 @@ from lakelog.replication.server.fetcher import replica_fetcher
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_query import CHECKPOINTS_IN_THE_BACKGROUND
-from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
 from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
+from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.commit_listeners import notify_listeners
@@ -26,7 +26,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
-from tests.server.fetcher.streams import TOLD, fetcher_of
+from tests.server.fetcher.streams import ROUND, fetcher_of
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
@@ -57,10 +57,10 @@ def fetch(root):
 
 
 def test_ft_03_ft_14_without_anything_to_fetch_nothing_is_read_and_nobody_is_woken(fetch):
-    assert fetch.round.run(False) is False
+    assert fetch.round.run() is False
     assert fetch.looks == []
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
-    assert fetch.round.run(False) is False
+    assert fetch.round.run() is False
     assert fetch.states.get(P0).shown_state == FollowerState.TRUNCATING, "it waits for its leader"
 
 
@@ -69,7 +69,7 @@ def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch, mon
     fetch.states.assign({p: InitialFetchState("flights", 1, 0, 0) for p in (P0, P1)})
     monkeypatch.setattr(ReplicaTable, "poll", raises(error))
     for _ in range(2):
-        assert fetch.round.run(False) is False
+        assert fetch.round.run() is False
     said = f"{type(error).__name__}: {error}"
     assert {(s.shown_state, s.error) for s in fetch.states.all().values()} == {(FollowerState.DELAYED, said)}
     assert fetch.published == ["delayed"] * 2
@@ -81,14 +81,14 @@ def test_ft_13_a_line_of_the_log_has_the_topic_and_no_stack_trace(fetch, monkeyp
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
     fetch.log.refresh().learn({P0.topic_id: "flights"})
     monkeypatch.setattr(ReplicaTable, "poll", raises(OSError("away\n\tat java.lang.Thread.run(Thread.java:840)")))
-    fetch.round.run(False)
+    fetch.round.run()
     assert caplog.messages == ["broker-2: flights-0 is delayed: OSError: away"]
 
 
 def test_a_fetcher_of_a_broker_that_was_killed_does_nothing_more(fetch):
     fetch.pause_point.kill()
     with pytest.raises(BrokerKilled):
-        fetch.round.run(False)
+        fetch.round.run()
     assert (fetch.looks, fetch.published) == ([], []), "not even a look at its leader"
 
 
@@ -112,7 +112,7 @@ def test_ft_01_a_micro_batch_begins_its_rounds_after_the_step_under_way(fetcher)
     """The query has begun meanwhile. What the plan marks, a round under way would undo."""
     hanging = Hanging(lambda *_: fetcher.work.taken.append("the thread's round"))
     fetcher.work.run, run = hanging, fetcher.work.run
-    fetcher.watch.news = True
+    fetcher.work.news = True
     under_way = in_background(fetcher.it.keep_running)
     assert hanging.is_entered.wait(30)
     fetcher.work.run = run
@@ -234,11 +234,11 @@ def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fe
 def test_ft_01_before_its_query_has_begun_a_fetcher_fetches_new_segments_by_itself(fetcher):
     """A query takes seconds to begin; meanwhile its partitions would fall out of the ISR."""
     for news in (True, False, True):
-        fetcher.watch.news = news
+        fetcher.work.news = news
         fetcher.it.keep_running()
-    assert fetcher.work.runs == [TOLD, TOLD]
+    assert fetcher.work.runs == [ROUND, ROUND]
     fetcher.writer.process(None, 0)
-    assert fetcher.work.runs == [TOLD] * 3
+    assert fetcher.work.runs == [ROUND] * 3
     assert fetcher.it._loop.take_if_free(), "it has handed the loop back"
 
 
@@ -247,12 +247,12 @@ def test_ft_01_new_segments_are_fetched_by_the_micro_batch_that_is_open(fetcher)
     running = in_background(lambda: fetcher.writer.process(None, 0))
     wait_until(lambda: fetcher.work.runs, "its first round")
     for rounds in (2, 3):
-        fetcher.watch.news = True
+        fetcher.work.news = True
         fetcher.it.keep_running()
-        assert fetcher.watch.news or len(fetcher.work.runs) == rounds, "the thread does not even look"
+        assert fetcher.work.news or len(fetcher.work.runs) == rounds, "the thread does not even look"
         fetcher.it._wake()
         wait_until(lambda rounds=rounds: len(fetcher.work.runs) == rounds, "a round for the news")
-    assert fetcher.work.runs == [TOLD] * 3
+    assert fetcher.work.runs == [ROUND] * 3
     fetcher.it.shutdown()
     assert ends(running)
 
@@ -270,27 +270,27 @@ def test_ft_05_news_after_the_longest_time_are_for_the_next_micro_batch(fetcher,
     """Otherwise a busy leader's followers would stay in one micro-batch forever. Each round takes 40 seconds."""
     fetcher.it._loop, run = LoopHolder(60), fetcher.work.run
 
-    def takes_long(reads_commits):
+    def takes_long():
         fetcher.time.now += 40
-        fetcher.watch.news = True
-        again = run(reads_commits)
+        fetcher.work.news = True
+        again = run()
         fetcher.work.has_appended |= len(fetcher.work.runs) == first_append
         return again
 
     fetcher.work.run = takes_long
     fetcher.it._wake()
     assert ends(in_background(lambda: fetcher.writer.process(None, 0)))
-    assert (fetcher.work.runs, fetcher.writer.added[1:]) == ([TOLD] * rounds, [([], [])])
+    assert (fetcher.work.runs, fetcher.writer.added[1:]) == ([ROUND] * rounds, [([], [])])
 
 
 def test_ft_01_news_between_two_micro_batches_are_fetched_by_the_fetcher_itself(fetcher):
     """If Spark is slow to begin the next one, its partitions would fall out of the ISR."""
     fetcher.writer.process(None, 0)
     fetcher.work.runs.clear()
-    fetcher.watch.news = True
+    fetcher.work.news = True
     for _ in range(2):
         fetcher.it.keep_running()
-    assert fetcher.work.runs == [TOLD]
+    assert fetcher.work.runs == [ROUND]
 
 
 def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetcher):
@@ -299,12 +299,12 @@ def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetc
     fetcher.work.run = hanging
     first = in_background(lambda: fetcher.writer.process(None, 0))
     assert hanging.is_entered.wait(30)
-    fetcher.watch.news = True
+    fetcher.work.news = True
     fetcher.it.keep_running()
     hanging.let_go()
     assert ends(first)
     fetcher.it.keep_running()
-    assert fetcher.work.runs == [TOLD] * 2
+    assert fetcher.work.runs == [ROUND] * 2
 
 
 def test_ft_01_a_query_that_was_stopped_from_outside_is_started_again_though_its_micro_batch_is_open(fetcher):
@@ -362,7 +362,7 @@ def test_ft_05_an_open_micro_batch_looks_at_each_poll_and_goes_on_at_once_where_
     wait_until(lambda: len(fetcher.work.runs) == 3, "the rounds of a catch-up")
     wait_until(lambda: len(polls) > 3, "polls")
     assert len(fetcher.work.runs) == 3
-    fetcher.watch.news = True
+    fetcher.work.news = True
     wait_until(lambda: len(fetcher.work.runs) == 4, "a round for the news")
     fetcher.it.shutdown()
     assert ends(running)
@@ -384,7 +384,7 @@ def test_do_01_a_commit_to_the_leader_s_log_wakes_the_open_micro_batch(fetcher, 
     monkeypatch.setattr(replica_fetcher, "until_poll", lambda _: 50.0)
     running = in_background(lambda: fetcher.writer.process(None, 0))
     wait_until(lambda: fetcher.work.runs, "its first round")
-    fetcher.watch.news = True
+    fetcher.work.news = True
     notify_listeners(StorageRoot.of(root).child("log").uri, "append")
     wait_until(lambda: len(fetcher.work.runs) == 2, "a round for the news")
     fetcher.it.shutdown()
@@ -399,10 +399,9 @@ def test_ft_01_while_its_query_is_down_a_fetcher_fetches_new_segments_by_itself_
     fetcher.time.now += 1
     fetcher.it.keep_running()
     assert fetcher.work.stops == 1, "a commit may have ended the query"
-    assert fetcher.work.runs == [TOLD], "it follows anew at once"
-    fetcher.watch.news = True
+    fetcher.work.news = True
     fetcher.it.keep_running()
-    assert (fetcher.work.runs, fetcher.work.stops) == ([TOLD] * 2, 1)
+    assert (fetcher.work.runs, fetcher.work.stops) == ([ROUND], 1)
 
 
 def test_ft_01_each_start_of_a_query_has_a_source_of_its_own_whose_first_micro_batch_has_no_rows(fetcher):
@@ -466,7 +465,7 @@ def test_ft_05_ft_13_without_a_plan_a_micro_batch_runs_its_rounds_all_the_same(f
     fetcher.work.rows, fetcher.work.plan = ([], ["b"]), raises(ERRORS[told])
     fetcher.writer.process("first", 0)
     fetcher.writer.process("frame", 1)
-    assert (fetcher.work.taken, fetcher.work.runs) == ([None, None], [TOLD] * 2)
+    assert (fetcher.work.taken, fetcher.work.runs) == ([None, None], [ROUND] * 2)
     assert caplog.messages == [f"broker-2:ReplicaFetcherThread-0-1: goes on without Spark's plan: {told}"]
 
 
@@ -501,7 +500,7 @@ def test_br_04_a_stop_that_cancels_the_plan_of_a_micro_batch_is_no_error(fetcher
 
     fetcher.work.plan = is_cancelled
     fetcher.writer.process("frame", 1)
-    assert (fetcher.work.runs, len(fetcher.writer.added), caplog.messages) == ([TOLD], 2, [])
+    assert (fetcher.work.runs, len(fetcher.writer.added), caplog.messages) == ([ROUND], 2, [])
 
 
 def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):

@@ -11,7 +11,7 @@ from lakelog.replication.server.pause_point import BrokerKilled
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
-from tests.server.fetcher.streams import TOLD, UNASKED
+from tests.server.fetcher.streams import ROUND
 from tests.server.fetcher.test_fetch_runner import World
 from tests.storage.logs import P0, P1
 
@@ -53,7 +53,7 @@ def has_more_to_fetch(fetcher):
     fetcher.work.answer = True
     fetcher.writer.process(None, 1)
     fetcher.work.answer = False
-    assert fetcher.work.runs.pop() == TOLD
+    fetcher.work.runs.clear()
 
 
 def sees_news_of_its_leader(fetcher):
@@ -68,7 +68,7 @@ def test_ft_01_a_round_without_new_segments_needs_no_micro_batch(begun, event):
     assign(begun)
     event(begun)
     begun.it.keep_running()
-    assert begun.work.runs == [UNASKED]
+    assert begun.work.runs == [ROUND]
 
 
 @pytest.mark.parametrize("event", [is_given_a_partition, has_more_to_fetch])
@@ -99,12 +99,21 @@ def test_ft_01_a_round_serves_what_was_asked_before_it_and_nothing_that_was_aske
     is_given_a_partition(begun)
     begun.writer.process(None, 1)
     begun.it.keep_running()
-    assert begun.work.runs == [TOLD]
-    begun.work.run, run = lambda reads_commits: begun.it._ask() or run(reads_commits), begun.work.run
+    assert begun.work.runs == [ROUND]
+    begun.work.run, run = lambda: begun.it._ask() or run(), begun.work.run
     begun.writer.process(None, 2)
     begun.work.run = run
     begun.it.keep_running()
-    assert begun.work.runs == [TOLD, TOLD, UNASKED]
+    assert begun.work.runs == [ROUND, ROUND, ROUND]
+
+
+def test_ft_01_a_round_that_was_asked_for_serves_news_too(begun):
+    assign(begun)
+    is_given_a_partition(begun)
+    begun.work.news = True
+    for _ in range(2):
+        begun.it.keep_running()
+    assert begun.work.runs == [ROUND]
 
 
 def test_ft_01_the_thread_does_not_wait_for_a_micro_batch_and_comes_back_after_it(begun):
@@ -122,7 +131,7 @@ def test_ft_01_the_thread_does_not_wait_for_a_micro_batch_and_comes_back_after_i
     assert begun.it._thread._woken.is_set(), "it waits for no poll"
     begun.work.run = run
     begun.it.keep_running()
-    assert begun.work.runs == [TOLD, UNASKED]
+    assert begun.work.runs == [ROUND, ROUND]
 
 
 def test_ft_06_an_unexpected_error_of_a_round_without_micro_batch_delays_all_partitions(begun, caplog):
@@ -142,7 +151,7 @@ def test_ft_06_an_unexpected_error_of_a_micro_batch_s_round_delays_all_partition
     wait_until(lambda: begun.work.delayed, "the error")
     begun.it.shutdown()
     assert ends(running)
-    assert (begun.work.runs, begun.work.delayed, begun.work.stops) == ([TOLD], ["ZeroDivisionError: a bug"], 1)
+    assert (begun.work.runs, begun.work.delayed, begun.work.stops) == ([ROUND], ["ZeroDivisionError: a bug"], 1)
 
 
 def test_ft_01_a_thread_that_has_more_to_fetch_waits_for_no_poll(begun):
@@ -156,7 +165,7 @@ def test_ft_01_a_thread_that_has_more_to_fetch_waits_for_no_poll(begun):
 @pytest.mark.parametrize("stops", ["pause", "kill"])
 def test_a_broker_that_is_frozen_or_was_killed_looks_at_no_leader(begun, stops):
     looks = []
-    begun.watch.has_news = lambda: looks.append(1) or False
+    begun.work.has_news = lambda: looks.append(1) or False
     getattr(begun.it._pause_point, stops)()
     running = in_background(lambda: begun.writer.process(None, 1))
     running.join(0.05)
@@ -196,8 +205,8 @@ def test_ft_01_who_was_killed_asks_for_nothing(begun, runs):
 
 @pytest.fixture
 def world(root):
-    """A leader and a follower whose rounds read the leader's log."""
-    world = World(root, [P0], reads_commits=False)
+    """A leader and a follower whose rounds read the leader's snapshot."""
+    world = World(root, [P0], looks=False)
     world.fetch()
     return world
 
@@ -221,7 +230,7 @@ def test_hw_02_rows_that_change_within_a_round_call_for_another_one(world, monke
 
     with monkeypatch.context() as changed:
         changed.setattr(FetchRound, "run", reads_twice)
-        world.round.run(False)
+        world.round.run()
     assert world.round.has_news()
     world.fetch()
     assert not world.round.has_news()

@@ -29,7 +29,7 @@ class Appending:
         self.plan = lambda: None
         self._states = states
 
-    def run(self, _reads_commits):
+    def run(self):
         pause = threading.Event()
         removals, fetched = self._states.removals, set(self._states.all())
         self.plan()

@@ -1,4 +1,4 @@
-"""Rounds of micro-batches: what the stream tells of is fetched once, and again where a round starts over."""
+"""Rounds of micro-batches: what a look finds is fetched once, and again where a round starts over."""
 
 import pytest
 
@@ -32,13 +32,13 @@ def test_ft_12_a_broken_new_segment_delays_its_partition_and_no_other(world):
     world.leader.root.delete(broken)
     assert world.fetch() is True, "the snapshot is to be read at once"
     assert leo(world.follower, P1) == 5
-    world.round.run(reads_commits=False)
+    world.round.run()
     assert world.states.get(P0).shown_state == FollowerState.DELAYED
     assert broken in world.states.get(P0).error
 
 
 def test_fm_07_a_round_that_starts_over_has_the_same_headers_again(world, monkeypatch):
-    """The stream tells of a segment once."""
+    """A look finds a segment once."""
     fill(world.leader, P0, 3)
     copy, removed = SegmentCopier.copy, []
 
@@ -63,7 +63,7 @@ def test_ft_05_each_new_segment_is_fetched_once(world, monkeypatch):
     for count in (1, 2, 0):
         fill(world.leader, P0, *[1] * count)
         world.fetch()
-    world.round.run(reads_commits=False)
+    world.round.run()
     assert looked_at == [1, 2]
 
 
@@ -87,7 +87,7 @@ def test_ft_10_a_batch_after_the_snapshot_of_a_gap_comes_with_the_next_fetch(wor
 
 
 def test_ft_11_what_a_limit_leaves_is_fetched_though_no_micro_batch_tells_of_it(root, monkeypatch):
-    """Rounds that fail read nothing, and Spark takes their micro-batches as done."""
+    """Rounds that fail before the fetch take nothing."""
     clock = Clock()
     world = World(root, clock=clock, **{"replica.fetch.response.max.bytes": 1})
     world.fetch()
@@ -97,13 +97,13 @@ def test_ft_11_what_a_limit_leaves_is_fetched_though_no_micro_batch_tells_of_it(
             fill(world.leader, P0, 1)
             world.fetch()
     clock.now += 60
-    while world.round.run(reads_commits=False):
+    while world.round.run():
         pass
     assert (leo(world.follower), world.states.get(P0).lagging) == (3, False)
     fill(world.leader, P0, 1)
     is_due = world.fetch()
     for _ in range(10):
-        is_due = is_due and world.round.run(reads_commits=False)
+        is_due = is_due and world.round.run()
     assert (leo(world.follower), is_due) == (4, False)
 
 
@@ -114,15 +114,15 @@ def test_ft_06_a_fetch_that_fails_does_not_follow_at_once(root, monkeypatch):
     fill(world.leader, P0, 1, 1)
     assert world.fetch() is True
     monkeypatch.setattr(header_fetch, "segments_from", raises(KafkaStorageException("503 Slow Down")))
-    assert world.round.run(reads_commits=False) is False
+    assert world.round.run() is False
 
 
 def test_ft_10_what_came_before_the_rounds_follow_is_read_from_the_snapshot(world):
     fill(world.leader, P0, 3)
     world.round.stop_following()
-    assert world.round.run(reads_commits=False)
+    assert world.round.run()
     assert offsets(world.follower) == [0, 1, 2]
-    assert not world.round.run(reads_commits=False)
+    assert not world.round.run()
     assert not world.states.get(P0).lagging
 
 
@@ -139,7 +139,7 @@ def test_ft_06_a_leader_whose_log_cannot_be_listed_delays_its_partitions_and_say
     world = World(root, clock=clock)
     fill(world.leader, P0, 2)
     with monkeypatch.context() as changed:
-        changed.setattr(NewSegments, "newest", raises(KafkaStorageException("403 Forbidden")))
+        changed.setattr(NewSegments, "begin", raises(KafkaStorageException("403 Forbidden")))
         for _ in range(2):
             assert world.fetch() is False
             clock.now += 60
@@ -178,7 +178,7 @@ def test_ft_05_what_a_micro_batch_is_given_is_appended_by_its_rounds(root):
     )
     world.round.begin_micro_batch(plan_of(behind))
     for _ in range(5):
-        if not world.round.run(reads_commits=True):
+        if not world.fetch():
             break
     assert (offsets(world.follower), leo(world.follower, P1)) == ([0, 1, 2], 3)
     appended, behind = world.round.stream_rows()
@@ -202,7 +202,7 @@ def test_fm_07_a_partition_that_is_fetched_anew_reads_the_snapshot_again(world):
     assert len(world.round.stream_rows()[1]) == 1
     world.states.remove([P0])
     fill(world.leader, P0, 1)
-    world.round.run(reads_commits=True)
+    world.fetch()
     world.states.assign({P0: InitialFetchState(TOPIC, 1, 0, 0)})
     world.publish()
     world.fetch()
@@ -217,7 +217,7 @@ def test_ft_15_a_partition_that_was_delayed_reads_the_snapshot_again(root):
     assert len(world.round.stream_rows()[1]) == 1
     world.round.delay_all("its query has ended")
     fill(world.leader, P0, 1)
-    world.round.run(reads_commits=True)
+    world.fetch()
     clock.now += 60
     world.fetch()
     assert offsets(world.follower) == [0, 1]
@@ -234,7 +234,7 @@ def test_ft_05_many_full_rounds_in_a_row_are_far_behind_but_those_of_a_plan_are_
         far.append(world.round.is_far_behind())
     _, behind = world.round.stream_rows()
     world.round.begin_micro_batch(plan_of(behind))
-    while world.round.run(reads_commits=True):
+    while world.fetch():
         far.append(world.round.is_far_behind())
     assert (far, leo(world.follower)) == ([False, True, True] + [False] * 4, 8)
 
@@ -264,10 +264,10 @@ def test_ft_05_executors_copy_a_plan_in_one_round_whatever_the_limits(root, monk
     fill(world.leader, P0, *[2] * 5)
     _, behind = world.round.stream_rows()
     world.round.begin_micro_batch(plan_of(behind))
-    world.round.run(reads_commits=True)
+    world.fetch()
     assert leo(world.follower) == (10 if has_executors else 2)
     fill(world.leader, P0, *[2] * 5)
-    world.round.run(reads_commits=True)
+    world.fetch()
     assert leo(world.follower) == (12 if has_executors else 4), "without a plan the limits hold"
 
 

@@ -9,7 +9,7 @@ import pytest
 from lakelog.replication.storage.delta.commit_listeners import CommitListener, CommitWaiter, note_commit, until_poll
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
+from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.schemas import LOG
 from tests.clock import monotonic_clock
@@ -124,10 +124,11 @@ def test_a_commit_of_another_process_makes_polls_frequent(clock, log):
 
 def test_a_commit_that_a_follower_finds_makes_polls_frequent(clock, log):
     segments = NewSegments(log.root, 1)
+    segments.begin()
     log.commit({"why": "append"})
     note_commit("append")
     clock.now += 3600
-    segments.read(LogOffset(0))
+    segments.read()
     assert until_poll(POLL_MS) == 0.05
 
 

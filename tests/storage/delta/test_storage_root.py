@@ -14,7 +14,7 @@ from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta import storage_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_snapshot import batches_from
-from lakelog.replication.storage.log.new_segments import LogOffset, NewSegments
+from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import PRODUCERS
@@ -258,14 +258,15 @@ def test_a_log_lives_in_a_bucket(s3_options):
     """Append, compare-and-set against a second handle, replay, read, headers: all of it over S3."""
     broker = StorageRoot.of("s3://bucket/broker-1", s3_options)
     log = new_log(broker.child("log"), P0)
-    other = ReplicaLog.open(log.root)
+    other, new = ReplicaLog.open(log.root), NewSegments(log.root, 1)
+    new.begin()
     fill(log, P0, 3)
     fill(other, P0, 2)
     fill(log, P0, 1)
     assert offsets(log) == list(range(6))
     assert values(ReplicaLog.open(log.root), P0, 3, 5) == [b"0", b"1"]
     assert len(batches_from(log.root, {P0: 3}, {})[0]) == 2
-    assert len(NewSegments(log.root, 1).read(LogOffset(1))[0]) == 3
+    assert len(new.read()) == 3
 
 
 def test_a_state_table_lives_in_a_bucket(s3_options):

@@ -11,7 +11,8 @@ from contextlib import suppress
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
-from lakelog.replication.server.fetcher import fetch_runner, follower_writes
+from lakelog.replication.server import follower_writes
+from lakelog.replication.server.fetcher import fetch_runner
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.simulation.events import Violation
 from lakelog.replication.simulation.stack.directing import (
@@ -157,7 +158,7 @@ def append_without_an_answer(world: StackWorld) -> None:
     """A follower's append does not arrive, and gets no answer."""
     (client, _) = world.clients
     left = [KafkaStorageException("nobody has answered")]
-    append, fetch_once = follower_writes.append_as_follower, InlineFetcher.fetch_once
+    append, step = follower_writes.append_as_follower, InlineFetcher.step
 
     def fails(*given: object) -> object:
         if left:
@@ -166,11 +167,11 @@ def append_without_an_answer(world: StackWorld) -> None:
 
     def ends(fetcher: InlineFetcher, *given: bool) -> None:
         with suppress(ValueError):  # in a broker, the error is logged, and the partitions are delayed
-            fetch_once(fetcher, *given)
+            step(fetcher, *given)
 
     with Changes() as changes, only(world, *world.nodes.values()):
         changes.change(follower_writes, "append_as_follower", fails)
-        changes.change(InlineFetcher, "fetch_once", ends)
+        changes.change(InlineFetcher, "step", ends)
         if not client.send({0: 1}, 8000):
             raise Violation("the_cluster_heals", "what could not be appended once is not fetched again")
 
@@ -195,7 +196,7 @@ def records_of_a_leader_before(world: StackWorld) -> None:
 
 
 def headers_of_what_was_truncated(world: StackWorld) -> None:
-    """A follower's stream brings late headers of records that its leader truncated before it became leader."""
+    """A follower's fetch brings late headers of records that its leader truncated before it became leader."""
     (client, other), (one, two, three) = world.clients, world.nodes.values()
     freeze(three)
     with only(world, two):
@@ -212,8 +213,8 @@ def headers_of_what_was_truncated(world: StackWorld) -> None:
     wait_for(world, lambda: is_in_sync(world, 3, two, three), 2, 3)
     fetch = HeaderFetch.fetch
 
-    def brings_more(headers: HeaderFetch, reads_commits: bool, step: FetchHeaders) -> FetchedHeaders:
-        found = fetch(headers, reads_commits, step)
+    def brings_more(headers: HeaderFetch, step: FetchHeaders) -> FetchedHeaders:
+        found = fetch(headers, step)
         return found._replace(batches=[*late, *found.batches])
 
     with Changes() as changes:

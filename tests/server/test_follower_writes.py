@@ -3,7 +3,7 @@
 import pytest
 
 from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpochException, KafkaStorageException
-from lakelog.replication.server.fetcher.follower_writes import FollowerWrites
+from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.storage.log.append import Fetched
 from lakelog.replication.storage.log.segment_copy import copy_segment
 from tests.hanging import ends, in_background, raises
@@ -61,7 +61,7 @@ class Fetches:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """A wait for others lasts until they come."""
-    monkeypatch.setattr("lakelog.replication.server.group_commit._LONGEST_SECONDS", LONG)
+    monkeypatch.setattr("lakelog.replication.server.follower_writes._LONGEST_SECONDS", LONG)
 
 
 @pytest.fixture

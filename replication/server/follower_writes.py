@@ -1,4 +1,5 @@
-"""Group commit: what several threads bring at about the same time is written in one commit."""
+"""Writes what the fetchers of a broker append and publish. What several of them bring at about the same time becomes
+one commit."""
 
 from __future__ import annotations
 
@@ -6,20 +7,76 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from lakelog.replication.storage.log.append import Fetched, append_as_follower
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 Item = TypeVar("Item")
 
+_SOON_BYTES = 1 << 20  # others do not wait for a larger copy
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.03, 0.1  # the wait for others, at most: see `GroupCommit`
-_EXPECTED_SECONDS = 1.0  # who has not come by then is not expected any more
+_EXPECTED_SECONDS = 1.0  # a thread that has not come by then is no longer expected
+
+
+class FollowerWrites:
+    """The writes of one broker session. Fetchers that find new segments at about the same time, as after a send to
+    several leaders, append in one commit and publish in another.
+
+    `publish` writes the replica rows; its argument is the reason for the commit. `fetcher`: the one that calls.
+    """
+
+    def __init__(self, log: ReplicaLog, name: str, publish: Callable[[str], object]) -> None:
+        self._log = log
+        self._name = name
+        self._write_rows = publish
+        self._appends = GroupCommit(self._append)
+        self._rows = GroupCommit(self._publish)
+
+    def expect(self, fetcher: object, size: int = 0) -> None:
+        """The fetcher has found new segments, or begins to copy segments of so many bytes, and will append them."""
+        if size <= _SOON_BYTES:
+            self._appends.expect(fetcher)
+        else:
+            self._appends.give_up(fetcher)
+
+    def append(self, fetcher: object, fetched: Fetched) -> None:
+        """Commits what the fetcher has copied. Raises as `append_as_follower` and the error of this fetch."""
+        self._appends.add(fetcher, _Append(fetcher, fetched))
+
+    def publish(self, fetcher: object, why: str) -> None:
+        """Publishes the replica rows with all that the fetcher has done. Raises StaleBrokerEpochException and
+        KafkaStorageException."""
+        self._rows.add(fetcher, why)
+
+    def done(self, fetcher: object) -> None:
+        """Ends a round of the fetcher: nobody waits for it any more."""
+        self._appends.give_up(fetcher)
+        self._rows.give_up(fetcher)
+
+    def _append(self, appends: Sequence[_Append]) -> Sequence[Exception | None]:
+        errors = append_as_follower(self._log, [append.fetched for append in appends], self._name)
+        for append, error in zip(appends, errors, strict=True):
+            if error is None:  # before any of them is told, so that each waits for the others' rows
+                self._rows.expect(append.fetcher)
+        return errors
+
+    def _publish(self, reasons: Sequence[str]) -> Sequence[Exception | None]:
+        self._write_rows(reasons[0])
+        return [None] * len(reasons)
+
+
+class _Append(NamedTuple):
+    fetcher: object
+    fetched: Fetched
 
 
 class GroupCommit(Generic[Item]):
     """Writes the items of several threads with one call of `commit`, which returns the error of each item or None.
 
-    The first thread of a group waits for the threads that are expected: at most as long as the last commit took, but
-    not less than 30 ms, because micro-batches that begin together do not end together, and not more than 100 ms. Items
-    that come while a commit is under way form the next group. Threads may share it.
+    The first thread of a group waits for the threads that are expected: as long as the last commit took, but at least
+    30 ms, because rounds that begin together do not end together, and at most 100 ms. Items that come while a commit is
+    under way form the next group. Threads may share it.
     """
 
     def __init__(self, commit: Callable[[Sequence[Item]], Sequence[Exception | None]]) -> None:
@@ -31,7 +88,7 @@ class GroupCommit(Generic[Item]):
         self._took = 0.0
 
     def expect(self, who: object) -> None:
-        """A thread will soon add an item: the others wait for it until it does, or gives up, or does not come."""
+        """A thread will soon add an item: the others wait for it until it does, gives up, or a second has passed."""
         with self._condition:
             self._expected[who] = time.monotonic() + _EXPECTED_SECONDS
 

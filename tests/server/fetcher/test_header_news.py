@@ -3,8 +3,8 @@
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.server.fetcher import leader_watch
-from lakelog.replication.server.fetcher.leader_watch import LeaderLogWatch
+from lakelog.replication.server.fetcher import header_fetch
+from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.new_segments import NewSegments
@@ -12,6 +12,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.clock import monotonic_clock
 from tests.hanging import raises
 from tests.looks import counted_store
+from tests.server.fetcher.test_header_fetch import UNBOUNDED, begun, fetched
 from tests.storage.log.test_new_segments import follow_commit
 from tests.storage.logs import P0, P1, fill, lead, new_log
 
@@ -24,10 +25,15 @@ def log(root):
 
 @pytest.fixture
 def watch(log):
-    made = LeaderLogWatch(log.root, 1)
-    assert made.has_news(), "at its first look"
+    made = begun(log)
     assert not made.has_news()
     return made
+
+
+def test_ft_05_who_does_not_follow_yet_looks_at_nothing(log):
+    fetch = HeaderFetch("broker-2", log.root, 1, UNBOUNDED)
+    fill(log, P0, 1)
+    assert not fetch.has_news()
 
 
 def test_ft_05_new_segments_are_news_once(log, watch):
@@ -44,14 +50,33 @@ def test_ft_05_what_the_leader_itself_fetched_is_no_news(log, watch):
     assert watch.has_news()
 
 
-def test_many_commits_without_segments_are_news_all_the_same(log, watch, monkeypatch):
-    """The follower reads each commit once more when its leader appends again: that must not be all since long ago."""
-    monkeypatch.setattr(leader_watch, "_FAR", 3)
-    found = []
-    for number in range(7):
-        follow_commit(log, first=number)
-        found.append(watch.has_news())
-    assert found == [False, False, True, False, False, True, False]
+def test_ft_05_each_commit_is_read_once_by_the_look_that_tells_of_it(log, watch, monkeypatch):
+    read, commit = [], new_segments.read_commit
+
+    def reads(root, version):
+        found = commit(root, version)
+        read.append(version)
+        return found
+
+    monkeypatch.setattr(new_segments, "read_commit", reads)
+    follow_commit(log)
+    fill(log, P0, 1, 1)
+    assert watch.has_news()
+    assert fetched(watch, {P0: 0}, looks=False) == [(0, 0, 0), (0, 1, 1)]
+    assert not watch.has_news()
+    assert read == [2, 3, 4]
+
+
+def test_ft_05_a_follower_that_cannot_fetch_looks_no_further_until_it_has(log, watch, monkeypatch):
+    """Otherwise what it has found would fill the memory."""
+    monkeypatch.setattr(header_fetch, "_MOST_FOUND", 2)
+    fill(log, P0, 1, 1)
+    assert watch.has_news()
+    fill(log, P0, 1)
+    assert not watch.has_news()
+    assert fetched(watch, {P0: 0}, looks=False) == [(0, 0, 0), (0, 1, 1)]
+    assert watch.has_news()
+    assert fetched(watch, {P0: 2}, looks=False) == [(0, 2, 2)]
 
 
 @pytest.mark.parametrize("commits", [0, 3])
@@ -71,7 +96,7 @@ def test_ft_06_an_error_of_the_store_is_news_once_so_that_a_fetch_tells_of_it_an
     fill(log, P0, 1)
     looks = []
     with monkeypatch.context() as broken:
-        broken.setattr(NewSegments, "_newest", lambda *_: looks.append(1) or raises(KafkaStorageException("503"))())
+        broken.setattr(NewSegments, "read", lambda *_: looks.append(1) or raises(KafkaStorageException("503"))())
         found = []
         for _ in range(200):
             found.append(watch.has_news())
@@ -82,9 +107,46 @@ def test_ft_06_an_error_of_the_store_is_news_once_so_that_a_fetch_tells_of_it_an
     assert (watch.has_news(), watch.has_news()) == (True, False)
 
 
+def test_ft_06_a_fetch_looks_again_after_an_error_and_fails_only_if_that_look_does(log, watch, monkeypatch):
+    """One lost answer of a store would else delay all partitions."""
+    fill(log, P0, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(NewSegments, "read", raises(KafkaStorageException("503 Slow Down")))
+        assert watch.has_news()
+    assert watch.has_found
+    assert fetched(watch, {P0: 0}, looks=False) == [(0, 0, 0)]
+    assert not watch.has_found
+
+
+def test_ft_06_after_a_look_that_has_failed_no_round_follows_at_once(log, watch, monkeypatch):
+    monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
+    fill(log, P0, *[1] * 3)
+    watch.has_news()
+    with monkeypatch.context() as broken:
+        broken.setattr(new_segments, "read_commit", raises(KafkaStorageException("503 Slow Down")))
+        with pytest.raises(KafkaStorageException):
+            fetched(watch, {P0: 0}, looks=False)
+    assert fetched(watch, {P0: 0}, looks=False) == [(0, 0, 0), (0, 1, 1)]
+    assert not watch.has_more
+    assert watch.has_news()
+    assert fetched(watch, {P0: 2}, looks=False) == [(0, 2, 2)]
+
+
+def test_ft_06_an_error_that_no_fetch_has_told_is_forgotten_when_the_log_can_be_read_again(
+    log, watch, monkeypatch, clock
+):
+    with monkeypatch.context() as broken:
+        broken.setattr(NewSegments, "read", raises(KafkaStorageException("503 Slow Down")))
+        assert watch.has_news()
+    clock.now += 5
+    fill(log, P0, 1)
+    assert watch.has_news()
+    assert fetched(watch, {P0: 0}, looks=False) == [(0, 0, 0)]
+
+
 def test_a_store_may_be_away_for_hours(watch, monkeypatch, clock):
     with monkeypatch.context() as broken:
-        broken.setattr(NewSegments, "_newest", raises(KafkaStorageException("503 Slow Down")))
+        broken.setattr(NewSegments, "read", raises(KafkaStorageException("503 Slow Down")))
         for _ in range(1_100):
             watch.has_news()
             clock.now += 5
@@ -98,7 +160,8 @@ def test_many_waiting_commits_are_read_in_parts_so_that_the_thread_has_time_for_
 
 
 def test_ft_05_where_there_is_no_log_yet_it_is_listed_rarely(store, clock):
-    watch = LeaderLogWatch(StorageRoot.of(f"{store.uri}/broker-9/log"), 1)
+    watch = HeaderFetch("broker-2", StorageRoot.of(f"{store.uri}/broker-9/log"), 1, UNBOUNDED)
+    watch.begin()
     listed, names = [], store.names
     store.names = lambda folder: listed.append(folder) or names(folder)
     for _ in range(100):
@@ -125,7 +188,7 @@ def looks(store, *watches):
 
 
 def test_ft_05_followers_in_one_process_share_their_looks_which_are_rare_where_nothing_happens(store, far, clock):
-    watches = [LeaderLogWatch(far.root, 1) for _ in range(2)]
+    watches = [begun(far) for _ in range(2)]
     looks(store, *watches)
     clock.now += 1000
     found, cost = looks(store, *watches)
@@ -139,7 +202,7 @@ def test_ft_05_followers_in_one_process_share_their_looks_which_are_rare_where_n
 
 
 def test_ft_05_what_the_process_itself_commits_is_news_at_once_and_costs_no_look_up(store, far, clock):
-    watches = [LeaderLogWatch(far.root, 1) for _ in range(2)]
+    watches = [begun(far) for _ in range(2)]
     looks(store, *watches)
     clock.now += 1000
     looks(store, *watches)
@@ -149,7 +212,7 @@ def test_ft_05_what_the_process_itself_commits_is_news_at_once_and_costs_no_look
 
 
 def test_ft_05_what_another_process_commits_is_read_once_for_all(store, far, clock):
-    watches = [LeaderLogWatch(far.root, 1) for _ in range(2)]
+    watches = [begun(far) for _ in range(2)]
     looks(store, *watches)
     clock.now += 1000
     own, store.process = store.process, lambda: "producer"
