@@ -225,7 +225,7 @@ def test_ft_14_a_leader_that_has_not_taken_up_its_epoch_is_waited_for(world):
 
 
 def test_a_batch_that_the_leaders_lineage_does_not_hold_is_not_appended(world):
-    """A stream may bring batches that the leader has truncated since."""
+    """A fetch may bring batches that the leader has truncated since."""
     fill(world.leader, P0, 3)
     row = world.table.replicas[P0]
     forged = dataclasses.replace(row, epochs=(EpochEntry(5, 0, genesis(P0)),))

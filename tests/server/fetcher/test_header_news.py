@@ -13,7 +13,7 @@ from tests.clock import monotonic_clock
 from tests.hanging import raises
 from tests.looks import counted_store
 from tests.server.fetcher.test_header_fetch import UNBOUNDED, begun, fetched
-from tests.storage.log.test_new_segments import follow_commit
+from tests.storage.log.test_new_segments import commits_read, follow_commit
 from tests.storage.logs import P0, P1, fill, lead, new_log
 
 
@@ -51,14 +51,7 @@ def test_ft_05_what_the_leader_itself_fetched_is_no_news(log, watch):
 
 
 def test_ft_05_each_commit_is_read_once_by_the_look_that_tells_of_it(log, watch, monkeypatch):
-    read, commit = [], new_segments.read_commit
-
-    def reads(root, version):
-        found = commit(root, version)
-        read.append(version)
-        return found
-
-    monkeypatch.setattr(new_segments, "read_commit", reads)
+    read = commits_read(monkeypatch)
     follow_commit(log)
     fill(log, P0, 1, 1)
     assert watch.has_news()

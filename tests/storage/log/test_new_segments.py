@@ -53,9 +53,8 @@ def follow_commit(log, count=1, first=0):
     return segments
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """The commits that are read."""
+def commits_read(monkeypatch):
+    """The commits that are read from now on."""
     seen, commit = [], new_segments.read_commit
 
     def reads(root, version):
@@ -65,6 +64,9 @@ def opened(monkeypatch):
 
     monkeypatch.setattr(new_segments, "read_commit", reads)
     return seen
+
+
+opened = pytest.fixture(commits_read)
 
 
 def test_ft_05_segments_come_in_the_order_of_commits(log, reader):
