@@ -21,8 +21,8 @@ def make_parser() -> VerbParser:
 
 
 def _completion(args: argparse.Namespace) -> int:
-    from lakelog.jobs.launch.launcher import VERBS  # which starts this verb
+    from lakelog.jobs.launch.launcher import verbs_here  # which starts this verb
 
-    parsers = {name: importlib.import_module(verb.module).make_parser() for name, verb in VERBS.items()}
-    print(SHELLS[args.shell]([words_of(name, VERBS[name].help, parser) for name, parser in parsers.items()]), end="")
+    found = [(name, verb.help, importlib.import_module(verb.module)) for name, verb in verbs_here().items()]
+    print(SHELLS[args.shell]([words_of(name, said, module.make_parser()) for name, said, module in found]), end="")
     return OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.empty_folder import empty_folder
@@ -11,13 +12,15 @@ from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_told
-from lakelog.jobs.roots.roots import add_store
+from lakelog.jobs.demo.root_names import S3, add_store
+from lakelog.jobs.launch.installed import check_checkout
 
 
 def main(argv: list[str]) -> int:
     """Runs the quickstart; exit status 1 if a record is lost, doubled, or not the same on every replica."""
     exit_when_told()
-    return run(make_parser(), _quickstart, argv)
+    parser = make_parser()
+    return run(parser, partial(_quickstart, parser), argv)
 
 
 def make_parser() -> VerbParser:
@@ -32,7 +35,12 @@ def make_parser() -> VerbParser:
     return parser
 
 
-def _quickstart(arguments: argparse.Namespace) -> int:
+def _quickstart(parser: VerbParser, arguments: argparse.Namespace) -> int:
+    if arguments.store == S3:
+        try:
+            check_checkout(f"--store {S3}")
+        except ValueError as error:
+            parser.error(str(error))
     from lakelog.jobs.demo.quickstart_run import quickstart  # the arguments need no Spark
     from lakelog.jobs.launch.session import job_session
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.benchmark.counting_store import counting_store
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.config import Config
@@ -13,6 +12,7 @@ from lakelog.replication.errors import InvalidConfigurationException, KafkaStora
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
+from lakelog.verification.bench.counting_store import counting_store
 from tests.odd_names import NO_PATTERN_IN_A_BUCKET
 from tests.processes import wait_until
 

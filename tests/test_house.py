@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 HOUSE = Path(__file__).resolve().parent.parent
-FOLDERS = ("jobs", "replication", "schemas")
+FOLDERS = ("jobs", "replication", "schemas", "verification")
 PACKAGE = "lakelog"  # what is imported: its folders are links to those of the checkout
 DATA_SOURCE = "pyspark_lakelog"  # the name that Spark looks for
 OURS = (*FOLDERS, PACKAGE, DATA_SOURCE, "tests")
@@ -42,10 +42,11 @@ ARROWS: dict[str, tuple[str, ...]] = {
         for name in ("controller", "active_controller", "admin_requests", "offset_retention", "producer_expiration")
     },
     "replication.clients": _LOWER,
-    "replication.simulation": tuple(f"replication.{name}" for name in ("errors", "config", "protocol", "controller")),
-    "replication.simulation.stack": ("schemas", "replication"),  # it drives all that ships
-    **{f"replication.simulation.{name}": ("replication.simulation",) for name in ("tiers", "report")},
     "jobs": ("schemas", "replication"),
+    "verification": ("schemas", "replication", "jobs", "verification"),  # nothing that ships imports it
+    "verification.simulation": tuple(f"replication.{name}" for name in ("errors", "config", "protocol", "controller")),
+    "verification.simulation.stack": ("schemas", "replication", "verification.simulation"),  # it drives all that ships
+    **{f"verification.simulation.{name}": ("verification.simulation",) for name in ("tiers", "report")},
     PACKAGE: ("jobs.launch", "replication"),  # the public face: nothing inside imports it
     DATA_SOURCE: ("replication.clients",),
     "tests": OURS,
@@ -259,14 +260,19 @@ def test_public_names_have_docstrings() -> None:
 def test_no_dead_files() -> None:
     """A module that nothing but its own test imports is dead."""
     names = {name for source in sources(*FOLDERS, PACKAGE, DATA_SOURCE) for _, name in imports(source)}
-    modules = [source for source in sources("replication") if not source.path.endswith("/__init__.py")]
+    modules = [
+        source
+        for source in sources("replication", "verification/simulation")
+        if not source.path.endswith("/__init__.py")
+    ]
     dead = [source for source in modules if not any(within(name, source.module) for name in names)]
     no_faults(source.at(1, "nothing imports it") for source in dead)
 
 
 def test_every_job_with_a_main_is_a_verb_and_the_reverse() -> None:
     verbs = {verb.module for verb in import_module("lakelog.jobs.launch.launcher").VERBS.values()}
-    jobs = {f"{PACKAGE}.{source.module}" for source in sources("jobs") if has_main(source)} - {"lakelog.jobs.__main__"}
+    found = {f"{PACKAGE}.{source.module}" for source in sources("jobs", "verification/verbs") if has_main(source)}
+    jobs = found - {"lakelog.jobs.__main__"}
     assert jobs == verbs, f"not in VERBS: {sorted(jobs - verbs)}; without a module: {sorted(verbs - jobs)}"
 
 
@@ -275,8 +281,10 @@ def test_every_job_with_a_main_is_a_verb_and_the_reverse() -> None:
     [
         ("schemas/log.py", "import lakelog.replication.errors"),
         ("replication/protocol/isr.py", "from lakelog.replication import storage"),
-        ("replication/simulation/world.py", "from lakelog.replication.server.broker import Broker"),
-        ("replication/simulation/rules.py", "from lakelog.replication.storage.tables.topic_table import TopicTable"),
+        ("verification/simulation/world.py", "from lakelog.replication.server.broker import Broker"),
+        ("verification/simulation/rules.py", "from lakelog.replication.storage.tables.topic_table import TopicTable"),
+        ("jobs/quickstart.py", "from lakelog.verification.roots.roots import STORES"),
+        ("replication/local_cluster.py", "from lakelog.verification.s3.server import main"),
         ("replication/controller/decision.py", "from lakelog.replication.storage.tables.topic_table import TopicTable"),
         ("replication/controller/decision.py", "from lakelog.replication.controller import active_controller"),
         ("replication/protocol/isr.py", "from ..storage import segment"),

@@ -57,14 +57,22 @@ def verb(installed: Path, folder: Path, *words: str) -> str:
     return output(installed, folder, sys.executable, "-m", "lakelog.jobs", *words)
 
 
+def run_verb(installed: Path, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return run(installed, folder, sys.executable, "-m", "lakelog.jobs", *words)
+
+
 def output(installed: Path, folder: Path, *command: str) -> str:
+    done = run(installed, folder, *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run(installed: Path, folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    done = subprocess.run(
+    return subprocess.run(
         command, env={**environment, "PYTHONPATH": str(installed)}, cwd=folder, capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_the_wheel_has_every_module_below_one_name(wheel: Path) -> None:
@@ -80,14 +88,30 @@ def test_the_public_names_are_imported_from_the_wheel(installed: Path, users_fol
     assert output(installed, users_folder, sys.executable, "-c", program).strip() == expected
 
 
-@pytest.mark.parametrize("name", ["topics", "simulate", "quickstart"])
+@pytest.mark.parametrize("name", ["topics", "broker", "quickstart"])
 def test_verbs_of_the_wheel_explain_themselves(installed: Path, users_folder: Path, name: str) -> None:
     assert f"usage: lakelog {name}" in verb(installed, users_folder, name, "--help")
 
 
-def test_the_wheel_runs_a_whole_cluster_in_memory(installed: Path, users_folder: Path) -> None:
-    script = HOUSE / "tests" / "scenarios" / "failover_and_return.yaml"
-    assert "failover-and-return   ✓" in verb(installed, users_folder, "scenario", "--mode", "simulated", str(script))
+def test_the_wheel_makes_a_cluster(installed: Path, users_folder: Path) -> None:
+    uri = str(users_folder / "cluster")
+    verb(installed, users_folder, "format", "--cluster", uri)
+    assert f"No broker has registered at {uri}." in run_verb(installed, users_folder, "brokers", "--cluster", uri).stderr
+
+
+@pytest.mark.parametrize("words", [["soak"], ["scenario", "failover.yaml"], ["quickstart", "--store", "s3"]])
+def test_verbs_that_verify_lakelog_say_that_they_need_a_checkout(
+    installed: Path, users_folder: Path, words: list[str]
+) -> None:
+    done = run_verb(installed, users_folder, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()[-1:]
+    assert "needs a checkout of Lakelog and its ./spark-submit.sh; the installed package has none" in line
+
+
+def test_the_wheel_lists_and_completes_only_its_own_verbs(installed: Path, users_folder: Path) -> None:
+    assert not {"soak", "simulate"} & set(verb(installed, users_folder, "--help").split())
+    assert "simulate" not in verb(installed, users_folder, "completion", "bash")
 
 
 def test_the_command_of_the_wheel_works(installed: Path, users_folder: Path) -> None:

@@ -7,6 +7,9 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,9 +20,9 @@ from rich.console import Console
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.demo.cluster_report import ClusterReport, as_figures, partition_table, rows_table
 from lakelog.jobs.demo.flights import flights
-from lakelog.jobs.roots.root_names import owners
-from lakelog.jobs.roots.roots import STORES, Roots
+from lakelog.jobs.demo.root_names import DISK, owners, root_name
 from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.config import Owner
 from lakelog.replication.local_cluster import LocalCluster
 
 TOPIC = "flights"
@@ -38,12 +41,12 @@ GROUP BY key ORDER BY flights DESC, tail_number LIMIT 10"
 def quickstart(
     spark: SparkSession, out: str | None, keep: Path | None, limit: int | None, store: str = "disk"
 ) -> int:  # fmt: skip
-    """Runs the quickstart in the folder `keep`, or in a temporary one. `store` is one of `STORES`. Returns 0 if every
+    """Runs the quickstart in the folder `keep`, or in a temporary one. `store`: see `add_store`. Returns 0 if every
     record is in its place, else 1."""
     folder = Path(keep or tempfile.mkdtemp(prefix="lakelog-"))
     try:
-        with (roots := STORES[store](folder, BROKERS)).running():
-            status = _run(spark, roots, folder, out, limit)
+        with _roots(folder, store) as uris:
+            status = _run(spark, uris, folder, out, limit)
         if keep:
             Console(markup=False, emoji=False).print(
                 f"The cluster is in {folder}: every table in it is a Delta table.{_KEPT[store]}"
@@ -54,11 +57,23 @@ def quickstart(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(spark: SparkSession, roots: Roots, folder: Path, out: str | None, limit: int | None) -> int:
+@contextmanager
+def _roots(folder: Path, store: str) -> Iterator[Mapping[Owner, str]]:
+    """The URIs of the roots, which can be reached during the block."""
+    if store == DISK:
+        yield {owner: str(folder / root_name(owner)) for owner in owners(BROKERS)}
+        return
+    stores = import_module("lakelog.verification.roots.object_stores").ObjectStores(folder, owners(BROKERS))
+    with stores.running():
+        yield {owner: stores.uri(owner) for owner in owners(BROKERS)}
+
+
+def _run(
+    spark: SparkSession, uris: Mapping[Owner, str], folder: Path, out: str | None, limit: int | None
+) -> int:  # fmt: skip
     console, started = Console(), time.monotonic()
     records = flights().slice(0, limit)
-    uris = {owner: roots.uri(owner) for owner in owners(BROKERS)}
-    with LocalCluster(spark, str(folder), BROKERS, roots=uris) as cluster:
+    with LocalCluster(spark, str(folder), BROKERS, roots=dict(uris)) as cluster:
         cluster.admin().create_topic(TOPIC, PARTITIONS, 3, configs=CONFIGS)
         report = ClusterReport(spark, cluster.cluster_uri, TOPIC)
         failover_ms = _produce_over_a_failure(cluster, report, records)

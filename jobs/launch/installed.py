@@ -1,4 +1,5 @@
-"""What Spark needs that `pip install lakelog` alone does not bring, packages and Java: said before Spark is started."""
+"""What `pip install lakelog` alone does not bring: the packages and the Java that Spark needs, and the verification of
+the product, which only a checkout has. A verb says what is missing before it starts anything."""
 
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 from lakelog.jobs.launch.spark_submit import Options, is_delta_there, spark_home
 from lakelog.replication.errors import InvalidConfigurationException
 
+_CHECKOUT = "lakelog.verification"
 _JAVA_HOMES = Path("/usr/lib/jvm")
 _SUPPORTED = {"17", "21"}
 
@@ -30,6 +32,24 @@ def check_installed(extras: Sequence[str], options: Options) -> None:
     if missing:
         are = "is" if len(missing) == 1 else "are"
         raise ValueError(f"{', '.join(missing)} {are} not installed: pip install 'lakelog[{','.join(extras)}]'")
+
+
+def has_checkout() -> bool:
+    """Whether this is a checkout, which has `verification`; the installed package has not."""
+    return find_spec(_CHECKOUT) is not None
+
+
+def needs_checkout(module: str) -> bool:
+    """Whether only a checkout has a module."""
+    return module.startswith(_CHECKOUT)
+
+
+def check_checkout(what: str) -> None:
+    """Raises ValueError, saying that `what` needs a checkout, in the installed package."""
+    if not has_checkout():
+        raise ValueError(
+            f"{what} needs a checkout of Lakelog and its ./spark-submit.sh; the installed package has none"
+        )
 
 
 def java_environment() -> dict[str, str]:

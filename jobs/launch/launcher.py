@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lakelog.jobs.cli.console import OK, written
-from lakelog.jobs.launch.installed import check_installed
+from lakelog.jobs.launch.installed import check_checkout, check_installed, has_checkout, needs_checkout
 from lakelog.jobs.launch.spark_submit import Options, spark_environment, split_arguments, with_java_options
 from lakelog.jobs.launch.version import version
 
@@ -65,15 +65,21 @@ VERBS = {
     "producer-perf-test": Verb("lakelog.jobs.producer_perf_test", False, "measure how fast records are sent"),
     "consumer-perf-test": Verb("lakelog.jobs.consumer_perf_test", False, "measure how fast records are consumed"),
     "bench": Verb(
-        "lakelog.jobs.bench",
+        "lakelog.verification.verbs.bench",
         True,
         "measure sends, replication, growth, log maintenance or the controller, or all of them",
         ("controller", "scale", "all"),
     ),
-    "kill-test": Verb("lakelog.jobs.kill_test", False, "kill controllers and leaders, then check every record"),
-    "soak": Verb("lakelog.jobs.soak", False, "run a cluster under load and faults, then check every record"),
-    "simulate": Verb("lakelog.jobs.simulate", False, "check thousands of random histories in memory"),
-    "scenario": Verb("lakelog.jobs.scenario", True, "run scripts of events on a cluster", ("--mode simulated",)),
+    "kill-test": Verb(
+        "lakelog.verification.verbs.kill_test", False, "kill controllers and leaders, then check every record"
+    ),
+    "soak": Verb(
+        "lakelog.verification.verbs.soak", False, "run a cluster under load and faults, then check every record"
+    ),
+    "simulate": Verb("lakelog.verification.verbs.simulate", False, "check thousands of random histories in memory"),
+    "scenario": Verb(
+        "lakelog.verification.verbs.scenario", True, "run scripts of events on a cluster", ("--mode simulated",)
+    ),
     "completion": Verb("lakelog.jobs.completion", False, "print a script that completes commands in your shell"),
 }
 
@@ -102,10 +108,15 @@ def starts_spark(argv: list[str]) -> bool:
     return verb is not None and verb.starts_spark(words[1:])
 
 
+def verbs_here() -> dict[str, Verb]:
+    """The verbs, without those that need a checkout where there is none."""
+    return {name: verb for name, verb in VERBS.items() if has_checkout() or not needs_checkout(verb.module)}
+
+
 def usage() -> str:
     """The list of verbs."""
     width = max(map(len, VERBS))
-    lines = [f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items()]
+    lines = [f"  {name:<{width}}  {verb.help}" for name, verb in verbs_here().items()]
     return "\n".join(
         [
             "Usage: lakelog VERB [arguments]    (from a checkout: ./spark-submit.sh VERB [arguments])",
@@ -127,6 +138,8 @@ def _start(name: str, arguments: list[str], options: Options) -> int:
         close = get_close_matches(name.lower().replace("_", "-"), VERBS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"the verbs are {', '.join(VERBS)}"
         raise ValueError(f"there is no verb {name!r}; {hint}")
+    if needs_checkout(verb.module):
+        check_checkout(name)
     if verb.starts_spark(arguments):
         check_installed(verb.extras, options)
         _become(verb.module, arguments, spark_environment(with_java_options(options, verb.java_options)))

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakelog.jobs.s3.requests import Response
-from lakelog.jobs.s3.server import StoreServer, serve
-from lakelog.jobs.s3.store_process import StoreProcess
+from lakelog.verification.s3.requests import Response
+from lakelog.verification.s3.server import StoreServer, serve
+from lakelog.verification.s3.store_process import StoreProcess
 
 _IS_NEW = "x-goog-if-generation-match"
 _SOURCE = "x-goog-copy-source"

@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lakelog.jobs.benchmark.data import DataSet
-from lakelog.jobs.benchmark.produce import measure_produce
-from lakelog.jobs.benchmark.produce_run import QUICK as QUICK_PRODUCE
-from lakelog.jobs.benchmark.profile import QUICK_PROFILE, measure_profile
-from lakelog.jobs.benchmark.profile_report import profile_figures
-from lakelog.jobs.benchmark.read import QUICK_READ, measure_read
-from lakelog.jobs.benchmark.replication import QUICK, SMALL, Bench
+from lakelog.verification.bench.data import DataSet
+from lakelog.verification.bench.produce import measure_produce
+from lakelog.verification.bench.produce_run import QUICK as QUICK_PRODUCE
+from lakelog.verification.bench.profile import QUICK_PROFILE, measure_profile
+from lakelog.verification.bench.profile_report import profile_figures
+from lakelog.verification.bench.read import QUICK_READ, measure_read
+from lakelog.verification.bench.replication import QUICK, SMALL, Bench
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,8 +5,8 @@ import os
 import subprocess
 import sys
 
-from lakelog.jobs.benchmark.standalone import standalone
 from lakelog.jobs.launch.code_archive import SOURCES
+from lakelog.verification.bench.standalone import standalone
 
 SECRET = "in-no-log-and-in-no-plan"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakelog.jobs.benchmark.counting_store import counting_store
 from lakelog.jobs.demo.quickstart_run import quickstart
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.config import Config
@@ -15,6 +14,7 @@ from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_copy import copy_segment
+from lakelog.verification.bench.counting_store import counting_store
 from tests.long.azurite import azurite
 from tests.long.cloud_storage import cloud_storage
 from tests.processes import race, wait_until

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.faults.cluster_processes import ClusterProcesses
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.verification.faults.cluster_processes import ClusterProcesses
 from tests.processes import wait_until
 
 BROKERS, PARTITIONS, A_SEND = (1, 2, 3), 3, 30

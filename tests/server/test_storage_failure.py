@@ -5,7 +5,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakelog.jobs.faults.storage_faults import bring_back, take_away
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.config import Config
@@ -15,6 +14,7 @@ from lakelog.replication.server.broker import Broker
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.verification.faults.storage_faults import bring_back, take_away
 from tests.processes import wait_until
 
 SHORT = {

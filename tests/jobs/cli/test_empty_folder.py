@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs import kill_test, quickstart, soak
+from lakelog.jobs import quickstart
 from lakelog.jobs.cli.empty_folder import check_empty, empty_folder
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.verification.verbs import kill_test, soak
 
 
 @pytest.fixture

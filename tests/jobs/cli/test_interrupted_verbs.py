@@ -59,7 +59,7 @@ def test_a_verb_under_nohup_outlives_its_terminal(cluster: str) -> None:
     [
         (["lakelog.jobs", "status", "--cluster", "none"], "lakelog.replication.errors"),
         (["lakelog.jobs", "status", "--cluster", "none"], "pyarrow.lib"),
-        (["lakelog.jobs.launch.entry", "lakelog.jobs.scenario", "none"], "lakelog.replication.errors"),
+        (["lakelog.jobs.launch.entry", "lakelog.verification.verbs.scenario", "none"], "lakelog.replication.errors"),
     ],
 )
 def test_ctrl_c_during_the_imports_is_status_130_and_silence(words: list[str], module: str) -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from lakelog.jobs import bench, broker, brokers, dump_log, log_dirs, topics
+from lakelog.jobs import broker, brokers, dump_log, log_dirs, topics
+from lakelog.verification.verbs import bench
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 

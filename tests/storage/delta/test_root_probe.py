@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.faults.storage_faults import bring_back, is_away, take_away
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
@@ -15,6 +14,7 @@ from lakelog.replication.storage.delta.root_probe import RootWatch, prepare_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.verification.faults.storage_faults import bring_back, is_away, take_away
 from tests.clock import Clock
 
 

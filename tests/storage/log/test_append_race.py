@@ -3,12 +3,12 @@
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from lakelog.jobs.benchmark.counting_store import counting_store
 from lakelog.replication.storage.delta.delta_log import CommitConflict, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import Appended
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, write_segment
+from lakelog.verification.bench.counting_store import counting_store
 from tests.processes import race, wait_until
 from tests.storage.logs import P0, facts, new_log, records, request, send
 

@@ -5,7 +5,6 @@ import copy
 import pytest
 from deltalake import DeltaTable
 
-from lakelog.jobs.faults.storage_faults import bring_back, take_away
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -18,6 +17,7 @@ from lakelog.replication.storage.log.append import Appended
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.verification.faults.storage_faults import bring_back, take_away
 from tests.storage.logs import (
     P0,
     P1,

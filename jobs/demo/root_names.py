@@ -1,0 +1,26 @@
+"""Who has a root in a cluster that a verb makes, the names of the roots' folders, and where they may be."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from lakelog.replication.config import Owner
+
+
+def owners(brokers: int) -> tuple[Owner, ...]:
+    """Who has a root in a cluster of so many brokers."""
+    return ("cluster", *range(1, brokers + 1))
+
+
+def root_name(owner: Owner) -> str:
+    """The name of the folder of the cluster's root or of a broker's: `cluster`, `broker-1`."""
+    return owner if isinstance(owner, str) else f"broker-{owner}"
+
+
+DISK, S3 = "disk", "s3"
+
+
+def add_store(parser: ArgumentParser) -> None:
+    """The argument `--store`."""
+    where = "disk: local folders; s3: each root in an S3 server of its own, which this command runs; default: disk"
+    parser.add_argument("--store", choices=(DISK, S3), default=DISK, help=f"where to keep the roots: {where}")

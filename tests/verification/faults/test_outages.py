@@ -1,0 +1,81 @@
+"""Times without an acknowledgement: which count as short, and how they are summed up."""
+
+import argparse
+
+import pytest
+
+from lakelog.replication.config import Config
+from lakelog.verification.faults.outages import (
+    BOTH,
+    CONTROLLER,
+    LEADER,
+    LongestWait,
+    Outage,
+    are_short,
+    distribution,
+    victims,
+)
+
+
+def outage(victim: str, *acknowledged: float | None, taken_over: float | None = None) -> Outage:
+    return Outage(victim, ["broker 1"], list(range(len(acknowledged))), list(acknowledged), taken_over)
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "settings", "short"),
+    [
+        ([8.0], {}, True),
+        ([8.01], {}, False),
+        ([None], {}, False),
+        ([8.01, 0.1], {}, True),
+        ([None, 0.1], {}, True),
+        ([11.9], {"broker.session.timeout.ms": 10_000}, True),
+        ([11.9], {"controller.session.timeout.ms": 10_000}, True),
+        ([12.1], {"broker.session.timeout.ms": 10_000}, False),
+    ],
+)
+def test_the_first_record_is_acknowledged_within_the_session_and_two_seconds(
+    acknowledged: list[float | None], settings: dict[str, object], short: bool
+) -> None:
+    config = Config.from_properties(settings, "test").with_sessions(is_local=True)
+    assert are_short([outage(LEADER, 0.1), outage(BOTH, *acknowledged)], config) is short
+
+
+def test_each_kind_has_its_distribution() -> None:
+    """A kill after which nothing was ever acknowledged has no time, but is not forgotten."""
+    times = [outage(LEADER, float(time), time + 0.5) for time in range(1, 41)]
+    never, late = outage(BOTH, None, None, taken_over=5.25), outage(BOTH, 6.5, None, taken_over=4.75)
+    leader, both = distribution([never, *times, late])
+    assert leader == {
+        "victim": LEADER, "kills": 40, "median_s": 20.5, "p95_s": 38.0, "max_s": 40.0, "all_median_s": 21.0,
+        "all_p95_s": 38.5, "all_max_s": 40.5, "takeover_median_s": None, "takeover_p95_s": None, "takeover_max_s": None,
+    }  # fmt: skip
+    assert both == {
+        "victim": BOTH, "kills": 2, "median_s": None, "p95_s": None, "max_s": None, "all_median_s": None,
+        "all_p95_s": None, "all_max_s": None, "takeover_median_s": 5.0, "takeover_p95_s": 5.25, "takeover_max_s": 5.25,
+    }  # fmt: skip
+    (controller,) = distribution([outage(CONTROLLER, 0.5, 0.25, taken_over=4.0)])
+    assert (controller["max_s"], controller["all_max_s"], controller["takeover_max_s"]) == (0.25, 0.5, 4.0)
+
+
+def test_victims_are_of_known_kinds() -> None:
+    assert victims("both,leader") == (BOTH, LEADER)
+    with pytest.raises(argparse.ArgumentTypeError, match="bystander: unknown; allowed: controller,leader,both"):
+        victims("leader,bystander")
+
+
+@pytest.mark.parametrize(
+    ("events", "longest", "began"),
+    [
+        pytest.param("s0", 0, None, id="nothing has happened yet"),
+        pytest.param("s0 a1 s5 a9 s20 a22", 4, 5, id="the longest of several"),
+        pytest.param("s0 a1 s5 w7 s8 w10 s11 a12 s13 a14", 7, 5, id="from the first record that was sent in vain"),
+        pytest.param("s0 a1 s5 w7 s8 w19", 14, 5, id="not over yet"),
+    ],
+)
+def test_the_longest_wait_ends_with_an_acknowledgement(events: str, longest: float, began: float | None) -> None:
+    waits = LongestWait()
+    told = {"s": waits.sent, "w": waits.waited, "a": waits.acknowledged}
+    for event in events.split():
+        told[event[0]](float(event[1:]))
+    assert (waits.longest_s, waits.began_s) == (longest, began)

@@ -1,0 +1,70 @@
+"""The result of a soak: ok only if everything was done and nothing is wrong. Unknown is not zero."""
+
+from typing import Any
+
+import pytest
+
+from lakelog.verification.faults.soak_figures import WRONG, Course, show_figures, soak_figures
+
+TOPIC = {**dict.fromkeys(WRONG, 0), "acknowledged": 10, "read": 12, "deleted": 0}
+WAITS = [
+    {"topic": "kept", "partition": partition, "longest_ms": longest, "began_s": 4.0}
+    for partition, longest in enumerate((250, 7100, 300))
+]
+ERRORS = {"not_acknowledged": {"TimeoutException": 41}, "not_read_at_once": {"LeaderNotAvailableException": 3}}
+
+
+def course(*ended: float | None, **changes: Any) -> Course:
+    faults = [{"kind": "kill-both" if at else "reassign", "began_s": 1.0, "ended_s": at} for at in ended]
+    return Course(**{"planned": 2, "seed": 7, "fault_list": faults, **changes})
+
+
+def figures(course: Course, **changes: Any) -> dict[str, Any]:
+    return soak_figures(course, {"kept": TOPIC, "trimmed": {**TOPIC, **changes}}, WAITS, ERRORS)
+
+
+def test_all_is_well() -> None:
+    found = figures(course(3.0, 9.0, rotted=1, repaired=1))
+    assert found["ok"] is True
+    assert (found["faults"], found["faults_by_kind"]) == (2, {"kill-both": 2})
+    assert (found["lost"], found["duplicated"], found["different"], found["repaired"]) == (0, 0, 0, 1)
+    assert (found["longest_unavailable_ms"], found["seed"]) == (7100, 7)
+    assert [fault["ended_s"] for fault in found["fault_list"]] == [3.0, 9.0]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_whatever_is_wrong_in_one_topic_counts(name: str) -> None:
+    found = figures(course(3.0, 9.0), **{name: 2})
+    assert (found[name], found["ok"]) == (2, False)
+
+
+@pytest.mark.parametrize("change", [{"acknowledged": 0}, {"read": 0}])
+def test_a_topic_that_was_not_used_is_not_ok(change: dict[str, object]) -> None:
+    assert figures(course(3.0, 9.0), **change)["ok"] is False
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(course(3.0), id="a fault did not begin"),
+        pytest.param(course(3.0, None), id="a fault did not end"),
+        pytest.param(course(3.0, 9.0, failures=["TimeoutException: too late"]), id="something failed"),
+        pytest.param(course(3.0, 9.0, not_in_order=1), id="a process did not stop in order"),
+        pytest.param(course(3.0, 9.0, rotted=2, repaired=1), id="a file has stayed rotten"),
+    ],
+)
+def test_a_soak_that_left_its_course_is_not_ok(changed: Course) -> None:
+    assert figures(changed)["ok"] is False
+
+
+def test_what_was_not_looked_for_is_not_known() -> None:
+    found = soak_figures(course(3.0, 9.0), {}, WAITS, ERRORS)
+    assert found["ok"] is False
+    assert [found[name] for name in WRONG] == [None] * len(WRONG)
+
+
+def test_a_person_sees_it_all(capsys: pytest.CaptureFixture[str]) -> None:
+    show_figures(figures(course(3.0, None, failures=["TimeoutException: too late"])))
+    shown = capsys.readouterr().out
+    words = ("longest_unavailable_ms", "kill-both", "trimmed", "7100", "TimeoutException", "41", "too late")
+    assert all(word in shown for word in words), shown

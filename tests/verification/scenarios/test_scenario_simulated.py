@@ -1,0 +1,120 @@
+"""`lakelog scenario --mode simulated`: every shipped script in memory, with a simulated clock."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.jobs.launch.launcher import VERBS, launch
+from lakelog.verification.scenarios.run import SIMULATED, clusters_of, run_script
+from lakelog.verification.scenarios.script import read_script
+from lakelog.verification.verbs.scenario import main
+
+SCRIPTS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+HEAD = "name: n\nsteps:\n  - create_topic: {topic: t, assignment: {0: [1, 2, 3]}}\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> None:
+        raise AssertionError("it starts Spark")
+
+    monkeypatch.setattr("lakelog.jobs.launch.session.job_session", refuse)
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "script.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def simulated(path: str | Path) -> dict[str, Any]:
+    with clusters_of(SIMULATED) as make:
+        told: dict[str, Any] = json.loads(json.dumps(run_script(make, read_script(str(path))).as_json()))
+    return told
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_of_ours_comes_out_as_written(path: Path) -> None:
+    told = simulated(path)
+    assert told["ok"], [step for step in told["steps"] if not step["ok"]]
+
+
+@pytest.mark.parametrize("name", ["deposed_leader", "throttled_reassignment"])
+def test_a_script_comes_out_the_same_each_time(name: str) -> None:
+    (path,) = (path for path in SCRIPTS if path.stem == name)
+    assert simulated(path) == simulated(path)
+
+
+def test_figures_are_of_the_held_clock(tmp_path: Path) -> None:
+    """The real one is back afterwards."""
+    real = time.monotonic
+    told = simulated(written(tmp_path, HEAD + "  - sleep: 30\n"))
+    assert told["steps"][-1]["took_ms"] == 30_000
+    assert time.monotonic is real
+
+
+def test_a_broker_that_is_out_of_the_isr_has_been_away_for_as_long_as_the_settings_say(tmp_path: Path) -> None:
+    steps = "  - wait: {topic: t, isr: [1, 2, 3]}\n  - pause: 3\n  - produce: {topic: t, acks: 1}\n"
+    steps += "  - wait: {topic: t, isr: [1, 2]}\n  - wait: {topic: t, offline: [3]}\n"
+    told = simulated(written(tmp_path, HEAD + steps))
+    paused, _, out, dead = (step["at_ms"] for step in told["steps"][-4:])
+    assert 3000 <= out - paused <= 4600
+    assert 5500 <= dead - paused <= 6300
+
+
+def test_a_script_may_have_five_brokers(tmp_path: Path) -> None:
+    text = "name: n\nbrokers: 5\nsteps:\n  - create_topic: {topic: t, assignment: {0: [5, 4]}}\n  - stop: 5\n"
+    told = simulated(written(tmp_path, text + "  - wait: {topic: t, leader: 4, isr: [4]}\n"))
+    assert told["ok"]
+    assert [step["saw"].get("running") for step in told["steps"]] == [None, [1, 2, 3, 4], None]
+
+
+@pytest.mark.parametrize(
+    ("step", "fault"),
+    [
+        ("wait: {topic: t, leader: 2, timeout_s: 5}", "leader is 1, expected 2"),
+        ("consume: {topic: t, expect_values: [m0]}", "nothing, expected m0"),
+        ("start: 1", "BrokerNotAvailableException: start: broker 1 is running, it must be stopped"),
+    ],
+)
+def test_a_step_that_does_not_see_what_it_expects_fails_the_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], step: str, fault: str
+) -> None:
+    out = tmp_path / "out.json"
+    path = written(tmp_path, HEAD + f"  - {step}\n  - kill: 1\n")
+    assert main([path, "--mode", "simulated", "--out", str(out)]) == 1
+    told = json.loads(out.read_text())
+    assert (told["ok"], [s["ok"] for s in told["steps"]]) == (False, [True, False])
+    assert told["steps"][1]["fault"] == fault
+    assert f"line 4: {fault}" in capsys.readouterr().out
+
+
+def test_keep_is_refused_in_simulated_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "kept"
+    assert main([str(SCRIPTS[0]), "--mode", "simulated", "--keep", str(kept)]) == 2
+    assert "--keep: nothing of --mode simulated can be kept, its clusters lie in memory" in capsys.readouterr().err
+    assert not kept.exists()
+
+
+def test_a_store_is_refused_in_simulated_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(SCRIPTS[0]), "--mode", "simulated", "--store", "s3"]) == 2
+    assert "--store s3: it needs --mode embedded or processes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", [["--mode", "simulated"], ["--mode=simulated"]])
+def test_simulated_mode_starts_no_spark(mode: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A verb that is one takes over its process: there would be no return."""
+    assert launch(["scenario", written(tmp_path, HEAD), *mode]) == 0
+    assert "✓" in capsys.readouterr().out
+    assert launch(["scenario", "x.yaml", *mode, "--master", "local"]) == 2
+    assert "scenario starts no Spark" in capsys.readouterr().err
+
+
+def test_the_other_modes_start_spark() -> None:
+    verb = VERBS["scenario"]
+    assert verb.starts_spark(["simulated", "a.yaml", "--mode", "processes"])
+    assert verb.starts_spark(["--mode", "embedded", "x.yaml"])
+    assert verb.starts_spark([])

@@ -1,0 +1,174 @@
+"""The server that a script names, and steps that are not allowed, on servers that only record their calls."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import BrokerNotAvailableException
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.verification.roots.roots import DiskRoots
+from lakelog.verification.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server, State
+from lakelog.verification.scenarios.steps import start
+
+FIRST, SECOND = "controller-1", "controller-2"
+
+
+class Remembered(ScriptCluster):
+    """Brokers 1 and 2 and two controllers; a controller's id is its name."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(DiskRoots(folder), (1, 2), (FIRST, SECOND))
+        format_cluster(StorageRoot.of(self.uri), Config())
+        self.lease = Cluster.open(self.uri).lease
+        self.states: dict[Server, State] = {}
+
+    def state(self, server: Server) -> State:
+        return self.states[server]
+
+    def elect(self, name: str) -> None:
+        assert self.lease.elect(name, self.lease.read()) is not None
+
+    def _has_id(self, name: str, controller_id: str) -> bool:
+        return name == controller_id
+
+    def _start_all(self) -> None:
+        self.states = dict.fromkeys((1, 2, FIRST, SECOND), "running")
+        self.elect(FIRST)
+
+    def _end_all(self) -> None:
+        self.states = dict.fromkeys(self.states, "stopped")
+
+    def _kill(self, server: Server) -> None:
+        self.states[server] = "stopped"
+
+    def _pause(self, server: Server) -> None:
+        self.states[server] = "paused"
+
+    def _resume(self, server: Server) -> None:
+        self.states[server] = "running"
+
+    def _stop(self, server: Server) -> None:
+        self.states[server] = "stopped"
+
+    def _start(self, server: Server) -> None:
+        self.states[server] = "running"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Remembered]:
+    with Remembered(tmp_path) as remembered:
+        yield remembered
+
+
+@pytest.mark.parametrize(
+    ("before", "act", "after"),
+    [
+        ("running", ScriptCluster.kill, "stopped"),
+        ("paused", ScriptCluster.kill, "stopped"),
+        ("running", ScriptCluster.pause, "paused"),
+        ("paused", ScriptCluster.resume, "running"),
+        ("running", ScriptCluster.stop, "stopped"),
+        ("stopped", ScriptCluster.start, "running"),
+        ("stopped", ScriptCluster.restart, "running"),
+        ("paused", ScriptCluster.restart, "running"),
+        ("running", ScriptCluster.restart, "running"),
+    ],
+)
+def test_what_may_be_done_to_a_broker(
+    cluster: Remembered, before: State, act: Callable[[ScriptCluster, Server], Server], after: State
+) -> None:
+    cluster.states[2] = before
+    assert act(cluster, 2) == 2
+    assert (cluster.state(2), cluster.running()) == (after, [1, 2] if after == "running" else [1])
+
+
+@pytest.mark.parametrize(
+    ("state", "act", "message"),
+    [
+        ("stopped", ScriptCluster.kill, "kill: broker 2 is stopped, it must be running or paused"),
+        ("paused", ScriptCluster.pause, "pause: broker 2 is paused, it must be running"),
+        ("running", ScriptCluster.resume, "resume: broker 2 is running, it must be paused"),
+        ("paused", ScriptCluster.stop, "stop: broker 2 is paused, it must be running"),
+        ("running", ScriptCluster.start, "start: broker 2 is running, it must be stopped"),
+    ],
+)
+def test_what_may_not_be_done_to_a_broker(
+    cluster: Remembered, state: State, act: Callable[[ScriptCluster, Server], Server], message: str
+) -> None:
+    cluster.states[2] = state
+    with pytest.raises(BrokerNotAvailableException, match=message):
+        act(cluster, 2)
+
+
+def test_a_start_may_be_expected_to_fail(cluster: Remembered) -> None:
+    scene: Any = SimpleNamespace(cluster=cluster)
+    refused = start(scene, broker=1, expect_error="BrokerNotAvailableException")
+    assert (refused.fault, refused.words) == (None, "BrokerNotAvailableException")
+    assert str(start(scene, broker=1, expect_error="TimeoutException").fault).endswith("; expected TimeoutException")
+    cluster.states[1] = "stopped"
+    assert start(scene, broker=1, expect_error="TimeoutException").fault == "no error, expected TimeoutException"
+    cluster.states[1] = "stopped"
+    assert start(scene, broker=1, expect_error=None).words == "running are 1,2"
+
+
+def test_the_controller_is_the_one_in_office_or_the_last_that_is_away(cluster: Remembered) -> None:
+    assert cluster.pause(CONTROLLER) == FIRST
+    cluster.elect(SECOND)
+    assert cluster.kill(CONTROLLER) == SECOND
+    assert cluster.resume(CONTROLLER) == FIRST
+    assert cluster.start(CONTROLLER) == SECOND
+    with pytest.raises(BrokerNotAvailableException, match="start: controller-2 is running"):
+        cluster.start(CONTROLLER)
+
+
+def test_a_controller_is_restarted_if_it_is_away_and_else_the_one_in_office(cluster: Remembered) -> None:
+    assert cluster.restart(CONTROLLER) == FIRST
+    cluster.elect(SECOND)
+    assert cluster.pause(CONTROLLER) == SECOND
+    cluster.elect(FIRST)
+    assert cluster.restart(CONTROLLER) == SECOND
+    assert set(cluster.states.values()) == {"running"}
+
+
+def test_one_that_has_resigned_or_does_not_run_is_not_in_office(
+    cluster: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step waits for an election. Here one is held after the first look without a controller."""
+    looks: list[object] = []
+    look = cluster._in_office
+
+    def then_elect() -> str | None:
+        looks.append(look())
+        if len(looks) == 1:
+            cluster.elect(SECOND)
+        return looks[-1]
+
+    monkeypatch.setattr(cluster, "_in_office", then_elect)
+    held = cluster.lease.read()
+    assert held is not None
+    cluster.lease.resign(held)
+    assert cluster.kill(CONTROLLER) == SECOND
+    assert looks[0] is None
+    cluster.states[FIRST] = "paused"
+    with pytest.raises(BrokerNotAvailableException, match="no controller runs: controller-1, controller-2"):
+        cluster.kill(CONTROLLER)
+
+
+def test_the_history_is_of_the_script_only(cluster: Remembered) -> None:
+    everything = cluster.history()
+    cluster.first_version = everything[-1].version + 1
+    assert (len(everything) > 0, cluster.history()) == (True, [])
+
+
+def test_what_is_repeated_beside_a_script_ends_with_it(cluster: Remembered) -> None:
+    before, looked = threading.active_count(), threading.Event()
+    end = cluster._repeat(looked.set, 0.001)
+    assert looked.wait(30)
+    end()
+    assert threading.active_count() == before

@@ -1,0 +1,1 @@
+"""Proofs of what ships, which are not shipped: simulations, faults, event scripts and benchmarks."""

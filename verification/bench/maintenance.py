@@ -1,0 +1,169 @@
+"""`bench maintenance`: compacts small files, and makes thousands of commits on one log with its usual maintenance."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from lakelog.jobs.cli.progress import counting_bar
+from lakelog.jobs.cli.waiting import wait_until
+from lakelog.replication.config import Config
+from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.protocol.compaction import size_class
+from lakelog.replication.protocol.partition_log import LEADER, Role
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.schemas import LOG
+from lakelog.verification.bench.folder import bench_folder
+from lakelog.verification.bench.replication import checksum
+from lakelog.verification.bench.sends_beside_compaction import SendsBeside, measure_sends_beside_compaction, sends_of
+from lakelog.verification.bench.small_commits import SmallCommits
+
+PARTITIONS, RECORDS = 4, 5
+LEADING, FOLLOWING = 1, 2
+_SAMPLES = 25
+_FILES_A_COMMIT = 50
+
+OnStep = Callable[[str, int], None]
+
+
+@dataclass
+class Measured:
+    """The results. Times are in seconds. `at_start` and `at_end` have the times of a tenth of the commits each, 500 at
+    most. `held_most`: the most files of one partition and size class after the compaction."""
+
+    files_before: int = 0
+    files_after: int = 0
+    held_most: int = 0
+    compaction_seconds: float = 0.0
+    rows_equal: bool = True
+    commits: int = 0
+    at_start: Mapping[str, list[float]] = field(default_factory=dict)
+    at_end: Mapping[str, list[float]] = field(default_factory=dict)
+    log_files: Mapping[str, int] = field(default_factory=dict)
+    data_files: Mapping[str, int] = field(default_factory=dict)
+    sends: SendsBeside = field(default_factory=SendsBeside)
+
+
+def measure_maintenance(spark: SparkSession, files: int, commits: int, sends: int) -> Measured:
+    """Runs all measurements in a folder that is deleted afterwards. Shows a progress bar on stderr."""
+    measured = Measured(commits=commits)
+    with bench_folder() as folder, counting_bar() as progress:
+        task = progress.add_task("small files", total=files + commits + sends_of(sends))
+
+        def on_step(words: str, done: int) -> None:
+            progress.update(task, advance=done, description=words)
+
+        measure_compaction(folder / "alone", files, measured, on_step)
+        _commits(spark, folder / "cluster", commits, measured, on_step)
+        measured.sends = measure_sends_beside_compaction(spark, folder, sends, on_step)
+        measured.rows_equal &= measured.sends.rows_equal
+    return measured
+
+
+def measure_compaction(folder: Path, files: int, measured: Measured, on_step: OnStep) -> None:
+    """Compacts a log of small files as a broker does, and compares its rows with those before."""
+    log = ReplicaLog.create(StorageRoot.of(str(folder)))
+    partitions = [TopicIdPartition("bench-id", number) for number in range(PARTITIONS)]
+    log.become(dict.fromkeys(partitions, Role(0, LEADER)), "bench")
+    commits = SmallCommits(log, partitions, RECORDS)
+    for _ in range(files // _FILES_A_COMMIT):
+        commits.make(_FILES_A_COMMIT)
+        on_step("small files", _FILES_A_COMMIT)
+    reader, before = ReplicaLog.open(log.root), content(log, partitions)
+    reader_files = len(log.current().segments)
+    config, started = Config(), time.perf_counter()
+    limits = config.log_segment_bytes, config.log_cleaner_min_files, config.log_cleaner_max_bytes
+    while compact(log, *limits, "bench"):
+        pass
+    measured.compaction_seconds = time.perf_counter() - started
+    measured.files_before, measured.files_after = reader_files, len(log.current().segments)
+    held = Counter(
+        (header.topic_id_partition, size_class(segment.file.size, config.log_segment_bytes))
+        for segment in log.current().segments.values()
+        for header in {h.partition: h for h in segment.headers}.values()
+    )
+    measured.held_most = max(held.values())
+    after = [content(each, partitions) for each in (log, reader, ReplicaLog.open(log.root))]
+    measured.rows_equal &= after == [before] * 3
+
+
+def content(log: ReplicaLog, partitions: list[TopicIdPartition]) -> list[tuple[pa.Table, list[object]]]:
+    """The rows of each partition (columns of `schemas.LOG`), and the headers of its batches."""
+    state = log.refresh()
+    return [(log.read(p, 0), [batch.header for batch in state.partition(p).batches]) for p in partitions]
+
+
+def _commits(spark: SparkSession, folder: Path, commits: int, measured: Measured, on_step: OnStep) -> None:
+    """Commits to a leader that has a follower. Both maintain their logs with default settings."""
+    with LocalCluster(spark, str(folder), brokers=2) as cluster:
+        assignment = dict.fromkeys(range(PARTITIONS), (LEADING, FOLLOWING))
+        topic = cluster.admin().create_topic("bench", assignment=assignment)
+        roots = {name: StorageRoot.of(cluster.broker_uri(b)).child(LOG.name) for name, b in _BROKERS.items()}
+        log = ReplicaLog.open(roots["leader"])
+        partitions = [r.topic_id_partition for r in topic.partitions]
+        wait_until(lambda: log.refresh().partition(partitions[-1]).role.is_leader, "the leader leads", 60, 0.05)
+        run = _Run(SmallCommits(log, partitions, RECORDS), ReplicaLog.open(roots["follower"]))
+        part = min(500, commits // 10)
+        run.warm_up()
+        measured.at_start = run.sample(part, on_step)
+        for _ in range(commits - 2 * part):
+            run.commits.make()
+            on_step("commits", 1)
+        measured.at_end = run.sample(part, on_step)
+        run.wait_for_follower()
+        measured.log_files = {name: len(root.child("_delta_log").list()) for name, root in roots.items()}
+        frames = [spark.read.format("delta").load(root.spark_uri) for root in roots.values()]
+        one, other = (tuple(checksum(frame).collect()[0]) for frame in frames)
+        measured.rows_equal &= one == other and one[0] == run.commits.records
+        measured.data_files = {name: len(ReplicaLog.open(root).current().segments) for name, root in roots.items()}
+
+
+_BROKERS = {"leader": LEADING, "follower": FOLLOWING}
+
+
+class _Run:
+    """Commits to a leader's log, and measures the time until the follower's log has them."""
+
+    def __init__(self, commits: SmallCommits, follower: ReplicaLog) -> None:
+        self.commits = commits
+        self._follower = follower
+
+    def warm_up(self) -> None:
+        """Waits until the follower's query has started, which takes seconds."""
+        for _ in range(_SAMPLES):
+            self.commits.make()
+            self.wait_for_follower()
+
+    def wait_for_follower(self) -> float:
+        """Waits until the follower has all records. Returns the seconds that it took."""
+        started, pause = time.perf_counter(), threading.Event()
+        ends, deadline = self.commits.ends(), time.monotonic() + 120
+        while {p: self._follower.refresh().partition(p).log_end_offset for p in ends} != ends:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the follower has not reached {ends}, version {last_version(self._follower.root)}")
+            pause.wait(0.002)
+        return time.perf_counter() - started
+
+    def sample(self, count: int, on_step: OnStep) -> dict[str, list[float]]:
+        """The seconds of `count` commits. About 25 times it also measures how long the follower takes: a
+        micro-batch."""
+        seconds: dict[str, list[float]] = {"commit": [], "micro-batch": []}
+        for number in range(count):
+            seconds["commit"].append(self.commits.make())
+            on_step("commits, measured", 1)
+            if number % max(1, count // _SAMPLES) == 0:
+                self.wait_for_follower()  # for the commits before the measured one
+                self.commits.make()
+                seconds["micro-batch"].append(self.wait_for_follower())
+        return seconds

@@ -1,0 +1,151 @@
+"""`bench processes` runs three brokers and two controllers as processes of their own, as in production. It measures
+their start, a small send, and the CPU use of the idle cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+
+from lakelog.jobs.cli.console import Row
+from lakelog.jobs.cli.progress import counting_bar
+from lakelog.jobs.cli.waiting import wait_until
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.clients.consumer import Consumer
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.config import Config
+from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.verification.bench.cpu import cores_while_idle, cpu_seconds
+from lakelog.verification.bench.folder import bench_folder
+from lakelog.verification.bench.produce_run import BROKERS, PARTITIONS, TOPIC
+from lakelog.verification.bench.report import circumstances, summary
+from lakelog.verification.faults.cluster_processes import ClusterProcesses
+
+_TIMEOUT_MS, _START_SECONDS, _WARM_UP_SENDS = 120_000, 300.0, 5
+
+
+@dataclass(frozen=True)
+class ProcessTimes:
+    """The times of a cluster of processes. `start_seconds`: until all brokers were registered. `core_seconds`: the CPU
+    time of client, brokers and controllers for all measured sends. `idle_cores`: over `idle_seconds`. `rows_equal`:
+    whether each partition has the records that were sent to it, in order."""
+
+    start_seconds: float
+    send_seconds: list[float]
+    core_seconds: float
+    idle_seconds: float
+    idle_cores: float
+    rows_equal: bool
+
+    @property
+    def send_core_seconds(self) -> float:
+        """The CPU time of a send."""
+        return self.core_seconds / len(self.send_seconds)
+
+
+def measure_processes(sends: int, idle_seconds: float) -> ProcessTimes:
+    """Starts all processes together, and sends one record to each partition with acks=all, over and over: a few sends
+    warm up. Then it leaves the cluster alone for `idle_seconds` without a count, and as long with one."""
+    with bench_folder() as folder, counting_bar() as progress:
+        task = progress.add_task("starting and sending", total=1 + _WARM_UP_SENDS + sends)
+        cluster = _formatted(folder)
+        processes = ClusterProcesses(folder, cluster.root.uri, range(1, BROKERS + 1))
+        with processes.ended():
+            start_seconds = _start(processes, cluster)
+            progress.advance(task)
+            load = _Load(cluster.root.uri, lambda: progress.advance(task))
+            load.send(_WARM_UP_SENDS)
+            before = cpu_seconds()
+            taken = load.send(sends)
+            core_seconds = cpu_seconds() - before
+            is_equal, idle_cores = load.is_committed(), cores_while_idle(idle_seconds)
+            processes.check()
+    return ProcessTimes(start_seconds, taken, core_seconds, idle_seconds, idle_cores, is_equal)
+
+
+def _formatted(folder: Path) -> Cluster:
+    root = StorageRoot.of(str(folder / "cluster"))
+    format_cluster(root, Config())
+    return Cluster.open(root.uri)
+
+
+def _start(processes: ClusterProcesses, cluster: Cluster) -> float:
+    def are_there() -> bool:
+        processes.check()
+        return len(cluster.refresh_brokers()) == BROKERS
+
+    started = time.perf_counter()
+    for process in processes.all():
+        process.start()
+    wait_until(are_there, "the brokers are registered", _START_SECONDS)
+    return time.perf_counter() - started
+
+
+class _Load:
+    """Sends one record to each partition of a new topic."""
+
+    def __init__(self, uri: str, on_step: Callable[[], object]) -> None:
+        AdminClient(uri).create_topic(TOPIC, PARTITIONS, BROKERS)
+        self._producer, self._consumer = Producer(uri, acks="all"), Consumer(uri)
+        self._on_step, self._sent = on_step, 0
+
+    def send(self, count: int) -> list[float]:
+        """Sends `count` times. Returns the seconds until each send was acknowledged."""
+        return [self._send() for _ in range(count)]
+
+    def _send(self) -> float:
+        values = [_value(partition, self._sent) for partition in range(PARTITIONS)]
+        records = pa.table({"value": values, "partition": pa.array(range(PARTITIONS), pa.int32())})
+        started = time.perf_counter()
+        raise_first_error(self._producer.send(TOPIC, records, timeout_ms=_TIMEOUT_MS))
+        self._sent += 1
+        self._on_step()
+        return time.perf_counter() - started
+
+    def is_committed(self) -> bool:
+        """Whether each partition has what was sent to it, once, in order."""
+        fetched = self._consumer.fetch(TOPIC, dict.fromkeys(range(PARTITIONS), 0))
+        return all(
+            found.error is None
+            and found.records["value"].to_pylist() == [_value(partition, number) for number in range(self._sent)]
+            for partition, found in fetched.items()
+        )
+
+
+def _value(partition: int, number: int) -> bytes:
+    return b"%d-%d" % (partition, number)
+
+
+def processes_figures(found: ProcessTimes) -> dict[str, object]:
+    """All figures. If rows differ, the times mean nothing and are left out."""
+    if not found.rows_equal:
+        return {"rows_equal": False, **circumstances()}
+    return {
+        "rows_equal": True,
+        "start_seconds": round(found.start_seconds, 1),
+        "small_send_ms": round(median(found.send_seconds) * 1000, 1),
+        "small_send_core_seconds": round(found.send_core_seconds, 3),
+        "idle_cores": round(found.idle_cores, 3),
+        "idle_seconds": found.idle_seconds,
+        "sends": summary(found.send_seconds),
+        **circumstances(),
+    }
+
+
+def processes_rows(found: ProcessTimes) -> list[Row]:
+    """One row for the start, one for a send, one for the idle cluster."""
+    sent, send = f"acknowledged send of {PARTITIONS} records", median(found.send_seconds)
+    return [
+        _row("start of all processes, until the brokers are registered", f"{found.start_seconds:.1f}"),
+        _row(sent, f"{send:.3f}", f"{found.send_core_seconds:.2f}"),
+        _row("idle", cores=f"{found.idle_cores:.3f}"),
+    ]
+
+
+def _row(what: str, seconds: str = "", core_seconds: str = "", cores: str = "") -> Row:
+    return {"what": what, "seconds": seconds, "core-seconds": core_seconds, "cores": cores}

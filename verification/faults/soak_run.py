@@ -1,0 +1,243 @@
+"""Runs a soak: three brokers and two controllers as processes, under load and faults. Then it waits for recovery, stops
+all processes in order and checks every record."""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lakelog.jobs.cli.console import say
+from lakelog.jobs.cli.progress import ProgressReport
+from lakelog.jobs.cli.waiting import wait_until
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import LakelogException, TimeoutException
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.verification.faults.cluster_health import ClusterHealth
+from lakelog.verification.faults.soak_cluster import BROKERS, DISKS, STORED, SoakCluster
+from lakelog.verification.faults.soak_faults import SoakFaults
+from lakelog.verification.faults.soak_figures import Course, error_figures, soak_figures, topic_figures, unavailable
+from lakelog.verification.faults.soak_load import SoakLoad
+from lakelog.verification.faults.soak_plan import KINDS, Fault, plan_faults
+from lakelog.verification.faults.soak_root_faults import RootFaults
+
+# No records of the first topic are ever deleted.
+KEPT, TRIMMED = "kept", "trimmed"
+ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)}}
+# Compaction runs often, and removed files are deleted soon after the longest freeze. Polls are rare, because each poll
+# of the store is a request and all processes share a small machine. The broker with the slow store takes seconds a
+# round. Kafka's lag time of 30 s (KIP-537), longer than Lakelog's default, keeps it in sync. Sessions are as on a disk
+# in a store too, because the lengths of the faults are chosen for 6 s.
+SETTINGS = {
+    "broker.session.timeout.ms": 6_000,
+    "controller.session.timeout.ms": 6_000,
+    "replica.lag.time.max.ms": 30_000,
+    "lakelog.poll.interval.ms": 200,
+    "log.cleaner.backoff.ms": 2_000,
+    "log.cleaner.min.files": 8,
+    "log.segment.delete.delay.ms": 60_000,
+    "leader.imbalance.check.interval.seconds": 30,
+    "lakelog.scrub.interval.ms": 60_000,
+}
+_COMPACTIONS = re.compile(r"(\d+) compactions of \d+ small files")
+PATIENCE = 300.0
+
+
+@dataclass(frozen=True)
+class SoakPlan:
+    """The duration in seconds, the number and kinds of faults, the seed, and where the roots are: see `STORED`."""
+
+    seconds: float
+    faults: int
+    seed: int
+    kinds: tuple[str, ...] = tuple(KINDS)
+    store: str = "mixed"
+
+    @property
+    def latest_end_s(self) -> float:
+        """The second by which all faults must have ended, also on a machine that recovers slowly."""
+        return 2 * self.seconds + PATIENCE
+
+    def planned(self) -> tuple[Fault, ...]:
+        """The faults in order. Raises ValueError if none of the kinds can hit a root."""
+        return plan_faults(self.seed, self.seconds, self.faults, BROKERS, STORED[self.store], self.kinds)
+
+
+def run_soak(folder: Path, plan: SoakPlan, report: ProgressReport) -> dict[str, Any]:
+    """Runs the soak in an empty folder and returns its figures. It calls `report` with its progress."""
+    started = time.monotonic()
+    config = folder / "server.properties"
+    has_disks = plan.store == DISKS
+    settings = {**SETTINGS, "storage.fsync": str(has_disks).lower()}
+    config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    with SoakCluster(folder, config, STORED[plan.store], has_disks).ended() as cluster:
+        cluster.format()
+        soak = Soak(cluster.uri, cluster, plan, report)
+        soak.run()
+    return {**soak.figures(), "elapsed_s": round(time.monotonic() - started, 1)}
+
+
+class Soak:
+    """One soak, from the start of the processes to their end."""
+
+    def __init__(self, cluster_uri: str, cluster: SoakCluster, plan: SoakPlan, report: ProgressReport) -> None:
+        self._cluster = cluster
+        self._processes = processes = cluster.processes
+        self._plan = plan
+        self._report = report
+        self._view = TopicView(Cluster.open(cluster_uri))
+        self._health = ClusterHealth(self._view, processes, list(ASSIGNMENTS))
+        self._admin = AdminClient(cluster_uri, requested_by="soak")
+        self._load = SoakLoad(
+            cluster_uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()}, plan.store == DISKS
+        )
+        self._roots = RootFaults(cluster, KEPT, self._health.is_alone, self._let)
+        self._faults = SoakFaults(processes, self._roots, self._health, self._admin, TRIMMED, self._wait, self._let)
+        self._course = Course(plan.faults, plan.seed)
+        self._checked: dict[str, dict[str, Any]] = {}
+        self._began = time.monotonic()
+        self._is_loaded = False
+
+    def run(self) -> None:
+        """Runs all steps. A failed step is recorded, and the checks that are still possible follow."""
+        if self._try(self._begin):
+            self._try(self._go_wrong)
+            self._is_loaded = False
+            self._try(self._load.stop_senders)
+            is_settled = self._try(self._settle)
+            self._try(self._load.stop_readers)
+            self._try(self._stop)
+            if is_settled:
+                self._try(self._look_for_records)
+
+    def _try(self, part: Callable[[], None]) -> bool:
+        try:
+            part()
+        except LakelogException as error:
+            self._course.failures.append(f"{error.name}: {error}")
+            return False
+        except Exception:  # a bug in a thread of the load or in the soak itself: record its stack trace
+            self._course.failures.append(traceback.format_exc())
+            return False
+        return True
+
+    def _begin(self) -> None:
+        for process in self._processes.all():
+            process.start()
+        self._wait(self._lacks_brokers, "brokers register")
+        for topic, assignment in ASSIGNMENTS.items():
+            self._admin.create_topic(topic, assignment=assignment, configs={"min.insync.replicas": 2})
+        self._load.start()
+        self._is_loaded = True
+        self._wait(self._lacks_records, "each partition acknowledges a record")
+        self._load.forget_waits()
+        self._began = time.monotonic()
+
+    def _lacks_brokers(self) -> str:
+        return ", ".join(str(b) for b in BROKERS if b not in self._view.cluster.refresh_brokers())
+
+    def _lacks_records(self) -> str:
+        return ", ".join(load.topic for load in self._load.topics if not load.has_begun())
+
+    def _go_wrong(self) -> None:
+        plan = self._plan
+        for fault in plan.planned():
+            self._let(fault.at_s - self._elapsed())
+            self._carry_out(fault)
+        self._let(self._plan.seconds - self._elapsed())
+
+    def _carry_out(self, fault: Fault) -> None:
+        """Carries out a fault. It lists the fault before it starts, so after an error the last entry is the one to look
+        at."""
+        entry = {
+            "kind": fault.kind, "planned_s": fault.at_s, "began_s": None, "began": None, "lasts_s": fault.lasts_s,
+            "broker": fault.broker if fault.takes_broker else None, "done": None, "ended_s": None,
+        }  # fmt: skip
+        self._course.fault_list.append(entry)
+        self._faults.prepare(fault)
+        entry.update(began_s=self._elapsed(), began=datetime.now().isoformat(timespec="milliseconds"))
+        entry["done"] = self._faults.carry_out(fault)
+        entry["ended_s"] = self._elapsed()
+        say(f"{entry['began_s']:7.1f} s to {entry['ended_s']:7.1f} s  {fault.kind}: {entry['done']}")
+
+    def _elapsed(self) -> float:
+        return round(time.monotonic() - self._began, 1)
+
+    def _settle(self) -> None:
+        """Starts what does not run, and waits until the replicas have their leaders' records and the readers have read
+        them."""
+        for process in self._processes.all():
+            if not process.is_running():
+                process.kill()
+                process.start()
+        self._wait(self._health.lacks_members, "the ISRs are whole")
+        self._wait(self._roots.lacks_repairs, "rotten files are repaired")
+        bounds = self._health.bounds()
+        self._wait(lambda: self._health.lacks_records(bounds), "replicas catch up")
+        self._wait(self._lacks_readers, "the readers have read everything")
+
+    def _lacks_readers(self) -> str:
+        """The first topic whose reader is behind, with its positions and the ends; empty if there is none."""
+        bounds = self._health.bounds()
+        for load in self._load.topics:
+            load.reader.check()
+            partitions = self._view.partitions(load.topic)
+            ends = {p: bounds[r.topic_id_partition][1] for p, r in partitions.items()}
+            if not load.has_read(ends):
+                return f"{load.topic}: at {load.reader.positions} of {ends}, errors {dict(load.reader.errors)}"
+        return ""
+
+    def _stop(self) -> None:
+        self._faults.not_in_order += sum(map(bool, self._processes.stop()))
+
+    def _look_for_records(self) -> None:
+        for load in self._load.topics:
+            self._checked[load.topic] = topic_figures(self._view, load, load.topic == TRIMMED)
+
+    def _let(self, seconds: float) -> None:
+        """Waits a number of seconds. If a process ends by itself meanwhile, the soak ends with an error."""
+        end = time.monotonic() + seconds
+        self._wait(lambda: "" if time.monotonic() >= end else "not yet", "time passes", seconds + PATIENCE)
+
+    def _wait(self, lacks: Callable[[], str], what: str, seconds: float | None = None) -> None:
+        lacking = ""
+
+        def is_over() -> bool:
+            nonlocal lacking
+            self._check()
+            self._report(description=what, completed=len(self._course.fault_list), acknowledged=self._load.count())
+            lacking = lacks()
+            return not lacking
+
+        try:
+            wait_until(is_over, what, PATIENCE if seconds is None else seconds)
+        except TimeoutException as error:
+            raise TimeoutException(f"{error}; missing: {lacking}") from None
+
+    def _check(self) -> None:
+        self._cluster.check()
+        if self._is_loaded:
+            self._load.check()
+            if self._elapsed() > self._plan.latest_end_s:
+                begun, planned = len(self._course.fault_list), self._plan.faults
+                raise TimeoutException(f"only {begun} of {planned} faults have begun within {self._elapsed():.0f} s")
+
+    def figures(self) -> dict[str, Any]:
+        """The figures as a JSON object."""
+        self._course.not_in_order = self._faults.not_in_order
+        self._course.rotted, self._course.repaired = self._roots.rotted, self._roots.repaired
+        is_checked = len(self._checked) == len(ASSIGNMENTS)
+        waits = unavailable(self._load.topics, self._began)
+        logs = [process.log.read_text() for process in self._processes.brokers.values() if process.log.exists()]
+        errors = error_figures(self._load.topics)
+        return {
+            "acknowledged": self._load.count(),
+            **soak_figures(self._course, self._checked if is_checked else {}, waits, errors),
+            "compactions": sum(int(count) for log in logs for count in _COMPACTIONS.findall(log)),
+        }

@@ -1,0 +1,166 @@
+"""A controller's term on tables in memory: only its reads and commits are simulated, its decisions are shipped code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from lakelog.replication.config import Config
+from lakelog.replication.controller import steps
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.controller.decision import Decision
+from lakelog.replication.controller.events import Event
+from lakelog.replication.errors import ControllerMovedException
+from lakelog.replication.protocol.admin_request import Outcome
+from lakelog.verification.simulation.actor import Actor, Handler, Outcoming, Work
+from lakelog.verification.simulation.controller_invariants import requests_are_read
+from lakelog.verification.simulation.tables import Admin, Claimed, Metadata, Topics
+
+CONFIG = Config().with_sessions(is_local=True)
+
+_REBALANCES = 4  # one look in this many ends with a check of the balance of leaders
+
+
+class SimulatedActiveController:
+    """The state of a controller while it is active. It is lost when the controller is deposed or crashes.
+
+    `views`: the brokers that the controller believes to live, as it sees them now.
+    """
+
+    def __init__(self, controller: Actor, epoch: int, views: Callable[[], Mapping[int, BrokerView]]) -> None:
+        self._controller = controller
+        self._views = views
+        self._world = controller.world
+        self._rules = controller.world.rules
+        self._has_failed_over = False
+        self._term = self._rules.term(
+            ControllerContext(epoch, CONFIG), self._rules.decide, self._observe, lambda: self._world.now
+        )
+        self._handlers: dict[type, Handler] = {
+            steps.ClaimTables: self._claim_tables,
+            steps.ReadTopics: self._read_topics,
+            steps.ReadConfigs: lambda _: _at_once({}),
+            steps.ReadMetadata: self._read_metadata,
+            steps.ReadBrokers: self._read_brokers,
+            steps.ReadRequests: self._read_requests,
+            steps.IsBalanceDue: lambda _: _at_once(controller.turn.salt % _REBALANCES == 0),
+            steps.SettleWhatHasLanded: self._settle_what_has_landed,
+            steps.TakeUpRequest: lambda _: _at_once(True),
+            steps.BeginToApplyRequest: lambda _: _at_once(True),
+            steps.AnswerRequest: self._answer_request,
+            steps.ChangeTopics: self._change_topics,
+            steps.ChangeMetadata: self._change_metadata,
+        }
+
+    @property
+    def context(self) -> ControllerContext:
+        """The controller's knowledge of the cluster."""
+        return self._term.context
+
+    def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> Work:
+        """Begins the term. Raises ControllerMovedException, AnswerLost."""
+        yield from self._controller.carry_out(self._term.fail_over(brokers_before), self._handlers)
+        self._has_failed_over = True
+
+    def look(self) -> Work:
+        """Looks at every table once. Raises ControllerMovedException, AnswerLost."""
+        yield from self._controller.carry_out(self._term.look(), self._handlers)
+
+    def _observe(self, event: Event, _: Decision, before: ControllerContext, after: ControllerContext) -> None:
+        self._world.checker.look_at_decision(event, before, after)
+
+    def _claim_tables(self, _: steps.ClaimTables) -> Outcoming:
+        world = self._world
+        for table in (world.metadata, world.topics, world.admin) if self._rules.controllers_claim else ():
+            yield from self._controller.transact(table, self._claim, f"claim {self.context.controller_epoch}")
+
+    def _claim(self, _: int, state: Any) -> Any:
+        self._check_claim(state)
+        epoch = self.context.controller_epoch
+        return None if state.controller_epoch == epoch else state._replace(controller_epoch=epoch)
+
+    def _check_claim(self, state: Claimed) -> None:
+        epoch = self.context.controller_epoch
+        if state.controller_epoch > epoch:
+            raise ControllerMovedException(
+                f"controller epoch {epoch} is over: epoch {state.controller_epoch} has claimed the table"
+            )
+
+    def _read_topics(self, _: steps.ReadTopics) -> Outcoming:
+        yield
+        return self._controller.look(self._world.topics, may_repeat=False)[1].topics
+
+    def _read_metadata(self, _: steps.ReadMetadata) -> Outcoming:
+        yield
+        version, metadata = self._controller.look(self._world.metadata, may_repeat=self._has_failed_over)
+        return version, metadata.partitions
+
+    def _read_brokers(self, _: steps.ReadBrokers) -> Outcoming:
+        yield
+        return steps.BrokersSeen(self._views())
+
+    def _read_requests(self, _: steps.ReadRequests) -> Outcoming:
+        yield
+        return self._controller.look(self._world.admin)[1].requests
+
+    def _settle_what_has_landed(self, _: steps.SettleWhatHasLanded) -> Outcoming:
+        yield
+        pending = self._controller.look(self._world.admin, may_repeat=False)[1].requests
+        if pending:
+            yield
+            metadata = self._world.metadata
+            since = min(request.metadata_version for request in pending)
+            landed = {metadata.at(version).request for version in range(since + 1, metadata.newest + 1)}
+            yield from self._answer([r.request_id for r in pending if r.request_id in landed])
+
+    def _answer_request(self, step: steps.AnswerRequest) -> Outcoming:
+        requests_are_read(step.request, step.outcomes)
+        self._controller.say("answers %s: %s", step.request, step.outcomes)
+        yield from self._answer([step.request.request_id])
+
+    def _change_metadata(self, step: steps.ChangeMetadata) -> Outcoming:
+        chosen: list[Decision] = []
+        seen = -1
+        landed: dict[str, Outcome] | None = None
+        request, since = step.request.request_id if step.request else None, self._world.metadata.newest
+
+        def decide(version: int, metadata: Metadata) -> Metadata | None:
+            nonlocal seen, landed
+            self._check_claim(metadata)
+            seen = version
+            written = {self._world.metadata.at(v).request for v in range(since + 1, version + 1)} if chosen else set()
+            landed = {} if request is not None and request in written else None
+            decision = step.choose(metadata.partitions, landed)
+            chosen[:] = [decision]
+            merged = {**metadata.partitions, **decision.changed}
+            merged = {partition: r for partition, r in merged.items() if partition not in decision.removed}
+            return None if merged == metadata.partitions else metadata._replace(partitions=merged, request=request)
+
+        written = yield from self._controller.transact(self._world.metadata, decide, step.why)
+        return chosen[-1], seen if written is None else written, landed is not None
+
+    def _change_topics(self, step: steps.ChangeTopics) -> Outcoming:
+        put, drop = step.put, step.drop
+
+        def decide(_: int, state: Topics) -> Topics | None:
+            self._check_claim(state)
+            after = {name: topic for name, topic in {**state.topics, **put}.items() if name not in drop}
+            return None if after == state.topics else state._replace(topics=after)
+
+        words = ", ".join([*(f"{t.topic} is {t}" for t in put.values()), *(f"{name} is gone" for name in drop)])
+        yield from self._controller.transact(self._world.topics, decide, words)
+
+    def _answer(self, decided: Collection[str]) -> Work:
+        """Answers decided requests, which removes them from the table."""
+
+        def decide(_: int, state: Admin) -> Admin | None:
+            self._check_claim(state)
+            left = tuple(request for request in state.requests if request.request_id not in decided)
+            return None if left == state.requests else state._replace(requests=left)
+
+        yield from self._controller.transact(self._world.admin, decide, f"answer {', '.join(decided)}")
+
+
+def _at_once(found: Any) -> Outcoming:
+    yield from ()
+    return found

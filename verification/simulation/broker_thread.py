@@ -1,0 +1,76 @@
+"""The common part of a broker process's threads: its log, its rows, and the claim on both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from lakelog.replication.errors import StaleBrokerEpochException
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.verification.simulation.actor import Actor, Work
+from lakelog.verification.simulation.broker_memory import BrokerMemory
+from lakelog.verification.simulation.tables import Rows, SimulatedLogChange, SimulatedLogState
+
+
+class BrokerThread(Actor):
+    """A thread of a process. All threads share the process's memory and lose it together."""
+
+    def __init__(self, process: BrokerMemory, name: str) -> None:
+        self.process = process
+        self.rules = process.world.rules
+        super().__init__(process.world, f"{process.name}/{name}")
+
+    def check_claim(self, claimed: int, table: str) -> None:
+        """Raises StaleBrokerEpochException if a newer process of this broker has claimed the table."""
+        if self.rules.claims_are_checked and claimed > self.process.epoch:
+            raise StaleBrokerEpochException(f"{table} is claimed under broker epoch {claimed}")
+
+    def refresh_log(self) -> SimulatedLogState:
+        """Replays the new commits of the log. Raises StaleBrokerEpochException, AnswerLost."""
+        self._see(*self.look(self.process.log_table, may_repeat=False))
+        return self.process.log
+
+    def _see(self, version: int, state: SimulatedLogState) -> None:
+        self.check_claim(state.broker_epoch, self.process.log_table.name)
+        if version > self.process.log_version:
+            self.process.log_version, self.process.log = version, state
+
+    def transact_log(self, decide: Callable[[SimulatedLogState], SimulatedLogChange | None], why: str) -> Work:
+        """Commits to the log. `decide` sees its newest state."""
+
+        def on_newest(version: int, state: SimulatedLogState) -> SimulatedLogChange | None:
+            self._see(version, state)
+            return decide(state)
+
+        table = self.process.log_table
+        version = yield from self.transact(table, on_newest, why)
+        if version is not None:
+            self._see(table.newest, table.at(table.newest))
+
+    def publish(self, why: str) -> Work:
+        """Writes the broker's rows of its replicas if they differ from the published ones."""
+        process, table = self.process, self.process.replica_table
+
+        def decide(_: int, state: Rows) -> Rows | None:
+            self.check_claim(state.broker_epoch, table.name)
+            process.published = state.replicas
+            wanted = {p: self._row(p, process.log.partition(p)) for p in process.hosted}
+            return None if _facts(wanted) == _facts(state.replicas) else Rows(state.broker_epoch, wanted)
+
+        version = yield from self.transact(table, decide, why)
+        if version is not None:
+            process.published = table.at(table.newest).replicas
+
+    def _row(self, partition: TopicIdPartition, log: PartitionLog) -> Replica:
+        process = self.process
+        row: Replica = self.rules.replica_row(
+            process.broker_id, process.epoch, process.hosted[partition], log, process.fetch_state(partition),
+            process.published.get(partition), process.log_version,
+        )  # fmt: skip
+        return row
+
+
+def _facts(replicas: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, Replica]:
+    return {partition: replace(row, log_version=0) for partition, row in replicas.items()}

@@ -1,0 +1,250 @@
+"""Broken rules, one at a time. If no invariant catches a break here, none would catch the same mistake in the code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol import delayed_operation, follow, isr, leadership
+from lakelog.replication.protocol.append import Digests, PartitionAppend, place
+from lakelog.replication.protocol.become_leader_or_follower import become_leader_or_follower
+from lakelog.replication.protocol.fetch_state import FollowerState
+from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange
+from lakelog.replication.protocol.leadership import HostedPartition, LeaderInputs
+from lakelog.replication.protocol.log_retention import delete_records_offset
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.replica import FOLLOWER_ROLE, Replica
+from lakelog.replication.protocol.rounds.fetch_steps import FetchStep, FinishTruncation, TruncateLogs
+from lakelog.replication.protocol.rounds.steps import CommitRoles, PublishReplicas, Step
+from lakelog.replication.protocol.truncation import Truncation
+from lakelog.verification.simulation.controller_sabotage import BROKEN_CONTROLLERS
+from lakelog.verification.simulation.round_sabotage import BROKEN_ROUNDS
+from lakelog.verification.simulation.rules import SHIPPED, Rules
+
+
+class Sabotage(NamedTuple):
+    """A description of the break, and the rules with it."""
+
+    what: str
+    rules: Rules
+
+
+def _anybody_appends(log: PartitionLog, request: PartitionAppend, digests: Digests) -> Any:
+    return place(_as(log, Role(request.leader_epoch, LEADER)), request, digests)
+
+
+def _as(log: PartitionLog, role: Role) -> PartitionLog:
+    other = log.copy()
+    other.role = role
+    return other
+
+
+def _followers_append_in_any_role(log: PartitionLog, leader_epoch: int, previous: str, name: str) -> None:
+    follow.check_follower_append(_as(log, Role(leader_epoch, FOLLOWER)), leader_epoch, previous, name)
+
+
+def _sequences_are_ignored(log: PartitionLog, request: PartitionAppend, digests: Digests) -> Any:
+    unknown = log.copy()
+    unknown.producers = {}
+    return place(unknown, request, digests)
+
+
+def _all_rows_count(inputs: LeaderInputs, registration: PartitionRegistration) -> LeaderInputs:
+    """Rows of any epoch, process and state count as rows of this leadership."""
+    epochs = inputs.broker_epochs
+    rows = {
+        broker: replace(
+            row, leader_epoch=registration.leader_epoch, role=FOLLOWER_ROLE, state=FollowerState.FETCHING,
+            broker_epoch=epochs.get(broker, -1), log_end_offset=min(row.log_end_offset, inputs.log.log_end_offset),
+        )
+        for broker, row in inputs.rows.items()
+    }  # fmt: skip
+    return replace(inputs, rows=rows)
+
+
+def _high_watermark_from_any_row(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    return leadership.raise_high_watermark(hosted, _all_rows_count(inputs, hosted.registration))
+
+
+def _high_watermark_without_pending(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    """A shrink counts as done before it is made: the HW waits only for the members that stay."""
+    isr_soon = hosted.pending.isr if hosted.pending else hosted.registration.isr
+    soon = replace(hosted, pending=None, registration=replace(hosted.registration, isr=isr_soon))
+    return replace(hosted, high_watermark=leadership.raise_high_watermark(soon, inputs).high_watermark)
+
+
+def _high_watermark_is_the_log_end(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    return replace(hosted, high_watermark=max(hosted.high_watermark, inputs.log.log_end_offset))
+
+
+def _joins_below_the_epoch_start(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    log = inputs.log.copy()
+    log.epoch_start = 0
+    return leadership.observe_followers(hosted, replace(inputs, log=log))
+
+
+def _joins_anywhere(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    log = inputs.log.copy()
+    log.epoch_start = 0
+    attended = leadership.observe_followers(replace(hosted, high_watermark=0), replace(inputs, log=log))
+    return replace(attended, high_watermark=hosted.high_watermark)
+
+
+def _joins_by_any_row(hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
+    return leadership.observe_followers(hosted, _all_rows_count(inputs, hosted.registration))
+
+
+def _isr_changes_are_forced(
+    current: PartitionRegistration | None, change: IsrChange, broker_epochs: Mapping[int, int]
+) -> tuple[AlterIsrOutcome, PartitionRegistration | None]:
+    """The change is made to the current registration, whatever has happened since the decision."""
+    if current is None:
+        return AlterIsrOutcome.LOST, current
+    decided_on = replace(change, leader=current.leader, leader_epoch=current.leader_epoch,
+                         partition_epoch=current.partition_epoch)  # fmt: skip
+    return isr.alter_partition(current, decided_on, broker_epochs)
+
+
+def _truncates_to_the_high_watermark(
+    truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog],
+    leaders: Mapping[Any, Replica], *given: Any,
+) -> list[FetchStep]:  # fmt: skip
+    """As before KIP-101. A follower takes the HW from its leader's row, limited by its own LEO."""
+    steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
+    due = [p for step in steps if isinstance(step, FinishTruncation) for p in step.partitions]
+    ends = {p: min(leaders[p].high_watermark, logs[p].log_end_offset) for p in due}
+    truncations = {p: Truncation(leaders[p].leader_epoch, end) for p, end in ends.items()}
+    return [TruncateLogs(truncations), *(step for step in steps if not isinstance(step, TruncateLogs))] if due else []
+
+
+def _truncates_nothing(*given: Any) -> list[FetchStep]:
+    return [step for step in follow.maybe_truncate(*given) if not isinstance(step, TruncateLogs)]
+
+
+def _restarts_at_the_leaders_end(
+    truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog],
+    leaders: Mapping[Any, Replica], *given: Any,
+) -> list[FetchStep]:  # fmt: skip
+    """As in Kafka: a log that has lost everything restarts at the leader's end, and may lack records in between."""
+
+    def restart(partition: Any, truncation: Truncation) -> Truncation:
+        leader = leaders[partition]
+        end = max(leader.log_start_offset, min(truncation.offset, leader.log_end_offset))
+        return truncation._replace(restart=truncation.restart and truncation.restart._replace(offset=end))
+
+    steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
+    return [TruncateLogs({p: restart(p, t) for p, t in s.truncations.items()}) if isinstance(s, TruncateLogs) else s
+            for s in steps]  # fmt: skip
+
+
+def _row_before_the_truncation(*given: Any) -> list[FetchStep]:
+    steps = follow.maybe_truncate(*given)
+    return [*(s for s in steps if not isinstance(s, TruncateLogs)), *(s for s in steps if isinstance(s, TruncateLogs))]
+
+
+def _says_so_before_it_is(*given: Any) -> list[Step]:
+    """A broker publishes its role before its log has it."""
+    steps = become_leader_or_follower(*given)
+    roles = [step for step in steps if isinstance(step, CommitRoles)]
+    others = [step for step in steps if not isinstance(step, CommitRoles)]
+    after = next((n for n, step in enumerate(others) if isinstance(step, PublishReplicas)), 0)
+    return [*others[: after + 1], *roles, *others[after + 1 :]]
+
+
+def _acknowledges_at_once(row: Replica | None, *given: Any) -> delayed_operation.Completion:
+    reached = replace(row, high_watermark=row.log_end_offset) if row else None
+    return delayed_operation.produce_outcome(reached, *given)
+
+
+def _acknowledges_by_offset(row: Replica | None, leader_epoch: int, *given: Any) -> delayed_operation.Completion:
+    """Trusts a later leader's HW, whatever records are at the offsets there."""
+    same = replace(row, leader_epoch=leader_epoch) if row and row.leader_epoch > leader_epoch else row
+    return delayed_operation.produce_outcome(same, leader_epoch, *given)
+
+
+def _deletes_anything(log: PartitionLog, leader_epoch: int, _: int, before: int, *given: Any) -> int:
+    return delete_records_offset(log, leader_epoch, log.log_end_offset, min(before, log.log_end_offset), *given)
+
+
+def _reads_any_log(*_: Any) -> None:
+    return None
+
+
+def _fetches_from_any_leader(row: Replica | None, *_: Any) -> LakelogException | None:
+    """Trusts the leader's row at any epoch, so its lineage may be of an older one."""
+    return None if row is not None else LakelogException("no row")
+
+
+def _with(what: str, **broken: Callable[..., Any] | bool) -> Sabotage:
+    """A broken rule. It also removes the chain, which would repair or stop many of its effects."""
+    return Sabotage(what, replace(SHIPPED, link=lambda header, _: header, **broken))  # type: ignore[arg-type]
+
+
+SABOTAGES: dict[str, Sabotage] = {
+    "appends_are_not_fenced": _with("a log takes records in any role and epoch", place=_anybody_appends),
+    "sequences_are_ignored": _with("a repeated batch is appended again", place=_sequences_are_ignored),
+    "followers_append_in_any_role": _with(
+        "a fetch is appended although the replica has another role by now",
+        check_follower_append=_followers_append_in_any_role, rounds_are_awaited=False,
+    ),
+    "truncates_in_any_role": _with(
+        "a truncation is made although the replica has another role meanwhile",
+        check_truncation=_reads_any_log, rounds_are_awaited=False,
+    ),
+    "everything_may_be_appended": _with("what the leader truncated is appended as well", may_append=lambda *_: True),
+    "high_watermark_from_any_row": _with(
+        "rows of other epochs and states count for the HW", raise_high_watermark=_high_watermark_from_any_row
+    ),
+    "high_watermark_without_pending": _with(
+        "the HW does not wait for a change of the ISR", raise_high_watermark=_high_watermark_without_pending
+    ),
+    "high_watermark_is_the_log_end": _with(
+        "the HW does not wait for any follower", raise_high_watermark=_high_watermark_is_the_log_end
+    ),
+    "forgets_the_high_watermark": _with(
+        "a new role begins without the HW of the earlier one",
+        host=lambda _before, _published, *given: leadership.host(None, None, *given),
+    ),
+    "joins_below_the_epoch_start": _with(
+        "a follower joins the ISR below the start of the leader's epoch", observe_followers=_joins_below_the_epoch_start
+    ),
+    "joins_anywhere": _with("a follower joins the ISR with any lag", observe_followers=_joins_anywhere),
+    "joins_by_any_row": _with("rows of other epochs and states count for the ISR", observe_followers=_joins_by_any_row),
+    "isr_changes_are_forced": _with("an ISR change ignores what came between", alter_partition=_isr_changes_are_forced),
+    "deletes_what_is_not_committed": _with("records above the HW may go", delete_records_offset=_deletes_anything),
+    "unknown_is_won": _with("a commit without an answer is taken for won", unknown_is_asked=False),
+    "truncates_to_the_high_watermark": _with(
+        "a follower truncates to the HW, not to the lineage", maybe_truncate=_truncates_to_the_high_watermark
+    ),
+    "truncates_nothing": _with("a follower keeps records that its leader lacks", maybe_truncate=_truncates_nothing),
+    "restarts_at_the_leaders_end": _with(
+        "a log that starts over begins at its leader's end", maybe_truncate=_restarts_at_the_leaders_end
+    ),
+    "row_before_the_truncation": _with(
+        "the row says Fetching before the truncation", maybe_truncate=_row_before_the_truncation
+    ),
+    "says_so_before_it_is": _with(
+        "a row has a role before the log has it", become_leader_or_follower=_says_so_before_it_is
+    ),
+    "leads_under_any_broker_epoch": _with(
+        "a restarted leader leads on before a controller has elected it again",
+        given_to=lambda _id, _epoch, metadata: metadata,
+    ),
+    "claims_are_not_checked": _with("a process does not stop at a newer one's claim", claims_are_checked=False),
+    "acknowledges_at_once": _with("acks=all does not wait for the HW", produce_outcome=_acknowledges_at_once),
+    "acknowledges_by_offset": _with(
+        "acks=all checks the new leader's HW and not its lineage", produce_outcome=_acknowledges_by_offset
+    ),
+    "reads_any_log": _with("a reader does not check whether the log still leads", check_log_leads=_reads_any_log),
+    "fetches_from_any_leader": _with(
+        "a follower follows a leader of another epoch", check_leader_row=_fetches_from_any_leader
+    ),
+    "controllers_do_not_claim": _with(
+        "a controller reads and writes without a claim, so an older one may do so too", controllers_claim=False
+    ),
+    **{name: _with(broken.what, decide=broken.decide) for name, broken in BROKEN_CONTROLLERS.items()},
+    **{name: _with(broken.what, **broken.rules) for name, broken in BROKEN_ROUNDS.items()},
+}  # fmt: skip

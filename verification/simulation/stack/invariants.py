@@ -1,0 +1,149 @@
+"""The invariants after calm: no acknowledged record is lost, no record is there twice, all replicas are equal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.rounds.send_round import RecordMetadata
+from lakelog.replication.server.broker_session import BrokerSession
+from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.segment_name import may_be_deleted
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.verification.simulation.events import Violation
+from lakelog.verification.simulation.stack.processes import StackBroker
+from lakelog.verification.simulation.stack.producers import PARTITIONS
+from lakelog.verification.simulation.stack.rates import COPIED
+from lakelog.verification.simulation.stack.world import TOPIC_ID, StackWorld
+
+_DAYS = 1_400_000.0, 700_000.0, 700_000.0, 700_000.0  # seconds until files are old, seen as unneeded, and deleted
+_ROUNDS = 12
+
+
+def check(world: StackWorld) -> None:
+    """Checks all invariants but that of `check_files`. Raises Violation, whose text says what is wrong."""
+    for node in world.nodes.values():
+        _check_compaction(node)
+    _check_topics(world)
+    for number in range(PARTITIONS):
+        _check_partition(world, TopicIdPartition(TOPIC_ID, number))
+
+
+def check_files(world: StackWorld) -> None:
+    """Lets days pass. Raises Violation if a file is left that no version of its table needs.
+
+    A file that was needed until lately may be old and stay: readers of the version before it have time to end.
+    """
+    needed_lately = set[str]()
+    for number, seconds in enumerate(_DAYS):
+        if number >= len(_DAYS) - 2:
+            needed_lately |= {name for root in _tables(world) for name in _active(root)}
+        world.clock.now += seconds
+        for _ in range(_ROUNDS):
+            world.go_on()
+        for node in world.nodes.values():
+            with world.acting(node):
+                _session(node)._maintenance.run_once()
+    world.calm()
+    for root in _tables(world):
+        needed = _active(root) | needed_lately
+        oldest = world.clock.wall() - sum(_DAYS)
+        left = [n for n, t in root.modified().items() if n not in needed and t < oldest and may_be_deleted(n)]
+        if left:
+            raise Violation("no_orphan_outlives_its_delay", f"{root.uri}: {', '.join(left)}")
+
+
+def _tables(world: StackWorld) -> list[StorageRoot]:
+    folders = [uri for uri in list(world.store.folders) if uri.endswith("/_delta_log")]
+    return [StorageRoot.of(uri.removesuffix("/_delta_log")) for uri in folders]
+
+
+def _active(root: StorageRoot) -> set[str]:
+    return {file.name for file in DeltaLog.open(root).active_files()}
+
+
+def _session(node: StackBroker) -> BrokerSession:
+    assert node.broker is not None
+    assert node.broker.session is not None
+    return node.broker.session
+
+
+def _check_compaction(node: StackBroker) -> None:
+    maintenance = _session(node)._maintenance
+    for _ in range(3):
+        before = maintenance._log.refresh().version
+        maintenance._compact()
+        if maintenance._log.refresh().version == before:
+            return
+    raise Violation("compaction_comes_to_rest", f"{node.name}: compaction goes on for ever")
+
+
+def _check_topics(world: StackWorld) -> None:
+    world.cluster.topics.refresh()
+    orphans = [r for r in world.partitions().values() if r.topic not in world.cluster.topics.topics]
+    if orphans:
+        raise Violation("partitions_have_a_topic", f"{orphans}")
+
+
+def _check_partition(world: StackWorld, partition: TopicIdPartition) -> None:
+    logs, leader = world.logs(), world.partitions()[partition].leader
+    high_watermark = ReplicaTable.open(world.nodes[leader].root).replicas[partition].high_watermark
+    read = {number: log.read(partition, 0, high_watermark) for number, log in logs.items()}
+    values = [value.rstrip(b".").decode() for value in read[leader]["value"].to_pylist()]
+    _check_records(world, partition.partition, values)
+    _check_high_watermarks(world, partition, logs[leader].current().partition(partition))
+    ends = {log.current().partition(partition).log_end for log in logs.values()}
+    if len(ends) != 1 or not all(table.equals(read[leader]) for table in read.values()):
+        raise Violation("replicas_are_equal", f"partition {partition.partition}: {ends}")
+
+
+def _check_high_watermarks(world: StackWorld, partition: TopicIdPartition, log: PartitionLog) -> None:
+    """The log has all records that readers may have seen."""
+    told = [(hw, chain) for known, hw, chain in world.told_hws if known == partition]
+    others = [f"up to {hw}" for hw, chain in sorted(told) if log.chain_at(hw) not in (chain, None)]
+    beyond = [f"up to {hw}" for hw, _ in sorted(told) if hw > log.log_end_offset]
+    _holds("what_is_committed_stays", partition.partition, [*others, *beyond])
+
+
+def check_that_it_goes_on(world: StackWorld) -> None:
+    """Sends records and checks again. Raises Violation, also if they cannot be sent.
+
+    A producer that was copied may learn only now that another one has used its sequences. Then it takes a new identity
+    for its next send.
+    """
+    client, each = world.clients[0], dict.fromkeys(range(PARTITIONS), 1)
+    client.send_what_is_left()
+    if not client.send(each) and not (COPIED in world.faults.counts and client.send(each)):
+        raise Violation("the_cluster_heals", "nothing can be sent afterwards")
+    world.calm()
+    check(world)
+
+
+def _check_records(world: StackWorld, partition: int, values: Sequence[str]) -> None:
+    at: Mapping[str, int] = {value: offset for offset, value in enumerate(values)}
+    sent = {c.name: [s for s in c.sent if s.partition == partition] for c in world.clients}
+    twice = [f"{value} is there {n} times" for value, n in Counter(values).items() if n > 1]
+    _holds("nothing_is_there_twice", partition, twice)
+    known = {v.rstrip(b".").decode() for batches in sent.values() for s in batches for v in s.values}
+    _holds("nothing_is_there_that_was_not_sent", partition, [v for v in values if v not in known])
+    for batches in sent.values():
+        wanted = [v.rstrip(b".").decode() for s in batches if s.is_acknowledged for v in s.values]
+        _holds("nothing_acknowledged_is_lost", partition, [value for value in wanted if value not in at])
+        answers = [(s.answer, [at.get(v.rstrip(b".").decode()) for v in s.values]) for s in batches]
+        elsewhere = [f"{a}: {found}" for a, found in answers if a and not a.error and not _is_there(a, found)]
+        _holds("records_are_where_it_was_answered", partition, elsewhere)
+        offsets = [at[value] for value in wanted if value in at]
+        _holds("the_order_of_sending_is_kept", partition, offsets if offsets != sorted(offsets) else [])
+
+
+def _is_there(answer: RecordMetadata, offsets: Sequence[int | None]) -> bool:
+    """Compares first and last offset only, because records of others may be in between."""
+    return (offsets[0], offsets[-1]) == (answer.base_offset, answer.last_offset)
+
+
+def _holds(invariant: str, partition: int, faults: Sequence[object]) -> None:
+    if faults:
+        raise Violation(invariant, f"partition {partition}: {', '.join(map(str, faults))}")

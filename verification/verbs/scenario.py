@@ -1,0 +1,60 @@
+"""Runs event scripts: YAML files with events for a cluster, and the state that each event must lead to.
+
+Exit status 0 if every step came out as its script says, 1 if not, 2 if a script cannot be run.
+"""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from lakelog.jobs.cli.console import run, say
+from lakelog.jobs.cli.out_file import out_file
+from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
+from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.demo.root_names import DISK, add_store
+from lakelog.verification.scenarios.script import ScriptError, read_script
+
+_UNREADABLE, _SIMULATED = 2, "simulated"
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    exit_when_told()
+    parser = make_parser()
+    return run(parser, partial(_scenario, parser), argv)
+
+
+def make_parser() -> VerbParser:
+    """The arguments."""
+    parser = parser_of("scenario", __doc__)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="scripts; each runs on a cluster of its own")
+    modes = (
+        "embedded: all servers in one Spark session; processes: each server in a process; "
+        "simulated: all servers in memory, without Spark; default: embedded"
+    )
+    parser.add_argument("--mode", choices=["embedded", "processes", _SIMULATED], default="embedded", help=modes)
+    add_store(parser)
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="write JSON: an object, or a list of them")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave each cluster in DIR/<name of its script>")
+    return parser
+
+
+def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    """All scripts are read before the first one runs."""
+    if args.keep and args.mode == _SIMULATED:
+        parser.error(f"--keep: nothing of --mode {_SIMULATED} can be kept, its clusters lie in memory")
+    if args.store != DISK and args.mode == _SIMULATED:
+        parser.error(f"--store {args.store}: it needs --mode embedded or processes; simulated clusters lie in memory")
+    try:
+        scripts = [read_script(path) for path in args.files]
+    except ScriptError as error:
+        say(f"lakelog: {error}")
+        return _UNREADABLE
+    from lakelog.verification.scenarios.run_all import run_all  # Spark is not needed to find a fault in a script
+
+    return run_all(scripts, args)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

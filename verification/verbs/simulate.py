@@ -1,0 +1,60 @@
+"""Runs random histories in memory, full of crashes, pauses, zombies and lost answers, and checks each one. Then it
+disables each rule in turn, and confirms that a check fails. A mistake that shows in very few histories begins with one
+that is known to show it; the column "first seed" names it.
+
+Tier rules runs the rules and rounds of the protocol over records in memory. Tier stack runs the clients, the brokers
+without Spark, the controllers and the storage, over a store in memory that refuses, hangs, loses and delays.
+"""
+
+import argparse
+import json
+import sys
+
+from lakelog.jobs.cli.console import FAILED, OK, run, say, show
+from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
+from lakelog.jobs.cli.out_file import out_file
+from lakelog.jobs.cli.progress import counting_bar
+from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
+from lakelog.verification.simulation.report import figures, simulate
+from lakelog.verification.simulation.tiers import TIERS
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    return run(make_parser(), _simulate, argv)
+
+
+def make_parser() -> VerbParser:
+    """The arguments."""
+    parser = parser_of("simulate", __doc__)
+    parser.add_argument("--tier", choices=list(TIERS), default="rules", help="see above; default: rules")
+    parser.add_argument("--seeds", type=whole_number(1), required=True, metavar="N", help="how many histories to run")
+    seed = whole_number(0, MAX_OFFSET)
+    parser.add_argument("--seed", type=seed, default=1, metavar="S", help="seed of the first history; default: 1")
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="write the figures to this file, as JSON")
+    return parser
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    tier = TIERS[args.tier]()
+    say(
+        f"{args.seeds} histories, then each of {len(tier.sabotages)} sabotages, "
+        f"with up to {tier.sabotage_seeds} histories until one is caught: this takes minutes"
+    )
+    with counting_bar(sys.stderr.isatty()) as progress:
+        bars = {"histories": progress.add_task("histories", total=args.seeds),
+                "sabotages": progress.add_task("sabotages", total=len(tier.sabotages))}  # fmt: skip
+        result = simulate(args.seeds, args.seed, lambda what: progress.advance(bars[what]), tier)
+    for found in result.found:
+        say("\n".join(found.lines()))
+    facts = figures(result)
+    show([{"sabotage": s.what, "caught by": s.invariant, "first seed": s.first_seed, "histories": s.histories}
+          for s in result.sabotages])  # fmt: skip
+    show([{"figure": name, "value": value} for name, value in facts.items() if not isinstance(value, list)])
+    if args.out:
+        args.out.write_text(json.dumps(facts, indent=2) + "\n")
+    return OK if result.is_good else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""Runs brokers, controllers and clients as processes, and makes things fail at random: it kills and freezes processes,
+breaks roots, and moves partitions. Then it checks every record.
+
+Exit status 0 if every fault was carried out, no acknowledged record was lost or doubled, readers got each record once
+and in order, and all replicas are equal at the end.
+"""
+
+import argparse
+from pathlib import Path
+
+from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.progress import CourseProgress
+from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
+from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.verification.faults.seeded_run import Figures, add_run_options, run_seeded
+from lakelog.verification.faults.soak_cluster import STORED
+from lakelog.verification.faults.soak_figures import show_figures
+from lakelog.verification.faults.soak_plan import KINDS, kinds_of
+from lakelog.verification.faults.soak_run import SoakPlan, run_soak
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    exit_when_told()
+    parser = make_parser()
+    return run(parser, lambda args: _soak(parser, args), argv)
+
+
+def make_parser() -> VerbParser:
+    """The arguments."""
+    parser = parser_of("soak", __doc__)
+    parser.add_argument("--minutes", type=whole_number(1), default=40, metavar="N", help="least time; default: 40")
+    parser.add_argument("--faults", type=whole_number(1), default=100, metavar="N", help="how many; default: 100")
+    kinds = f"kinds of faults, in turn: some of {', '.join(KINDS)}; default: all"
+    parser.add_argument("--kinds", type=kinds_of, default=tuple(KINDS), metavar="KIND,KIND", help=kinds)
+    parser.add_argument(
+        "--store", choices=STORED, default="mixed",
+        help="where the roots are: mixed: broker 3's in an object store, the others on the disk; s3: each root, the "
+        "cluster's too, in an object store of its own, run on the loopback; disks: each on an ext4 file system of its "
+        "own, with storage.fsync=true, where power cuts are real and may hit all at once (needs the right to mount); "
+        "default: mixed",
+    )  # fmt: skip
+    add_run_options(parser)
+    return parser
+
+
+def _soak(parser: VerbParser, args: argparse.Namespace) -> int:
+    try:
+        SoakPlan(args.minutes * 60, args.faults, 0, args.kinds, args.store).planned()
+    except ValueError as error:
+        return parser.error(f"--kinds {','.join(args.kinds)} and --store {args.store}: {error}")
+
+    def work(folder: Path, seed: int) -> Figures:
+        plan = SoakPlan(args.minutes * 60, args.faults, seed, args.kinds, args.store)
+        with CourseProgress("faults", args.faults) as report:
+            return run_soak(folder, plan, report)
+
+    return run_seeded(args, "soak", work, show_figures)
