@@ -96,7 +96,9 @@ def test_verbs_of_the_wheel_explain_themselves(installed: Path, users_folder: Pa
 def test_the_wheel_makes_a_cluster(installed: Path, users_folder: Path) -> None:
     uri = str(users_folder / "cluster")
     verb(installed, users_folder, "format", "--cluster", uri)
-    assert f"No broker has registered at {uri}." in run_verb(installed, users_folder, "brokers", "--cluster", uri).stderr
+    assert (
+        f"No broker has registered at {uri}." in run_verb(installed, users_folder, "brokers", "--cluster", uri).stderr
+    )
 
 
 @pytest.mark.parametrize("words", [["soak"], ["scenario", "failover.yaml"], ["quickstart", "--store", "s3"]])

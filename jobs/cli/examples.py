@@ -136,8 +136,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Compare a follower with a plain Delta stream", "lakelog bench replication --rounds 5 --out figures.json"),
         ("Count the requests to an object store", "lakelog bench requests --brokers 1,3 --partitions 3,30"),
         ("Measure the controller", "lakelog bench controller --partitions 10000 --brokers 5"),
-        ("Show where the time of a small send goes", "lakelog bench profile --flame flame.svg"),
-        ("Run all benchmarks", "lakelog bench all --out figures.json --pictures ."),
+        ("Run all benchmarks", "lakelog bench all --out figures.json"),
     ),
     "kill-test": (
         ("Kill ten controllers and ten leaders", "lakelog kill-test --victims controller,leader --kills 10"),

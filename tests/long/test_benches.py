@@ -3,19 +3,13 @@
 import json
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
-
-import pytest
 
 from lakelog.verification.bench.data import DataSet
 from lakelog.verification.bench.produce import measure_produce
 from lakelog.verification.bench.produce_run import QUICK as QUICK_PRODUCE
-from lakelog.verification.bench.profile import QUICK_PROFILE, measure_profile
-from lakelog.verification.bench.profile_report import profile_figures
 from lakelog.verification.bench.read import QUICK_READ, measure_read
 from lakelog.verification.bench.replication import QUICK, SMALL, Bench
 
@@ -51,23 +45,6 @@ def test_every_way_gives_the_same_rows(spark: "SparkSession") -> None:
     assert found.rows_equal
     assert found.records == QUICK_READ.each.records
     assert [len(seconds) for seconds in found.seconds.values()] == [QUICK_READ.rounds] * 7
-
-
-def test_a_profile_explains_real_sends(spark: "SparkSession", tmp_path: Path) -> None:
-    """A few sends: real brokers, real micro-batches."""
-    flame = tmp_path / "flame.svg"
-    found = measure_profile(spark, QUICK_PROFILE, flame)
-    assert found.is_explained
-    for send, figures in zip(found.sends, profile_figures(found)["sends"], strict=True):
-        assert json.dumps(figures)
-        if len(send.parts) == len(send.seconds):
-            assert sum(map(sum, (parts.values() for parts in send.parts))) == pytest.approx(sum(send.seconds), abs=0.01)
-        made = Counter({kind: len(seconds) for kind, seconds in send.commits.items()})
-        assert made["log", "append"] >= len(send.seconds)
-        assert made["log", "fetched"] >= 1
-        assert {"Python: client", "JVM: JIT compiler"} <= set(send.cpu_seconds)
-    titles = "".join(ElementTree.fromstring(flame.read_text()).itertext())
-    assert "clients.producer.Producer.send" in titles
 
 
 def test_what_is_sent_to_processes_is_committed(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 from lakelog.jobs.cli.numbers import whole_number, whole_numbers
 from lakelog.jobs.cli.out_file import out_file
@@ -103,14 +102,6 @@ def _maintenance(command: ArgumentParser) -> None:
     _number(command, "--sends", 2, 60, "sends of 1 MB without compaction, and as many beside it")
 
 
-def _profile(command: ArgumentParser) -> None:
-    _number(command, "--sends", 1, 60, "measured sends of each kind")
-    _quick(command)
-    command.add_argument(
-        "--flame", metavar="FILE", type=out_file, help="write a flame graph of the CPU time to this file, as SVG"
-    )
-
-
 def _scale(command: ArgumentParser) -> None:
     _number(command, "--most", 10, 10_000, "largest number of partitions, topics, brokers, files and commits")
     _quick(command)
@@ -120,9 +111,6 @@ def _all(command: ArgumentParser) -> None:
     _quick(command)
     command.add_argument(
         "--only", metavar="WHAT,WHAT", type=_suites, default=_suites(), help="these alone; default: all of them"
-    )
-    command.add_argument(
-        "--pictures", metavar="FOLDER", type=Path, help="write latency.svg, throughput.svg and growth.svg there"
     )
 
 
@@ -151,5 +139,4 @@ _COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "maintenance": ("time compaction of small files, and thousands of commits on one log", _maintenance),
     "scale": ("show how the time of one change grows with partitions, topics, brokers, files and commits", _scale),
     "all": ("run all benchmarks, and write their figures to one file", _all),
-    "profile": ("show where the time of an acknowledged small send goes, part by part", _profile),
 }

@@ -17,14 +17,11 @@ from lakelog.verification.bench.controller_report import controller_figures, con
 from lakelog.verification.bench.idle import idle_figures, idle_rows, measure_idle
 from lakelog.verification.bench.maintenance import measure_maintenance
 from lakelog.verification.bench.maintenance_report import maintenance_figures, maintenance_rows
-from lakelog.verification.bench.pictures import pictures_of
 from lakelog.verification.bench.processes import measure_processes, processes_figures, processes_rows
 from lakelog.verification.bench.produce import measure_produce
 from lakelog.verification.bench.produce_report import produce_figures, produce_rows
 from lakelog.verification.bench.produce_run import QUICK as QUICK_SENDS
 from lakelog.verification.bench.produce_run import ProducePlan
-from lakelog.verification.bench.profile import QUICK_PROFILE, ProfilePlan, measure_profile
-from lakelog.verification.bench.profile_report import profile_figures, profile_tables
 from lakelog.verification.bench.read import QUICK_READ, ReadPlan, measure_read
 from lakelog.verification.bench.read_report import read_figures, read_rows
 from lakelog.verification.bench.replication import QUICK, Plan
@@ -117,15 +114,6 @@ def maintenance(args: argparse.Namespace) -> int:
     )
 
 
-def profile(args: argparse.Namespace) -> int:
-    """Measures the parts of an acknowledged send. Returns the exit status."""
-    with _session() as spark:
-        plan = QUICK_PROFILE if args.quick else replace(ProfilePlan(), sends=args.sends)
-        found = measure_profile(spark, plan, args.flame)
-    unknown = "no send could be explained: its followers fetched without their queries"
-    return _report(args, profile_figures(found), *profile_tables(found), wrong=None if found.is_explained else unknown)
-
-
 def scale(args: argparse.Namespace) -> int:
     """Measures how times grow. Returns the exit status."""
     found = measure_scale(QUICK_SCALE if args.quick else ScalePlan().up_to(args.most))
@@ -135,12 +123,7 @@ def scale(args: argparse.Namespace) -> int:
 def all_suites(args: argparse.Namespace) -> int:
     """Runs all benchmarks. Returns the exit status: 1 if one has failed."""
     found = run_suites(args.only, args.quick, say)
-    figures_of_all = suites_figures(found)
-    if args.pictures:
-        args.pictures.mkdir(parents=True, exist_ok=True)
-        for name, picture in pictures_of({suite.name: suite.figures for suite in found}).items():
-            (args.pictures / name).write_text(picture)
-    status = _report(args, figures_of_all, suites_rows(found))
+    status = _report(args, suites_figures(found), suites_rows(found))
     return FAILED if any(suite.error for suite in found) else status
 
 
@@ -155,7 +138,6 @@ COMMANDS = {
     "controller": controller,
     "maintenance": maintenance,
     "scale": scale,
-    "profile": profile,
 }
 
 

@@ -30,7 +30,6 @@ SUITES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "consumer_mb_per_s",
         ),
     ),
-    "profile": (("--quick",), ("send_ms", "send_core_ms", "commits_a_send", "micro_batch_ms")),
     "idle": (("--seconds", "1"), ("session_cores", "cluster_cores")),
     "processes": (
         ("--sends", "2", "--seconds", "1"),

@@ -4,13 +4,11 @@ import json
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import pytest
 
 from lakelog.verification.bench import suites
 from lakelog.verification.bench.commands import COMMANDS
-from lakelog.verification.bench.pictures import chart, pictures_of
 from lakelog.verification.bench.suites import SUITES, Suite, suites_figures, suites_rows
 from lakelog.verification.verbs.bench import main, make_parser
 
@@ -75,31 +73,3 @@ def test_a_suite_runs_in_a_process_of_its_own() -> None:
 def test_an_unknown_suite_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["all", "--only", "idle,nothing"]) == 2
     assert "there is no benchmark 'nothing'" in capsys.readouterr().err
-
-
-def test_pictures_are_made_of_the_figures_that_there_are() -> None:
-    seconds = {"seconds": {"median": 0.5}, "plain_append_seconds": {"median": 0.01}}
-    sends = [
-        {"name": "first send", "data_set": "12 records of 100 B", "seconds": {"median": 9}, "plain_append_seconds": {}},
-        {"name": "small sends", "data_set": "12 records of 100 B", **seconds},
-        {"name": "large sends", "data_set": "200,000 records of 1 KB", **seconds},
-        {"name": "in flight", "data_set": "200,000 records of 1 KB", **seconds},
-    ]
-    growth = [{"by": "partitions", "action": "producer: commits a record", "ms": {"10": 1.0, "100": 3.0}}]
-    found = pictures_of({"produce": {"sends": sends}, "scale": {"growth": growth}})
-    assert set(found) == {"latency.svg", "throughput.svg", "growth.svg"}
-    words = list(ElementTree.fromstring(found["latency.svg"]).itertext())
-    assert {"1,000", "1e+09", "Lakelog", "append to one plain Delta table"} <= set(words)
-    assert found["latency.svg"].count("<circle") == found["throughput.svg"].count("<circle") == 4
-    assert [">ms<" in found["latency.svg"], ">MB/s<" in found["throughput.svg"]] == [True, True]
-    assert '">100<' in found["throughput.svg"], "200 MB in half a second"
-    assert pictures_of({"produce": {"error": "x"}}) == {}
-
-
-def test_a_point_is_where_its_logarithms_are() -> None:
-    drawn = ElementTree.fromstring(chart("t", "n", {"a": {1: 1, 10: 10, 100: 100}}))
-    points = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in drawn.iter("{http://www.w3.org/2000/svg}circle")]
-    (left, low), middle, (right, high) = points
-    assert middle == pytest.approx(((left + right) / 2, (low + high) / 2), abs=0.1)
-    assert left < right
-    assert low > high
