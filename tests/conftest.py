@@ -5,9 +5,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.request import Request, urlopen
 
 import pytest
+
+from lakelog.verification.s3.server import StoreServer
+from tests.hanging import ends, in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,18 +80,14 @@ def root(tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def s3_options() -> Iterator[dict[str, str]]:
+def s3_options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """An object store on localhost: how to reach its bucket `bucket`."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    url = "http://{}:{}".format(*server.get_host_and_port())
-    with urlopen(Request(f"{url}/bucket", method="PUT")):
-        pass
-    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
-    yield {**keys, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
-    server.stop()
+    with StoreServer(tmp_path_factory.mktemp("s3") / "bucket") as server:
+        serving = in_background(server.serve_forever)
+        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+        yield {**keys, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_ALLOW_HTTP": "true"}
+        server.shutdown()
+        assert ends(serving)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 from lakelog.jobs.launch.launcher import VERBS
 
 # Each takes a tenth of a second or more, and no verb without Spark needs it.
-HEAVY = ("pandas", "pyspark", "py4j", "delta", "pyarrow.dataset", "IPython", "matplotlib", "moto")
+HEAVY = ("pandas", "pyspark", "py4j", "delta", "pyarrow.dataset", "IPython", "matplotlib")
 
 CALLED = """
 import sys

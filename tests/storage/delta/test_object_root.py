@@ -7,7 +7,6 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
 from lakelog.replication.storage.delta.delta_log import DeltaLog
@@ -16,21 +15,21 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_options import client_arguments, store_options
 from lakelog.replication.storage.log.segment import read_segment
 from lakelog.schemas import CLUSTER
+from lakelog.verification.s3.server import StoreServer
 from tests.storage.logs import P0, fill, new_log
 
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The requests that moto has answered, by their method and, of a listing, its kind."""
+    """The requests that the store has answered, by their method and, of a listing, its kind."""
     seen: list[str] = []
-    answer = DomainDispatcherApplication.__call__
+    answer = StoreServer.answer
 
-    def counted(app, environ, start_response):
-        is_listing = "list-type" in environ.get("QUERY_STRING", "")
-        seen.append("LIST" if is_listing else environ["REQUEST_METHOD"])
-        return answer(app, environ, start_response)
+    def counted(server, method, url, *rest):
+        seen.append("LIST" if "list-type" in url else method)
+        return answer(server, method, url, *rest)
 
-    monkeypatch.setattr(DomainDispatcherApplication, "__call__", counted)
+    monkeypatch.setattr(StoreServer, "answer", counted)
     return seen
 
 

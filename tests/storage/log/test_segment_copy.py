@@ -7,7 +7,6 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.delta import object_root
@@ -19,6 +18,8 @@ from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.segment_name import named_digest
 from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.schemas import LOG
+from lakelog.verification.s3.requests import error
+from lakelog.verification.s3.server import StoreServer
 from tests.storage.logs import header, log_rows
 
 NOISE = Random(7).randbytes(50_000)  # in a segment that is too large to lie in its commit
@@ -44,13 +45,13 @@ def target(source):
 @pytest.fixture
 def requests(monkeypatch):
     """The requests that the store has answered, by method, with the number of bytes that each has brought."""
-    seen, answer = [], DomainDispatcherApplication.__call__
+    seen, answer = [], StoreServer.answer
 
-    def counted(app, environ, start_response):
-        seen.append((environ["REQUEST_METHOD"], int(environ.get("CONTENT_LENGTH") or 0)))
-        return answer(app, environ, start_response)
+    def counted(server, method, url, headers, body):
+        seen.append((method, len(body)))
+        return answer(server, method, url, headers, body)
 
-    monkeypatch.setattr(DomainDispatcherApplication, "__call__", counted)
+    monkeypatch.setattr(StoreServer, "answer", counted)
     return seen
 
 
@@ -127,15 +128,14 @@ def test_the_bytes_stream_where_the_store_cannot_copy_and_it_is_asked_every_ten_
     bare = ObjectRoot(source.uri, {**source.options, "AWS_REGION": "eu-west-2"})  # a store that no other test asks
     segment, copies = written(source), []
 
-    def refused(app, environ, start_response):
-        if "HTTP_X_AMZ_COPY_SOURCE" in environ:
-            copies.append(environ["PATH_INFO"])
-            start_response("405 Method Not Allowed", [("Content-Type", "application/xml")])
-            return [b"<Error><Code>MethodNotAllowed</Code></Error>"]
-        return answer(app, environ, start_response)
+    def refused(server, method, url, headers, body):
+        if "x-amz-copy-source" in headers:
+            copies.append(url)
+            return error(405, "MethodNotAllowed")
+        return answer(server, method, url, headers, body)
 
-    answer = DomainDispatcherApplication.__call__
-    monkeypatch.setattr(DomainDispatcherApplication, "__call__", refused)
+    answer = StoreServer.answer
+    monkeypatch.setattr(StoreServer, "answer", refused)
     there = replace(target, options=bare.options)
     copied = [copy_segment(bare, segment, there) for _ in range(2)]
     assert [there.read(each.name) for each in copied] == [source.read(segment.name)] * 2
