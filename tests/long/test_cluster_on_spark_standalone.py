@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from lakelog.jobs.launch.code_archive import SOURCES
-from lakelog.verification.bench.standalone import standalone
+from lakelog.verification.bench.workers import standalone
 
 SECRET = "in-no-log-and-in-no-plan"
 

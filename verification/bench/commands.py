@@ -12,25 +12,16 @@ from pyspark.sql import SparkSession
 
 from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
 from lakelog.jobs.launch.session import job_session
-from lakelog.verification.bench.controller import measure_controller
-from lakelog.verification.bench.controller_report import controller_figures, controller_rows
+from lakelog.verification.bench.controller import controller_figures, controller_rows, measure_controller
 from lakelog.verification.bench.idle import idle_figures, idle_rows, measure_idle
-from lakelog.verification.bench.maintenance import measure_maintenance
-from lakelog.verification.bench.maintenance_report import maintenance_figures, maintenance_rows
+from lakelog.verification.bench.maintenance import maintenance_figures, maintenance_rows, measure_maintenance
 from lakelog.verification.bench.processes import measure_processes, processes_figures, processes_rows
-from lakelog.verification.bench.produce import measure_produce
-from lakelog.verification.bench.produce_report import produce_figures, produce_rows
-from lakelog.verification.bench.produce_run import QUICK as QUICK_SENDS
-from lakelog.verification.bench.produce_run import ProducePlan
-from lakelog.verification.bench.read import QUICK_READ, ReadPlan, measure_read
-from lakelog.verification.bench.read_report import read_figures, read_rows
-from lakelog.verification.bench.replication import QUICK, Plan
-from lakelog.verification.bench.report import figures, rows
-from lakelog.verification.bench.requests import RequestsPlan, measure_requests
-from lakelog.verification.bench.requests_report import requests_figures, requests_rows
-from lakelog.verification.bench.run import measure
-from lakelog.verification.bench.scale import QUICK_SCALE, ScalePlan, measure_scale
-from lakelog.verification.bench.scale_report import scale_figures, scale_tables
+from lakelog.verification.bench.produce import QUICK as QUICK_SENDS
+from lakelog.verification.bench.produce import ProducePlan, measure_produce, produce_figures, produce_rows
+from lakelog.verification.bench.read import QUICK_READ, ReadPlan, measure_read, read_figures, read_rows
+from lakelog.verification.bench.replication import QUICK, Plan, figures, measure, rows
+from lakelog.verification.bench.requests import RequestsPlan, measure_requests, requests_figures, requests_rows
+from lakelog.verification.bench.scale import QUICK_SCALE, ScalePlan, measure_scale, scale_figures, scale_tables
 from lakelog.verification.bench.suites import run_suites, suites_figures, suites_rows
 from lakelog.verification.bench.workers import measure_workers, workers_figures, workers_plan, workers_rows
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from lakelog.jobs.cli.console import Row
 from lakelog.replication.config import Config
 from lakelog.replication.controller.active_controller import ActiveController
 from lakelog.replication.errors import ControllerMovedException
@@ -23,6 +24,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.verification.bench.folder import bench_folder
+from lakelog.verification.bench.replication import circumstances
 
 TOPIC = "bench"
 REPLICAS = 3
@@ -137,3 +139,43 @@ def measure_controller(partitions: int, brokers: int) -> list[TimedStep]:
     """Measures all steps, on tables in a folder that is deleted afterwards."""
     with bench_folder() as folder:
         return ControllerBench(str(folder), partitions, brokers).run()
+
+
+def controller_figures(steps: Sequence[TimedStep], partitions: int, brokers: int) -> dict[str, object]:
+    """All figures. If a result is wrong, the times mean nothing and are left out."""
+    about = {"partitions": partitions, "brokers": brokers, **circumstances()}
+    wrong = {step.name: step.wrong for step in steps if step.wrong}
+    if wrong:
+        return {"outcome_is_right": False, "wrong": wrong, **about}
+    return {
+        "outcome_is_right": True,
+        "longest_seconds": round(max(step.seconds for step in steps), 3),
+        "commits": sum(step.commits for step in steps),
+        "steps": [
+            {
+                "step": step.name,
+                "seconds": round(step.seconds, 3),
+                "cpu_seconds": round(step.cpu_seconds, 3),
+                "commits": step.commits,
+                "changed": step.changed,
+                "leaders": {str(broker): count for broker, count in step.leaders.items()},
+            }
+            for step in steps
+        ],
+        **about,
+    }
+
+
+def controller_rows(steps: Sequence[TimedStep]) -> list[Row]:
+    """One row a step."""
+    return [
+        {
+            "step": step.name,
+            "partitions_changed": step.changed,
+            "leaders": ", ".join(f"broker {broker}: {count:,}" for broker, count in step.leaders.items()),
+            "commits": step.commits,
+            "seconds": round(step.seconds, 2),
+            "cpu_seconds": round(step.cpu_seconds, 2),
+        }
+        for step in steps
+    ]

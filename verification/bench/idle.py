@@ -11,8 +11,8 @@ from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.verification.bench.cpu import cores_while_idle
 from lakelog.verification.bench.folder import bench_folder
-from lakelog.verification.bench.produce_run import BROKERS, PARTITIONS, TOPIC
-from lakelog.verification.bench.report import circumstances
+from lakelog.verification.bench.produce import BROKERS, PARTITIONS, TOPIC
+from lakelog.verification.bench.replication import circumstances
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.bench.cpu import cores_while_idle, cpu_seconds
 from lakelog.verification.bench.folder import bench_folder
-from lakelog.verification.bench.produce_run import BROKERS, PARTITIONS, TOPIC
-from lakelog.verification.bench.report import circumstances, summary
+from lakelog.verification.bench.produce import BROKERS, PARTITIONS, TOPIC
+from lakelog.verification.bench.replication import circumstances, summary
 from lakelog.verification.faults.cluster_processes import ClusterProcesses
 
 _TIMEOUT_MS, _START_SECONDS, _WARM_UP_SENDS = 120_000, 300.0, 5

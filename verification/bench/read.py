@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.producer import Producer, raise_first_error
@@ -18,6 +20,7 @@ from lakelog.replication.local_cluster import LocalCluster
 from lakelog.verification.bench.data import DataSet
 from lakelog.verification.bench.folder import bench_folder
 from lakelog.verification.bench.micro_batches import micro_batches, running
+from lakelog.verification.bench.replication import circumstances, summary
 
 TOPIC, STREAMED, PARTITIONS, BROKERS = "bench", "streamed", 12, 3
 PLAIN, COMMITTED, SOURCE, TAIL = "plain Delta", "read_committed", 'format("lakelog")', "read_committed, tail"
@@ -187,3 +190,44 @@ def _sum(records: DataFrame) -> tuple[int, int]:
 
 def _bytes(table: pa.Table) -> int:
     return table.select(["key", "value"]).nbytes
+
+
+_PEERS = {COMMITTED: PLAIN, SOURCE: PLAIN, STREAM: PLAIN_STREAM}
+
+
+def read_figures(found: Reads) -> dict[str, object]:
+    """All figures. If rows differ, the times mean nothing and are left out."""
+    if not found.rows_equal:
+        return {"rows_equal": False, **circumstances()}
+    return {
+        "rows_equal": True,
+        "records": found.records,
+        "read_vs_plain_delta": _ratio(found, COMMITTED),
+        "tail_s": round(median(found.seconds[TAIL]), 3),
+        "source_batch_vs_plain_delta": _ratio(found, SOURCE),
+        "source_stream_vs_plain_stream": _ratio(found, STREAM),
+        "consumer_mb_per_s": _mb_per_s(found),
+        "seconds": {name: summary(seconds) for name, seconds in found.seconds.items()},
+        **circumstances(),
+    }
+
+
+def _ratio(found: Reads, name: str) -> float:
+    return round(median(found.seconds[name]) / median(found.seconds[_PEERS[name]]), 2)
+
+
+def _mb_per_s(found: Reads) -> float:
+    return round(found.megabytes / median(found.seconds[CONSUMER]), 1)
+
+
+def read_rows(found: Reads) -> list[Row]:
+    """One row for each way of reading; `times_plain`: its time by that of the plain read or stream."""
+    return [
+        {
+            "read": name,
+            "median_ms": round(median(seconds) * 1000),
+            "times_plain": str(_ratio(found, name)) if name in _PEERS else "",
+            "mb_per_s": str(_mb_per_s(found)) if name == CONSUMER else "",
+        }
+        for name, seconds in found.seconds.items()
+    ]

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import mmap
+import os
+import platform
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 
+from lakelog.jobs.cli.console import Row
+from lakelog.jobs.cli.progress import counting_bar
+from lakelog.replication.errors import TimeoutException
+from lakelog.replication.storage.delta.commit_reader import commit_name, last_version, read_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.bench.data import DataSet
 from lakelog.verification.bench.folder import bench_folder
-from lakelog.verification.bench.followers import Follower, LakelogFollower, PlainStream, copy_files
-from lakelog.verification.bench.memory import settle_memory
-from lakelog.verification.bench.sources import Sources
+from lakelog.verification.bench.sources import FOLLOWER, Append, Sources
 
 FILE_COPY = "file copy"
 SMALL = DataSet(1_000, 100)
@@ -155,3 +167,264 @@ def checksum(records: DataFrame) -> DataFrame:
     """One row: the number of records, and the sum of a hash over all columns; the same for equal rows in any order."""
     hashed = F.xxhash64(*sorted(records.columns)).cast("decimal(38,0)")
     return records.agg(F.count("*").alias("records"), F.sum(hashed).alias("checksum"))
+
+
+_POLL_SECONDS = 0.001
+_TIMEOUT_SECONDS = 120.0
+
+
+class Follower:
+    """Copies commits of its source to `target` between `start` and `stop`."""
+
+    name: str
+    target: StorageRoot
+    _commit: Callable[[Append], float]
+
+    def start(self) -> None:
+        """Starts to follow."""
+
+    def stop(self) -> None:
+        """Stops following."""
+
+    def follow(self, appended: Append) -> float:
+        """Commits to the source, and returns the seconds until the target's commits have all records."""
+        known = last_version(self.target)
+        committed = self._commit(appended)
+        return self._wait_for(appended.records, known) - committed
+
+    def _wait_for(self, records: int, known: int) -> float:
+        pause, deadline = threading.Event(), time.monotonic() + _TIMEOUT_SECONDS
+        while records > 0:
+            while not self.target.exists(commit_name(known + 1)):
+                if time.monotonic() > deadline:
+                    raise TimeoutException(f"{self.name}: {records} records are missing after {_TIMEOUT_SECONDS:.0f} s")
+                pause.wait(_POLL_SECONDS)
+            seen, known = time.time(), known + 1
+            records -= sum(json.loads(file.stats).get("numRecords", 0) for file in read_commit(self.target, known).adds)
+        return seen
+
+
+class LakelogFollower(Follower):
+    """A broker that follows another one, with all duties of both."""
+
+    name = "lakelog"
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._commit = sources.commit_to_leader
+        self.target = sources.log_of(FOLLOWER)
+
+    def start(self) -> None:
+        self._sources.begin()
+
+    def stop(self) -> None:
+        self._sources.cluster.stop()
+
+
+class PlainStream(Follower):
+    """`readStream.format("delta") → writeStream.format("delta")`, and nothing else."""
+
+    name = "plain stream"
+
+    def __init__(self, spark: SparkSession, sources: Sources) -> None:
+        self._spark = spark
+        self._source = sources.mirror.root
+        self._checkpoint = sources.folder / "plain-checkpoint"
+        self._commit = sources.commit_to_mirror
+        self.target = StorageRoot.of(str(sources.folder / "plain-target"))
+        self._query: StreamingQuery | None = None
+
+    def start(self) -> None:
+        source = self._spark.readStream.format("delta").load(self._source.spark_uri)
+        writer = source.writeStream.format("delta").option("checkpointLocation", str(self._checkpoint))
+        self._query = writer.start(self.target.spark_uri)
+
+    def stop(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+
+
+def copy_files(appended: Append, source: StorageRoot, folder: Path) -> float:
+    """Copies the segments as a shell would, without fsync. Returns the seconds that it took."""
+    target = StorageRoot.of(str(folder))
+    target.create_folder()
+    settle_memory(appended.bytes)
+    started = time.perf_counter()
+    for segment in appended.segments:
+        shutil.copyfile(source.path(segment.name), target.path(segment.name))
+    return time.perf_counter() - started
+
+
+_PIECE_BYTES, _PROBE_BYTES, _PROBE_SECONDS = 1 << 20, 64 << 20, 2.0
+
+
+def settle_memory(size: int) -> None:
+    """Waits until earlier files are on disk, because the kernel would write them during the measurement. Then it uses
+    memory of twice `size` bytes, if so much is free, and frees it.
+
+    The next files get that memory. A virtual machine may have given other free memory back to its host: with such
+    memory a copy of 504 MB took 1.2 s instead of 0.12 s.
+    """
+    os.sync()
+    free = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+    length = min(2 * size, free * 3 // 4)
+    if length:
+        with mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            for page in range(0, length, mmap.PAGESIZE):
+                memory[page] = 1
+
+
+def write_speed(folder: Path) -> float:
+    """The bytes a second that the disk of a folder takes: those of a file of 64 MB, or of two seconds."""
+    os.sync()
+    probe, piece, size = folder / "probe", os.urandom(_PIECE_BYTES), 0
+    started = time.perf_counter()
+    try:
+        with probe.open("wb") as file:
+            while size < _PROBE_BYTES and time.perf_counter() - started < _PROBE_SECONDS:
+                size += file.write(piece)
+                os.fsync(file.fileno())
+        return size / (time.perf_counter() - started)
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+_PACKAGES = ("lakelog", "pyspark", "delta-spark", "deltalake", "obstore", "pyarrow")
+_LAKELOG, _PLAIN = LakelogFollower.name, PlainStream.name
+
+
+@dataclass(frozen=True)
+class Results:
+    """The measurements of one run. `plan`: before it was made to fit the disk. `disk_bytes_per_second`: what the disk
+    writes."""
+
+    plan: Plan
+    disk_bytes_per_second: float
+    throughput: Sequence[Measurement]
+    latency: Measurement
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds that were measured."""
+        return max(len(each.seconds.get(_LAKELOG, ())) for each in self.throughput)
+
+    @property
+    def reductions(self) -> list[str]:
+        """What was left out of the plan, because the disk or the machine is slow."""
+        planned, measured = ([each.name for each in sets] for sets in (self.plan.data_sets, self._data_sets))
+        speed = f"the disk writes {self.disk_bytes_per_second / 1e6:,.0f} MB/s"
+        found = [
+            f"{one} instead of {other}: {speed}" for one, other in zip(measured, planned, strict=True) if one != other
+        ]
+        if self.rounds < self.plan.rounds:
+            found.append(f"{self.rounds} of {self.plan.rounds} rounds: more take longer than {self.plan.seconds:.0f} s")
+        return found
+
+    @property
+    def _data_sets(self) -> list[DataSet]:
+        return [measurement.data_set for measurement in self.throughput]
+
+    @property
+    def all(self) -> list[Measurement]:
+        """All measurements."""
+        return [*self.throughput, self.latency]
+
+
+def figures(results: Results) -> dict[str, object]:
+    """All figures. If rows differ, the times mean nothing and are left out."""
+    differing = [m.data_set.name for m in results.all if not m.rows_equal]
+    if differing:
+        return {"rows_equal": False, "rows_differ_in": differing, "rounds": results.rounds, **circumstances()}
+    throughput, latency = results.throughput, results.latency
+    return {
+        "rows_equal": True,
+        "throughput_vs_plain_stream": min(_ratio(m, _PLAIN, _LAKELOG) for m in throughput),
+        "latency_vs_plain_stream": _ratio(latency, _LAKELOG, _PLAIN),
+        "time_vs_file_copy": max(_ratio(m, _LAKELOG, FILE_COPY) for m in throughput),
+        "throughput": [_throughput(m) for m in throughput],
+        "latency": {**_basics(latency), "vs_plain_stream": _ratio(latency, _LAKELOG, _PLAIN)},
+        "rounds": results.rounds,
+        "reductions": results.reductions,
+        "disk_mb_per_s": round(results.disk_bytes_per_second / 1e6),
+        **circumstances(),
+    }
+
+
+def _throughput(m: Measurement) -> dict[str, object]:
+    seconds = median(m.seconds[_LAKELOG])
+    return {
+        **_basics(m),
+        "vs_plain_stream": _ratio(m, _PLAIN, _LAKELOG),
+        "vs_plain_stream_by_round": _ratios(m, _PLAIN, _LAKELOG),
+        "time_vs_file_copy": _ratio(m, _LAKELOG, FILE_COPY),
+        "lakelog_records_per_second": round(m.data_set.records / seconds),
+        "lakelog_bytes_per_second": round(m.bytes / seconds),
+    }
+
+
+def _basics(m: Measurement) -> dict[str, object]:
+    return {
+        "data_set": m.data_set.name,
+        "records": m.data_set.records,
+        "value_bytes": m.data_set.value_bytes,
+        "segments": m.segments,
+        "segment_bytes": m.bytes,
+        "seconds": {name: summary(seconds) for name, seconds in m.seconds.items()},
+    }
+
+
+def summary(seconds: Sequence[float]) -> dict[str, object]:
+    """The median, the range and all of some times in seconds."""
+    return {
+        "median": round(median(seconds), 4),
+        "min": round(min(seconds), 4),
+        "max": round(max(seconds), 4),
+        "measured": [round(value, 4) for value in seconds],
+    }
+
+
+def _ratio(m: Measurement, one: str, other: str) -> float:
+    return round(median(m.seconds[one]) / median(m.seconds[other]), 3)
+
+
+def _ratios(m: Measurement, one: str, other: str) -> list[float]:
+    return [round(a / b, 3) for a, b in zip(m.seconds[one], m.seconds[other], strict=True)]
+
+
+def circumstances() -> dict[str, object]:
+    """The machine and the versions that the figures depend on."""
+    versions = {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    load = [round(value, 2) for value in os.getloadavg()]
+    return {"cores": len(os.sched_getaffinity(0)), "load_average": load, "versions": versions}
+
+
+def rows(results: Results) -> list[Row]:
+    """One row for each follower and data set."""
+    return [
+        _row(m, "latency" if m is results.latency else "throughput", name) for m in results.all for name in m.seconds
+    ]
+
+
+def _row(m: Measurement, kind: str, name: str) -> Row:
+    seconds = m.seconds[name]
+    return {
+        "measured": kind,
+        "each_commit": m.data_set.name,
+        "by": name,
+        "median_ms": round(median(seconds) * 1000),
+        "min_ms": round(min(seconds) * 1000),
+        "max_ms": round(max(seconds) * 1000),
+        "commits": len(seconds),
+        "lakelog_takes": "" if name == _LAKELOG else f"{_ratio(m, _LAKELOG, name):.2f} of it",
+    }
+
+
+def measure(spark: SparkSession, plan: Plan) -> Results:
+    """Runs the plan, with smaller commits if the disk is slow."""
+    with bench_folder() as folder:
+        speed = write_speed(folder)
+    with counting_bar() as progress:
+        task = progress.add_task("measuring", total=plan.steps)
+        bench = Bench(spark, plan.on_disk(speed), lambda done: progress.update(task, advance=1, description=done))
+        *throughput, latency = bench.run()
+    return Results(plan, speed, throughput, latency)

@@ -14,7 +14,7 @@ from lakelog.replication.storage.delta.commit_reader import last_version, read_c
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
 from lakelog.verification.bench.data import DataSet
-from lakelog.verification.bench.produce_run import BROKERS, PARTITIONS, TOPIC, ProduceRun, Sends
+from lakelog.verification.bench.produce import BROKERS, PARTITIONS, TOPIC, ProduceRun, Sends
 
 _WITHOUT: Mapping[str, object] = {"log.cleaner.enable": "false"}
 _BESIDE: Mapping[str, object] = {"log.cleaner.min.files": 2, "log.cleaner.backoff.ms": 1}

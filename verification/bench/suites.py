@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lakelog.jobs.cli.console import Row
-from lakelog.verification.bench.report import circumstances
+from lakelog.verification.bench.replication import circumstances
 
 # The suites in their order: the arguments of a quick run, and the figures of the summary.
 SUITES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

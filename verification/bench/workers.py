@@ -4,6 +4,8 @@ Spark's standalone cluster has first one worker, then more. Rows are compared be
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +24,7 @@ from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.jobs.launch.session import job_session
+from lakelog.jobs.launch.spark_submit import spark_home
 from lakelog.replication.clients.record_set import record_set
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.errors import LakelogException
@@ -38,8 +41,7 @@ from lakelog.schemas import LOG
 from lakelog.verification.bench.counting_store import ROOT, counting_store
 from lakelog.verification.bench.data import DataSet
 from lakelog.verification.bench.folder import bench_folder
-from lakelog.verification.bench.report import circumstances
-from lakelog.verification.bench.standalone import Standalone, standalone
+from lakelog.verification.bench.replication import circumstances
 
 LEADER, FOLLOWER = 1, 2
 LATENCIES = {"PUT": 40, "GET": 25}  # milliseconds, about those of S3 within a region
@@ -232,3 +234,63 @@ def workers_rows(found: CatchUps) -> list[Row]:
 def _times(found: CatchUps) -> list[float]:
     seconds = list(found.seconds.values())
     return [seconds[0] / each for each in seconds]
+
+
+_STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
+_SECONDS = 180.0
+_LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}  # the web pages too
+
+
+class Standalone:
+    """A cluster that runs. `master`: the URI of its master. `folder`: has its logs and those of its executors."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.master = folder, ""
+        self._log = folder / "master.log"
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        """Starts the master. Raises TimeoutException if it does not start in time."""
+        self._start("master", "master.Master", "--port", "0")
+        wait_until(lambda: _STARTED.search(self._log.read_text()) is not None, "the master starts", _SECONDS)
+        self.master = _STARTED.findall(self._log.read_text())[0]
+
+    def add_workers(self, number: int) -> None:
+        """Starts workers with 1 core and 1 GB each. Raises TimeoutException if they do not register in time."""
+        for _ in range(number):
+            name = f"worker-{len(self._processes)}"
+            words = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / name), self.master)
+            self._start(name, "worker.Worker", *words)
+        all_workers = len(self._processes) - 1
+        registered = "Registering worker"
+        wait_until(lambda: self._log.read_text().count(registered) == all_workers, "the workers register", _SECONDS)
+
+    def stop(self) -> None:
+        """Ends all processes."""
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            process.wait(_SECONDS)
+
+    def _start(self, name: str, kind: str, *words: str) -> None:
+        command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
+        environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_NO_DAEMONIZE": "1", **_LOOPBACK}
+        environment.pop("SPARK_CONF_DIR", None)  # what a master says is at a level that Lakelog's own folder leaves out
+        with (self.folder / f"{name}.log").open("wb") as file:
+            process = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--webui-port", "0", *words],
+                stdout=file, stderr=subprocess.STDOUT, env=environment,
+            )  # fmt: skip
+        self._processes.append(process)
+
+
+@contextmanager
+def standalone(folder: Path, workers: int) -> Iterator[Standalone]:
+    """Runs a master, and workers with 1 core and 1 GB each, on the loopback interface."""
+    cluster = Standalone(folder)
+    try:
+        cluster.start()
+        cluster.add_workers(workers)
+        yield cluster
+    finally:
+        cluster.stop()

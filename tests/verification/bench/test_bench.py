@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakelog.replication.protocol.leader_election import new_partition, with_leader
-from lakelog.verification.bench import memory
-from lakelog.verification.bench.controller import LEAVING, LOST, first_wrong, measure_controller
-from lakelog.verification.bench.controller_report import controller_figures, controller_rows
+from lakelog.verification.bench import replication
+from lakelog.verification.bench.controller import (
+    LEAVING,
+    LOST,
+    controller_figures,
+    controller_rows,
+    first_wrong,
+    measure_controller,
+)
 from lakelog.verification.bench.data import DataSet
-from lakelog.verification.bench.replication import SMALL, Measurement, Plan, checksum
-from lakelog.verification.bench.report import Results, figures, rows
+from lakelog.verification.bench.replication import SMALL, Measurement, Plan, Results, checksum, figures, rows
 from lakelog.verification.bench.workers import CatchUps, workers_figures, workers_rows
 from lakelog.verification.verbs.bench import main
 
@@ -183,8 +188,8 @@ def test_the_largest_commits_fit_the_disk_and_the_report_says_so(bytes_per_secon
 
 
 def test_the_speed_of_a_disk_is_measured_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_PROBE_BYTES", 2 << 20)
-    assert memory.write_speed(tmp_path) > 0
+    monkeypatch.setattr(replication, "_PROBE_BYTES", 2 << 20)
+    assert replication.write_speed(tmp_path) > 0
     assert list(tmp_path.iterdir()) == []
-    memory.settle_memory(0)
-    memory.settle_memory(3 << 20)
+    replication.settle_memory(0)
+    replication.settle_memory(3 << 20)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakelog.verification.bench import cpu, produce_run
+from lakelog.verification.bench import cpu, produce
 from lakelog.verification.bench.cpu import _process
 from lakelog.verification.bench.data import DataSet
 from lakelog.verification.bench.idle import Idle, idle_figures, idle_rows
-from lakelog.verification.bench.produce_report import produce_figures, produce_rows
-from lakelog.verification.bench.produce_run import (
+from lakelog.verification.bench.produce import (
     FIRST,
     FRAME,
     IN_A_ROW,
@@ -24,6 +23,8 @@ from lakelog.verification.bench.produce_run import (
     Produced,
     ProduceRun,
     Sends,
+    produce_figures,
+    produce_rows,
 )
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def test_cpu_time_is_that_of_the_sends_alone(tmp_path: Path, monkeypatch: pytest
         built.append(len(list((tmp_path / "sent").iterdir())))
         return float(len(built))
 
-    monkeypatch.setattr(produce_run, "cpu_seconds", seen)
+    monkeypatch.setattr(produce, "cpu_seconds", seen)
     run = ProduceRun(tmp_path, _Acknowledges(), lambda: None)  # type: ignore[arg-type]
     sends = [run.first(), run.small(QUICK)]
     assert built == [1, 1, 2, 2, 4, 4]

@@ -11,8 +11,9 @@ from lakelog.verification.bench.read import (
     STREAM,
     TAIL,
     Reads,
+    read_figures,
+    read_rows,
 )
-from lakelog.verification.bench.read_report import read_figures, read_rows
 
 if TYPE_CHECKING:
     pass

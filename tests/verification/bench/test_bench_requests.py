@@ -13,8 +13,14 @@ import pytest
 
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.bench.counting_store import Counted, counted, counting_store
-from lakelog.verification.bench.requests import Requests, RequestsPlan, measure_requests
-from lakelog.verification.bench.requests_report import dollars_a_month, requests_figures, requests_rows
+from lakelog.verification.bench.requests import (
+    Requests,
+    RequestsPlan,
+    dollars_a_month,
+    measure_requests,
+    requests_figures,
+    requests_rows,
+)
 from lakelog.verification.verbs.bench import main
 
 if TYPE_CHECKING:

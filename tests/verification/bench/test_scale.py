@@ -12,12 +12,14 @@ from lakelog.verification.bench.scale import (
     PARTITIONS,
     QUICK_SCALE,
     Growth,
+    ScaleBroker,
+    ScaleCluster,
     ScalePlan,
     broker_times,
     measure_scale,
+    scale_figures,
+    scale_tables,
 )
-from lakelog.verification.bench.scale_cluster import ScaleBroker, ScaleCluster
-from lakelog.verification.bench.scale_report import scale_figures, scale_tables
 from lakelog.verification.verbs.bench import main
 
 GROWTH = Growth(PARTITIONS, "leader: looks", {10: 0.001, 100: 0.002, 1_000: 0.0085})
