@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
+from types import ModuleType
 from typing import Any, NamedTuple
 
-from lakelog.replication.errors import LakelogException
-from lakelog.replication.protocol import delayed_operation, follow, isr, leadership
+from lakelog.replication.controller import (
+    broker_events,
+    partition_state_machine,
+    reassignment,
+    replica_state_machine,
+    steps,
+    topic_deletion_manager,
+)
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.controller.decide import decide
+from lakelog.replication.controller.decision import Decision, uninterrupted
+from lakelog.replication.controller.events import Event
+from lakelog.replication.controller.steps import ChangeTopics, Partitions
+from lakelog.replication.controller.term import Term
+from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.protocol import delayed_operation, follow, isr, leader_election, leadership
+from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.append import Digests, PartitionAppend, place
+from lakelog.replication.protocol.append_plan import AppendPlan
 from lakelog.replication.protocol.become_leader_or_follower import become_leader_or_follower
 from lakelog.replication.protocol.fetch_state import FollowerState
+from lakelog.replication.protocol.fetch_states import FetchStates
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange
 from lakelog.replication.protocol.leadership import HostedPartition, LeaderInputs
 from lakelog.replication.protocol.log_retention import delete_records_offset
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity, SendSequences
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import FOLLOWER_ROLE, Replica
-from lakelog.replication.protocol.rounds.fetch_steps import FetchStep, FinishTruncation, TruncateLogs
-from lakelog.replication.protocol.rounds.steps import CommitRoles, PublishReplicas, Step
+from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.broker_rounds import Memory
+from lakelog.replication.protocol.rounds.fetch_round import FetchRound, States
+from lakelog.replication.protocol.rounds.fetch_steps import (
+    AppendFetched,
+    FetchStep,
+    FinishTruncation,
+    Round,
+    TruncateLogs,
+)
+from lakelog.replication.protocol.rounds.leader_round import LeaderRound
+from lakelog.replication.protocol.rounds.steps import AlterPartitions, CommitRoles, PublishReplicas, Step
+from lakelog.replication.protocol.rounds.steps import Round as LeaderSteps
 from lakelog.replication.protocol.truncation import Truncation
-from lakelog.verification.simulation.controller_sabotage import BROKEN_CONTROLLERS
-from lakelog.verification.simulation.round_sabotage import BROKEN_ROUNDS
+from lakelog.verification.simulation.actor import carried_out
 from lakelog.verification.simulation.rules import SHIPPED, Rules
 
 
@@ -181,6 +213,230 @@ def _fetches_from_any_leader(row: Replica | None, *_: Any) -> LakelogException |
 def _with(what: str, **broken: Callable[..., Any] | bool) -> Sabotage:
     """A broken rule. It also removes the chain, which would repair or stop many of its effects."""
     return Sabotage(what, replace(SHIPPED, link=lambda header, _: header, **broken))  # type: ignore[arg-type]
+
+
+_on_broker_change = broker_events.on_broker_change
+_complete_replica_deletions = topic_deletion_manager.complete_replica_deletions
+_put = Decision.put
+
+
+class BrokenController(NamedTuple):
+    """A description of the break, and `decide` with that break."""
+
+    what: str
+    decide: Callable[[ControllerContext, Event], Decision]
+
+
+@contextmanager
+def swapped(owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> Iterator[None]:
+    """Replaces a function of a module or class during the block."""
+    shipped = getattr(owner, name)
+    setattr(owner, name, broken)
+    try:
+        yield
+    finally:
+        setattr(owner, name, shipped)
+
+
+def _deciding(what: str, owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> BrokenController:
+    def decide_with(
+        context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted
+    ) -> Decision:
+        with swapped(owner, name, broken):
+            return decide(context, event, keep_office)
+
+    return BrokenController(what, decide_with)
+
+
+def _elects_anybody(
+    registration: PartitionRegistration, live: Collection[int], unclean_allowed: bool
+) -> PartitionRegistration | None:
+    """The first live replica leads, in sync or not, with all other replicas in the ISR."""
+    return leader_election.elect_offline(replace(registration, isr=registration.replicas), live, unclean_allowed)
+
+
+def _prefers_anybody(registration: PartitionRegistration, live: Collection[int]) -> PartitionRegistration | None:
+    """The preferred leader leads as soon as it lives, in sync or not, and joins the ISR."""
+    isr = tuple(broker for broker in registration.replicas if broker in (*registration.isr, registration.replicas[0]))
+    return leader_election.elect_preferred(replace(registration, isr=isr), live)
+
+
+def _keeps_the_leader_epoch(decision: Decision, registration: PartitionRegistration) -> None:
+    _put(decision, registration)
+    partition = registration.topic_id_partition
+    before, changed = decision.context.partitions.get(partition), decision.changed.get(partition)
+    if before is not None and changed is not None:
+        decision.changed[partition] = replace(changed, leader_epoch=before.leader_epoch)
+
+
+def _overlooks_new_broker_epochs(decision: Decision, before: Mapping[int, BrokerView]) -> None:
+    now = decision.context.brokers
+    _on_broker_change(decision, {broker: now.get(broker, view) for broker, view in before.items()})
+
+
+def _takes_deletions_for_done(decision: Decision) -> None:
+    """Nobody is waited for: all brokers pass for having carried out the newest metadata."""
+    brokers = {b: replace(view, metadata_version=2**31) for b, view in decision.context.brokers.items()}
+    decision.context = replace(decision.context, brokers=brokers)
+    _complete_replica_deletions(decision)
+
+
+def _leaves_the_isr_to_the_last(registration: PartitionRegistration, broker: int) -> PartitionRegistration:
+    """An offline replica leaves the ISR. If it was the last member, all other assigned replicas replace it."""
+    left = leader_election.replica_offline(registration, broker)
+    return (
+        left if left.isr != (broker,) else replace(left, isr=tuple(b for b in left.replicas if b != broker) or left.isr)
+    )
+
+
+BROKEN_CONTROLLERS: dict[str, BrokenController] = {
+    "elects_anybody": _deciding(
+        "a replica outside the ISR is elected like a member", partition_state_machine, "elect_offline", _elects_anybody
+    ),
+    "prefers_anybody": _deciding(
+        "the preferred leader need not be in sync", partition_state_machine, "elect_preferred", _prefers_anybody
+    ),
+    "the_isr_is_not_kept": _deciding(
+        "the last member of an ISR leaves it to replicas that are not in sync",
+        replica_state_machine, "replica_offline", _leaves_the_isr_to_the_last,
+    ),
+    "fails_without_a_new_epoch": _deciding(
+        "a failover keeps the leader epoch", Decision, "put", _keeps_the_leader_epoch
+    ),
+    "overlooks_new_broker_epochs": _deciding(
+        "a restarted broker counts as its earlier process",
+        broker_events, "on_broker_change", _overlooks_new_broker_epochs,
+    ),
+    "reassigns_before_all_are_in_sync": _deciding(
+        "a reassignment ends before its target has caught up", reassignment, "may_complete", lambda _: True
+    ),
+    "deletes_before_brokers_have": _deciding(
+        "a topic is gone before brokers have deleted its replicas",
+        topic_deletion_manager, "complete_replica_deletions", _takes_deletions_for_done,
+    ),
+}  # fmt: skip
+
+
+class BrokenRound(NamedTuple):
+    """A description of the break, and the fields of `Rules` with that break."""
+
+    what: str
+    rules: Mapping[str, Callable[..., Any]]
+
+
+class _DecidesOnWhatItKnew(Term):
+    def _choose(self, event: Event, _: Partitions, __: Mapping[str, Outcome] | None) -> Decision:
+        return self._decide(self.context, event)
+
+
+class _DropsTopicsFirst(Term):
+    def _write(self, event: Event, decision: Decision, request: AdminRequest | None) -> steps.Round[Decision]:
+        if decision.dropped:
+            yield ChangeTopics({}, decision.dropped, decision.why)
+        return (yield from super()._write(event, decision, request))
+
+
+class _TakesNoAnswerForDone(LeaderRound):
+    """Believes that its ISR change is in force, even without an answer."""
+
+    def run(self, memory: Memory) -> LeaderSteps[bool]:
+        def instead(step: Step) -> LeaderSteps[Any]:
+            try:
+                return (yield step)
+            except KafkaStorageException:
+                if not isinstance(step, AlterPartitions):
+                    raise
+            for change in step.changes:
+                hosted = memory.hosted[change.topic_id_partition]
+                after = replace(hosted.registration, isr=change.isr)
+                memory.hosted[change.topic_id_partition] = replace(hosted, registration=after, pending=None)
+            return {}
+
+        return bool((yield from carried_out(super().run(memory), instead)))
+
+
+class _GoesOnWithoutAnswer(FetchRound):
+    """Takes a commit of this type without an answer for made."""
+
+    _type: type
+
+    def run(self) -> Round[bool]:
+        return bool((yield from carried_out(super().run(), self._instead)))
+
+    def _instead(self, step: FetchStep) -> Round[Any]:
+        try:
+            return (yield step)
+        except KafkaStorageException:
+            if not isinstance(step, self._type):
+                raise
+        return None
+
+
+class _TakesNoAnswerForAppended(_GoesOnWithoutAnswer):
+    _type = AppendFetched
+
+
+class _TakesNoAnswerForTruncation(_GoesOnWithoutAnswer):
+    _type = TruncateLogs
+
+
+class _GoesOnAfterRemovals(FetchRound):
+    def __init__(self, states: FetchStates, *given: Any) -> None:
+        super().__init__(states, *given)
+        held = states.held
+        states.held = lambda _: held(states.removals)  # type: ignore[assignment, method-assign]
+
+
+class _FollowsTheTailOverGaps(FetchRound):
+    def _settle(self, plan: AppendPlan, fetchable: States) -> bool:
+        return super()._settle(replace(plan, gaps=frozenset()), fetchable)
+
+
+class _AnotherIdEachTime(ProducerIdentity):
+    """Uses another producer id each time, so no log recognises a repeated batch."""
+
+    def begin_send(self, topic: str, partitions: Iterable[int]) -> SendSequences:
+        send = super().begin_send(topic, partitions)
+        given, ids = send.sequence, count(1_000_000 * self.given.producer_id)
+
+        def sequence(partition: TopicIdPartition) -> tuple[int, int, int]:
+            given(partition)
+            return next(ids), 0, 0
+
+        send.sequence = sequence  # type: ignore[method-assign]
+        return send
+
+
+def _sends_as_another(topic: str, counts: Mapping[int, int], identity: ProducerIdentity, *given: Any) -> Any:
+    another = ProducerIdAndEpoch(identity.given.producer_id + 1, 0)
+    identity.renew(another)
+    return produce(topic, counts, _AnotherIdEachTime(another), *given)
+
+
+BROKEN_ROUNDS: dict[str, BrokenRound] = {
+    "decides_on_what_it_knew": BrokenRound(
+        "a commit to the metadata is decided on the controller's earlier knowledge", {"term": _DecidesOnWhatItKnew}
+    ),
+    "drops_topics_first": BrokenRound("a topic goes before its partitions do", {"term": _DropsTopicsFirst}),
+    "takes_no_answer_for_done": BrokenRound(
+        "a change of the ISR without an answer counts as made", {"leader_round": _TakesNoAnswerForDone}
+    ),
+    "takes_no_answer_for_appended": BrokenRound(
+        "an append without an answer counts as made", {"fetch_round": _TakesNoAnswerForAppended}
+    ),
+    "takes_no_answer_for_truncation": BrokenRound(
+        "a truncation without an answer counts as made", {"fetch_round": _TakesNoAnswerForTruncation}
+    ),
+    "goes_on_after_removals": BrokenRound(
+        "a round appends what it fetched in an earlier role", {"fetch_round": _GoesOnAfterRemovals}
+    ),
+    "follows_the_tail_over_gaps": BrokenRound(
+        "a follower whose tail has a gap does not read the snapshot", {"fetch_round": _FollowsTheTailOverGaps}
+    ),
+    "sends_as_another": BrokenRound(
+        "a producer repeats a batch under another producer id", {"produce": _sends_as_another}
+    ),
+}  # fmt: skip
 
 
 SABOTAGES: dict[str, Sabotage] = {

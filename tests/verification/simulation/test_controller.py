@@ -11,10 +11,9 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 from lakelog.replication.protocol.topic import Topic
 from lakelog.verification.simulation import controller_invariants
 from lakelog.verification.simulation.controller import SimulatedController
-from lakelog.verification.simulation.controller_sabotage import swapped
 from lakelog.verification.simulation.events import CRASH, LANDED, PAUSE, RESUME, STEP, Event, Violation
 from lakelog.verification.simulation.rules import SHIPPED
-from lakelog.verification.simulation.sabotage import SABOTAGES
+from lakelog.verification.simulation.sabotage import SABOTAGES, swapped
 from lakelog.verification.simulation.tables import Admin, Metadata, Topics
 from lakelog.verification.simulation.world import World
 from lakelog.verification.simulation.world_state import WorldSettings

@@ -12,9 +12,9 @@ from lakelog.replication.storage.memory.root import MemoryRoot
 from lakelog.verification.simulation.stack import invariants
 from lakelog.verification.simulation.stack.breaks import StackSabotage
 from lakelog.verification.simulation.stack.history import run
-from lakelog.verification.simulation.stack.identity_sabotage import ANY_ROOT
 from lakelog.verification.simulation.stack.one_thread import Changes
 from lakelog.verification.simulation.stack.rates import COPIED, EMPTY, LATE, OLDER, OTHERS
+from lakelog.verification.simulation.stack.sabotage import ANY_ROOT
 from lakelog.verification.simulation.stack.schedules import identity
 from lakelog.verification.simulation.stack.world import StackWorld
 

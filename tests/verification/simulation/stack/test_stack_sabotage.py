@@ -5,12 +5,16 @@ import pytest
 from lakelog.verification.simulation.events import NO_FAULTS
 from lakelog.verification.simulation.sabotage import SABOTAGES
 from lakelog.verification.simulation.stack.breaks import StackSabotage, of_rules
-from lakelog.verification.simulation.stack.criticals import FETCHER_GOES_ON
 from lakelog.verification.simulation.stack.history import run, shrink_stack
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.sabotage import STACK_SABOTAGES
+from lakelog.verification.simulation.stack.sabotage import (
+    DIRECTED_WITHOUT_CHAIN,
+    FETCHER_GOES_ON,
+    SHARED,
+    STACK_SABOTAGES,
+    WITHOUT_CHAIN,
+)
 from lakelog.verification.simulation.stack.schedules import rare
-from lakelog.verification.simulation.stack.shared_sabotage import DIRECTED_WITHOUT_CHAIN, SHARED, WITHOUT_CHAIN
 from lakelog.verification.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
