@@ -13,8 +13,7 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.carry_out import Handler, Result, carry_out
-from lakelog.replication.protocol.rounds.send_round import SendOptions
-from lakelog.replication.protocol.rounds.send_steps import (
+from lakelog.replication.protocol.rounds.send_round import (
     AppendToLeader,
     AppendToLeaders,
     LeadershipsSeen,
@@ -24,6 +23,7 @@ from lakelog.replication.protocol.rounds.send_steps import (
     ReadReplicas,
     ReadTopic,
     Round,
+    SendOptions,
     SendStep,
     TakeIdentity,
     TopicSeen,

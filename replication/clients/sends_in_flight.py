@@ -21,8 +21,7 @@ from lakelog.replication.clients.waiting_send import settle_each
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, Sending, StepOf
-from lakelog.replication.protocol.rounds.send_round import RecordMetadata
-from lakelog.replication.protocol.rounds.send_steps import Pause
+from lakelog.replication.protocol.rounds.send_round import Pause, RecordMetadata
 
 Answers = dict[int, RecordMetadata]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakelog.replication.protocol.rounds.pipeline_round import StepOf
-from lakelog.replication.protocol.rounds.send_steps import (
+from lakelog.replication.protocol.rounds.send_round import (
     ReadLeaderLogs,
     ReadLeaderships,
     ReadReplicas,

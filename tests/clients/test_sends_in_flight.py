@@ -23,7 +23,7 @@ from lakelog.replication.errors import (
     KafkaStorageException,
     TimeoutException,
 )
-from lakelog.replication.protocol.rounds.send_steps import Pause
+from lakelog.replication.protocol.rounds.send_round import Pause
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from tests.clients.world import LONG, led_world
 from tests.processes import wait_until

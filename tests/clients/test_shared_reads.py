@@ -2,7 +2,7 @@
 
 from lakelog.replication.clients.shared_reads import SharedReads
 from lakelog.replication.protocol.rounds.pipeline_round import StepOf
-from lakelog.replication.protocol.rounds.send_steps import ReadLeaderLogs, ReadLeaderships
+from lakelog.replication.protocol.rounds.send_round import ReadLeaderLogs, ReadLeaderships
 from tests.storage.logs import P0, TOPIC
 
 

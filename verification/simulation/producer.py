@@ -13,7 +13,7 @@ from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from lakelog.replication.protocol.rounds import send_steps
+from lakelog.replication.protocol.rounds import send_round
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata, SendOptions
 from lakelog.replication.protocol.topic import partitions_of
 from lakelog.verification.simulation.actor import Actor, Handler, Outcoming, Work
@@ -34,13 +34,13 @@ class SimulatedProducer(Actor):
         self._values: tuple[int, ...] = ()
         self._seen: dict[TopicIdPartition, Leadership] = {}
         self._handlers: dict[type, Handler] = {
-            send_steps.ReadTopic: self._topic,
-            send_steps.TakeIdentity: self._take_identity,
-            send_steps.AppendToLeader: self._append,
-            send_steps.ReadLeaderships: self._leaderships,
-            send_steps.ReadLeaderLogs: self._logs,
-            send_steps.ReadReplicas: self._replicas,
-            send_steps.Pause: self._pause,
+            send_round.ReadTopic: self._topic,
+            send_round.TakeIdentity: self._take_identity,
+            send_round.AppendToLeader: self._append,
+            send_round.ReadLeaderships: self._leaderships,
+            send_round.ReadLeaderLogs: self._logs,
+            send_round.ReadReplicas: self._replicas,
+            send_round.Pause: self._pause,
         }
 
     def _new_identity(self) -> ProducerIdentity:
@@ -78,11 +78,11 @@ class SimulatedProducer(Actor):
             self._values,
         )  # fmt: skip
 
-    def _topic(self, _: send_steps.ReadTopic) -> Outcoming:
+    def _topic(self, _: send_round.ReadTopic) -> Outcoming:
         yield
-        return send_steps.TopicSeen(self._partitions(), self.world.setting.min_insync_replicas)
+        return send_round.TopicSeen(self._partitions(), self.world.setting.min_insync_replicas)
 
-    def _take_identity(self, _: send_steps.TakeIdentity) -> Outcoming:
+    def _take_identity(self, _: send_round.TakeIdentity) -> Outcoming:
         yield from ()  # takes no time
         return ProducerIdAndEpoch(self.world.number(), 0)
 
@@ -90,7 +90,7 @@ class SimulatedProducer(Actor):
         topics = self.look(self.world.topics)[1].topics
         return partitions_of(self.world.topic, topics, self.look(self.world.metadata)[1].partitions)
 
-    def _append(self, step: send_steps.AppendToLeader) -> Outcoming:
+    def _append(self, step: send_round.AppendToLeader) -> Outcoming:
         """Carries out one request: each send has one partition."""
         (request,) = step.requests
         outcome: Appended | LakelogException | None = None
@@ -120,7 +120,7 @@ class SimulatedProducer(Actor):
     def _digests(self, parts: Sequence[range]) -> list[str]:
         return [str(self._values[part.start : part.stop]) for part in parts]
 
-    def _leaderships(self, step: send_steps.ReadLeaderships) -> Outcoming:
+    def _leaderships(self, step: send_round.ReadLeaderships) -> Outcoming:
         """Reads the metadata first, then the rows of the leaders."""
         yield
         registrations = self._partitions()
@@ -128,7 +128,7 @@ class SimulatedProducer(Actor):
         for registration in (registrations[number] for number in step.partitions if number in registrations):
             found[registration.partition] = yield from self._leadership(registration)
         self._seen = {seen.registration.topic_id_partition: seen for seen in found.values()}
-        return send_steps.LeadershipsSeen(found, self.world.setting.min_insync_replicas)
+        return send_round.LeadershipsSeen(found, self.world.setting.min_insync_replicas)
 
     def _leadership(self, registration: PartitionRegistration) -> Outcoming:
         yield
@@ -140,16 +140,16 @@ class SimulatedProducer(Actor):
             return Leadership(registration, error=error)
         return Leadership(registration, rows.get(registration.topic_id_partition))
 
-    def _logs(self, step: send_steps.ReadLeaderLogs) -> Outcoming:
+    def _logs(self, step: send_round.ReadLeaderLogs) -> Outcoming:
         yield
         state = self.look(self.world.logs[step.leader], may_repeat=False)[1]
         return {partition: state.partition(partition) for partition in step.partitions}
 
-    def _replicas(self, step: send_steps.ReadReplicas) -> Outcoming:
+    def _replicas(self, step: send_round.ReadReplicas) -> Outcoming:
         yield
         return self.look(self.world.replicas[step.broker])[1].replicas
 
-    def _pause(self, _: send_steps.Pause) -> Outcoming:
+    def _pause(self, _: send_round.Pause) -> Outcoming:
         yield
 
 

@@ -21,19 +21,17 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.rounds.send_round import (
     SEND_RULES,
-    RecordMetadata,
-    SendOptions,
-    SendRound,
-    SendRules,
-    is_retriable,
-)
-from lakelog.replication.protocol.rounds.send_steps import (
     LeadershipsSeen,
     Pause,
     ReadLeaderLogs,
     ReadLeaderships,
     ReadReplicas,
+    RecordMetadata,
     Round,
+    SendOptions,
+    SendRound,
+    SendRules,
+    is_retriable,
 )
 
 SendAgain: TypeAlias = Callable[[int], Round[RecordMetadata | None]]

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from lakelog.replication.protocol.rounds import carry_out
 from lakelog.replication.protocol.rounds.carry_out import Result
-from lakelog.replication.protocol.rounds.send_round import RecordMetadata
-from lakelog.replication.protocol.rounds.send_steps import Pause, SendStep
-from lakelog.replication.protocol.rounds.send_steps import Round as SendSteps
+from lakelog.replication.protocol.rounds.send_round import Pause, RecordMetadata, SendStep
+from lakelog.replication.protocol.rounds.send_round import Round as SendSteps
 
 Answers: TypeAlias = Mapping[int, RecordMetadata]
 

@@ -5,9 +5,9 @@ Kafka: `Sender`, `ReplicaManager.appendRecords`. [AP-02, AP-06, AP-07]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lakelog.replication.errors import (
     FencedLeaderEpochException,
@@ -22,21 +22,95 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol import append, delayed_operation
 from lakelog.replication.protocol.append import Appended, PartitionAppend
 from lakelog.replication.protocol.high_watermark import effective_min_isr
-from lakelog.replication.protocol.partition_leader import no_leader
+from lakelog.replication.protocol.partition_leader import Leadership, no_leader
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import SendSequences, Turn
 from lakelog.replication.protocol.record_batch import OfPartition, TopicIdPartition
 from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.protocol.rounds.send_steps import (
-    AppendToLeader,
-    AppendToLeaders,
-    Pause,
-    ReadTopic,
-    Round,
-    TakeIdentity,
-    TopicSeen,
-)
+from lakelog.replication.protocol.rounds import carry_out
+from lakelog.replication.protocol.rounds.carry_out import Result
+
+
+class ReadTopic(NamedTuple):
+    """Reads the metadata of a topic. Answer: `TopicSeen`."""
+
+    topic: str
+
+
+class TopicSeen(NamedTuple):
+    """A topic's partitions by number, and its `min.insync.replicas`."""
+
+    partitions: Mapping[int, PartitionRegistration]
+    min_insync_replicas: int
+
+
+class AppendToLeader(NamedTuple):
+    """One commit on a leader's log: appends the records of these requests that are new and that the leader accepts.
+
+    Answer: `Appended` or the error of each partition. The handler calls `writes` with the partitions before it writes
+    any of their records. After an error of the step itself, nobody knows whether the commit has landed.
+    """
+
+    leader: int
+    requests: tuple[PartitionAppend, ...]
+    writes: Callable[[Iterable[TopicIdPartition]], None]
+
+
+class AppendToLeaders(NamedTuple):
+    """Appends to several leaders at the same time. Answer: that of each append, or its error, in their order."""
+
+    appends: tuple[AppendToLeader, ...]
+
+
+class TakeIdentity(NamedTuple):
+    """Takes a new id or epoch for the producer, until the deadline on the monotonic clock, in seconds. Answer:
+    `ProducerIdAndEpoch`."""
+
+    deadline: float
+
+
+class ReadLeaderships(NamedTuple):
+    """Reads the metadata, then the leaders' rows. Answer: `LeadershipsSeen`."""
+
+    topic: str
+    partitions: tuple[int, ...]
+
+
+class LeadershipsSeen(NamedTuple):
+    """The partitions that exist, by number, and the topic's `min.insync.replicas`."""
+
+    partitions: Mapping[int, Leadership]
+    min_insync_replicas: int
+
+
+class ReadLeaderLogs(NamedTuple):
+    """Reads a leader's log up to its newest commit. Answer: the log of each partition, or the error of reading it."""
+
+    leader: int
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class ReadReplicas(NamedTuple):
+    """Reads a broker's `replicas`. Answer: its rows by partition."""
+
+    broker: int
+
+
+class Pause(NamedTuple):
+    """Waits for a poll interval, but not beyond the deadline on the monotonic clock, in seconds. `is_backoff`: what
+    follows is another attempt, of which there may be few. Otherwise it is a look, and news may end the pause early."""
+
+    deadline: float
+    is_backoff: bool = False
+
+
+SendStep: TypeAlias = (
+    ReadTopic | TakeIdentity | AppendToLeader | AppendToLeaders | ReadLeaderships | ReadLeaderLogs | ReadReplicas
+    | Pause
+)  # fmt: skip
+
+Round: TypeAlias = carry_out.Round[SendStep, Result]
 
 
 @dataclass(frozen=True, repr=False)

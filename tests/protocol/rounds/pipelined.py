@@ -16,8 +16,7 @@ from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, Sending, StepOf
-from lakelog.replication.protocol.rounds.send_round import SendOptions
-from lakelog.replication.protocol.rounds.send_steps import (
+from lakelog.replication.protocol.rounds.send_round import (
     AppendToLeader,
     AppendToLeaders,
     LeadershipsSeen,
@@ -26,6 +25,7 @@ from lakelog.replication.protocol.rounds.send_steps import (
     ReadLeaderships,
     ReadReplicas,
     ReadTopic,
+    SendOptions,
     TakeIdentity,
     TopicSeen,
 )

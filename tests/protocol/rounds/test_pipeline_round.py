@@ -9,7 +9,7 @@ from lakelog.replication.errors import KafkaStorageException, OutOfOrderSequence
 from lakelog.replication.protocol.producer_identity import SendSequences, Turn
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, Sending, StepOf
-from lakelog.replication.protocol.rounds.send_steps import Pause
+from lakelog.replication.protocol.rounds.send_round import Pause
 from tests.protocol.rounds.pipelined import PARTITIONS, Interrupted, World
 
 LOST = KafkaStorageException("no answer")

@@ -23,8 +23,7 @@ from lakelog.replication.protocol.partition_registration import NO_LEADER, Parti
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
-from lakelog.replication.protocol.rounds.send_round import SendOptions
-from lakelog.replication.protocol.rounds.send_steps import (
+from lakelog.replication.protocol.rounds.send_round import (
     AppendToLeader,
     LeadershipsSeen,
     Pause,
@@ -32,6 +31,7 @@ from lakelog.replication.protocol.rounds.send_steps import (
     ReadLeaderships,
     ReadReplicas,
     ReadTopic,
+    SendOptions,
     TakeIdentity,
     TopicSeen,
 )
