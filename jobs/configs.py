@@ -4,13 +4,28 @@ Each key and its default is in conf/server.properties. The settings in a broker'
 the cluster: name that file with --command-config, and --all counts them in.
 """
 
-import argparse
+from __future__ import annotations
 
-from lakelog.jobs.admin.config_command import ACTIONS, ENTITY_TYPES, check_entity, config_keys, config_pairs
-from lakelog.jobs.cli.console import run
-from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
+import argparse
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from lakelog.jobs.cli.console import OK, Row, run, say, show
+from lakelog.jobs.cli.options import TEXT, add_actions, add_dry_run, admin_client, admin_parser, check_options
+from lakelog.jobs.cli.outcomes import show_outcomes
+from lakelog.jobs.cli.settings import given_settings, settings
 from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.jobs.topics import check_once, config_pair, least_replicas, warn_of_min_isr
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.config import CLUSTER_KEYS, KEYS, TOPIC_KEYS, Config
+from lakelog.replication.errors import BrokerNotAvailableException
+from lakelog.replication.properties import Setting, text_of
+from lakelog.replication.protocol.admin_request import Outcome
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.entity import DEFAULT
+from lakelog.replication.settings import ConfigKey
+from lakelog.replication.storage.cluster import Cluster
 
 _GOES_WITH = {"add_config": ("alter",), "delete_config": ("alter",), "dry_run": ("alter",), "all": ("describe",)}
 _NEEDS = {"alter": ["entity_name"]}
@@ -60,3 +75,162 @@ def _configs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         parser.error(f"--delete-config {','.join(both)}: --add-config sets it")
     check_entity(parser, args.entity_type, args.entity_name)
     return ACTIONS[args.action](admin_client(args, "configs"), args)
+
+
+TOPICS, BROKERS = "topics", "brokers"
+ENTITY_TYPES = {TOPICS: "topic", BROKERS: "broker"}
+
+_COMMA = re.compile(r",(?![^\[]*\])")  # none between brackets
+
+
+def config_pairs(text: str) -> dict[str, str]:
+    """`a=1,b=[2,3]`: brackets hold together a value that has commas, as in Kafka. A key given twice is an error, unlike
+    there."""
+    pairs = list(map(config_pair, _COMMA.split(text)))
+    check_once(key for key, _ in pairs)
+    return {key: re.sub(r"^\[(.*)\]$", r"\1", value) for key, value in pairs}
+
+
+def config_keys(text: str) -> list[str]:
+    """`a,b`."""
+    keys = text.split(",")
+    check_once(keys)
+    return keys
+
+
+def check_entity(parser: argparse.ArgumentParser, kind: str, name: str | None) -> None:
+    """Ends the process as one that was called wrongly if no topic or broker can have the name."""
+    if kind == TOPICS and name == DEFAULT:
+        parser.error("--entity-default goes with --entity-type brokers only")
+    if kind == BROKERS and name not in (None, DEFAULT) and not re.fullmatch("[0-9]+", str(name)):
+        parser.error(f"--entity-name {name!r} is not the id of a broker")
+
+
+def _describe(admin: AdminClient, args: argparse.Namespace) -> int:
+    if args.all:
+        if not args.command_config:
+            say("The properties files of brokers are not counted in: name one with --command-config.")
+        found = _topics_in_full(admin, args) if args.entity_type == TOPICS else _brokers_in_full(admin, args)
+        return _show("All", {name: list(map(_effective_row, configs)) for name, configs in found.items()}, args)
+    dynamic = _topics(admin, args) if args.entity_type == TOPICS else _brokers(admin, args)
+    return _show("Dynamic", {name: list(map(_dynamic_row, configs.items())) for name, configs in dynamic.items()}, args)
+
+
+def _show(which: str, found: Mapping[str, list[Row]], args: argparse.Namespace) -> int:
+    what = ENTITY_TYPES[args.entity_type]
+    if args.output != TEXT:
+        show([{what: name, **row} for name, rows in found.items() for row in rows], args.output)
+        return OK
+    for name, rows in found.items():
+        say(f"{which} configs for {what} {name} are:")
+        print("".join(f"{_line(row)}\n" for row in rows), end="", flush=True)
+    return OK
+
+
+def _line(row: Row) -> str:
+    return f"  {row['key']}={row['value']}" + (f" source={row['source']}" if "source" in row else "")
+
+
+def _dynamic_row(config: tuple[str, str]) -> Row:
+    return {"key": config[0], "value": config[1]}
+
+
+def _effective_row(config: EffectiveConfig) -> Row:
+    return config._asdict()
+
+
+def _topics(admin: AdminClient, args: argparse.Namespace) -> dict[str, Mapping[str, str]]:
+    topics = admin.describe_topics() if args.entity_name is None else [admin.describe_topic(args.entity_name)]
+    return {described.topic.topic: described.topic.configs for described in topics}
+
+
+def _topics_in_full(admin: AdminClient, args: argparse.Namespace) -> dict[str, Iterable[EffectiveConfig]]:
+    given, all_brokers = given_settings(args.command_config), admin.describe_broker_configs().get(DEFAULT, {})
+    return {name: topic_settings(configs, all_brokers, given) for name, configs in _topics(admin, args).items()}
+
+
+def _brokers(admin: AdminClient, args: argparse.Namespace) -> dict[str, Mapping[str, str]]:
+    """The dynamic settings. A broker that has registered may have none. Raises BrokerNotAvailableException."""
+    name, dynamic = args.entity_name, admin.describe_broker_configs()
+    if name is None:
+        return {**dynamic}
+    known = list(map(str, admin.describe_brokers()))
+    if name not in (DEFAULT, *known, *dynamic):
+        raise BrokerNotAvailableException(f"no broker {name} has registered; there are: {', '.join(known) or 'none'}")
+    return {name: dynamic.get(name, {})}
+
+
+def _brokers_in_full(admin: AdminClient, args: argparse.Namespace) -> dict[str, Iterable[EffectiveConfig]]:
+    """Of the broker that is named, else of every broker that has registered."""
+    config = Cluster.open(args.cluster, settings(args.command_config)).config
+    given, dynamic = given_settings(args.command_config), admin.describe_broker_configs()
+    registered = {str(broker): registration for broker, registration in admin.describe_brokers().items()}
+    names = registered if args.entity_name is None else _brokers(admin, args)
+
+    def configs(name: str) -> Iterable[EffectiveConfig]:
+        of_sources = {BROKER: dynamic.get(name, {}) if name != DEFAULT else {}, ALL_BROKERS: dynamic.get(DEFAULT, {})}
+        return broker_settings(registered.get(name), of_sources, given, config)
+
+    return {name: configs(name) for name in names}
+
+
+def _alter(admin: AdminClient, args: argparse.Namespace) -> int:
+    alter = admin.alter_configs if args.entity_type == TOPICS else admin.alter_broker_configs
+    message = alter(args.entity_name, args.add_config, args.delete_config, validate_only=args.dry_run)
+    if args.entity_type == TOPICS:
+        warn_of_min_isr(args.add_config, args.entity_name, least_replicas(admin.describe_topic(args.entity_name)))
+    return show_outcomes(ENTITY_TYPES[args.entity_type], {args.entity_name: Outcome(None, message)}, args)
+
+
+ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], int]] = {"describe": _describe, "alter": _alter}
+
+
+TOPIC, BROKER, ALL_BROKERS = "DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG"
+FILE, BUILT_IN = "STATIC_BROKER_CONFIG", "DEFAULT_CONFIG"  # Kafka's names up to here
+REGISTRATION, CLUSTER = "BROKER_REGISTRATION", "CLUSTER_CONFIG"
+
+
+class EffectiveConfig(NamedTuple):
+    """A setting as it holds."""
+
+    key: str
+    value: str
+    source: str
+
+
+def topic_settings(
+    configs: Mapping[str, str], all_brokers: Mapping[str, str], given: Mapping[str, Setting]
+) -> Iterator[EffectiveConfig]:  # fmt: skip
+    """The settings of a topic: its own, else those that a broker gives it. `all_brokers`: the dynamic ones of all
+    brokers."""
+    for name, key in TOPIC_KEYS.items():
+        broker_name = key.field.replace("_", ".")
+        if name in configs:
+            yield EffectiveConfig(name, configs[name], TOPIC)
+        elif broker_name in all_brokers:
+            yield EffectiveConfig(name, all_brokers[broker_name], ALL_BROKERS)
+        else:
+            yield EffectiveConfig(name, *_static(key, given))
+
+
+def broker_settings(
+    registration: BrokerRegistration | None, dynamic: Mapping[str, Mapping[str, str]], given: Mapping[str, Setting],
+    config: Config,
+) -> Iterator[EffectiveConfig]:  # fmt: skip
+    """The settings of a broker; `dynamic`: those of each source. Without a registration, those of a new broker."""
+    told = {} if registration is None else {"broker.id": registration.broker_id, "broker.rack": registration.rack}
+    for name, key in KEYS.items():
+        source = next((source for source, configs in dynamic.items() if name in configs), None)
+        if source:
+            yield EffectiveConfig(name, dynamic[source][name], source)
+        elif name in told:
+            yield EffectiveConfig(name, text_of(told[name]), REGISTRATION)
+        else:
+            source = CLUSTER if name in CLUSTER_KEYS else _static(key, given)[1]
+            yield EffectiveConfig(name, text_of(getattr(config, key.field)), source)
+
+
+def _static(key: ConfigKey, given: Mapping[str, Setting]) -> tuple[str, str]:
+    """A topic's key may be spelled otherwise in a properties file, which has the name of the field."""
+    name = key.field.replace("_", ".")
+    return (given[name].value, FILE) if name in given else (text_of(key.default), BUILT_IN)

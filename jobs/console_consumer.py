@@ -4,14 +4,21 @@ It starts no Spark. Ctrl-C ends it. Then it says on stderr how many records it h
 """
 
 import argparse
+import math
+import sys
+import time
+from collections.abc import Callable
 
-from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.console import INTERRUPTED, OK, run, say
 from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.jobs.cli.waiting import until_told
 from lakelog.jobs.console.arguments import add_group, client_parser, place
-from lakelog.jobs.console.consumer_command import console_consumer
+from lakelog.jobs.console.console_reader import ConsoleReader
 from lakelog.jobs.console.key_values import add_properties
-from lakelog.jobs.console.record_formatter import PROPERTIES
+from lakelog.jobs.console.record_formatter import PROPERTIES, RecordFormatter
+from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
 
 
 def main(argv: list[str]) -> int:
@@ -46,3 +53,59 @@ def _consume(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.group and args.partition is not None:
         parser.error("--group does not go with --partition")
     return console_consumer(args)
+
+
+_WAIT_MS = 500
+_MAX_BYTES = 52_428_800
+_COMMIT_SECONDS = 5.0  # auto.commit.interval.ms
+
+
+def console_consumer(args: argparse.Namespace) -> int:
+    """Prints records until a signal comes, `--max-messages` were printed, or none comes for `--timeout-ms`. Then it
+    says how many it has printed. INTERRUPTED after a signal."""
+    formatter = RecordFormatter(args.formatter_property)
+    begin = EARLIEST if args.from_beginning else LATEST
+    offset = args.offset
+    if offset in (EARLIEST, LATEST):
+        begin, offset = offset, None
+    reader = ConsoleReader(
+        args.cluster, settings(args.command_config), args.topic, begin, args.group, args.partition, offset
+    )
+    with until_told() as is_told:
+        ConsoleOutput(reader, formatter).run(args.max_messages, args.timeout_ms, is_told)
+    return INTERRUPTED if is_told() else OK
+
+
+class ConsoleOutput:
+    """Writes records to stdout. A group commits the offsets of what was written every 5 seconds, and at the end."""
+
+    def __init__(self, reader: ConsoleReader, formatter: RecordFormatter) -> None:
+        self._reader = reader
+        self._formatter = formatter
+        self._count = 0
+
+    def run(self, most: int | None, timeout_ms: int | None, is_told: Callable[[], bool]) -> None:
+        """Writes at most `most` records. Raises what the reader raises, and BrokenPipeError."""
+        seconds = math.inf if timeout_ms is None else timeout_ms / 1000
+        came_at = committed_at = time.monotonic()
+        try:
+            while not is_told() and self._count != most and time.monotonic() - came_at < seconds:
+                if self._write(most, seconds - (time.monotonic() - came_at)):
+                    came_at = time.monotonic()
+                if time.monotonic() - committed_at >= _COMMIT_SECONDS:
+                    self._reader.commit()
+                    committed_at = time.monotonic()
+        finally:
+            say(f"Processed a total of {self._count} messages")
+            self._reader.commit()
+
+    def _write(self, most: int | None, seconds: float) -> bool:
+        """Fetches once, and writes what came. Returns whether something came."""
+        before = self._count
+        left = sys.maxsize if most is None else most - self._count
+        wait_ms = max(0, min(_WAIT_MS, math.ceil(1000 * min(seconds, 1.0))))
+        for records in self._reader.read(wait_ms, left, _MAX_BYTES):
+            sys.stdout.buffer.write(self._formatter.lines(records))
+            sys.stdout.buffer.flush()
+            self._count += records.num_rows
+        return self._count > before

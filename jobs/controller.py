@@ -5,12 +5,23 @@ With --describe, --requests or --cancel-request it does only that, and runs no c
 """
 
 import argparse
+import os
+import socket
 import sys
+import uuid
 
-from lakelog.jobs.admin.controller_command import cancel_request, describe, run_controller, show_requests
-from lakelog.jobs.cli.console import add_all, run
-from lakelog.jobs.cli.options import FORMS, add_command_config, add_log_level
+from lakelog.jobs.admin.controller_view import lease_row, request_rows
+from lakelog.jobs.admin.heartbeats import observe_controller
+from lakelog.jobs.cli.console import JSON, OK, TABLE, add_all, log_to_stderr, run, say, show
+from lakelog.jobs.cli.options import FORMS, add_command_config, add_log_level, admin_client_of
+from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
+from lakelog.jobs.cli.waiting import stop_signals, wait_until
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.controller.controller import Controller
+from lakelog.replication.errors import InvalidRequestException
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 
 
 def main(argv: list[str]) -> int:
@@ -45,6 +56,67 @@ def _controller(parser: argparse.ArgumentParser, args: argparse.Namespace) -> in
     if args.cancel_request is not None:
         return cancel_request(args)
     return run_controller(args)
+
+
+_LEASE_COLUMNS = ("controller", "controller_epoch", "state", "lease_age_s")
+_REQUEST_COLUMNS = ("request", "kind", "state", "of", "error")
+_SHORT = 8  # characters of a request's id, which are shown, and name it well enough
+
+
+def describe(args: argparse.Namespace) -> int:
+    """Shows who is active."""
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    show([lease_row(observe_controller(cluster))], args.output or TABLE, () if args.all else _LEASE_COLUMNS)
+    return OK
+
+
+def show_requests(args: argparse.Namespace) -> int:
+    """Shows the requests with their outcomes; in a table that has not all columns, their ids are short."""
+    rows = request_rows(AdminClient(args.cluster, settings(args.command_config)))
+    if args.output == JSON or args.all:
+        show(rows, args.output or TABLE)
+    else:
+        show([{**row, "request": str(row["request"])[:_SHORT]} for row in rows], columns=_REQUEST_COLUMNS)
+    return OK
+
+
+def cancel_request(args: argparse.Namespace) -> int:
+    """Cancels a request that waits, whoever has asked; the first 8 characters of its id will do."""
+    admin = admin_client_of(args.cluster, args.command_config, "controller")
+    request = admin.cancel_request(_full_id(admin, args.cancel_request))
+    say(f"Cancelled request {request.request_id}: {request.kind} by {request.requested_by or 'somebody'}.")
+    return OK
+
+
+def _full_id(admin: AdminClient, text: str) -> str:
+    """The id that begins like this, of a request that waits if there is one; the text itself if none does.
+
+    Raises InvalidRequestException if several do, or if the text is too short to be a beginning.
+    """
+    requests = [request for request in admin.list_requests() if request.request_id.startswith(text)]
+    waiting = [request for request in requests if request.outcomes is None]
+    found = [request.request_id for request in waiting or requests]
+    if not found or text in (request.request_id for request in requests):
+        return text
+    if len(text) < _SHORT:
+        raise InvalidRequestException(f"{text!r} is too short: give {_SHORT} or more characters of the request's id")
+    if len(found) > 1:
+        raise InvalidRequestException(f"several requests begin with {text}: {', '.join(found)}")
+    return found[0]
+
+
+def run_controller(args: argparse.Namespace) -> int:
+    """A controller that stands for election, and is active or stands by until the process is told to stop."""
+    name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    log_to_stderr(f"controller {name}", args.log_level)
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    check_conditional_put(cluster.root)
+    controller = Controller(cluster, name)
+    told = stop_signals()
+    controller.start()
+    wait_until(told)
+    controller.stop()
+    return OK
 
 
 if __name__ == "__main__":

@@ -6,12 +6,17 @@ the folders broker-N beside it belong to a cluster, and on a terminal the comman
 """
 
 import argparse
+import sys
 
-from lakelog.jobs.admin.format_command import make_broker, make_cluster
-from lakelog.jobs.cli.console import FAILED, OK, run
+from lakelog.jobs.admin.heartbeats import ALIVE, observe_brokers
+from lakelog.jobs.cli.console import FAILED, OK, run, say
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import add_command_config
+from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of, root_uri
+from lakelog.replication.errors import DuplicateBrokerRegistrationException
+from lakelog.replication.storage.cluster import Cluster, check_may_format, format_cluster, storage_root
+from lakelog.replication.storage.root_identity import check_new, is_formatted
 
 
 def main(argv: list[str]) -> int:
@@ -44,3 +49,60 @@ def _format(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if made:
         print(made)
     return OK if made or args.dry_run else FAILED
+
+
+def make_cluster(args: argparse.Namespace) -> str:
+    """Makes the root of a cluster; its id, empty if none was made.
+
+    Raises InconsistentClusterIdException if brokers' roots beside it tell of a cluster that was there before: its root
+    may only be unmounted. On a terminal it asks first.
+    """
+    config = settings(args.command_config)
+    root = storage_root(args.cluster, "cluster", config)
+    if not args.new_cluster:
+        check_may_format(root)
+    if args.dry_run:
+        check_new(root)
+        say(f"{root.uri} would become the root of a new cluster; nothing is written")
+        return ""
+    if not (args.new_cluster or _agrees(f"Make a new, empty cluster at {root.uri}? It has no topics and no brokers")):
+        say(f"{root.uri}: nothing is written")
+        return ""
+    cluster_id = format_cluster(root, config)
+    say(f"{root.uri} is the root of a new cluster")
+    return cluster_id
+
+
+def _agrees(question: str) -> bool:
+    """What a person answers; nobody is asked in a script."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print(f"{question}. [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def make_broker(args: argparse.Namespace) -> str:
+    """Makes the root of a broker; the id of its cluster. Raises DuplicateBrokerRegistrationException."""
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    _check_is_not_at_work(cluster, args.broker_id, args.root)
+    root = cluster.format_broker(args.broker_id, args.root, args.dry_run)
+    becomes = "would become" if args.dry_run and not is_formatted(root) else "is"
+    say(f"{root.uri} {becomes} the root of broker {args.broker_id}")
+    return cluster.cluster_id
+
+
+def _check_is_not_at_work(cluster: Cluster, broker_id: int, uri: str) -> None:
+    """A broker may get a new root when it is down, or when its root fails; one that works has a root. A folder that is
+    a root already, also by another name such as a link, gets none: whose it is decides.
+
+    Raises DuplicateBrokerRegistrationException.
+    """
+    root = cluster.storage_of(broker_id, uri)
+    registered = None if is_formatted(root) else cluster.refresh_brokers().get(broker_id)
+    if registered is None or registered.root == root.uri:
+        return
+    if observe_brokers(cluster, only=[broker_id])[broker_id].state == ALIVE:
+        raise DuplicateBrokerRegistrationException(
+            f"{root.uri}: broker {broker_id} is at work at {registered.root}; stop it before you make another root for "
+            "it, or use another id"
+        )

@@ -4,13 +4,21 @@ A line is topic:partition:offset. A partition that has no such record has no lin
 """
 
 import argparse
+import time
+from typing import NamedTuple
 
-from lakelog.jobs.admin.get_offsets_command import get_offsets
-from lakelog.jobs.cli.console import run
+from lakelog.jobs.cli.console import FAILED, OK, Row, run, show
 from lakelog.jobs.cli.numbers import whole_numbers
-from lakelog.jobs.cli.options import admin_parser
+from lakelog.jobs.cli.options import TEXT, admin_parser
+from lakelog.jobs.cli.outcomes import say_refused
+from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
-from lakelog.replication.clients.offset_lookup import LATEST, NAMES
+from lakelog.replication.clients.led_partition import ask_leaders
+from lakelog.replication.clients.offset_lookup import LATEST, NAMES, TimestampAndOffset, offset_for
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.admin_request import Outcome
+from lakelog.replication.storage.cluster import Cluster
 
 
 def main(argv: list[str]) -> int:
@@ -41,3 +49,60 @@ def _time(text: str) -> int:
     if time < min(NAMES.values()):
         raise argparse.ArgumentTypeError(f"{text!r} is neither milliseconds nor one of {', '.join(NAMES)}, -1, -2, -3")
     return time
+
+
+class _Answer(NamedTuple):
+    """What was found in a partition; neither offset nor error where no record is as late as was asked for."""
+
+    topic: str
+    partition: int
+    found: TimestampAndOffset | None = None
+    error: LakelogException | None = None
+
+
+def get_offsets(args: argparse.Namespace) -> int:
+    """A line for each partition that has the offset. FAILED if any is in error; the others are told all the same.
+
+    New leaders that do not know yet how much is committed are waited for, until `request.timeout.ms`.
+    Raises UnknownTopicOrPartitionException if there is no such topic.
+    """
+    view = TopicView(Cluster.open(args.cluster, settings(args.command_config)))
+    deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
+    known = sorted(topic.topic for topic in view.cluster.topics.topics.values() if not topic.deleting)
+    topics = known if args.topic is None else [args.topic]
+    answers = [answer for topic in topics for answer in _answers(view, topic, args, deadline)]
+    if args.output == TEXT:
+        print("".join(f"{a.topic}:{a.partition}:{a.found.offset}\n" for a in answers if a.found), end="", flush=True)
+    else:
+        show([_row(answer) for answer in answers], args.output)
+    return _say_errors(answers)
+
+
+def _answers(view: TopicView, topic: str, args: argparse.Namespace, deadline: float) -> list[_Answer]:
+    """Of the topic's partitions, or those that were asked for; of a topic that was not named, those that it has."""
+    there = list(view.partitions(topic))
+    wanted = sorted({*args.partitions}) if args.partitions else there
+    chosen = wanted if args.topic else [number for number in wanted if number in there]
+    answers = ask_leaders(view, topic, chosen, lambda led: offset_for(led, args.time), deadline)
+    return [
+        _Answer(topic, n, error=answer) if isinstance(answer, LakelogException) else _Answer(topic, n, answer)
+        for n, answer in answers.items()
+    ]
+
+
+def _say_errors(answers: list[_Answer]) -> int:
+    failed = [answer for answer in answers if answer.error]
+    for topic, partition, _, error in failed:
+        say_refused(f"{topic}-{partition}", Outcome(error.name if error else None, str(error)))
+    return FAILED if failed else OK
+
+
+def _row(answer: _Answer) -> Row:
+    offset, timestamp = answer.found or (None, None)
+    return {
+        "topic": answer.topic,
+        "partition": answer.partition,
+        "offset": offset,
+        "timestamp": timestamp,
+        "error": answer.error.name if answer.error else None,
+    }

@@ -6,14 +6,15 @@ election lets an out-of-sync replica lead where nobody does, and may lose record
 
 import argparse
 
-from lakelog.jobs.admin.election_command import say_elected
-from lakelog.jobs.cli.console import run, show
+from lakelog.jobs.cli.console import FAILED, OK, run, say, show
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import TEXT, add_dry_run, admin_client, admin_parser
-from lakelog.jobs.cli.outcomes import outcome_rows
+from lakelog.jobs.cli.outcomes import outcome_rows, say_refused
 from lakelog.jobs.cli.partition_files import read_partitions
 from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.replication.clients.admin import Outcomes
 from lakelog.replication.controller.leader_election import ELECTION_TYPES
+from lakelog.replication.errors import ElectionNotNeededException
 
 
 def main(argv: list[str]) -> int:
@@ -49,3 +50,20 @@ def _elect(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.output != TEXT:
         show(outcome_rows("partition", outcomes, args.dry_run), args.output)
     return say_elected(outcomes, args)
+
+
+def say_elected(outcomes: Outcomes, args: argparse.Namespace) -> int:
+    """The status, with Kafka's sentences: FAILED if any was refused; where nobody need be elected is no failure."""
+    done = [name for name, outcome in outcomes.items() if outcome.error is None]
+    needless = [name for name, outcome in outcomes.items() if outcome.error == ElectionNotNeededException.__name__]
+    refused = {name: outcome for name, outcome in outcomes.items() if name not in (*done, *needless)}
+    if done:
+        begin = "Nothing was written. Would complete" if args.dry_run else "Successfully completed"
+        say(f"{begin} leader election ({args.election_type.upper()}) for partitions {', '.join(done)}")
+    if needless:
+        say(f"Valid replica already elected for partitions {', '.join(needless)}")
+    if not outcomes:
+        say("No partition needs an election")
+    for name, outcome in refused.items():
+        say_refused(name, outcome)
+    return FAILED if refused else OK

@@ -5,13 +5,24 @@ topics: {"version": 1, "topics": [{"topic": "t"}]}.
 """
 
 import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import randrange
+from typing import Any
 
-from lakelog.jobs.admin.reassign_command import ACTIONS, HELP, broker_list
-from lakelog.jobs.cli.console import run
-from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
-from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
-from lakelog.jobs.cli.partition_files import read_reassignments, read_topics
+from lakelog.jobs.admin.reassignment_throttle import clear_throttles, set_throttle
+from lakelog.jobs.cli.console import FAILED, JSON, OK, run, say, show
+from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number, whole_numbers, with_commas
+from lakelog.jobs.cli.options import TEXT, add_actions, add_dry_run, admin_client, admin_parser, check_options
+from lakelog.jobs.cli.outcomes import outcome_rows, say_outcomes, show_outcomes
+from lakelog.jobs.cli.partition_files import TopicPartition, read_reassignments, read_topics, reassignments
 from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.errors import BrokerNotAvailableException, UnknownTopicOrPartitionException
+from lakelog.replication.protocol.assignment import assign_replicas
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 
 _FILE = ["reassignment_json_file"]
 _GOES_WITH = {
@@ -55,3 +66,167 @@ def make_parser() -> VerbParser:
 def _reassign(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     check_options(parser, args, _GOES_WITH, _NEEDS)
     return ACTIONS[args.action](admin_client(args, "reassign-partitions"), args)
+
+
+HELP = {
+    "generate": "propose brokers for the partitions of topics",
+    "execute": "begin to move partitions as a file says",
+    "verify": "show how far the moves of a file have come",
+    "cancel": "move the partitions of a file back",
+    "list": "show the partitions that are moving",
+}
+_CURRENT, _PROPOSED = "Current partition replica assignment", "Proposed partition reassignment configuration"
+_ROLLBACK = "Save this to use as the --reassignment-json-file option during rollback"
+_COMPLETE, _IN_PROGRESS, _OTHER, _UNKNOWN = "complete", "in progress", "other replicas", "unknown partition"
+
+
+def broker_list(text: str) -> list[int]:
+    """`1,2,3`: different brokers."""
+    brokers = whole_numbers(0)(text)
+    if len(set(brokers)) != len(brokers):
+        raise argparse.ArgumentTypeError(f"{text!r} names a broker twice")
+    return brokers
+
+
+def _generate(admin: AdminClient, args: argparse.Namespace) -> int:
+    """Only reads. The draw is another one each time, as in Kafka."""
+    racks = _racks(admin, args)
+    partitions = [r for topic in args.topics_to_move_json_file for r in admin.describe_topic(topic).partitions]
+    current, proposed = _current(partitions), _proposed(partitions, racks)
+    if args.output == JSON:
+        print(json.dumps({"current": reassignments(current), "proposed": reassignments(proposed)}, indent=2))
+    elif args.output == TEXT:
+        for title, assignment in ((_CURRENT, current), (_PROPOSED, proposed)):
+            say(title)
+            print(json.dumps(reassignments(assignment)), flush=True)
+    else:
+        show([_moved(partition, current[partition], proposed[partition]) for partition in sorted(current)])
+    return OK
+
+
+def _racks(admin: AdminClient, args: argparse.Namespace) -> dict[int, str | None]:
+    known = admin.describe_brokers()
+    unknown = [broker for broker in args.broker_list if broker not in known]
+    if unknown:
+        there = ", ".join(map(str, known)) or "none"
+        raise BrokerNotAvailableException(f"--broker-list: broker {unknown[0]} has not registered; there are: {there}")
+    return {broker: None if args.disable_rack_aware else known[broker].rack for broker in args.broker_list}
+
+
+def _current(partitions: Iterable[PartitionRegistration]) -> dict[TopicPartition, Sequence[int]]:
+    """Without what a reassignment that is under way has added: this is for going back."""
+    return {(r.topic, r.partition): original_replicas(r) for r in partitions}
+
+
+def _proposed(
+    partitions: Sequence[PartitionRegistration], racks: Mapping[int, str | None]
+) -> dict[TopicPartition, Sequence[int]]:
+    proposed: dict[TopicPartition, Sequence[int]] = {}
+    for topic in dict.fromkeys(r.topic for r in partitions):
+        replicas = [target_replicas(r) for r in partitions if r.topic == topic]
+        start, shift = randrange(len(racks)), randrange(len(racks))
+        chosen = assign_replicas(racks, len(replicas), len(replicas[0]), start, shift)
+        proposed |= {(topic, number): brokers for number, brokers in chosen.items()}
+    return proposed
+
+
+def _moved(partition: TopicPartition, current: Sequence[int], proposed: Sequence[int]) -> dict[str, object]:
+    return {"topic": partition[0], "partition": partition[1], "current": list(current), "proposed": list(proposed)}
+
+
+def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
+    """The way back is told before anything is asked for: it is needed most where the answer fails to come. From a
+    file of which nothing can be carried out there is none."""
+    wanted = args.reassignment_json_file
+    found = _registrations(admin)
+    current = reassignments(_current(found[partition] for partition in wanted if partition in found))
+    known = admin.describe_brokers().keys()
+    if any(partition in found and known >= set(replicas) for partition, replicas in wanted.items()):
+        say(_CURRENT)
+        print(json.dumps(current), file=sys.stderr if args.output == JSON else sys.stdout, flush=True)
+        say(_ROLLBACK)
+    if args.throttle is not None:
+        set_throttle(admin, found, wanted, args.throttle, validate_only=args.dry_run)
+    outcomes = admin.alter_partition_reassignments(wanted, validate_only=args.dry_run)
+    if args.output != JSON:
+        return show_outcomes("partition", outcomes, args)
+    print(json.dumps({"current": current, "outcomes": outcome_rows("partition", outcomes, args.dry_run)}, indent=2))
+    return say_outcomes(outcomes, args)
+
+
+def _cancel(admin: AdminClient, args: argparse.Namespace) -> int:
+    cancelled = dict.fromkeys(args.reassignment_json_file)
+    return show_outcomes("partition", admin.alter_partition_reassignments(cancelled, validate_only=args.dry_run), args)
+
+
+def _verify(admin: AdminClient, args: argparse.Namespace) -> int:
+    """Status FAILED for partitions that there are not; one that is still moving is no failure. Once nothing moves any
+    more, throttles go."""
+    found = _registrations(admin)
+    rows = [_status(p, target, found.get(p)) for p, target in sorted(args.reassignment_json_file.items())]
+    known = [row for row in rows if row["status"] != _UNKNOWN]
+    if args.output == TEXT:
+        say("Status of partition reassignment:")
+        print("".join(f"{_status_line(row)}\n" for row in known), end="")
+    if not args.preserve_throttles:
+        clear_throttles(admin, [topic for topic, _ in args.reassignment_json_file])
+    if args.output != TEXT:
+        show(rows, args.output)
+    missing = [f"{row['topic']}-{row['partition']}" for row in rows if row["status"] == _UNKNOWN]
+    if missing:
+        say(f"lakelog: {UnknownTopicOrPartitionException.__name__}: no partition {', '.join(missing)}")
+    return FAILED if missing else OK
+
+
+def _status(partition: TopicPartition, target: list[int], found: PartitionRegistration | None) -> dict[str, Any]:
+    if found is None:
+        status = _UNKNOWN
+    elif is_reassigning(found):
+        status = _IN_PROGRESS
+    else:
+        status = _COMPLETE if list(found.replicas) == target else _OTHER
+    replicas = list(found.replicas) if found else None
+    return {
+        "topic": partition[0], "partition": partition[1], "status": status, "replicas": replicas, "target": target,
+    }  # fmt: skip
+
+
+def _status_line(row: Mapping[str, Any]) -> str:
+    name = f"{row['topic']}-{row['partition']}"
+    if row["status"] == _OTHER:
+        return (
+            f"There is no active reassignment of partition {name}, "
+            f"but replica set is {with_commas(row['replicas'])} rather than {with_commas(row['target'])}."
+        )
+    state = "completed" if row["status"] == _COMPLETE else "still in progress"
+    return f"Reassignment of partition {name} is {state}."
+
+
+def _list(admin: AdminClient, args: argparse.Namespace) -> int:
+    rows = [
+        {
+            "topic": r.topic, "partition": r.partition, "replicas": r.replicas, "adding": r.adding_replicas,
+            "removing": r.removing_replicas, "isr": r.isr,
+        }
+        for r in admin.list_partition_reassignments()
+    ]  # fmt: skip
+    if args.output != TEXT:
+        show(rows, args.output)
+        return OK
+    say("Current partition reassignments:" if rows else "No partition reassignments found.")
+    print("".join(f"{_moving_line(row)}\n" for row in rows), end="")
+    return OK
+
+
+def _moving_line(row: Mapping[str, Any]) -> str:
+    changes = [f" {way}: {with_commas(row[way])}." for way in ("adding", "removing") if row[way]]
+    return f"{row['topic']}-{row['partition']}: replicas: {with_commas(row['replicas'])}.{''.join(changes)}"
+
+
+ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], int]] = {
+    "generate": _generate, "execute": _execute, "verify": _verify, "cancel": _cancel, "list": _list,
+}  # fmt: skip
+
+
+def _registrations(admin: AdminClient) -> dict[TopicPartition, PartitionRegistration]:
+    return {(r.topic, r.partition): r for topic in admin.describe_topics() for r in topic.partitions}

@@ -6,10 +6,35 @@ so that it answers without a controller too. If a broker or the controller looks
 If they have other session time-outs than the defaults, give these in the --command-config file.
 """
 
-from lakelog.jobs.admin.status_command import status
-from lakelog.jobs.cli.console import run
+import argparse
+import json
+from collections.abc import Mapping
+
+from lakelog.jobs.admin.cluster_notes import read_notes
+from lakelog.jobs.admin.cluster_status import (
+    ClusterState,
+    Partition,
+    Problem,
+    broker_figures,
+    line_of,
+    notes,
+    problems,
+    summary,
+)
+from lakelog.jobs.admin.controller_view import controller_row
+from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, observe, unwritable
+from lakelog.jobs.admin.reassignment_throttle import REPLICAS
+from lakelog.jobs.cli.console import FAILED, JSON, OK, run, show
+from lakelog.jobs.cli.invocation import Invocation
 from lakelog.jobs.cli.options import FORMS, admin_parser
+from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.root_identity import brokers_told, check_identity
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 
 def main(argv: list[str]) -> int:
@@ -20,3 +45,83 @@ def main(argv: list[str]) -> int:
 def make_parser() -> VerbParser:
     """The arguments."""
     return admin_parser("status", __doc__, FORMS)
+
+
+def status(args: argparse.Namespace) -> int:
+    """Prints the health of the cluster; FAILED if something is wrong. It only reads tables, and asks nobody."""
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    state = _state(cluster)
+    invocation = Invocation.of(args.cluster, cluster.root.uri, args.command_config)
+    found, known = problems(state, invocation), notes(state, invocation)
+    if args.output == JSON:
+        print(json.dumps(_object(cluster, state, found, known), indent=2))
+    else:
+        _print(cluster, state, found, known)
+    return FAILED if found else OK
+
+
+def _state(cluster: Cluster) -> ClusterState:
+    brokers, controller = observe(cluster)
+    cluster.topics.refresh()
+    cluster.metadata.refresh()
+    rows = {b: _rows(cluster, seen) for b, seen in brokers.items() if seen.state not in SILENT}
+    refused = read_notes(cluster, {broker: seen.registration for broker, seen in brokers.items()}).refused
+    others = "" if brokers else brokers_told(cluster.root)
+    return ClusterState(
+        controller, brokers, _partitions(cluster), rows, _throttled(cluster), unwritable(cluster.root), refused, others
+    )
+
+
+def _throttled(cluster: Cluster) -> list[str]:
+    topics = [topic for topic in cluster.topics.topics.values() if not topic.deleting]
+    return sorted(topic.topic for topic in topics if any(topic.configs.get(name) for name in REPLICAS))
+
+
+def _partitions(cluster: Cluster) -> list[Partition]:
+    """By name; without topics that are being deleted."""
+    topics = {topic.topic_id: topic for topic in cluster.topics.topics.values() if not topic.deleting}
+    least = {
+        topic_id: cluster.config.topic_as_far_as_known(topic.configs)[0].min_insync_replicas
+        for topic_id, topic in topics.items()
+    }
+    known = [r for r in cluster.metadata.partitions.values() if r.topic_id in topics]
+    return [Partition(r, least[r.topic_id]) for r in sorted(known, key=lambda r: (r.topic, r.partition))]
+
+
+def _rows(cluster: Cluster, seen: SeenBroker) -> Mapping[TopicIdPartition, Replica] | str:
+    registration = seen.registration
+    try:
+        root = cluster.storage_of(registration.broker_id, registration.root)
+        check_identity(root, cluster.cluster_id, registration.broker_id)
+        return ReplicaTable.open(root).replicas
+    except LakelogException as error:
+        return f"{error.name}: {error}"
+
+
+def _object(cluster: Cluster, state: ClusterState, found: list[Problem], known: list[Problem]) -> dict[str, object]:
+    """All of it, with the names of all partitions."""
+    return {
+        "ok": not found,
+        "cluster": cluster.root.uri,
+        "controller": controller_row(state.controller),
+        "brokers": [figures._asdict() for figures in broker_figures(state)],
+        "partitions": len(state.partitions),
+        "problems": [problem._asdict() for problem in found],
+        "notes": [note._asdict() for note in known],
+    }
+
+
+def _print(cluster: Cluster, state: ClusterState, found: list[Problem], known: list[Problem]) -> None:
+    for name, words in {"cluster": cluster.root.uri, **summary(state)}.items():
+        print(f"{name:<12}{words}")
+    print()
+    if state.brokers:
+        show([figures._asdict() for figures in broker_figures(state)])
+        print()
+    print(f"Problems: {len(found)}" if found else "Nothing is wrong.")
+    for problem in found:
+        print(f"- {line_of(problem)}\n  To do: {problem.do}.")
+    if known:
+        print(f"\nNotes: {len(known)}")
+    for note in known:
+        print(f"- {line_of(note)}\n  {note.do[0].upper() if note.do[0] != '`' else '`'}{note.do[1:]}.")

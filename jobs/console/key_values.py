@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from lakelog.jobs.admin.topic_command import config_pair
+from lakelog.jobs.topics import config_pair
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.properties import Setting, ValueType
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from lakelog.jobs import consumer_groups
-from lakelog.jobs.admin import group_arguments, heartbeats
-from lakelog.jobs.admin.group_view import GroupsView
+from lakelog.jobs.admin import heartbeats
+from lakelog.jobs.consumer_groups import GroupsView
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -157,7 +157,7 @@ RULES = {
 
 
 def test_each_rule_stands_for_an_offset(groups: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_arguments.time, "time", lambda: NOON_MS / 1000 + 12.5)
+    monkeypatch.setattr(consumer_groups.time, "time", lambda: NOON_MS / 1000 + 12.5)
     for rule, offset in RULES.items():
         world.consumer("g").commit({TOPIC: {0: 1}})
         words = ("--reset-offsets", "--group", "g", "--topic", f"{TOPIC}:0", *rule.split(), "-o", "json")

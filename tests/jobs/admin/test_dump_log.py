@@ -372,9 +372,7 @@ def test_gaps_beside_a_file_that_cannot_be_read_are_not_told(dump: Run, log: Rep
 def test_a_root_has_the_credentials_of_its_broker(dump: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKELOG_STORAGE_3_AWS_REGION", "here")
     asked: list[dict[str, str]] = []
-    monkeypatch.setattr(
-        "lakelog.jobs.admin.dump_log_command.log_files", lambda root: asked.append(dict(root.options)) or []
-    )
+    monkeypatch.setattr("lakelog.jobs.dump_log.log_files", lambda root: asked.append(dict(root.options)) or [])
     assert (dump("--broker-id", 3)[0], dump("--broker-id", 1)[0], dump()[0]) == (0, 0, 0)
     assert asked == [{"AWS_REGION": "here"}, {}, {}]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.jobs.admin.log_histories import DIFFERS, SAME, same_history
+from lakelog.jobs.log_dirs import DIFFERS, SAME, same_history
 from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from lakelog.replication.protocol.record_batch import BatchHeader

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from lakelog.jobs import reassign_partitions, topics
-from lakelog.jobs.admin import reassign_command
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.errors import TimeoutException
 
@@ -94,7 +93,7 @@ def test_where_verify_fails_its_error_is_the_only_json(on_t: Run, write: Any, mo
     def refuse(*_: object) -> None:
         raise TimeoutException("no controller")
 
-    monkeypatch.setattr(reassign_command, "clear_throttles", refuse)
+    monkeypatch.setattr(reassign_partitions, "clear_throttles", refuse)
     file = write(moves(t_0=[1, 2]))
     status, out, _ = on_t(reassign_partitions, "--verify", "--reassignment-json-file", file, "-o", "json")
     assert (status, json.loads(out)) == (1, {"error": {"code": "TimeoutException", "message": "no controller"}})

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lakelog.jobs import configs, reassign_partitions
-from lakelog.jobs.admin.config_command import config_pairs
 from lakelog.jobs.admin.reassignment_throttle import REPLICAS, moves, throttled_replicas
+from lakelog.jobs.configs import config_pairs
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lakelog.jobs import consumer_perf_test, producer_perf_test
-from lakelog.jobs.console import latency_stats
-from lakelog.jobs.console.latency_stats import LatencyStats
+from lakelog.jobs.producer_perf_test import LatencyStats
 from lakelog.replication.clients.consumer import Consumer
 from tests.clients.world import World
 from tests.storage.logs import P0, P1, TOPIC, fill, values
@@ -82,7 +81,7 @@ def test_rising_payloads_come_no_faster_than_asked(perf: Run, world: World) -> N
 def test_records_that_are_not_delivered_do_not_count(
     perf: Run, monkeypatch: pytest.MonkeyPatch, records_per_send: int
 ) -> None:
-    monkeypatch.setattr("lakelog.jobs.console.producer_performance._TIMEOUT_MS", 20)
+    monkeypatch.setattr("lakelog.jobs.producer_perf_test._TIMEOUT_MS", 20)
     words = ["--num-records", 4, "--record-size", 1, "--throughput", -1, "--records-per-send", records_per_send]
     status, out, err = perf(producer_perf_test, *words, "--producer-props", "delivery.timeout.ms=20")
     assert status == 1
@@ -93,7 +92,7 @@ def test_records_that_are_not_delivered_do_not_count(
 def test_the_lines_of_latencies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """100 records of 1 MB, a tenth of a second apart, the n-th with a latency of n ms; a line after 5 seconds."""
     clock = SimpleNamespace(monotonic=lambda: 0.0)
-    monkeypatch.setattr(latency_stats, "time", clock)
+    monkeypatch.setattr(producer_perf_test, "time", clock)
     stats = LatencyStats(100)
     for n in range(1, 101):
         stats.add(n / 10 - n / 1000 - 1e-9, n / 10, 1 << 20)
@@ -109,7 +108,7 @@ def test_the_lines_of_latencies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_of_many_latencies_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latency_stats, "_SAMPLES", 10)
+    monkeypatch.setattr(producer_perf_test, "_SAMPLES", 10)
     stats = LatencyStats(100)
     for n in range(10):
         stats.add(0, n / 1000 + 1e-9, 1, records=10)
