@@ -8,9 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakelog.replication.clients.client_config import ClientConfig
-from lakelog.replication.clients.consumer_config import ConsumerConfig
-from lakelog.replication.clients.producer_config import ProducerConfig
+from lakelog.replication.clients.client_config import ClientConfig, ConsumerConfig, ProducerConfig
 from lakelog.replication.clients.sink import sink_options
 from lakelog.replication.clients.source import source_options
 from lakelog.replication.config import KEYS

@@ -18,13 +18,12 @@ from lakelog.jobs.cli.settings import given_settings, settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.jobs.topics import check_once, config_pair, least_replicas, warn_of_min_isr
 from lakelog.replication.clients.admin import AdminClient
-from lakelog.replication.config import CLUSTER_KEYS, KEYS, TOPIC_KEYS, Config
+from lakelog.replication.config import CLUSTER_KEYS, KEYS, TOPIC_KEYS, Config, ConfigKey
 from lakelog.replication.errors import BrokerNotAvailableException
 from lakelog.replication.properties import Setting, text_of
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.entity import DEFAULT
-from lakelog.replication.settings import ConfigKey
+from lakelog.replication.protocol.topic import DEFAULT
 from lakelog.replication.storage.cluster import Cluster
 
 _GOES_WITH = {"add_config": ("alter",), "delete_config": ("alter",), "dry_run": ("alter",), "all": ("describe",)}

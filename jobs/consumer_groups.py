@@ -41,8 +41,7 @@ from lakelog.replication.protocol.partition_assignor import AssignedPartition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import check_topic_id
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.tables.group_table import CommittedOffset
-from lakelog.replication.storage.tables.member_table import MemberTable, folder_of, groups_with_tables
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, MemberTable, folder_of, groups_with_tables
 
 
 def main(argv: list[str]) -> int:

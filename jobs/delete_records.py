@@ -19,10 +19,10 @@ from lakelog.replication.clients.led_partition import led_partition
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.admin_request import Outcome
-from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.broker_registration import Liveness
 from lakelog.replication.protocol.log_retention import HIGH_WATERMARK, delete_records_offset, low_watermark
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.topic_name import check_not_internal
+from lakelog.replication.protocol.topic import check_not_internal
 from lakelog.replication.storage.cluster import Cluster
 
 

@@ -23,7 +23,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.producer_snapshot import RememberedProducer
 from lakelog.replication.storage.log.segment import rows_of
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, read_identity
-from lakelog.replication.storage.tables.broker_directory import BrokerDirectory
+from lakelog.replication.storage.tables.broker_table import BrokerDirectory
 from lakelog.schemas import LOG
 
 

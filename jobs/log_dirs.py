@@ -26,7 +26,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.partition_log import STRAY, PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState

@@ -31,7 +31,7 @@ from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.root_identity import brokers_told, check_identity
 from lakelog.replication.storage.tables.replica_table import ReplicaTable

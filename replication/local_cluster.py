@@ -21,7 +21,7 @@ from lakelog.replication.controller.controller import Controller
 from lakelog.replication.controller.leader_election import PREFERRED
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRequestException, error_named
 from lakelog.replication.server.broker import Broker
-from lakelog.replication.server.id_watch import IdWatch, check_cluster_root
+from lakelog.replication.server.registration import IdWatch, check_cluster_root
 from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.storage.cluster import Cluster, check_may_format, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put

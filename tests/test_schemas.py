@@ -13,7 +13,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
-from lakelog.replication.storage.tables.member_table import MemberTable
+from lakelog.replication.storage.tables.group_tables import MemberTable
 from lakelog.schemas import BROKERS, MEMBERS, STATE_TABLES, Column, Table
 from lakelog.schemas.table import ARROW_TYPES
 

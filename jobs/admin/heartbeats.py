@@ -19,9 +19,9 @@ from typing import NamedTuple
 from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_reader import newest_commit
+from lakelog.replication.storage.delta.commit_format import newest_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import BROKERS, CONTROLLER
 

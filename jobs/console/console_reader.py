@@ -25,7 +25,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.tables.group_table import CommittedOffset
+from lakelog.replication.storage.tables.group_tables import CommittedOffset
 
 
 class ConsoleReader:

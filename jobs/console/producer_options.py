@@ -7,8 +7,8 @@ from typing import Any
 
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.console.key_values import Text, add_properties, checked
+from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.producer import Producer
-from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.properties import Integer, ValueType
 
 _ARGUMENTS = {"transactional.id": "name"}  # that have another name here

@@ -12,10 +12,9 @@ from pyspark.sql import functions as F
 from rich.table import Table
 
 from lakelog.jobs.cli.numbers import with_commas
-from lakelog.replication.clients.reader import read_committed
-from lakelog.replication.clients.segment_records import segment_ranges, segment_records
+from lakelog.replication.clients.reader import read_committed, segment_ranges, segment_records
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.frames.verification import differing_partitions, partition_checksums
+from lakelog.replication.frames.record_checks import differing_partitions, partition_checksums
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.storage.cluster import Cluster
 

@@ -8,7 +8,7 @@ from lakelog.jobs.cli.waiting import stop_signals, wait_until
 from lakelog.jobs.launch.session import job_session
 from lakelog.replication.config import Config
 from lakelog.replication.server.broker import Broker
-from lakelog.replication.server.id_watch import prepare_start
+from lakelog.replication.server.registration import prepare_start
 from lakelog.replication.storage.cluster import Cluster
 
 

@@ -16,7 +16,7 @@ from lakelog.jobs.launch.spark_submit import session_environment
 from lakelog.replication.clients.arguments import mapping, text
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.server.executors import error_line
-from lakelog.replication.server.spark_end import has_jvm_died
+from lakelog.replication.server.spark_check import has_jvm_died
 from lakelog.replication.storage.delta.spark_delta import (
     CATALOG,
     DELTA_CATALOG,

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakelog.replication.clients.arguments import flag, function, mapping, text, topic_partitions
-from lakelog.replication.clients.controller_channel import ControllerChannel
-from lakelog.replication.clients.controller_watch import Report
+from lakelog.replication.clients.controller_channel import ControllerChannel, Report
 from lakelog.replication.clients.one_process import OneProcess
 from lakelog.replication.clients.record_deletion import Deleted, delete_records
 from lakelog.replication.clients.topic_view import TopicView
@@ -25,11 +24,10 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
-from lakelog.replication.protocol.topic import Topic
-from lakelog.replication.protocol.topic_name import check_is_text
+from lakelog.replication.protocol.topic import Topic, check_is_text
 from lakelog.replication.storage.cluster import Cluster
 
 Assignment = Mapping[int, Sequence[int]]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.properties import is_utf8
-from lakelog.replication.protocol.topic_name import check_is_text, check_topic_name
+from lakelog.replication.protocol.topic import check_is_text, check_topic_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

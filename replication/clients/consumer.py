@@ -28,13 +28,13 @@ from lakelog.replication.clients.arguments import (
     whole_number,
     whole_numbers,
 )
-from lakelog.replication.clients.closing import Closing
-from lakelog.replication.clients.consumer_config import ConsumerConfig
+from lakelog.replication.clients.client_config import ConsumerConfig
 from lakelog.replication.clients.consumer_fetch import FetchedRecords as FetchedRecords
 from lakelog.replication.clients.consumer_fetch import fetch_records
 from lakelog.replication.clients.epoch_ends import EpochEndOffset, epoch_ends
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.group_consumer import GroupConsumer, Listener, RebalanceListener
+from lakelog.replication.clients.one_process import Closing
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -47,11 +47,9 @@ from lakelog.replication.protocol.delayed_operation import check_committed_offse
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicPartition as TopicPartition
-from lakelog.replication.protocol.topic import check_topic_id
-from lakelog.replication.protocol.topic_name import check_is_text
+from lakelog.replication.protocol.topic import check_is_text, check_topic_id
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.tables.group_table import CommittedOffset
-from lakelog.replication.storage.tables.member_table import folder_of
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, folder_of
 
 _DEFAULT = ConsumerConfig()
 

@@ -7,17 +7,16 @@ Kafka: `Fetcher`, `ReplicaManager.fetchMessages`. KIP-392. [FE-01, FE-02, DO-02]
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple, Self
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
 from lakelog.replication.clients.delayed_operation import DelayedOperation, Purgatory
 from lakelog.replication.clients.readable_partition import ReadablePartition, ReplicaSelector
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
-from lakelog.replication.clients.wanted_rows import WantedRows, read_rows
 from lakelog.replication.errors import LakelogException, error_or
 from lakelog.replication.protocol.delayed_operation import (
     batches_within,
@@ -26,15 +25,79 @@ from lakelog.replication.protocol.delayed_operation import (
     fetch_outcome,
 )
 from lakelog.replication.protocol.fencing import check_leader_row
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog, PlacedBatch
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from lakelog.replication.protocol.record_batch import TopicPartition
-from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
+from lakelog.replication.protocol.record_batch import TopicIdPartition, TopicPartition
+from lakelog.replication.protocol.replica_status import Leadership
+from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.partition_rows import RowRange, read_row_ranges, row_ranges
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.schemas import LOG
+
+_FILES_AT_A_TIME = 8
+
+
+class WantedRows(NamedTuple):
+    """The records of a partition from offset `start` to before `stop`, and the segments of the log in `root` that have
+    them."""
+
+    root: StorageRoot
+    segments: Sequence[Segment]
+    topic_id_partition: TopicIdPartition
+    start: int
+    stop: int
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class _File(NamedTuple, Generic[Key]):
+    """A segment, and the wanted ranges in it with the keys of those who want them."""
+
+    root: StorageRoot
+    segment: Segment
+    ranges: list[RowRange]
+    keys: list[Key]
+
+
+def read_rows(wanted: Mapping[Key, WantedRows]) -> dict[Key, pa.Table | LakelogException]:
+    """The wanted records in the order of offsets, with the columns of `schemas.LOG`, or the error of their segments."""
+    parts: dict[Key, list[tuple[int, pa.Table]]] = {key: [] for key in wanted}
+    errors: dict[Key, LakelogException] = {}
+    for key, start, read in (part for file in in_threads(_read, _files(wanted), _FILES_AT_A_TIME) for part in file):
+        if isinstance(read, LakelogException):
+            errors.setdefault(key, read)
+        else:
+            parts[key].append((start, read))
+    return {key: errors.get(key) or _joined(found) for key, found in parts.items()}
+
+
+def _files(wanted: Mapping[Key, WantedRows]) -> list[_File[Key]]:
+    files: dict[tuple[str, str], _File[Key]] = {}
+    for key, (root, segments, partition, start, stop) in wanted.items():
+        for segment in segments:
+            file = files.setdefault((root.uri, segment.name), _File(root, segment, [], []))
+            found = row_ranges(segment.headers, partition, start, stop)
+            file.ranges.extend(found)
+            file.keys.extend([key] * len(found))
+    return [file for file in files.values() if file.ranges]
+
+
+def _read(file: _File[Key]) -> list[tuple[Key, int, pa.Table | LakelogException]]:
+    try:
+        rows = sum(header.records for header in file.segment.headers)
+        tables = read_row_ranges(file.root, file.segment.name, file.segment.file.size, rows, file.ranges)
+    except LakelogException as error:
+        return [(key, each.start, error) for key, each in zip(file.keys, file.ranges, strict=True)]
+    return [(key, each.start, table) for key, each, table in zip(file.keys, file.ranges, tables, strict=True)]
+
+
+def _joined(parts: list[tuple[int, pa.Table]]) -> pa.Table:
+    ordered = [table for _, table in sorted(parts, key=lambda part: part[0])]
+    return pa.concat_tables(ordered) if ordered else LOG.arrow.empty_table()
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable
 
 from lakelog.replication.clients.group_membership import remove_members
 from lakelog.replication.errors import GroupNotEmptyException, UnknownMemberIdException
-from lakelog.replication.protocol.consumer_group import ConsumerGroup, GroupMember
-from lakelog.replication.protocol.group_fence import generation_of, has_members
-from lakelog.replication.protocol.member_liveness import MemberLiveness
+from lakelog.replication.protocol.consumer_group import (
+    ConsumerGroup,
+    GroupMember,
+    MemberLiveness,
+    generation_of,
+    has_members,
+)
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.tables.group_table import CommittedOffset
-from lakelog.replication.storage.tables.member_table import MemberTable
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, MemberTable
 
 
 class GroupAccess:

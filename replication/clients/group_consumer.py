@@ -14,12 +14,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lakelog.replication.clients.consumer_config import ConsumerConfig
+from lakelog.replication.clients.client_config import ConsumerConfig
 from lakelog.replication.clients.consumer_fetch import FetchedRecords, fetch_records
-from lakelog.replication.clients.group_heartbeat import HeartbeatThread
-from lakelog.replication.clients.group_membership import GroupMembership
-from lakelog.replication.clients.positions import Positions, all_records
-from lakelog.replication.clients.starting_offsets import starting_offset
+from lakelog.replication.clients.group_membership import GroupMembership, HeartbeatThread
+from lakelog.replication.clients.positions import Positions, all_records, starting_offset
 from lakelog.replication.clients.topic_view import TopicView, pause
 from lakelog.replication.errors import (
     CommitFailedException,
@@ -34,7 +32,7 @@ from lakelog.replication.protocol.consumer_group import to_give_up, to_take
 from lakelog.replication.protocol.delayed_operation import check_committed_offset
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
 from lakelog.replication.protocol.record_batch import TopicPartition
-from lakelog.replication.storage.tables.group_table import CommittedOffset
+from lakelog.replication.storage.tables.group_tables import CommittedOffset
 
 logger = logging.getLogger(__name__)
 

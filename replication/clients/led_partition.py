@@ -14,10 +14,9 @@ from lakelog.replication.errors import (
     UnknownTopicOrPartitionException,
 )
 from lakelog.replication.protocol.delayed_operation import check_log_leads
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Leadership, Replica
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 Answer = TypeVar("Answer")

@@ -7,9 +7,11 @@ have the same limit and do not notice.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import os
+from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NoReturn, Self, TypeVar
@@ -99,3 +101,24 @@ def _guarded(method: Callable[..., Any], ends: bool) -> Callable[..., Any]:
         )
 
     return checked
+
+
+class Closing(OneProcess):
+    """A client whose `with` block ends with `close`. In an `async with` block `close` waits in another thread, so that
+    the event loop goes on."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the use of the client."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, *more: object) -> None:
+        await asyncio.to_thread(self.__exit__, kind, *more)

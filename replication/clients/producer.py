@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -14,17 +15,15 @@ from typing import cast
 
 import pyarrow as pa
 
+from lakelog.replication.clients.accumulator import Send, SendsInFlight, answers_of, settle_each
 from lakelog.replication.clients.arguments import function, mapping, milliseconds, seconds, text, whole_number
-from lakelog.replication.clients.closing import Closing
+from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.delivery_reports import OnDelivery, deadline_in, seconds_left
-from lakelog.replication.clients.producer_config import ProducerConfig
-from lakelog.replication.clients.producer_name import ProducerName
+from lakelog.replication.clients.one_process import Closing
 from lakelog.replication.clients.record_set import ArrowRecordSet, Records, record_set
 from lakelog.replication.clients.sender import Sender
-from lakelog.replication.clients.sends_in_flight import SendsInFlight
 from lakelog.replication.clients.single_records import SingleRecords, remember
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.clients.waiting_send import Send, answers_of, settle_each
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidRequestException, KafkaStorageException
 from lakelog.replication.protocol.append import parse_acks
@@ -33,10 +32,46 @@ from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.pipeline_round import Answers, Sending
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata as RecordMetadata
 from lakelog.replication.protocol.rounds.send_round import SendOptions
-from lakelog.replication.protocol.topic_name import check_is_text, check_not_internal
+from lakelog.replication.protocol.topic import check_is_text, check_not_internal
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
 from lakelog.replication.storage.tables.producer_table import new_producer_id
+
+
+class ProducerName:
+    """A producer's name and its identities. The first identity fences the earlier producer of that name.
+
+    A name expires if its producer takes no identity for `transactional.id.expiration.ms`. A working producer takes a
+    new identity after half of that time. The other half covers a process that freezes during a send.
+    """
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self._name = name
+        self._producers = cluster.producers
+        self._seconds = cluster.config.transactional_id_expiration_ms / 2000
+        self._owner = uuid.uuid4().hex
+        self._has_started = False
+        self._used_at = _name_at()
+
+    @property
+    def needs_new_identity(self) -> bool:
+        """Whether the next send needs a new identity. A monotonic clock may stop while a machine sleeps, and the time
+        of day may be set back, so the longer of the two times counts."""
+        return any(now - used_at >= self._seconds for now, used_at in zip(_name_at(), self._used_at, strict=True))
+
+    def new_identity(self, deadline: float) -> ProducerIdAndEpoch:
+        """The next identity. Raises ProducerFencedException if another producer has started under the name, and
+        TimeoutException at the `deadline` (s, monotonic clock)."""
+        used_at = _name_at()
+        take = self._producers.renew if self._has_started else self._producers.init_producer
+        given = take(self._name, self._owner, deadline)
+        self._has_started, self._used_at = True, used_at
+        return given
+
+
+def _name_at() -> tuple[float, float]:
+    return time.monotonic(), time.time()
+
 
 _RETRIES = 2**31 - 1
 _DEFAULT = ProducerConfig()

@@ -16,11 +16,10 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.delayed_operation import check_log_leads, has_records
 from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.partition_leader import no_leader
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica, no_leader
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import NamedTuple, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakelog.replication.clients.arguments import spark_session_of, text
 from lakelog.replication.clients.delayed_operation import until_available
-from lakelog.replication.clients.open_views import forget_view, open_view
-from lakelog.replication.clients.segment_records import LogRead, committed_segments
-from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.clients.topic_view import TopicView, forget_view, open_view
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     CorruptRecordException,
@@ -21,15 +23,167 @@ from lakelog.replication.errors import (
     LakelogException,
     OffsetOutOfRangeException,
 )
+from lakelog.replication.frames.committed_records import committed_records
 from lakelog.replication.protocol.delayed_operation import check_log_leads, check_offset_available
-from lakelog.replication.protocol.partition_leader import Leadership, no_leader
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Leadership, Replica, no_leader
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.segment import size_fault
+from lakelog.replication.storage.log.segment import Segment, read_records, rows_of, size_fault
+from lakelog.schemas import LOG
+
+# From one offset to before another one, by partition.
+Bounds: TypeAlias = Mapping[TopicIdPartition, tuple[int, int]]
+
+_TASKS_A_CORE = 4
+_FEW = 50  # partitions
+_PATHS = 32  # Spark's spark.sql.sources.parallelPartitionDiscovery.threshold
+# The session's settings would let Spark leave out files that are gone or broken, or take timestamps before 1900 for
+# those of another calendar.
+_ALL_AS_WRITTEN = {
+    "ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "datetimeRebaseMode": "CORRECTED",
+    "__globPaths__": "false",
+}  # fmt: skip
+_PATTERN = frozenset("{}[]*?\\")  # Spark: SparkHadoopUtil.isGlobPath
+_BOUNDS = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
+_RANGE = f"segment string, {_BOUNDS}"
+
+
+class SegmentRange(NamedTuple):
+    """The records of a partition in a segment from one offset to before another one."""
+
+    segment: str
+    topic_id: str
+    partition: int
+    starting_offset: int
+    ending_offset: int
+
+
+class LogRead(NamedTuple):
+    """The records of some partitions, each from one offset to before another one, in the log in `root`."""
+
+    root: StorageRoot
+    state: LogState
+    bounds: Bounds
+
+
+def committed_segments(spark: SparkSession, reads: Sequence[LogRead]) -> DataFrame:
+    """The records of these partitions, each from one log. Columns: `schemas.LOG`."""
+    by_pyarrow = [read for read in reads if not _can_scan(read.root)]
+    frames = [segment_records(spark, read.root, segment_ranges(read.state, read.bounds)) for read in by_pyarrow]
+    frames += _scans(spark, [_LocalRead.of(read) for read in reads if _can_scan(read.root)])
+    return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], LOG.types)
+
+
+def _can_scan(root: StorageRoot) -> bool:
+    """Whether Spark itself can read files below a root: it is local, and its path is no pattern to Spark.
+
+    Even with `__globPaths__` off, Spark would take all paths of a read for each one that looks like a pattern, and so
+    double records. With its characters escaped it cannot read a path that also has a colon.
+    """
+    return root.is_local and _PATTERN.isdisjoint(root.spark_uri)
+
+
+class _LocalRead(NamedTuple):
+    """The paths of the segments that are wanted as a whole and in part, and of the latter: the bounds of the partitions
+    that are wanted, and all partitions that they have."""
+
+    whole: list[str]
+    partly: list[str]
+    bounds: Bounds
+    there: set[TopicIdPartition]
+
+    @classmethod
+    def of(cls, read: LogRead) -> _LocalRead:
+        ranges = segment_ranges(read.state, read.bounds)
+        names = dict.fromkeys(each.segment for each in ranges)
+        is_whole = {name: _is_within(read.state.segments[name], read.bounds) for name in names}
+        wanted = {TopicIdPartition(r.topic_id, r.partition) for r in ranges if not is_whole[r.segment]}
+        whole, partly = ([name for name in is_whole if is_whole[name] is kind] for kind in (True, False))
+        there = {header.topic_id_partition for name in partly for header in read.state.segments[name].headers}
+        bounds = {key: read.bounds[key] for key in wanted}
+        return cls(_paths(read.root, whole), _paths(read.root, partly), bounds, there)
+
+
+def _scans(spark: SparkSession, reads: Sequence[_LocalRead]) -> list[DataFrame]:
+    """Frames over the segments of local logs: as few as can be, because Spark plans each scan anew."""
+    frames = _parquet(spark, [path for read in reads for path in read.whole])
+    parts = [(read.bounds, read.partly) for read in reads]
+    together = {key: found for read in reads for key, found in read.bounds.items()}
+    are_few = sum(len(read.bounds) for read in reads) == len(together) <= _FEW  # and none is in two logs
+    if are_few and all(read.there & together.keys() == read.bounds.keys() for read in reads):
+        parts = [(together, [path for read in reads for path in read.partly])]
+    return frames + [_within(spark, frame, bounds) for bounds, paths in parts for frame in _parquet(spark, paths)]
+
+
+def _within(spark: SparkSession, records: DataFrame, bounds: Bounds) -> DataFrame:
+    """The records within the bounds. Spark skips pages by a condition on few partitions. For many it would plan for
+    long: then it joins the bounds, and skips pages by the lowest start.
+
+    Spark parses the ranges of a topic as one text: a column object for each bound took longer than the read.
+    """
+    if len(bounds) <= _FEW:
+        ranges: dict[str, list[str]] = {}
+        for key, (start, stop) in bounds.items():
+            text = f"(`partition` = {key.partition} AND `offset` >= {start} AND `offset` < {stop})"
+            ranges.setdefault(key.topic_id, []).append(text)
+        topics = [(F.col("topic_id") == topic) & F.expr(" OR ".join(texts)) for topic, texts in ranges.items()]
+        return records.where(reduce(or_, topics))
+    within = spark.createDataFrame([(*key, *found) for key, found in sorted(bounds.items())], _BOUNDS)
+    return committed_records(records.where(f"`offset` >= {min(start for start, _ in bounds.values())}"), within)
+
+
+def _is_within(segment: Segment, bounds: Bounds) -> bool:
+    """Whether all records of a segment are wanted, so that nobody need look at their offsets."""
+    wanted = ((header, bounds.get(header.topic_id_partition, (0, 0))) for header in segment.headers)
+    return all(start <= header.base_offset and header.next_offset <= stop for header, (start, stop) in wanted)
+
+
+def _paths(root: StorageRoot, names: Sequence[str]) -> list[str]:
+    return [f"{root.spark_uri}/{name}" for name in names]
+
+
+def _parquet(spark: SparkSession, paths: Sequence[str]) -> list[DataFrame]:
+    """Frames over these segments. Each has few, because Spark lists many paths by a job."""
+    some = (paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS))
+    return [spark.read.schema(LOG.types).options(**_ALL_AS_WRITTEN).parquet(*each) for each in some]
+
+
+def segment_ranges(state: LogState, bounds: Bounds) -> list[SegmentRange]:
+    """What to read of which segments for the records of partitions from one offset to before another one; the ranges of
+    a segment follow one another."""
+    found = []
+    for key, (start, stop) in bounds.items():
+        segments = dict.fromkeys(batch.segment for batch in state.partition(key).batches_between(start, stop))
+        found += [SegmentRange(segment, key.topic_id, key.partition, start, stop) for segment in segments]
+    return sorted(found)
+
+
+def segment_records(spark: SparkSession, root: StorageRoot, ranges: Sequence[SegmentRange]) -> DataFrame:
+    """The records of these ranges of the log in `root`. Columns: `schemas.LOG`. Tasks of Spark read each segment once.
+
+    The tasks get the root's options, so that executors need no credentials of their own.
+    """
+    segments = {each.segment for each in ranges}
+    tasks = max(1, min(len(segments), spark.sparkContext.defaultParallelism * _TASKS_A_CORE))
+    rows = spark.createDataFrame(list(ranges), _RANGE).repartition(tasks, "segment")
+    return rows.sortWithinPartitions("segment").mapInArrow(_reader(root), LOG.types)
+
+
+def _reader(root: StorageRoot) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        name, records = "", LOG.arrow.empty_table()
+        for row in (row for batch in given for row in batch.to_pylist()):
+            found = SegmentRange(**row)
+            if found.segment != name:
+                name, records = found.segment, read_records(root, found.segment)
+            key = TopicIdPartition(found.topic_id, found.partition)
+            yield from rows_of(records, key, found.starting_offset, found.ending_offset).to_batches()
+
+    return read
+
 
 # "earliest", "latest", or an offset for each partition, as in Spark's Kafka source.
 Offsets: TypeAlias = str | Mapping[int, int]

@@ -18,13 +18,13 @@ from lakelog.replication.errors import (
     OffsetOutOfRangeException,
     TimeoutException,
 )
+from lakelog.replication.protocol.broker_registration import Liveness
 from lakelog.replication.protocol.delayed_operation import check_log_leads
-from lakelog.replication.protocol.liveness import Liveness
 from lakelog.replication.protocol.log_retention import delete_records_offset, low_watermark
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.protocol.topic_name import check_not_internal
+from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.topic import check_not_internal
 from lakelog.replication.storage.log.delete_records import StartOf, raise_log_starts
 
 Deleted = int | LakelogException

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import pyarrow as pa
 
-from lakelog.replication.clients.python_records import PythonRecord, python_records
 from lakelog.replication.clients.record_limit import RecordLimit
 from lakelog.replication.clients.records import (
+    PythonRecord,
     check_columns,
     check_partitions,
     partitions_of,
+    python_records,
     random_partition,
     split,
     to_records,

@@ -28,7 +28,7 @@ from lakelog.replication.protocol.rounds.send_round import (
     TakeIdentity,
     TopicSeen,
 )
-from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.append import Positions, append
 from lakelog.replication.storage.log.replica_log import ReplicaLog

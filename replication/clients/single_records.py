@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.delivery_reports import (
     Answers,
     DeliveryReports,
@@ -22,17 +23,15 @@ from lakelog.replication.clients.delivery_reports import (
     SingleBatch,
     seconds_left,
 )
-from lakelog.replication.clients.producer_config import ProducerConfig
-from lakelog.replication.clients.python_records import single_row, table_of_rows
 from lakelog.replication.clients.record_limit import RecordLimit
-from lakelog.replication.clients.records import partitions_of, random_partition, to_records
+from lakelog.replication.clients.records import partitions_of, random_partition, single_row, table_of_rows, to_records
 from lakelog.replication.errors import (
     IllegalStateException,
     InvalidPartitionsException,
     RetriableException,
     TimeoutException,
 )
-from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
 
 _AGAIN_SECONDS = 0.05  # between two attempts to hand over records
 _BUSY_SECONDS = 0.005  # between two looks whether sends wait

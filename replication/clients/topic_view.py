@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeAlias
 
 from lakelog.replication.clients.record_limit import RecordLimit
-from lakelog.replication.config import TopicConfig
+from lakelog.replication.config import Config, TopicConfig
 from lakelog.replication.errors import (
     InvalidConfigurationException,
     KafkaStorageException,
@@ -17,18 +18,16 @@ from lakelog.replication.errors import (
     LeaderNotAvailableException,
     UnknownTopicOrPartitionException,
 )
-from lakelog.replication.protocol.entity import BROKERS, DEFAULT
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.protocol.topic import check_topic_id, partitions_of
-from lakelog.replication.protocol.topic_name import check_is_text
+from lakelog.replication.protocol.replica_status import Leadership, Replica
+from lakelog.replication.protocol.topic import BROKERS, DEFAULT, check_is_text, check_topic_id, partitions_of
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_listeners import CommitListener
-from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS, YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, YOUNG_SECONDS, CommitListener
+from lakelog.replication.storage.delta.storage_root import check_no_fork
 from lakelog.replication.storage.log.log_identity import continues
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
@@ -213,3 +212,34 @@ def pause(milliseconds: int, deadline: float, woken: threading.Event | None = No
     whether `woken` was set."""
     left = deadline - time.monotonic()
     return (woken or threading.Event()).wait(max(0.0, min(milliseconds / 1000, left)))
+
+
+_MOST = 8
+_lock = threading.Lock()
+_views: dict[tuple[str, Config], TopicView] = {}
+
+
+def open_view(cluster_uri: str, config: Config) -> TopicView:
+    """A view of the cluster. Raises as `Cluster.open`, also in a fork that has the views of its parent."""
+    check_no_fork()
+    key = cluster_uri, config
+    with _lock:
+        known = _views.get(key)
+    if known is not None:  # each plan names the URI anew, so it means the cluster that is there now
+        identity = read_identity(replace(known.cluster.root, guard=None))
+        if known.cluster.cluster_id == identity["cluster_id"]:
+            return known
+    view = TopicView(Cluster.open(cluster_uri, config))
+    with _lock:
+        _views.pop(key, None)
+        _views[key] = view
+        if len(_views) > _MOST:
+            del _views[next(iter(_views))]
+    return view
+
+
+def forget_view(view: TopicView) -> None:
+    """Opens the tables again at the next use. For a view that has met an error: a root may have been replaced."""
+    with _lock:
+        for key in [key for key, known in _views.items() if known is view]:
+            del _views[key]

@@ -14,19 +14,22 @@ from pyspark.sql import functions as F
 from lakelog.replication.clients.arguments import spark_session_of, text
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRequestException, LakelogException
-from lakelog.replication.frames.broker_states import (
+from lakelog.replication.frames.cluster_state import (
     broker_registrations,
     brokers_view,
+    consumer_groups_view,
     controller_view,
+    isr_history_view,
+    lag_view,
+    leader_epochs_view,
+    log_files_view,
+    partitions_view,
+    replicas_view,
     topics_view,
 )
-from lakelog.replication.frames.histories import isr_history_view, leader_epochs_view
-from lakelog.replication.frames.lags import consumer_groups_view, lag_view, log_files_view
-from lakelog.replication.frames.partition_states import partitions_view, replicas_view
 from lakelog.replication.properties import is_utf8
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.readings.cluster_reading import ClusterReading
-from lakelog.replication.storage.readings.cluster_source import table_loader
+from lakelog.replication.storage.readings.cluster_reading import ClusterReading, table_loader
 from lakelog.schemas.views import VIEWS
 
 logger = logging.getLogger(__name__)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lakelog.replication.controller.admin_requests import AdminRequests
-from lakelog.replication.controller.cluster_changes import cluster_changes
+from lakelog.replication.config import Config
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
 from lakelog.replication.controller.decide import decide
 from lakelog.replication.controller.decision import Decision, uninterrupted
-from lakelog.replication.controller.events import Event
-from lakelog.replication.controller.offset_retention import OffsetRetention
-from lakelog.replication.controller.producer_expiration import ProducerExpiration
-from lakelog.replication.controller.steps import (
+from lakelog.replication.controller.events import EVENT_OF_REQUEST, Event
+from lakelog.replication.controller.term import (
     AnswerRequest,
     BeginToApplyRequest,
     BrokersSeen,
@@ -33,19 +31,204 @@ from lakelog.replication.controller.steps import (
     ReadTopics,
     SettleWhatHasLanded,
     TakeUpRequest,
+    Term,
 )
-from lakelog.replication.controller.term import Term
-from lakelog.replication.protocol.admin_request import Outcome
-from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.entity import Configs
-from lakelog.replication.protocol.lease import Lease
-from lakelog.replication.protocol.liveness import Liveness
-from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.errors import InvalidRequestException, LakelogException, TimeoutException
+from lakelog.replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
+from lakelog.replication.protocol.broker_registration import BrokerRegistration, Liveness
+from lakelog.replication.protocol.fencing import Lease
+from lakelog.replication.protocol.partition_changes import partition_changes
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
-from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.topic import Configs, Topic
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.tables.metadata_history import requests_carried_out
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.admin_table import AdminTable
+from lakelog.replication.storage.tables.metadata_table import requests_carried_out
+from lakelog.replication.storage.tables.state_table import Row
+
+
+class OffsetRetention:
+    """Checks after each deletion, and every `offsets.retention.check.interval.ms`, as a consumer may commit late."""
+
+    def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._cause = {"who": "controller", "why": "topics are gone", "controller_epoch": controller_epoch}
+        self._clock = clock
+        self._due_at = clock()
+
+    def topic_has_gone(self) -> None:
+        """Makes the next check due at once."""
+        self._due_at = self._clock()
+
+    def look_if_due(self) -> None:
+        """If a check is due, removes offsets of unknown topics. It logs an error, and the next check tries again."""
+        if self._clock() < self._due_at:
+            return
+        self._due_at = self._clock() + self._cluster.config.offsets_retention_check_interval_ms / 1000
+        try:
+            self._cluster.groups.forget_all_but(self._topic_ids, self._cause)
+        except LakelogException as error:
+            logger.warning("offsets of deleted topics stay for now: %s", error)
+
+    def _topic_ids(self) -> set[str]:
+        """The ids of all topics, read after the offsets: a topic exists before any consumer commits its offsets."""
+        self._cluster.topics.refresh()
+        return {topic.topic_id for topic in self._cluster.topics.topics.values()}
+
+
+class ProducerExpiration:
+    """Checks every `transaction.remove.expired.transaction.cleanup.interval.ms` which names were unused since.
+
+    The rows keep the unused time in ms, so that the next controller continues from there.
+    """
+
+    def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._cause = {"who": "controller", "why": "names expire", "controller_epoch": controller_epoch}
+        self._clock = clock
+        self._due_at = self._looked_at = clock()
+        self._seen: Mapping[str, Row] = {}
+
+    def look_if_due(self) -> None:
+        """If a check is due, adds the time since the last one to the unused names, and removes expired names. It logs
+        an error, and the next check tries again."""
+        now, config = self._clock(), self._cluster.config
+        if now < self._due_at:
+            return
+        self._due_at = now + config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
+        passed_ms = int((now - self._looked_at) * 1000)
+        try:
+            self._seen = self._cluster.producers.expire(
+                self._seen, passed_ms, config.transactional_id_expiration_ms, self._cause
+            )
+        except LakelogException as error:
+            logger.warning("names of producers that nobody uses stay for now: %s", error)
+        else:
+            self._looked_at = self._clock()
+
+
+_WHO = "controller"
+
+
+class AdminRequests:
+    """The requests under one controller epoch. Writes raise ControllerMovedException once a newer controller has
+    claimed the table."""
+
+    def __init__(
+        self, admin: AdminTable, config: Config, controller_epoch: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._admin = admin
+        self._config = config
+        self._epoch = controller_epoch
+        self._clock = clock
+        # When a request was first seen, undecided and decided, by our clock: the client's clock may differ.
+        self._seen_at: dict[tuple[str, bool], float] = {}
+        self._older: set[str] | None = None  # requests that were there at the first look of this term
+
+    def settle_what_has_landed(self, cluster: StorageRoot) -> None:
+        """Answers the requests whose changes the last controller wrote before it died without an answer. [FO-04]"""
+        self._admin.refresh()
+        pending = [request for request in self._admin.requests if request.outcomes is None]
+        if pending:
+            landed = requests_carried_out(cluster, min(request.metadata_version for request in pending))
+            self._settle({r.request_id: landed[r.request_id] for r in pending if r.request_id in landed})
+
+    def look(self) -> list[AdminRequest]:
+        """The waiting requests, oldest first. It refuses those that cannot be carried out."""
+        self._admin.poll()
+        requests = self._admin.requests
+        self._note(requests)
+        pending = [request for request in requests if request.outcomes is None]
+        refused = {request.request_id: outcome for request in pending if (outcome := self._refusal(request))}
+        self._settle({r.request_id: {r.kind: refused[r.request_id]} for r in pending if r.request_id in refused})
+        self._forget_dry_runs(requests)
+        # Events of one request must be equal in every state, so that it is queued once.
+        return [
+            dataclasses.replace(request, state=PENDING, controller_epoch=-1)
+            for request in pending
+            if request.request_id not in refused
+        ]
+
+    def take_up(self, request: AdminRequest) -> bool:
+        """Marks a request as being decided. Returns False if it has timed out or was withdrawn."""
+        if self._is_over(request):
+            self._settle({request.request_id: {request.kind: _expired(request)}})
+            return False
+        return self._admin.move(request.request_id, DECIDING, self._epoch)
+
+    def begin_to_apply(self, request: AdminRequest) -> bool:
+        """Marks a request as being applied: from now on it will be finished. Returns False if it was withdrawn."""
+        return self._admin.move(request.request_id, APPLYING, self._epoch)
+
+    def answer(self, request: AdminRequest, outcomes: Mapping[str, Outcome]) -> None:
+        """Stores the outcomes of a request, by topic, partition, broker or kind."""
+        self._settle({request.request_id: outcomes})
+
+    def release(self) -> None:
+        """Puts back a request that was being decided, as the request is not the reason why this controller stops."""
+        for request in self._admin.requests:
+            if (request.state, request.controller_epoch) == (DECIDING, self._epoch):
+                self._admin.move(request.request_id, PENDING, self._epoch)
+
+    def _settle(self, decided: Mapping[str, Mapping[str, Outcome]]) -> None:
+        if decided:
+            self._admin.decide(decided, self._epoch, self._config.lakelog_admin_requests_kept)
+
+    def _note(self, requests: list[AdminRequest]) -> None:
+        if self._older is None:
+            self._older = {request.request_id for request in requests if request.outcomes is None}
+        now, there = self._clock(), [(request.request_id, request.outcomes is not None) for request in requests]
+        self._seen_at = {key: self._seen_at.get(key, now) for key in there}
+
+    def _refusal(self, request: AdminRequest) -> Outcome | None:
+        """The outcome of a request that cannot be carried out; None if it can."""
+        if request.problem is not None:
+            return _invalid(f"request {request.request_id} cannot be read: {request.problem}")
+        if request.kind not in EVENT_OF_REQUEST:
+            return _invalid(f"{request.kind} is none of {', '.join(EVENT_OF_REQUEST)}")
+        if request.state == DECIDING and request.controller_epoch != self._epoch:
+            return _invalid(
+                f"request {request.request_id}: the controller of epoch {request.controller_epoch} ended while it "
+                "decided this request; nothing was written, and no controller decides it again, as it might end too"
+            )
+        if request.state != APPLYING and self._is_over(request):
+            return _expired(request)
+        return None
+
+    def _is_over(self, request: AdminRequest) -> bool:
+        """Whether the client's time-out has passed. A live client withdraws its own request, but a dead one cannot.
+
+        A request that is older than this term may have waited for days without a controller. Only its deadline tells,
+        by the clock of its client. A wrong clock refuses no request that comes during the term.
+        """
+        if request.deadline_ms is not None and request.request_id in (self._older or ()):
+            return time.time() * 1000 >= request.deadline_ms
+        return request.timeout_ms >= 0 and self._has_waited(request, False, request.timeout_ms)
+
+    def _has_waited(self, request: AdminRequest, is_decided: bool, milliseconds: int) -> bool:
+        since = self._seen_at.get((request.request_id, is_decided), self._clock())
+        return self._clock() - since >= milliseconds / 1000
+
+    def _forget_dry_runs(self, requests: list[AdminRequest]) -> None:
+        """Removes old answers to dry runs that no client has fetched. Clients remove the answers that they fetch."""
+        kept_ms = self._config.request_timeout_ms
+        dry_runs = [request for request in requests if request.validate_only and request.outcomes is not None]
+        over = [r.request_id for r in dry_runs if self._has_waited(r, True, max(r.timeout_ms, kept_ms))]
+        if over:
+            self._admin.forget(over, _WHO)
+
+
+def _invalid(message: str) -> Outcome:
+    return Outcome(InvalidRequestException.__name__, message)
+
+
+def _expired(request: AdminRequest) -> Outcome:
+    return Outcome(
+        TimeoutException.__name__, f"its client waited {request.timeout_ms} ms, and no controller decided it"
+    )
+
 
 logger = logging.getLogger(__name__)
 
@@ -197,3 +380,55 @@ def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -
         for broker, r in sorted(registrations.items())
         if broker in live
     }
+
+
+def cluster_changes(
+    before: ControllerContext, after: ControllerContext, why: str, storage_errors: Mapping[int, str]
+) -> list[str]:
+    """One line for each broker that has started, gone or begun to stop, and one for all partitions.
+
+    If a single broker has changed, it is the cause of the partitions' changes, and both share a line. Otherwise the
+    line of the partitions names `why`, the event. `storage_errors` has the errors that brokers report, by id.
+    """
+    known = sorted(before.brokers.keys() | after.brokers.keys())
+    brokers = [line for b in known if (line := _broker_change(b, before, after, storage_errors)) is not None]
+    partitions = partition_changes(before.partitions, after.partitions)
+    if not partitions:
+        return brokers
+    if len(brokers) == 1:
+        return [f"{brokers[0]}: {partitions}"]
+    return [*brokers, f"{why}: {partitions}"]
+
+
+def _broker_change(
+    broker: int, before: ControllerContext, after: ControllerContext, storage_errors: Mapping[int, str]
+) -> str | None:
+    was, now = before.brokers.get(broker), after.brokers.get(broker)
+    if now is None:
+        if was is not None and was.shutting_down:
+            return f"broker {broker} has stopped"
+        silence = f"no heartbeat for {after.config.broker_session_timeout_ms / 1000:g} s"
+        error = storage_errors.get(broker)
+        return f"broker {broker} is lost ({f'its storage fails: {error}' if error else silence})"
+    if was is None:
+        verb = "is back" if broker in before.registered else "has registered"
+        return f"broker {broker} {verb} under broker epoch {now.broker_epoch}"
+    if was.broker_epoch != now.broker_epoch:
+        return f"broker {broker} has started again under broker epoch {now.broker_epoch}"
+    if now.shutting_down and not was.shutting_down:
+        return f"broker {broker} is shutting down"
+    return None
+
+
+def overview(context: ControllerContext) -> str:
+    """The numbers of brokers and partitions, in one line for the log at failover."""
+    dead = sorted(context.registered - context.brokers.keys())
+    offline = sum(registration.leader == NO_LEADER for registration in context.partitions.values())
+    return (
+        f"brokers alive: {_numbers(sorted(context.brokers))}; dead: {_numbers(dead)}; "
+        f"partitions: {len(context.partitions)}, {offline} of them offline"
+    )
+
+
+def _numbers(brokers: list[int]) -> str:
+    return ", ".join(map(str, brokers)) or "none"

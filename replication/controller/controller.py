@@ -10,16 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from lakelog.replication.controller.active_controller import ActiveController, views
-from lakelog.replication.controller.cluster_changes import overview
+from lakelog.replication.controller.active_controller import ActiveController, overview, views
 from lakelog.replication.controller.controller_context import BrokerView
 from lakelog.replication.controller.decision import DecisionInterrupted
 from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import ControllerMovedException, InconsistentClusterRootException, LakelogException
-from lakelog.replication.protocol.lease import Lease
-from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.broker_registration import Liveness
+from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
+from lakelog.replication.storage.delta.freshness import CommitWaiter
 from lakelog.replication.storage.tables.admin_table import AdminTable
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from lakelog.replication.config import Config
 from lakelog.replication.protocol import partition_states, replica_states
-from lakelog.replication.protocol.entity import Configs
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.topic import Configs, Topic
 
 
 class PartitionAndReplica(NamedTuple):

@@ -7,7 +7,6 @@ from typing import Any
 
 from lakelog.replication.controller import (
     broker_events,
-    configs,
     leader_election,
     reassignment,
     topic_deletion_manager,
@@ -106,7 +105,7 @@ def _carry_out(decision: Decision, event: RequestEvent) -> None:
         case TopicConfigChange():
             message = topics.alter_configs(decision, **given)
         case BrokerConfigChange():
-            message = configs.alter_broker_configs(decision, **given)
+            message = topics.alter_broker_configs(decision, **given)
         case TopicDeletion():
             topic_deletion_manager.enqueue_topic_for_deletion(decision, topics.known(decision, given["topic"]))
             message = "is being deleted"

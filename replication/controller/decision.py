@@ -13,13 +13,12 @@ from typing import NamedTuple, TypeVar
 
 from lakelog.replication.controller.controller_context import ControllerContext, PartitionAndReplica
 from lakelog.replication.protocol.admin_request import Outcome
-from lakelog.replication.protocol.entity import Entity
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.partition_states import PartitionState
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_states import ReplicaState
-from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.topic import Entity, Topic
 
 Key = TypeVar("Key")
 

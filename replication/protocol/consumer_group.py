@@ -14,7 +14,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from lakelog.replication.errors import InconsistentGroupProtocolException, UnknownMemberIdException
+from lakelog.replication.errors import (
+    IllegalGenerationException,
+    InconsistentGroupProtocolException,
+    UnknownMemberIdException,
+)
 from lakelog.replication.protocol.partition_assignor import (
     ASSIGNORS,
     AssignedPartition,
@@ -164,3 +168,63 @@ def take(group: ConsumerGroup, member_id: str) -> ConsumerGroup:
     """The member owns what it may take. Raises UnknownMemberIdException."""
     member, taken = group.member(member_id), to_take(group, member_id)
     return group.with_member(replace(member, owned=tuple(sorted({*member.owned, *taken})))) if taken else group
+
+
+NO_FENCE = 0
+
+
+def fence_of(generation: int, has_members: bool) -> int:
+    """The fence of a generation."""
+    return 2 * generation + has_members
+
+
+def generation_of(fence: int) -> int:
+    """The generation that the fence is of."""
+    return fence // 2
+
+
+def has_members(fence: int) -> bool:
+    """Whether the group had members when the fence was raised. They may have died since."""
+    return fence % 2 == 1
+
+
+def check_may_commit(fence: int, generation: int | None, group: str) -> None:
+    """Refuses a commit of a member that may have been expelled, or of others while the group has members.
+
+    `generation`: the one in which the member has last seen itself in the group; None for a consumer that is no member.
+    A member that is still in the group looks at it again, and then commits under its newest generation.
+
+    Raises IllegalGenerationException for a member, UnknownMemberIdException for others.
+    """
+    if generation is None and has_members(fence):
+        raise UnknownMemberIdException(f"group {group} has members: others cannot change its offsets meanwhile")
+    if generation is not None and generation < generation_of(fence):
+        raise IllegalGenerationException(
+            f"group {group}: generation {generation} is over, the group is in generation {generation_of(fence)}"
+        )
+
+
+class MemberLiveness:
+    """The heartbeats that an observer has seen. `clock`: monotonic, in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._sightings: dict[str, tuple[int, float]] = {}
+
+    def dead(self, group: ConsumerGroup) -> set[str]:
+        """Records the heartbeats; returns the ids of the members that are dead. None is when it is first seen."""
+        now = self._clock()
+        known = self._sightings
+        self._sightings = {
+            m.member_id: known[m.member_id] if known.get(m.member_id, (-1,))[0] == m.heartbeat else (m.heartbeat, now)
+            for m in group.members
+        }
+        return {m.member_id for m in group.members if now - self._since(m.member_id) >= m.session_timeout_ms / 1000}
+
+    def _since(self, member_id: str) -> float:
+        return self._sightings[member_id][1]
+
+
+def is_trusted(now: float, beat_at: float, session_timeout_ms: int, heartbeat_interval_ms: int) -> bool:
+    """Whether a member may still return records: `beat_at` is when its last successful heartbeat began, in seconds."""
+    return now < beat_at + (session_timeout_ms - heartbeat_interval_ms) / 1000

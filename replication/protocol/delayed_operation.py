@@ -19,7 +19,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.leader_epoch import epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 
 
 class Completion(NamedTuple):

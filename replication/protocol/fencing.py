@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from lakelog.replication.errors import (
     FencedLeaderEpochException,
@@ -15,7 +16,7 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
 
 
 def check_leader_epoch(current: int, requested: int | None, name: str) -> None:
@@ -89,3 +90,14 @@ def check_leader_row(row: Replica | None, partition: TopicIdPartition, leader_ep
     if row is not None and row.role != LEADER_ROLE:
         return NotLeaderOrFollowerException(f"{name}: broker {row.broker_id} follows at leader epoch {leader_epoch}")
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The row of the active controller, and `lease`, the version of its table, which rises as long as the controller is
+    alive."""
+
+    controller_id: str
+    controller_epoch: int
+    lease: int = 0
+    resigned: bool = False

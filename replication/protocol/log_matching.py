@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException
-from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.fetch_state import FetchStates
 from lakelog.replication.protocol.follow import LeaderRows, Logs
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
 from lakelog.replication.protocol.rounds.fetch_steps import (
     LeaderBatches,

@@ -13,7 +13,7 @@ from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpoch
 from lakelog.replication.protocol.leader_epoch import EpochEntry, epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import LogEnd
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 
 Lineage = tuple[EpochEntry, ...]
 

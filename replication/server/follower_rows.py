@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 
 Rows: TypeAlias = Mapping[TopicIdPartition, Replica]
 

@@ -7,17 +7,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from lakelog.replication.config import Config, TopicConfig
-from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.broker_registration import BrokerRegistration, Liveness
 from lakelog.replication.protocol.high_watermark import effective_min_isr
 from lakelog.replication.protocol.isr import IsrChange, IsrOutcomes
-from lakelog.replication.protocol.liveness import Liveness
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_listeners import CommitListener, CommitWaiter
-from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, CommitListener, CommitWaiter
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 

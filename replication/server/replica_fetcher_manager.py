@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from lakelog.replication.protocol.fetch_state import PartitionFetchState
-from lakelog.replication.protocol.fetcher_id import fetcher_id
+from lakelog.replication.protocol.fetch_state import PartitionFetchState, fetcher_id
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
 
-from lakelog.replication.errors import InconsistentClusterRootException, KafkaStorageException
+from lakelog.replication.errors import InconsistentClusterRootException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.become_leader_or_follower import assigned_to, was_deleted
-from lakelog.replication.protocol.isr import IsrOutcomes
+from lakelog.replication.protocol.fetch_state import PartitionFetchState
+from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrOutcomes
 from lakelog.replication.protocol.leadership import HostedPartition, follow_high_watermarks, host
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
-from lakelog.replication.protocol.partition_changes import first_names
-from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_changes import first_names, partition_changes
+from lakelog.replication.protocol.partition_log import PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_rows import stray_replica
+from lakelog.replication.protocol.replica_rows import replica_row, stray_replica, stray_row, with_faults
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
 from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
@@ -29,11 +33,14 @@ from lakelog.replication.protocol.rounds.leader_round import LeaderRound
 from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from lakelog.replication.protocol.rounds.steps import (
     AlterPartitions,
+    ClusterView,
     CommitRoles,
     DeleteLogs,
     FenceIsrChanges,
+    FollowersSeen,
     HostPartitions,
     IsrChangesSettled,
+    LogsSeen,
     OwnLogs,
     PublishReplicas,
     ReadCluster,
@@ -48,16 +55,146 @@ from lakelog.replication.protocol.rounds.steps import (
     StopFetching,
     StopIdleFetchers,
 )
-from lakelog.replication.server.leader_reads import LeaderReads
+from lakelog.replication.server.follower_rows import FollowerRows, Rows
 from lakelog.replication.server.metadata_cache import MetadataCache
-from lakelog.replication.server.pause_point import PausePoint
-from lakelog.replication.server.published_rows import PublishedRows, RowInputs, all_may_wait
+from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
-from lakelog.replication.server.state_change_log import log_isr_changes, log_offline, log_roles
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
+from lakelog.replication.storage.log.log_state import LogMark, LogState
 from lakelog.replication.storage.log.repair import repair_logs
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.truncate import delete_logs
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
+
+
+class LeaderReads:
+    """Answers the reads of one broker's rounds from tables and from its cache."""
+
+    def __init__(
+        self, broker_id: int, log: ReplicaLog, cache: MetadataCache, replica_lag_time_max_ms: int,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._broker_id = broker_id
+        self._log = log
+        self._cache = cache
+        self._unreadable: set[int] = set()
+        self._looked_at: dict[int, float] = {}
+        self._patience = min(LONGEST_SECONDS, replica_lag_time_max_ms / 3000)
+        self._rows = FollowerRows(
+            self._read_rows, replica_lag_time_max_ms / 2000, clock, self._looked_at.__getitem__, cache.wake
+        )
+
+    def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:
+        """The rows of followers. A broker whose rows cannot be read is left out, and logged once."""
+        rows: dict[int, Rows] = {}
+        for broker, found in self._rows.look(step.brokers).items():
+            if isinstance(found, LakelogException):
+                self._say_once(broker, found)
+            else:
+                rows[broker] = found
+                self._unreadable.discard(broker)
+        return FollowersSeen(rows, self._rows.began_at)
+
+    def cluster(self, _: ReadCluster) -> ClusterView:
+        """The epochs of registered and of live brokers, and each partition's min ISR, from the cache."""
+        epochs = {broker: registration.broker_epoch for broker, registration in self._cache.brokers().items()}
+        alive = {broker: epochs[broker] for broker in self._cache.alive_brokers()}
+        return ClusterView(epochs, alive, self._cache.min_isr, self._cache.topics)
+
+    def log(self, step: ReadLog) -> LogsSeen:
+        """The broker's log as last found. Raises StaleBrokerEpochException once a newer process has claimed it."""
+        state = self._log.refresh(LONGEST_SECONDS)
+        mark = LogMark.of(state)
+        return LogsSeen(state.known, step.since.changed(mark) if isinstance(step.since, LogMark) else None, mark)
+
+    def _read_rows(self, broker: int) -> Rows:
+        table = self._cache.replica_table(broker)
+        table.poll(self._patience)
+        # Rows may come from a look of another thread. It is asked for before the rows, which may be newer then.
+        self._looked_at[broker] = table.looked_at
+        return table.replicas
+
+    def _say_once(self, broker: int, error: LakelogException) -> None:
+        """Logs once that a root cannot be read: it may stay so for many rounds."""
+        if broker not in self._unreadable:
+            self._unreadable.add(broker)
+            logger.warning("broker %d: replicas of broker %d cannot be read: %s", self._broker_id, broker, error)
+
+
+Value = TypeVar("Value")
+
+
+class RowInputs(NamedTuple):
+    """All that rows are built from, besides the log and the rows published last. `faults`: see `with_faults`.
+    `strays`: the stray replicas among `hosted`."""
+
+    hosted: Mapping[TopicIdPartition, HostedPartition]
+    fetched: Mapping[TopicIdPartition, PartitionFetchState]
+    faults: Mapping[TopicIdPartition, str]
+    strays: Collection[TopicIdPartition] = ()
+
+
+class PublishedRows:
+    """The rows of one process of a broker. Only one thread at a time may call it."""
+
+    def __init__(self, broker_id: int, broker_epoch: int) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._built: tuple[RowInputs, LogMark] | None = None
+        self._published: tuple[RowInputs, LogMark, Rows] | None = None
+
+    def build(self, inputs: RowInputs, state: LogState, published: Rows) -> list[Replica]:
+        """The rows to publish over the rows `published`. Rows whose inputs are the same stay the same objects."""
+        mark = LogMark.of(state)  # before the logs are read: what is appended meanwhile is looked at again
+        changed, in_log = self._changed(inputs, mark, published)
+        hosted, fetched = inputs.hosted, inputs.fetched
+        fresh = (
+            replica_row(
+                self._broker_id, self._broker_epoch, hosted[p], state.known(p), fetched.get(p), published.get(p),
+                mark.version,
+            )
+            for p in changed
+        )  # fmt: skip
+        shown = (stray_row(row) if row.topic_id_partition in inputs.strays else row for row in fresh)
+        rows = {
+            p: row for p, row in zip(changed, with_faults(shown, inputs.faults), strict=True)
+            if p in in_log or p not in published or not row.tells_the_same(published[p])
+        }  # fmt: skip
+        self._built = inputs, mark
+        in_place = published if published.keys() == hosted.keys() else hosted
+        return [rows[p] if p in rows else published[p] for p in in_place]
+
+    def have_landed(self, published: Rows) -> None:
+        """The rows that were built last are the table's rows by now."""
+        assert self._built is not None
+        self._published = (*self._built, published)
+
+    def _changed(
+        self, inputs: RowInputs, mark: LogMark, published: Rows
+    ) -> tuple[Collection[TopicIdPartition], Collection[TopicIdPartition]]:
+        """The hosted partitions of which an input differs from those of the published rows, and those whose logs do;
+        all if that is unknown."""
+        if self._published is None:
+            return inputs.hosted, inputs.hosted
+        before, last_mark, rows = self._published
+        in_log = last_mark.changed(mark)
+        if in_log is None or rows is not published or before.faults or inputs.faults:
+            return inputs.hosted, inputs.hosted
+        moved = {*_moved(before.hosted, inputs.hosted), *_moved(before.fetched, inputs.fetched), *in_log}
+        return sorted(moved & inputs.hosted.keys()), in_log
+
+
+def all_may_wait(rows: Sequence[Replica], published: Rows) -> bool:
+    """Whether no row tells more than the published ones that somebody waits for: see `PublishReplicas`."""
+    pairs = zip(rows, published.values(), strict=False)
+    return len(rows) == len(published) and all(row is old or row.may_wait_after(old) for row, old in pairs)
+
+
+def _moved(before: Mapping[TopicIdPartition, Value], now: Mapping[TopicIdPartition, Value]) -> list[TopicIdPartition]:
+    """The keys with another value object, or with a value in only one of the two."""
+    gone = [p for p in before if p not in now]
+    return [*gone, *(p for p, value in now.items() if before.get(p) is not value)]
+
 
 logger = logging.getLogger(__name__)
 
@@ -255,3 +392,49 @@ class ReplicaManager:
                 return
             self._table.publish(rows, why)
             self._rows.have_landed(self._table.replicas)
+
+
+state_changes = logging.getLogger("state.change.logger")
+
+
+def log_roles(
+    broker_id: int, roles: Mapping[TopicIdPartition, Role], metadata: Mapping[TopicIdPartition, PartitionRegistration]
+) -> None:
+    """Logs the roles that a commit has recorded, each with the controller epoch that gave it. [BL-12]"""
+    counts = Counter(role.name for role in roles.values())
+    if counts:
+        numbers = ", ".join(f"{name} of {count}" for name, count in sorted(counts.items()))
+        logger.info("broker %d: partitions with a new role: %d (%s)", broker_id, len(roles), numbers)
+    for partition, role in roles.items():
+        registration = metadata.get(partition)
+        name = registration.name if registration else str(partition)
+        state_changes.info(
+            "broker %d: %s is %s under leader epoch %d (controller epoch %s, leader %s)",
+            broker_id, name, role.name, role.leader_epoch,
+            registration.controller_epoch if registration else "-", registration.leader if registration else "-",
+        )  # fmt: skip
+
+
+def log_isr_changes(
+    broker_id: int, outcomes: IsrOutcomes, before: Mapping[TopicIdPartition, PartitionRegistration]
+) -> None:
+    """Logs the outcomes of a leader's ISR changes. `before` has the partitions as the leader knew them."""
+    current = {p: registration for p, (_, registration) in outcomes.items() if registration is not None}
+    changes = partition_changes(before, current)
+    if changes:
+        logger.info("broker %d: %s", broker_id, changes)
+    for partition, (outcome, registration) in outcomes.items():
+        _log_isr_change(broker_id, partition, outcome, registration)
+
+
+def _log_isr_change(
+    broker_id: int, partition: TopicIdPartition, outcome: AlterIsrOutcome, current: PartitionRegistration | None
+) -> None:
+    isr = current.isr if current else "gone"
+    state_changes.info("broker %d: ISR of %s: %s, now %s", broker_id, partition, outcome.value, isr)
+
+
+def log_offline(broker_id: int, before: Mapping[TopicIdPartition, str], now: Mapping[TopicIdPartition, str]) -> None:
+    """Logs the replicas that have gone offline, each with its fault. [OL-01]"""
+    for partition in now.keys() - before.keys():
+        state_changes.error("broker %d: %s is offline: %s", broker_id, partition, now[partition])

@@ -5,10 +5,13 @@ Without the check a broker would register and lead, while its own fetchers fail 
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import threading
 from pathlib import Path
 from shutil import which
+from subprocess import Popen
 from sys import executable
 from weakref import WeakSet
 
@@ -18,6 +21,7 @@ from pyspark.sql.datasource import DataSource
 
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.server.executors import TRACEBACK, ExecutorsFailed, error_line, is_local, on_executors
+from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.storage.delta.spark_delta import check_delta
 
 _ERROR_LINE = re.compile(r"(?:^[:\s]*|: )(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)
@@ -117,3 +121,40 @@ def _setting(python: str) -> str:
     if found.parent == own.parent and found.resolve() == own.resolve():
         return f"PYTHONPATH={Path(__file__).parents[3]}"
     return f"PYSPARK_PYTHON={own}"
+
+
+logger = logging.getLogger(__name__)
+
+_PARENT = os.getppid()
+
+
+def has_jvm_died() -> bool:
+    """Whether the JVM of this process has died. Under plain spark-submit the JVM is the parent process: once it has
+    died, the parent's id changes."""
+    process: Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    return process.poll() is not None if process else os.getppid() != _PARENT
+
+
+def pass_while_spark_runs(spark: SparkSession, broker_id: int, pause_point: PausePoint) -> None:
+    """Passes through a broker's pause point. If the JVM has died or the session was stopped, it first kills the broker:
+    the broker writes nothing more, and this raises BrokerKilled.
+
+    A command ends its whole process with the JVM. In a notebook only the brokers end, because the kernel holds the
+    user's work.
+    """
+    if spark.sparkContext._jsc is None or has_jvm_died():
+        _kill(broker_id, pause_point)
+    pause_point.pass_through()
+
+
+def kill_if_stopped(spark: SparkSession, broker_id: int, pause_point: PausePoint) -> None:
+    """Kills a broker whose application was stopped by the JVM, as when a master gives it up after ten executors have
+    failed in a row. It asks the JVM, which may hang, so no thread calls it that does the duties of a leader."""
+    context = spark.sparkContext._jsc
+    if context is not None and context.sc().isStopped():
+        _kill(broker_id, pause_point)
+
+
+def _kill(broker_id: int, pause_point: PausePoint) -> None:
+    logger.error("broker %d stops: its Spark has ended", broker_id)
+    pause_point.kill()

@@ -33,10 +33,10 @@ from lakelog.replication.storage.root_identity import (
     whose,
 )
 from lakelog.replication.storage.tables.admin_table import AdminTable
-from lakelog.replication.storage.tables.broker_directory import BrokerDirectory
+from lakelog.replication.storage.tables.broker_table import BrokerDirectory
 from lakelog.replication.storage.tables.config_table import ConfigTable
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
-from lakelog.replication.storage.tables.group_table import GroupTable
+from lakelog.replication.storage.tables.group_tables import GroupTable
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.replication.storage.tables.producer_table import ProducerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException, LakelogException
-from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT

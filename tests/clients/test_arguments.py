@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.arguments import milliseconds, seconds, topic_names
 from lakelog.replication.clients.consumer import Consumer
-from lakelog.replication.clients.python_records import single_row
+from lakelog.replication.clients.records import single_row
 from lakelog.replication.errors import (
     InvalidGroupIdException,
     InvalidRecordException,

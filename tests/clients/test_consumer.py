@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from lakelog.replication.clients import reader
 from lakelog.replication.clients.admin import AdminClient
-from lakelog.replication.clients.open_views import open_view
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.reader import read_committed
+from lakelog.replication.clients.topic_view import open_view
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     CorruptRecordException,
@@ -26,7 +26,7 @@ from lakelog.replication.errors import (
     UnknownTopicOrPartitionException,
 )
 from lakelog.replication.protocol.delayed_operation import check_log_leads
-from lakelog.replication.protocol.replica import FOLLOWER_ROLE
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.replica_log import LogChange
 from lakelog.replication.storage.log.segment import write_segment

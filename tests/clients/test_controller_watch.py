@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakelog.replication.clients import controller_channel, controller_watch
+from lakelog.replication.clients import controller_channel
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -38,8 +38,7 @@ def cluster_uri(root):
 def pauses(monkeypatch):
     """Time passes only in pauses, one second in each."""
     clock = Clock()
-    for module in (controller_channel, controller_watch):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock, time=clock))
+    monkeypatch.setattr(controller_channel, "time", SimpleNamespace(monotonic=clock, time=clock))
     monkeypatch.setattr(AdminTable, "add", lambda table, request, _, add=AdminTable.add: add(table, request))
 
     def pause(*_):
@@ -148,7 +147,7 @@ def written_long_ago(cluster_uri, seconds=60.0):
 def waits(monkeypatch):
     """Records the waits of a dry run instead of waiting."""
     waited = []
-    monkeypatch.setattr(controller_watch, "pause", lambda ms, _: waited.append(ms))
+    monkeypatch.setattr(controller_channel, "pause", lambda ms, _: waited.append(ms))
     return waited
 
 
@@ -189,7 +188,7 @@ def test_a_dry_run_asks_a_controller_that_renews_its_lease(cluster_uri, monkeypa
     lease = Cluster.open(cluster_uri).lease
     held = lease.elect("c1", None)
     written_long_ago(cluster_uri, ago)
-    monkeypatch.setattr(controller_watch, "pause", lambda *_: lease.renew(held))
+    monkeypatch.setattr(controller_channel, "pause", lambda *_: lease.renew(held))
 
     def decide(*_):
         admin = Cluster.open(cluster_uri).admin

@@ -6,8 +6,8 @@ import dataclasses
 import pytest
 
 from lakelog.replication.clients import group_consumer
+from lakelog.replication.clients.client_config import ConsumerConfig
 from lakelog.replication.clients.consumer import Consumer
-from lakelog.replication.clients.consumer_config import ConsumerConfig
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.group_membership import GroupMembership, remove_members
 from lakelog.replication.errors import (
@@ -25,7 +25,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.leader_election import new_partition
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.tables.member_table import MemberTable
+from lakelog.replication.storage.tables.group_tables import MemberTable
 from tests.clients.world import RARELY, filled_world
 from tests.clock import Clock
 from tests.registrations import joined

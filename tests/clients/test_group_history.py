@@ -11,8 +11,7 @@ import pytest
 from lakelog.replication.clients import group_consumer
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.group_access import GroupAccess
-from lakelog.replication.clients.group_heartbeat import HeartbeatThread
-from lakelog.replication.clients.group_membership import GroupMembership
+from lakelog.replication.clients.group_membership import GroupMembership, HeartbeatThread
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from tests.clients.world import World
 from tests.storage.logs import P0, P1, TOPIC, fill

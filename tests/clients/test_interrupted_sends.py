@@ -7,7 +7,7 @@ from lakelog.replication.clients import sender
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import DuplicateSequenceException, KafkaStorageException, LeaderNotAvailableException
-from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.clients.world import LONG, World

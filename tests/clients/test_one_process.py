@@ -9,8 +9,8 @@ import pytest
 
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.consumer import Consumer
-from lakelog.replication.clients.open_views import open_view
 from lakelog.replication.clients.producer import Producer
+from lakelog.replication.clients.topic_view import open_view
 from lakelog.replication.config import Config
 from lakelog.replication.errors import IllegalStateException
 from tests.clients.world import World

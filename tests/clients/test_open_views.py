@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from lakelog.replication.clients import open_views
-from lakelog.replication.clients.open_views import forget_view, open_view
+from lakelog.replication.clients import topic_view
+from lakelog.replication.clients.topic_view import forget_view, open_view
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException
 from lakelog.replication.storage.cluster import format_cluster
@@ -39,4 +39,4 @@ def test_a_cluster_that_was_formatted_again_is_another_one(cluster):
 def test_few_views_are_kept(cluster):
     for milliseconds in range(1, 20):
         open_view(cluster.uri, Config.from_properties({"request.timeout.ms": milliseconds}))
-    assert len(open_views._views) <= 8
+    assert len(topic_view._views) <= 8

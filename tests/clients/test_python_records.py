@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
-from lakelog.replication.clients.python_records import python_records
 from lakelog.replication.clients.record_set import record_set
-from lakelog.replication.clients.records import check_columns, to_records
+from lakelog.replication.clients.records import check_columns, python_records, to_records
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
 
 Pair = namedtuple("Pair", ["key", "value"])

@@ -15,7 +15,7 @@ from lakelog.replication.errors import (
     KafkaStorageException,
     UnknownMemberIdException,
 )
-from lakelog.replication.storage.tables.member_table import MemberTable
+from lakelog.replication.storage.tables.group_tables import MemberTable
 from tests.clients.world import RARELY, filled_world
 from tests.storage.logs import TOPIC
 

@@ -8,12 +8,11 @@ from concurrent.futures import Future
 import pyarrow as pa
 import pytest
 
-from lakelog.replication.clients import record_accumulator
+from lakelog.replication.clients import accumulator
+from lakelog.replication.clients.accumulator import RecordAccumulator, answers_of
+from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.producer import Producer
-from lakelog.replication.clients.producer_config import ProducerConfig
-from lakelog.replication.clients.record_accumulator import RecordAccumulator
 from lakelog.replication.clients.record_set import ArrowRecordSet
-from lakelog.replication.clients.waiting_send import answers_of
 from lakelog.replication.errors import InvalidConfigurationException, LakelogException, TimeoutException
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 from tests.clients.world import LONG, World
@@ -37,7 +36,7 @@ class Waiting:
 
     def __init__(self, monkeypatch, **settings):
         self.now = 50.0
-        monkeypatch.setattr(record_accumulator.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(accumulator.time, "monotonic", lambda: self.now)
         self.sends = RecordAccumulator(ProducerConfig(**{"linger_ms": 10, "batch_size": 100, **settings}))
 
     def add(self, name, sizes, is_awaited=False, shares_with="t", seconds=30, may_expire=True):

@@ -14,8 +14,7 @@ from lakelog.replication.clients.spark_record_set import SparkRecordSet
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException, RecordTooLargeException
-from lakelog.replication.protocol.entity import BROKERS, DEFAULT, Entity
-from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.topic import BROKERS, DEFAULT, Entity, Topic
 from lakelog.replication.storage.cluster import Cluster
 from tests.clients.world import LONG, led_world
 from tests.storage.delta.answers import lose_an_answer

@@ -6,8 +6,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from lakelog.replication.clients.python_records import python_records
-from lakelog.replication.clients.records import check_columns, partitions_of, split, to_records
+from lakelog.replication.clients.records import check_columns, partitions_of, python_records, split, to_records
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRecordException
 
 VALUES = {"value": pa.array([b"a", b"b", b"c"])}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lakelog.replication.clients import segment_records
-from lakelog.replication.clients.segment_records import LogRead, committed_segments
+from lakelog.replication.clients import reader
+from lakelog.replication.clients.reader import LogRead, committed_segments
 from tests.odd_names import NO_PATTERN
 from tests.storage.logs import P0, P1, P2, fill, filled_log, new_log
 
@@ -83,38 +83,38 @@ def test_fe_01_a_record_that_another_log_has_too_is_read_once(spark, mixed, boun
 @pytest.mark.parametrize("few", [0, 50], ids=["the bounds are joined", "the bounds are a condition"])
 @pytest.mark.usefixtures("reserved_words")
 def test_fe_01_columns_may_have_the_names_of_reserved_words(spark, apart, monkeypatch, few):
-    monkeypatch.setattr(segment_records, "_FEW", few)
+    monkeypatch.setattr(reader, "_FEW", few)
     bounds = {P0: (9, 12)}, {P1: (3, 5)}
     assert read(spark, apart, *bounds)[0] == WHOLE_0[9:] + WHOLE_1[3:]
 
 
 def test_fe_01_many_partitions_of_two_logs_keep_their_own_scans(spark, apart, monkeypatch):
-    monkeypatch.setattr(segment_records, "_FEW", 1)
+    monkeypatch.setattr(reader, "_FEW", 1)
     assert read(spark, apart, {P0: (9, 12)}, {P1: (3, 5)}) == (WHOLE_0[9:] + WHOLE_1[3:], 2)
 
 
 def test_fe_01_many_partitions_are_joined_instead_of_one_condition(spark, mixed, monkeypatch):
     """Spark would plan for long."""
-    monkeypatch.setattr(segment_records, "_FEW", 1)
-    monkeypatch.setattr(segment_records, "reduce", lambda *_: pytest.fail("a condition on each partition"))
+    monkeypatch.setattr(reader, "_FEW", 1)
+    monkeypatch.setattr(reader, "reduce", lambda *_: pytest.fail("a condition on each partition"))
     log = mixed[0]
-    frame = segment_records._scans(spark, [segment_records._LocalRead.of(LogRead(log.root, log.refresh(), BOTH))])[0]
+    frame = reader._scans(spark, [reader._LocalRead.of(LogRead(log.root, log.refresh(), BOTH))])[0]
     rows = sorted((row.partition, row.offset) for row in frame.collect())
     assert rows == WHOLE_0[5:7] + WHOLE_1[:2]
 
 
 def test_fe_01_a_scan_has_few_paths(spark, apart, monkeypatch):
     """Spark lists many paths by a job."""
-    monkeypatch.setattr(segment_records, "_PATHS", 1)
+    monkeypatch.setattr(reader, "_PATHS", 1)
     assert read(spark, apart, {P0: (0, 12)}, {P1: (3, 5)}) == (WHOLE_0 + WHOLE_1[3:], 3)
 
 
 def test_fe_01_a_file_of_many_partitions_is_looked_at_once(mixed, monkeypatch):
     """Else the time to plan grows with the square of the partitions."""
     looked, log = [], mixed[0]
-    real = segment_records._is_within
-    monkeypatch.setattr(segment_records, "_is_within", lambda *given: looked.append(given[0].name) or real(*given))
-    segment_records._LocalRead.of(LogRead(log.root, log.refresh(), BOTH))
+    real = reader._is_within
+    monkeypatch.setattr(reader, "_is_within", lambda *given: looked.append(given[0].name) or real(*given))
+    reader._LocalRead.of(LogRead(log.root, log.refresh(), BOTH))
     assert len(looked) == len(set(looked)) > 0
 
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients import sender
+from lakelog.replication.clients.accumulator import SendsInFlight
+from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.producer import Producer as SharingProducer
-from lakelog.replication.clients.producer_config import ProducerConfig
 from lakelog.replication.clients.record_set import ArrowRecordSet
-from lakelog.replication.clients.sends_in_flight import SendsInFlight
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (

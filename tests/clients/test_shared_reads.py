@@ -1,6 +1,6 @@
 """Sends that look at the same time share what they read."""
 
-from lakelog.replication.clients.shared_reads import SharedReads
+from lakelog.replication.clients.accumulator import SharedReads
 from lakelog.replication.protocol.rounds.pipeline_round import StepOf
 from lakelog.replication.protocol.rounds.send_round import ReadLeaderLogs, ReadLeaderships
 from tests.storage.logs import P0, TOPIC

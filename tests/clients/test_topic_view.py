@@ -7,7 +7,7 @@ import pytest
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import InvalidTopicException, LeaderNotAvailableException
 from lakelog.replication.storage.cluster import Cluster, format_broker
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.schemas import LOG
 from tests.clients.world import World

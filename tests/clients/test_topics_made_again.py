@@ -3,7 +3,7 @@ other. KIP-516."""
 
 import pytest
 
-from lakelog.replication.clients import starting_offsets
+from lakelog.replication.clients import positions
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.led_partition import ask_leaders
 from lakelog.replication.clients.offset_lookup import LATEST, offset_for
@@ -54,14 +54,14 @@ def test_fe_02_a_member_commits_no_offset_of_the_old_topic_for_the_new_one(world
 
 def test_fe_02_a_start_is_looked_for_in_the_topic_that_was_assigned(world, member, monkeypatch):
     """The topic is made again between the assignment and the look: `latest` of the old one is none of the new one."""
-    look = starting_offsets.TopicWatch
+    look = positions.TopicWatch
 
     def too_late(*given):
-        monkeypatch.setattr(starting_offsets, "TopicWatch", look)
+        monkeypatch.setattr(positions, "TopicWatch", look)
         world.make_again(5, 5)
         return look(*given)
 
-    monkeypatch.setattr(starting_offsets, "TopicWatch", too_late)
+    monkeypatch.setattr(positions, "TopicWatch", too_late)
     assert len(places(member.poll(5), member.poll(0), member.poll(0))) == 10
 
 

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from lakelog.replication.clients import wanted_rows
-from lakelog.replication.clients.wanted_rows import WantedRows, read_rows
+from lakelog.replication.clients import consumer_fetch
+from lakelog.replication.clients.consumer_fetch import WantedRows, read_rows
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment import write_segment
@@ -39,9 +39,9 @@ def test_records_between_those_of_another_segment_are_in_order(storage, segments
 
 
 def test_each_segment_is_read_once(storage, segments, monkeypatch):
-    read, original = [], wanted_rows.read_row_ranges
+    read, original = [], consumer_fetch.read_row_ranges
     monkeypatch.setattr(
-        wanted_rows, "read_row_ranges", lambda root, name, *rest: read.append(name) or original(root, name, *rest)
+        consumer_fetch, "read_row_ranges", lambda root, name, *rest: read.append(name) or original(root, name, *rest)
     )
     read_rows({0: WantedRows(storage, segments, P0, 0, 5), 1: WantedRows(storage, segments[:1], P1, 0, 1)})
     assert sorted(read) == sorted(segment.name for segment in segments)

@@ -12,7 +12,7 @@ from lakelog.replication.protocol.leader_election import new_partition, with_lea
 from lakelog.replication.protocol.partition_registration import NO_LEADER
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_reader import read_commit
+from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from tests.controller.world import P, World

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.controller.cluster_changes import cluster_changes, overview
+from lakelog.replication.controller.active_controller import cluster_changes, overview
 from lakelog.replication.controller.controller_context import BrokerView
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.protocol.entity import Entity
+from lakelog.replication.protocol.topic import Entity
 from tests.controller.contexts import Active, context, errors, partition
 
 LEADER, FOLLOWER = "leader.replication.throttled.rate", "follower.replication.throttled.rate"

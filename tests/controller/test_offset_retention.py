@@ -5,7 +5,7 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.tables.group_table import CommittedOffset, GroupTable
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, GroupTable
 from tests.controller.world import World
 
 INTERVAL = 600

@@ -9,7 +9,7 @@ from lakelog.replication.controller.controller import Controller
 from lakelog.replication.controller.decide import decide
 from lakelog.replication.controller.decision import DecisionInterrupted
 from lakelog.replication.controller.events import TopicChange
-from lakelog.replication.controller.steps import ChangeMetadata
+from lakelog.replication.controller.term import ChangeMetadata
 from lakelog.replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.storage.cluster import Cluster

@@ -2,14 +2,13 @@
 
 from lakelog.replication.config import Config
 from lakelog.replication.controller.active_controller import ActiveController
-from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.broker_registration import BrokerRegistration, Liveness
+from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.protocol.leader_election import new_partition
-from lakelog.replication.protocol.lease import Lease
-from lakelog.replication.protocol.liveness import Liveness
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster
-from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clock import Clock

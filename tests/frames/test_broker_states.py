@@ -1,6 +1,6 @@
 """The views `brokers`, `topics` and `controller`."""
 
-from lakelog.replication.frames.broker_states import broker_registrations, brokers_view, controller_view, topics_view
+from lakelog.replication.frames.cluster_state import broker_registrations, brokers_view, controller_view, topics_view
 from tests.frames.rows import has, seconds, table, view
 
 # A registration, the age of its heartbeat in s, the state, and whether its replicas count as offline.

@@ -1,6 +1,6 @@
 """The views `isr_history` and `leader_epochs`."""
 
-from lakelog.replication.frames.histories import isr_history_view, leader_epochs_view
+from lakelog.replication.frames.cluster_state import isr_history_view, leader_epochs_view
 from tests.frames.rows import epoch, has, seconds, table
 
 CHANGES = [

@@ -1,6 +1,6 @@
 """The views `lag`, `consumer_groups` and `log_files`."""
 
-from lakelog.replication.frames.lags import consumer_groups_view, lag_view, log_files_view
+from lakelog.replication.frames.cluster_state import consumer_groups_view, lag_view, log_files_view
 from tests.frames.rows import has, seconds, table
 
 LEADER = {"broker_id": 1, "role": "leader", "log_start_offset": 2, "log_end_offset": 25, "high_watermark": 20}

@@ -1,7 +1,6 @@
 """The views `partitions` and `replicas`: a row a case, so that each view is computed once."""
 
-from lakelog.replication.frames.broker_states import broker_registrations
-from lakelog.replication.frames.partition_states import partitions_view, replicas_view
+from lakelog.replication.frames.cluster_state import broker_registrations, partitions_view, replicas_view
 from lakelog.schemas.views import VIEWS
 from tests.frames.rows import NOON, epoch, has, seconds, table
 

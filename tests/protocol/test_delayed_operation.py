@@ -26,7 +26,7 @@ from lakelog.replication.protocol.delayed_operation import (
 )
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from tests.protocol.chains import GENESIS, chained, chained_log, header
 
 ROW = Replica("t", "id", 0, 1, 1, 5, LEADER_ROLE, "Fetching", 0, 30, 20, (EpochEntry(5, 0),), None, 1)

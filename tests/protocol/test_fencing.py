@@ -13,7 +13,7 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.fencing import check_leader_epoch, check_leader_row, is_newer, row_counts
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
 from tests.protocol.chains import GENESIS, chained_log, header
 
 P = TopicIdPartition("id", 3)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.fetch_states import FetchStates, NoLongerFetched
+from lakelog.replication.protocol.fetch_state import FetchStates, FollowerState, NoLongerFetched
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from tests.clock import Clock

@@ -1,6 +1,6 @@
 import pytest
 
-from lakelog.replication.protocol.fetcher_id import fetcher_id, java_hash
+from lakelog.replication.protocol.fetch_state import fetcher_id, java_hash
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from lakelog.replication.protocol.partition_log import (
     Role,
 )
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,
     AppendFetched,

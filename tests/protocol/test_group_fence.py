@@ -3,7 +3,7 @@
 import pytest
 
 from lakelog.replication.errors import IllegalGenerationException, UnknownMemberIdException
-from lakelog.replication.protocol.group_fence import NO_FENCE, check_may_commit, fence_of, generation_of, has_members
+from lakelog.replication.protocol.consumer_group import NO_FENCE, check_may_commit, fence_of, generation_of, has_members
 
 FOUR, FOUR_EMPTY = fence_of(4, True), fence_of(4, False)
 

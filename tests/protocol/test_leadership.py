@@ -17,7 +17,7 @@ from lakelog.replication.protocol.leadership import (
 )
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from lakelog.replication.protocol.replica import FOLLOWER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, Replica
 from tests.protocol.chains import GENESIS, chained, one_by_one
 
 LAG, NOW = 10.0, 1000.0

@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.broker_registration import BrokerRegistration, Liveness
 from tests.clock import Clock
 
 BROKER = BrokerRegistration(1, "/1", None, 7, -1, False, None, "log", 0)

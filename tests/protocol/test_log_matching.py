@@ -9,7 +9,7 @@ from lakelog.replication.protocol.append_plan import FetchedBatch, plan_appends
 from lakelog.replication.protocol.leader_epoch import EpochEntry, assign
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from lakelog.replication.protocol.truncation import (
     Truncation,
     are_of_the_log,

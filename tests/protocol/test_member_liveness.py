@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from lakelog.replication.protocol.consumer_group import ConsumerGroup
-from lakelog.replication.protocol.member_liveness import MemberLiveness, is_trusted
+from lakelog.replication.protocol.consumer_group import ConsumerGroup, MemberLiveness, is_trusted
 from tests.clock import Clock
 from tests.protocol.test_consumer_group import member
 

@@ -6,9 +6,8 @@ import pytest
 
 from lakelog.replication.errors import KafkaStorageException, LeaderNotAvailableException
 from lakelog.replication.protocol.leader_epoch import EpochEntry
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Leadership, Replica
 
 LED = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
 ROW = Replica("flights", "id", 3, 1, 1, 5, LEADER_ROLE, "Fetching", 0, 30, 20, (EpochEntry(5, 0),), None, 1)

@@ -11,8 +11,8 @@ from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import BatchHeader
-from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.replica_rows import offline_row, replica_row
+from lakelog.replication.protocol.replica_status import Replica
 
 REGISTRATION = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
 

@@ -1,7 +1,7 @@
 import pytest
 
 from lakelog.replication.errors import InvalidTopicException
-from lakelog.replication.protocol.topic_name import check_not_internal, check_topic_name
+from lakelog.replication.protocol.topic import check_not_internal, check_topic_name
 
 
 @pytest.mark.parametrize("name", ["a", "flights", "A.b_c-9", "...", "x" * 249])

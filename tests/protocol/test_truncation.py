@@ -7,7 +7,7 @@ from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpoch
 from lakelog.replication.protocol.leader_epoch import EpochEntry, assign, end_offset_for, epoch_at
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
 from lakelog.replication.protocol.record_batch import LogEnd
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from lakelog.replication.protocol.truncation import Truncation, check_truncation, truncation_for, truncation_offset
 from tests.protocol.chains import chained, one_by_one
 

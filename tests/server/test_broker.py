@@ -8,8 +8,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import DuplicateBrokerRegistrationException, InconsistentClusterIdException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.server.broker import Broker
-from lakelog.replication.server.broker_session import BrokerSession
+from lakelog.replication.server.broker import Broker, BrokerSession
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable

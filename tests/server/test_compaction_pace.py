@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.server.compaction_pace import CompactionPace, LogUse, share_in_use
+from lakelog.replication.server.log_maintenance import CompactionPace, LogUse, share_in_use
 
 UNLIMITED = 2**63 - 1
 

@@ -11,7 +11,7 @@ from lakelog.replication.errors import (
     KafkaStorageException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.server.id_watch import IdWatch, prepare_start
+from lakelog.replication.server.registration import IdWatch, prepare_start
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import is_formatted

@@ -8,7 +8,7 @@ import pytest
 
 from lakelog.replication.protocol.rounds.steps import ReadFollowerRows
 from lakelog.replication.server import follower_rows
-from lakelog.replication.server.leader_reads import LeaderReads
+from lakelog.replication.server.replica_manager import LeaderReads
 from tests.clock import Clock
 from tests.hanging import Hanging
 from tests.processes import wait_until

@@ -14,10 +14,10 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.server import log_maintenance
 from lakelog.replication.server.log_maintenance import LogMaintenance
-from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
+from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
 from lakelog.replication.storage.delta import delta_log
 from lakelog.replication.storage.delta.checkpoint import last_checkpoint
-from lakelog.replication.storage.delta.commit_reader import is_commit
+from lakelog.replication.storage.delta.commit_format import is_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import replica_log
 from lakelog.replication.storage.log.replica_log import ReplicaLog

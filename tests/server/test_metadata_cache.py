@@ -8,10 +8,9 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.entity import Entity
 from lakelog.replication.protocol.leader_election import new_partition
-from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.topic import Entity, Topic
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
+from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
 from tests.clock import Clock
 from tests.hanging import ends, in_background
 

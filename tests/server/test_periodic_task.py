@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
-from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
-from lakelog.replication.server.periodic_task import PeriodicTask, WhileMoving
+from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint, PeriodicTask, WhileMoving
 from tests.clock import Clock
 from tests.hanging import Hanging
 from tests.processes import wait_until

@@ -9,10 +9,10 @@ from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFet
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.server.published_rows import PublishedRows, RowInputs
+from lakelog.replication.server.replica_manager import PublishedRows, RowInputs
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log import recent_changes
-from lakelog.replication.storage.log.recent_changes import LogMark, RecentChanges
+from lakelog.replication.storage.log import log_state
+from lakelog.replication.storage.log.log_state import LogMark, RecentChanges
 from tests.storage.logs import fill, lead, new_log, start_at
 
 PARTITIONS = [TopicIdPartition("flights-id", number) for number in range(4)]
@@ -141,7 +141,7 @@ def test_after_a_log_was_rebuilt_any_partition_may_have_changed(root):
 
 
 def test_a_reader_that_is_far_behind_looks_at_all_partitions(monkeypatch):
-    monkeypatch.setattr(recent_changes, "_COMMITS", 3)
+    monkeypatch.setattr(log_state, "_COMMITS", 3)
     changes = RecentChanges()
     assert changes.after(5) == set()
     for version in range(6, 11):

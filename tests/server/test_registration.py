@@ -12,12 +12,11 @@ from lakelog.replication.errors import (
     KafkaStorageException,
     StaleBrokerEpochException,
 )
-from lakelog.replication.protocol.broker_registration import LogIdentity
-from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.broker_registration import Liveness, LogIdentity
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.server.registration import Registration, epoch_seen
 from lakelog.replication.storage.delta.commit import NONCE
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.broker_table import BrokerTable

@@ -25,7 +25,7 @@ from lakelog.replication.protocol.rounds.steps import (
     StopIdleFetchers,
 )
 from lakelog.replication.protocol.truncation import Truncation
-from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
+from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts

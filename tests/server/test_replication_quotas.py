@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from tests.clock import Clock
 from tests.server.quota_cache import QuotaCache

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
-from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
-from lakelog.replication.server.spark_end import kill_if_stopped, pass_while_spark_runs
+from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
+from lakelog.replication.server.spark_check import kill_if_stopped, pass_while_spark_runs
 
 
 def session(is_stopped):

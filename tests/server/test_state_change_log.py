@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.protocol.isr import AlterIsrOutcome
 from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.server.state_change_log import log_isr_changes, log_roles
+from lakelog.replication.server.replica_manager import log_isr_changes, log_roles
 from tests.storage.logs import P0, P1
 
 LED = PartitionRegistration("flights", "flights-id", 0, (1, 2), 1, 0, (1, 2))
@@ -17,7 +17,7 @@ LED = PartitionRegistration("flights", "flights-id", 0, (1, 2), 1, 0, (1, 2))
 @pytest.fixture
 def lines(caplog):
     """All log lines so far."""
-    caplog.set_level(logging.INFO, "lakelog.replication.server.state_change_log")
+    caplog.set_level(logging.INFO, "lakelog.replication.server.replica_manager")
     return lambda: caplog.messages
 
 

@@ -29,7 +29,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.root_identity import check_apart, check_identity, read_identity
 from lakelog.replication.storage.tables.broker_table import BrokerTable
-from lakelog.replication.storage.tables.member_table import MemberTable
+from lakelog.replication.storage.tables.group_tables import MemberTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT

@@ -12,18 +12,18 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterRootException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.topic import Topic
-from lakelog.replication.server.id_watch import prepare_start
+from lakelog.replication.server.registration import prepare_start
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
-from lakelog.replication.storage.tables.member_table import MemberTable
+from lakelog.replication.storage.tables.group_tables import MemberTable
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 
 CAUSE = {"who": "test"}

@@ -10,7 +10,7 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.append_plan import AppendPlan, FetchedBatch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import (
+from lakelog.replication.storage.delta.commit_format import (
     CONTENTS,
     commit_name,
     read_commit,

@@ -13,9 +13,8 @@ from lakelog.replication.config import Config
 from lakelog.replication.controller.active_controller import ActiveController
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.protocol.assignment import assign_replicas
-from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.broker_registration import BrokerRegistration, Liveness
 from lakelog.replication.protocol.leader_election import new_partition
-from lakelog.replication.protocol.liveness import Liveness
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic

@@ -21,7 +21,7 @@ from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.protocol.compaction import size_class
 from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.replica_log import ReplicaLog

@@ -23,7 +23,7 @@ from pyspark.sql.streaming import StreamingQuery
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.replication.errors import TimeoutException
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version, read_commit
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.bench.data import DataSet
 from lakelog.verification.bench.folder import bench_folder

@@ -24,7 +24,7 @@ from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.metadata_cache import MetadataCache
-from lakelog.replication.server.pause_point import PausePoint
+from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.local_cluster import LocalCluster
-from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
+from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
 from lakelog.verification.bench.data import DataSet

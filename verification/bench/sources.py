@@ -20,7 +20,7 @@ from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import append
 from lakelog.replication.storage.log.new_batches import SEGMENT_BYTES

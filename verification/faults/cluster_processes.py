@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lakelog.jobs.launch.server_process import ServerProcess
-from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.fencing import Lease
 from lakelog.verification.faults.broker_process import BrokerProcess, ControllerProcess
 
 CONTROLLERS = ("controller-1", "controller-2")  # one is active, the other stands by

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakelog.replication.errors import InvalidRequestException
-from lakelog.replication.storage.delta.commit_reader import read_commits_after
+from lakelog.replication.storage.delta.commit_format import read_commits_after
 from lakelog.replication.storage.log.truncate import DELETION
 from lakelog.verification.roots.wrong_roots import copy_cluster_root as copy
 from lakelog.verification.roots.wrong_roots import replace_cluster_root as replace

@@ -8,8 +8,8 @@ from typing import Any
 from lakelog.jobs.cli.numbers import with_commas
 from lakelog.replication.errors import UnknownTopicOrPartitionException
 from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.replica_status import Leadership
 from lakelog.verification.scenarios.scene import Observed, Saw, Scene, hold
 
 _HOLD_SECONDS = 5

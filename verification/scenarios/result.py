@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.tables.metadata_history import MetadataVersion
+from lakelog.replication.storage.tables.metadata_table import MetadataVersion
 from lakelog.verification.scenarios.scene import Observed
 from lakelog.verification.scenarios.script import Script, Step
 

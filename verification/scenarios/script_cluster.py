@@ -14,9 +14,9 @@ from lakelog.jobs.cli.waiting import wait_until
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
 from lakelog.replication.errors import BrokerNotAvailableException, LakelogException
-from lakelog.replication.protocol.liveness import Liveness
+from lakelog.replication.protocol.broker_registration import Liveness
 from lakelog.replication.storage.cluster import Cluster, storage_root
-from lakelog.replication.storage.tables.metadata_history import MetadataVersion, metadata_history
+from lakelog.replication.storage.tables.metadata_table import MetadataVersion, metadata_history
 from lakelog.verification.roots.roots import Roots
 
 CONTROLLER = "controller"  # the active controller, in a script

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from lakelog.jobs.cli import waiting
 from lakelog.jobs.demo.root_names import root_name
-from lakelog.replication.clients import sends_in_flight, topic_view
+from lakelog.replication.clients import accumulator, topic_view
 from lakelog.replication.config import Owner
 from lakelog.replication.storage.cluster import format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -22,7 +22,7 @@ from lakelog.verification.simulation.stack.one_thread import Changes, Clock, in_
 from lakelog.verification.simulation.stack.servers import BrokerServer, ControllerServer
 
 _CONTROLLERS = ("controller-1", "controller-2")
-_WAITING = (topic_view, sends_in_flight, waiting)  # the modules in which clients and steps of scripts wait
+_WAITING = (topic_view, accumulator, waiting)  # the modules in which clients and steps of scripts wait
 
 
 class SimulatedCluster(ScriptCluster):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from lakelog.replication.config import Config
-from lakelog.replication.controller import steps
+from lakelog.replication.controller import term
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
 from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.events import Event
@@ -37,19 +37,19 @@ class SimulatedActiveController:
             ControllerContext(epoch, CONFIG), self._rules.decide, self._observe, lambda: self._world.now
         )
         self._handlers: dict[type, Handler] = {
-            steps.ClaimTables: self._claim_tables,
-            steps.ReadTopics: self._read_topics,
-            steps.ReadConfigs: lambda _: _at_once({}),
-            steps.ReadMetadata: self._read_metadata,
-            steps.ReadBrokers: self._read_brokers,
-            steps.ReadRequests: self._read_requests,
-            steps.IsBalanceDue: lambda _: _at_once(controller.turn.salt % _REBALANCES == 0),
-            steps.SettleWhatHasLanded: self._settle_what_has_landed,
-            steps.TakeUpRequest: lambda _: _at_once(True),
-            steps.BeginToApplyRequest: lambda _: _at_once(True),
-            steps.AnswerRequest: self._answer_request,
-            steps.ChangeTopics: self._change_topics,
-            steps.ChangeMetadata: self._change_metadata,
+            term.ClaimTables: self._claim_tables,
+            term.ReadTopics: self._read_topics,
+            term.ReadConfigs: lambda _: _at_once({}),
+            term.ReadMetadata: self._read_metadata,
+            term.ReadBrokers: self._read_brokers,
+            term.ReadRequests: self._read_requests,
+            term.IsBalanceDue: lambda _: _at_once(controller.turn.salt % _REBALANCES == 0),
+            term.SettleWhatHasLanded: self._settle_what_has_landed,
+            term.TakeUpRequest: lambda _: _at_once(True),
+            term.BeginToApplyRequest: lambda _: _at_once(True),
+            term.AnswerRequest: self._answer_request,
+            term.ChangeTopics: self._change_topics,
+            term.ChangeMetadata: self._change_metadata,
         }
 
     @property
@@ -69,7 +69,7 @@ class SimulatedActiveController:
     def _observe(self, event: Event, _: Decision, before: ControllerContext, after: ControllerContext) -> None:
         self._world.checker.look_at_decision(event, before, after)
 
-    def _claim_tables(self, _: steps.ClaimTables) -> Outcoming:
+    def _claim_tables(self, _: term.ClaimTables) -> Outcoming:
         world = self._world
         for table in (world.metadata, world.topics, world.admin) if self._rules.controllers_claim else ():
             yield from self._controller.transact(table, self._claim, f"claim {self.context.controller_epoch}")
@@ -86,24 +86,24 @@ class SimulatedActiveController:
                 f"controller epoch {epoch} is over: epoch {state.controller_epoch} has claimed the table"
             )
 
-    def _read_topics(self, _: steps.ReadTopics) -> Outcoming:
+    def _read_topics(self, _: term.ReadTopics) -> Outcoming:
         yield
         return self._controller.look(self._world.topics, may_repeat=False)[1].topics
 
-    def _read_metadata(self, _: steps.ReadMetadata) -> Outcoming:
+    def _read_metadata(self, _: term.ReadMetadata) -> Outcoming:
         yield
         version, metadata = self._controller.look(self._world.metadata, may_repeat=self._has_failed_over)
         return version, metadata.partitions
 
-    def _read_brokers(self, _: steps.ReadBrokers) -> Outcoming:
+    def _read_brokers(self, _: term.ReadBrokers) -> Outcoming:
         yield
-        return steps.BrokersSeen(self._views())
+        return term.BrokersSeen(self._views())
 
-    def _read_requests(self, _: steps.ReadRequests) -> Outcoming:
+    def _read_requests(self, _: term.ReadRequests) -> Outcoming:
         yield
         return self._controller.look(self._world.admin)[1].requests
 
-    def _settle_what_has_landed(self, _: steps.SettleWhatHasLanded) -> Outcoming:
+    def _settle_what_has_landed(self, _: term.SettleWhatHasLanded) -> Outcoming:
         yield
         pending = self._controller.look(self._world.admin, may_repeat=False)[1].requests
         if pending:
@@ -113,12 +113,12 @@ class SimulatedActiveController:
             landed = {metadata.at(version).request for version in range(since + 1, metadata.newest + 1)}
             yield from self._answer([r.request_id for r in pending if r.request_id in landed])
 
-    def _answer_request(self, step: steps.AnswerRequest) -> Outcoming:
+    def _answer_request(self, step: term.AnswerRequest) -> Outcoming:
         requests_are_read(step.request, step.outcomes)
         self._controller.say("answers %s: %s", step.request, step.outcomes)
         yield from self._answer([step.request.request_id])
 
-    def _change_metadata(self, step: steps.ChangeMetadata) -> Outcoming:
+    def _change_metadata(self, step: term.ChangeMetadata) -> Outcoming:
         chosen: list[Decision] = []
         seen = -1
         landed: dict[str, Outcome] | None = None
@@ -139,7 +139,7 @@ class SimulatedActiveController:
         written = yield from self._controller.transact(self._world.metadata, decide, step.why)
         return chosen[-1], seen if written is None else written, landed is not None
 
-    def _change_topics(self, step: steps.ChangeTopics) -> Outcoming:
+    def _change_topics(self, step: term.ChangeTopics) -> Outcoming:
         put, drop = step.put, step.drop
 
         def decide(_: int, state: Topics) -> Topics | None:

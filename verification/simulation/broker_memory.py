@@ -9,7 +9,7 @@ from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.verification.simulation.stage import Stage
 from lakelog.verification.simulation.tables import BrokerRow
 

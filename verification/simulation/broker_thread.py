@@ -8,7 +8,7 @@ from dataclasses import replace
 from lakelog.replication.errors import StaleBrokerEpochException
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.verification.simulation.actor import Actor, Work
 from lakelog.verification.simulation.broker_memory import BrokerMemory
 from lakelog.verification.simulation.tables import Rows, SimulatedLogChange, SimulatedLogState

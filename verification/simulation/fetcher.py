@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from lakelog.replication.protocol.append_plan import FetchedBatch
-from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.fetch_state import FetchStates
 from lakelog.replication.protocol.leadership import follow_high_watermarks
 from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.protocol.record_batch import LogEnd

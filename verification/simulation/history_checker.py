@@ -10,7 +10,7 @@ from lakelog.replication.controller.events import BrokerChange, ControllerChange
 from lakelog.replication.protocol.leader_election import is_unclean
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import LEADER_ROLE
+from lakelog.replication.protocol.replica_status import LEADER_ROLE
 from lakelog.verification.simulation import controller_invariants, invariants, row_invariants
 from lakelog.verification.simulation.history_facts import AcknowledgedBatch, Entry, HistoryFacts
 from lakelog.verification.simulation.tables import Metadata, Rows, SimulatedLogChange, SimulatedLogState, VersionedTable

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrOutcomes
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.rounds import steps
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
 from lakelog.verification.simulation.actor import Handler, Outcoming

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from lakelog.replication.errors import LakelogException
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Leadership, Replica
 from lakelog.verification.simulation.actor import Actor, Work
 from lakelog.verification.simulation.events import AnswerLost
 

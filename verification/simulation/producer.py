@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.append import ALL, Appended, AppendPosition, PartitionAppend, position_of
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.protocol.replica_status import Leadership
 from lakelog.replication.protocol.rounds import send_round
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata, SendOptions
 from lakelog.replication.protocol.topic import partitions_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.verification.simulation.actor import Work
 from lakelog.verification.simulation.leader_visitor import LeaderVisitor
 from lakelog.verification.simulation.tables import SimulatedLogChange, SimulatedLogState

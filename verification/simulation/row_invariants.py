@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from lakelog.verification.simulation.events import Violation
 from lakelog.verification.simulation.history_facts import Branch, Entry, HistoryFacts
 from lakelog.verification.simulation.invariants import has, holds_committed, row_is_true

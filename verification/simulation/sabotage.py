@@ -14,23 +14,21 @@ from lakelog.replication.controller import (
     partition_state_machine,
     reassignment,
     replica_state_machine,
-    steps,
     topic_deletion_manager,
 )
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
 from lakelog.replication.controller.decide import decide
 from lakelog.replication.controller.decision import Decision, uninterrupted
 from lakelog.replication.controller.events import Event
-from lakelog.replication.controller.steps import ChangeTopics, Partitions
-from lakelog.replication.controller.term import Term
+from lakelog.replication.controller.term import ChangeTopics, Partitions, Term
+from lakelog.replication.controller.term import Round as ControllerSteps
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol import delayed_operation, follow, isr, leader_election, leadership
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.append import Digests, PartitionAppend, place
 from lakelog.replication.protocol.append_plan import AppendPlan
 from lakelog.replication.protocol.become_leader_or_follower import become_leader_or_follower
-from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.fetch_state import FetchStates, FollowerState
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange
 from lakelog.replication.protocol.leadership import HostedPartition, LeaderInputs
 from lakelog.replication.protocol.log_retention import delete_records_offset
@@ -38,7 +36,7 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Partiti
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity, SendSequences
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import FOLLOWER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, Replica
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound, States
@@ -330,7 +328,7 @@ class _DecidesOnWhatItKnew(Term):
 
 
 class _DropsTopicsFirst(Term):
-    def _write(self, event: Event, decision: Decision, request: AdminRequest | None) -> steps.Round[Decision]:
+    def _write(self, event: Event, decision: Decision, request: AdminRequest | None) -> ControllerSteps[Decision]:
         if decision.dropped:
             yield ChangeTopics({}, decision.dropped, decision.why)
         return (yield from super()._write(event, decision, request))

@@ -10,7 +10,7 @@ from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.partition_log import PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.topic import Topic
 
 State = TypeVar("State")

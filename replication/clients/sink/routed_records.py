@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from lakelog.replication.clients.records import partitions_of, random_partition, split, to_records
 from lakelog.replication.clients.sink.sink_options import COLUMNS, ROUTED
 from lakelog.replication.errors import InvalidRecordException
-from lakelog.replication.protocol.topic_name import check_not_internal
+from lakelog.replication.protocol.topic import check_not_internal
 from lakelog.replication.storage.log.new_batches import ArrowRecords
 
 _CHUNK_BYTES = 32 * 1024 * 1024

@@ -12,7 +12,7 @@ from lakelog.replication.clients.spark_options import known_options
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
 from lakelog.replication.protocol.append import ALL, parse_acks
-from lakelog.replication.protocol.topic_name import check_not_internal
+from lakelog.replication.protocol.topic import check_not_internal
 from lakelog.schemas import LOG
 
 # Each option with its default and its meaning. The documents are made from this.

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lakelog.replication.clients.sink.routed_records import large_and_small
 from lakelog.replication.clients.sink.sink_options import ROUTED
 from lakelog.replication.errors import CorruptRecordException
-from lakelog.replication.storage.delta.known_commits import SURE_FOR_COMMITS_SECONDS
+from lakelog.replication.storage.delta.delta_log import SURE_FOR_COMMITS_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.encoded_batches import EncodedBatch, encode_batches, encoded_records
 from lakelog.replication.storage.log.new_batches import NewRecords, RecordsSummary

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
-from lakelog.replication.clients.open_views import open_view
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.sink.sink_options import SinkOptions, check_columns, parse_sink_options
 from lakelog.replication.clients.sink.topic_writer import TopicStreamWriter, TopicWriter
+from lakelog.replication.clients.topic_view import open_view
 from lakelog.replication.errors import InvalidConfigurationException
 
 

@@ -11,17 +11,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from lakelog.replication.clients.open_views import open_view
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.record_limit import LargeRecord, refused_records
-from lakelog.replication.clients.sink.batch_commit import commit_batch, groups_of
+from lakelog.replication.clients.sink.batch_commit import SinkSender, commit_batch, groups_of, staged_records
 from lakelog.replication.clients.sink.routed_records import routed_chunks
 from lakelog.replication.clients.sink.sink_options import SinkOptions
-from lakelog.replication.clients.sink.sink_sender import SinkSender
 from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, free_unused_stages
-from lakelog.replication.clients.sink.staged_records import staged_records
-from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.clients.topic_view import TopicView, open_view
 from lakelog.replication.errors import IllegalStateException, LakelogException
 
 _STAGES = "sinks"

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST, offset_for
-from lakelog.replication.clients.open_views import open_view
 from lakelog.replication.clients.readable_partition import ReadablePartition, ReplicaSelector
 from lakelog.replication.clients.source.offset_spec import OffsetSpec
 from lakelog.replication.clients.source.source_options import SourceOptions
-from lakelog.replication.clients.topic_view import TopicView, pause
+from lakelog.replication.clients.topic_view import TopicView, open_view, pause
 from lakelog.replication.errors import (
     InvalidConfigurationException,
     InvalidPartitionsException,

@@ -2,17 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 
 from lakelog.replication.clients.readable_partition import ReadablePartition
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered
-from lakelog.replication.clients.source.read_tasks import RecordRange, ranges_of, tasks_of
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.delayed_operation import has_records
-from lakelog.replication.protocol.record_batch import TopicPartition
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition, TopicPartition
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.partition_rows import RowRange, row_ranges
+from lakelog.replication.storage.log.segment import Segment
+
+_TASK_BYTES = 32 * 1024 * 1024  # keys and values
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A segment: its log, its name, the bytes of its file and its rows."""
+
+    root: StorageRoot
+    name: str
+    size: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class RecordRange:
+    """Consecutive records of a partition, and the segment that has them from row `first_row` on.
+
+    `start` is the first offset, `stop` the one after the last. `bytes`: about the size of keys and values. `end`: where
+    the last batch of the range ends, and the chain there; a log with that chain has these very records.
+    """
+
+    file: SegmentFile
+    first_row: int
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    stop: int
+    bytes: int
+    end: LogEnd
+
+    @property
+    def records(self) -> int:
+        """The number of records."""
+        return self.stop - self.start
+
+    @property
+    def rows(self) -> RowRange:
+        """The rows in the segment."""
+        return RowRange(TopicIdPartition(self.topic_id, self.partition), self.start, self.stop, self.first_row)
+
+    def part(self, start: int, stop: int) -> RecordRange:
+        """A part of the range, by offsets."""
+        size = self.bytes * (stop - start) // max(1, self.records)
+        return replace(self, first_row=self.first_row + start - self.start, start=start, stop=stop, bytes=size)
+
+
+def ranges_of(readable: ReadablePartition, start: int, stop: int, since: int | None = None) -> Iterator[RecordRange]:
+    """The ranges of a partition from offset `start` to before `stop`. Segments without a record of it from `since` on
+    (microseconds since 1970) are left out."""
+    newest: dict[str, int] = {}
+    for batch in readable.log.batches_between(start, stop):
+        newest[batch.segment] = max(batch.header.max_timestamp, newest.get(batch.segment, batch.header.max_timestamp))
+    for name, timestamp in newest.items():
+        if since is None or timestamp >= since:
+            yield from _in_segment(readable, readable.state.segments[name], start, stop)
+
+
+def _in_segment(readable: ReadablePartition, segment: Segment, start: int, stop: int) -> Iterator[RecordRange]:
+    rows = sum(header.records for header in segment.headers)
+    file = SegmentFile(readable.root, segment.name, segment.file.size, rows)
+    bytes_a_record = sum(header.bytes for header in segment.headers) / max(1, rows)
+    who = readable.registration
+    for found in row_ranges(segment.headers, who.topic_id_partition, start, stop):
+        size = round(bytes_a_record * (found.stop - found.start))
+        last = readable.log.batches_between(found.start, found.stop)[-1].header
+        end = LogEnd(last.next_offset, last.chain)
+        yield RecordRange(file, found.row, who.topic, who.topic_id, who.partition, found.start, found.stop, size, end)
+
+
+def tasks_of(
+    ranges: Iterable[RecordRange], min_tasks: int | None = None, max_records: int | None = None
+) -> list[list[RecordRange]]:
+    """The ranges of each task. A task has whole segments of about 32 MB together. With `min_tasks`, or `max_records` of
+    a task, tasks are of equal size, and several may read the same segment."""
+    ordered = sorted(ranges, key=lambda r: (*_segment_of(r), r.first_row))
+    tasks = _of_segments(ordered)
+    if min_tasks is None and max_records is None:
+        return tasks
+    records = sum(each.records for each in ordered)
+    wanted = max(len(tasks), min_tasks or 1, -(-records // max_records) if max_records else 1)
+    return list(_of_equal_size(ordered, records, min(wanted, records)))
+
+
+def _segment_of(each: RecordRange) -> tuple[str, str]:
+    return each.file.root.uri, each.file.name
+
+
+def _of_segments(ordered: Sequence[RecordRange]) -> list[list[RecordRange]]:
+    tasks: list[list[RecordRange]] = []
+    size = _TASK_BYTES
+    for _, found in groupby(ordered, key=_segment_of):
+        segment = list(found)
+        if size >= _TASK_BYTES:
+            tasks.append([])
+            size = 0
+        tasks[-1] += segment
+        size += sum(each.bytes for each in segment)
+    return tasks
+
+
+def _of_equal_size(ordered: Sequence[RecordRange], records: int, count: int) -> Iterator[list[RecordRange]]:
+    """Splits ranges where a task is full. Sizes of tasks differ by one record at most."""
+    task: list[RecordRange] = []
+    taken, made = 0, 0
+    for each in ordered:
+        start = each.start
+        while start < each.stop:
+            stop = min(each.stop, start + records * (made + 1) // count - taken)
+            task.append(each.part(start, stop))
+            taken, start = taken + stop - start, stop
+            if taken == records * (made + 1) // count:
+                yield task
+                task, made = [], made + 1
+
 
 Bounds = Mapping[TopicPartition, tuple[int, int]]
 

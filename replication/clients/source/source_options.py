@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakelog.replication.clients.source.offset_json import partitions_of
-from lakelog.replication.clients.source.offset_spec import OffsetSpec, check_batch, spec_of
+from lakelog.replication.clients.source.offset_spec import OffsetSpec, check_batch, partitions_of, spec_of
 from lakelog.replication.clients.spark_options import flag, known_options, positive
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException

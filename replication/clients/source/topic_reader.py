@@ -2,22 +2,164 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import datetime as dt
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.types import StructType
 
 from lakelog.replication.clients.plain_errors import plain_errors, plain_iteration
 from lakelog.replication.clients.source.columns import arrow_schema
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
-from lakelog.replication.clients.source.pushed_filters import NO_FILTERS, PushedFilters
-from lakelog.replication.clients.source.read_plan import Bounds, FindAgain, plan_ranges, plan_tasks
-from lakelog.replication.clients.source.read_tasks import RecordRange
+from lakelog.replication.clients.source.read_plan import Bounds, FindAgain, RecordRange, plan_ranges, plan_tasks
 from lakelog.replication.clients.source.source_options import SourceOptions
-from lakelog.replication.clients.source.task_reader import read_task
-from lakelog.replication.errors import OffsetOutOfRangeException
+from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException
+from lakelog.replication.protocol.record_batch import TopicPartition
+from lakelog.replication.storage.log.partition_rows import read_row_ranges
+
+_BATCH_BYTES = 4 * 1024 * 1024
+_MOVES = 5
+_log = logging.getLogger(__name__)
+
+
+def read_task(
+    ranges: Sequence[RecordRange],
+    schema: pa.Schema,
+    find_again: Callable[[RecordRange], Sequence[RecordRange]],
+    moves: int = _MOVES,
+) -> Iterator[pa.RecordBatch]:
+    """The records of the ranges, each exactly once, as batches of `schema`.
+
+    A segment may have gone since the task was planned, as compaction, retention and truncation remove segments. Then
+    `find_again` tells where the records are, at most `moves` times. Raises CorruptRecordException, naming the file, if
+    records cannot be read.
+    """
+    for file, found in groupby(ranges, key=lambda each: each.file):
+        wanted = list(found)
+        rows = [each.rows for each in wanted]
+        try:
+            tables = read_row_ranges(file.root, file.name, file.size, file.rows, rows, schema.names, use_threads=False)
+            _check_count(wanted, tables)
+        except CorruptRecordException as error:
+            if not moves:
+                raise
+            _log.info("%s; looking for its records again", error)
+            again = [new for each in wanted for new in find_again(each)]
+            yield from read_task(again, schema, find_again, moves - 1)
+            continue
+        for table in tables:
+            yield from _batches(table, schema)
+
+
+def _check_count(wanted: Sequence[RecordRange], tables: Sequence[pa.Table]) -> None:
+    for each, table in zip(wanted, tables, strict=True):
+        if table.num_rows != each.records:
+            raise CorruptRecordException(
+                f"{each.file.root.path(each.file.name)}: has {table.num_rows} of the records {each.start} to "
+                f"{each.stop - 1} of {each.topic}-{each.partition}"
+            )
+
+
+def _batches(found: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of some MB: Spark holds one at a time in memory that is not of the heap."""
+    size = max(1, _BATCH_BYTES * found.num_rows // max(1, found.nbytes))
+    table = found.cast(schema)
+    for start in range(0, table.num_rows, size):
+        yield table.slice(start, size).combine_chunks().to_batches()[0]
+
+
+_Values: TypeAlias = frozenset[Any]
+_LARGEST = 2**63 - 1
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True)
+class PushedFilters:
+    """What the filters let pass: topics and partitions (None: all), offsets from `first` to `last`, and records whose
+    timestamp is `since` or later (microseconds since 1970)."""
+
+    topics: _Values | None = None
+    numbers: _Values | None = None
+    first: int = 0
+    last: int = _LARGEST
+    since: int | None = None
+
+    @classmethod
+    def of(cls, filters: Iterable[Filter]) -> PushedFilters:
+        """The filters that all must hold; those on other columns, or of other kinds, are left to Spark."""
+        topics = numbers = since = None
+        first, last = 0, _LARGEST
+        for each in filters:
+            column, values = _column_of(each), _values_of(each)
+            low, high = _range_of(each, values) if column in (("offset",), ("timestamp",)) else (None, None)
+            if column == ("topic",) and values is not None:
+                topics = values if topics is None else topics & values
+            elif column == ("partition",) and values is not None:
+                numbers = values if numbers is None else numbers & values
+            elif column == ("offset",):
+                first = first if low is None else max(first, low)
+                last = last if high is None else min(last, high)
+            elif column == ("timestamp",) and low is not None:
+                since = low if since is None else max(since, low)
+        return cls(topics, numbers, first, last, since)
+
+    def within(self, bounds: Bounds) -> dict[TopicPartition, tuple[int, int]]:
+        """The bounds of what passes."""
+        return {
+            partition: (max(start, self.first), min(stop, self.last + 1))
+            for partition, (start, stop) in bounds.items()
+            if (self.topics is None or partition.topic in self.topics)
+            and (self.numbers is None or partition.partition in self.numbers)
+        }
+
+
+NO_FILTERS = PushedFilters()
+
+
+def _column_of(given: Filter) -> tuple[str, ...]:
+    return tuple(getattr(given, "attribute", ()))
+
+
+def _values_of(given: Filter) -> _Values | None:
+    """The values that an equality names."""
+    if isinstance(given, EqualTo):
+        return frozenset([given.value])
+    return frozenset(given.value) if isinstance(given, In) else None
+
+
+def _range_of(given: Filter, values: _Values | None) -> tuple[int | None, int | None]:
+    """The least and the largest number that pass, None where the filter sets no such bound."""
+    if values is not None:
+        found = [_number(value) for value in values if value is not None]
+        return (min(found), max(found)) if found else (None, None)
+    if isinstance(given, GreaterThan | GreaterThanOrEqual):
+        return _number(given.value) + isinstance(given, GreaterThan), None
+    if isinstance(given, LessThan | LessThanOrEqual):
+        return None, _number(given.value) - isinstance(given, LessThan)
+    return None, None
+
+
+def _number(value: dt.datetime | int) -> int:
+    """An offset, or a timestamp as microseconds since 1970."""
+    if isinstance(value, dt.datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        return (aware - _EPOCH) // dt.timedelta(microseconds=1)
+    return value
 
 
 @dataclass

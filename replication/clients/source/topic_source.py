@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from lakelog.replication.clients.open_views import open_view
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.source.columns import columns_of
 from lakelog.replication.clients.source.source_options import parse_options
 from lakelog.replication.clients.source.topic_reader import FilteredTopicReader, TopicReader
 from lakelog.replication.clients.source.topic_stream import RefusedStreamReader, TopicStreamReader
+from lakelog.replication.clients.topic_view import open_view
 from lakelog.replication.errors import LakelogException
 
 # The module of Spark's worker that pushes filters down. Spark asks another worker for a reader where that is switched

@@ -13,12 +13,11 @@ from lakelog.replication.errors import LakelogException, NotLeaderOrFollowerExce
 from lakelog.replication.protocol.append import ALL
 from lakelog.replication.protocol.delayed_operation import DONE, Completion
 from lakelog.replication.protocol.high_watermark import effective_min_isr
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdentity
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Leadership, Replica
 from lakelog.replication.protocol.rounds.send_round import (
     SEND_RULES,
     LeadershipsSeen,

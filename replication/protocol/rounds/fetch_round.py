@@ -22,12 +22,11 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol import fetch_state, log_matching
 from lakelog.replication.protocol.append_plan import AppendPlan, ByteLimit
-from lakelog.replication.protocol.fetch_state import PartitionFetchState
-from lakelog.replication.protocol.fetch_states import FetchStates, NoLongerFetched
+from lakelog.replication.protocol.fetch_state import FetchStates, NoLongerFetched, PartitionFetchState
 from lakelog.replication.protocol.follow import LeaderRows, Logs
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,

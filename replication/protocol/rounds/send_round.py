@@ -22,12 +22,11 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol import append, delayed_operation
 from lakelog.replication.protocol.append import Appended, PartitionAppend
 from lakelog.replication.protocol.high_watermark import effective_min_isr
-from lakelog.replication.protocol.partition_leader import Leadership, no_leader
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import SendSequences, Turn
 from lakelog.replication.protocol.record_batch import OfPartition, TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Leadership, Replica, no_leader
 from lakelog.replication.protocol.rounds import carry_out
 from lakelog.replication.protocol.rounds.carry_out import Result
 

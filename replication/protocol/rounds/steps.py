@@ -14,7 +14,7 @@ from lakelog.replication.protocol.isr import IsrChange
 from lakelog.replication.protocol.partition_log import PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.rounds import carry_out
 
 

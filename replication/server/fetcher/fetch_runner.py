@@ -14,13 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.append_plan import FetchedBatch
-from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFetchState
-from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.fetch_state import FetchStates, FollowerState, PartitionFetchState
 from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
 from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
 from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import (
@@ -45,9 +44,9 @@ from lakelog.replication.server.fetcher.follower_query import MOST_ROWS, StreamP
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.follower_writes import FollowerWrites
-from lakelog.replication.server.pause_point import PausePoint
+from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas
-from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import Fetched
 from lakelog.replication.storage.log.delete_records import follow_log_starts

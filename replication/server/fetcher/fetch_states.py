@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from lakelog.replication.protocol.fetch_state import PartitionFetchState
-from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.fetch_state import FetchStates, PartitionFetchState
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 

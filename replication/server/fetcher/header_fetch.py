@@ -15,7 +15,7 @@ from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS, YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, SoughtRange, read_segments
 from lakelog.replication.storage.log.log_snapshot import Read, segments_from, wanted_batches

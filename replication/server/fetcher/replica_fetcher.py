@@ -19,19 +19,17 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import StaleBrokerEpochException
-from lakelog.replication.protocol.fetch_state import PartitionFetchState
-from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.fetch_state import FetchStates, PartitionFetchState
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.executors import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.fetch_states import backoff_ms
 from lakelog.replication.server.fetcher.follower_query import FollowerQuery, StreamPlan
-from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
-from lakelog.replication.server.periodic_task import PeriodicTask
+from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint, PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
-from lakelog.replication.server.spark_end import kill_if_stopped
-from lakelog.replication.storage.delta.commit_listeners import CommitListener, until_poll
+from lakelog.replication.server.spark_check import kill_if_stopped
+from lakelog.replication.storage.delta.freshness import CommitListener, until_poll
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
 

@@ -19,8 +19,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
 from lakelog.replication.storage.log.segment import Segment, read_segment
-from lakelog.replication.storage.log.segment_copy import copy_segment
-from lakelog.replication.storage.log.segment_rewrite import rewrite
+from lakelog.replication.storage.log.segment_copy import copy_segment, rewrite
 
 logger = logging.getLogger(__name__)
 

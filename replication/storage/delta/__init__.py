@@ -1,8 +1,7 @@
 """One Delta table in one storage root: its files, its commits and the errors of its store."""
 
 from lakelog.replication.storage.delta.object_root import ObjectRoot
-from lakelog.replication.storage.delta.root_uri import STORES
-from lakelog.replication.storage.delta.storage_root import use_root
+from lakelog.replication.storage.delta.storage_root import STORES, use_root
 
 for _scheme in STORES:
     use_root(_scheme, ObjectRoot)

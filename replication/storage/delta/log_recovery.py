@@ -20,8 +20,13 @@ from deltalake.exceptions import DeltaError
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.delta.checkpoint import HINT, checkpoint_name, last_checkpoint
 from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
-from lakelog.replication.storage.delta.commit_reader import commit_name, drop_commits_before, is_commit, read_commit
-from lakelog.replication.storage.delta.commit_writer import commit_content
+from lakelog.replication.storage.delta.commit_format import (
+    commit_content,
+    commit_name,
+    drop_commits_before,
+    is_commit,
+    read_commit,
+)
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import add_actions

@@ -21,16 +21,112 @@ from obstore.store import ObjectStore, from_url
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.delta.checkpoint import create_checkpoint
 from lakelog.replication.storage.delta.commit import Stamp
-from lakelog.replication.storage.delta.newest_versions import NewestVersions
-from lakelog.replication.storage.delta.object_file import ObjectFile, os_errors
+from lakelog.replication.storage.delta.freshness import NewestVersions
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, words_of, writing
-from lakelog.replication.storage.delta.store_options import client_arguments, delta_options, store_options
 from lakelog.replication.storage.delta.table_handle import TableHandle
 from lakelog.replication.storage.in_threads import in_threads
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+
+# Options of obstore's HTTP client. It takes all others as those of a store.
+_CLIENT_OPTIONS = frozenset(
+    """
+    allow_http allow_invalid_certificates connect_timeout default_content_type http1_only http2_keep_alive_interval
+    http2_keep_alive_timeout http2_keep_alive_while_idle http2_only pool_idle_timeout pool_max_idle_per_host
+    proxy_ca_certificate proxy_excludes proxy_url randomize_addresses read_timeout timeout user_agent
+    """.split()
+)
+_PREFIXES = ("aws_", "azure_", "google_")
+_LONGEST_TRANSFER = 10  # a large file may take so many times as long as an operation, as long as bytes come
+
+
+def delta_options(options: Mapping[str, str], timeout_ms: int) -> dict[str, str]:
+    """The options for delta-rs. An attempt takes at most half of `timeout_ms` (ms), and none begins after that half.
+    The root's own options take precedence."""
+    half = f"{timeout_ms // 2}ms"
+    return _with_defaults(options, timeout=half, connect_timeout=half, retry_timeout=half)
+
+
+def store_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options for a store of obstore, possibly some that it does not know. Not every store that speaks S3 can
+    delete several objects by one request."""
+    given = {name: value for name, value in options.items() if _plain(name) not in _CLIENT_OPTIONS}
+    return _with_defaults(given, aws_disable_bulk_delete="true")
+
+
+def client_arguments(options: Mapping[str, str], timeout_ms: int) -> dict[str, Any]:
+    """The arguments for obstore's HTTP client. An attempt fails if nothing comes for half of `timeout_ms` (ms), and
+    none begins after that half. The root's own options take precedence. obstore reads those of its stores from the
+    environment, and not those of its client."""
+    everywhere = {name: value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
+    named = {**everywhere, **options}.items()
+    given = {_plain(name): value for name, value in named if _plain(name) in _CLIENT_OPTIONS}
+    half, longest = f"{timeout_ms // 2}ms", f"{timeout_ms * _LONGEST_TRANSFER}ms"
+    return {
+        "client_options": _with_defaults(given, connect_timeout=half, read_timeout=half, timeout=longest),
+        "retry_config": {"retry_timeout": timedelta(milliseconds=timeout_ms // 2)},
+    }
+
+
+def _with_defaults(options: Mapping[str, str], **defaults: str) -> dict[str, str]:
+    given = {name.lower() for name in options}
+    return {**options, **{name: value for name, value in defaults.items() if name not in given}}
+
+
+def _plain(name: str) -> str:
+    plain = name.lower()
+    for prefix in _PREFIXES:
+        plain = plain.removeprefix(prefix)
+    return plain
+
+
+@contextmanager
+def os_errors() -> Iterator[None]:
+    """Turns the errors of obstore into OSError, which those who read Parquet expect. A missing file is one already."""
+    try:
+        yield
+    except BaseError as error:
+        raise OSError(words_of(error)) from None  # its text repeats itself over many lines
+
+
+class ObjectFile(io.RawIOBase):
+    """The parts of an object of `size` bytes, for pyarrow, which asks for each part that it needs."""
+
+    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
+        self._store, self._key, self._size, self._at = store, key, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        stop = self._size if size < 0 else min(self._size, self._at + size)
+        if stop <= self._at:
+            return b""
+        with os_errors():
+            found = self._store.get(self._key, options={"range": (self._at, stop)})
+            if found.meta["size"] != self._size:
+                raise OSError(f"has {found.meta['size']} bytes, not {self._size}")
+            content = bytes(found.bytes())
+        self._at = stop
+        return content
+
 
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
 _FEW = 2

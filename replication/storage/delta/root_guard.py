@@ -22,7 +22,7 @@ from lakelog.replication.errors import (
     KafkaStorageException,
 )
 from lakelog.replication.storage.delta.commit import Stamp
-from lakelog.replication.storage.delta.commit_reader import commit_name, read_commit
+from lakelog.replication.storage.delta.commit_format import commit_name, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.delta.table_opening import Opened, open_table, reopen_table
 from lakelog.schemas import BROKERS, CLUSTER, METADATA

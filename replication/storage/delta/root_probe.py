@@ -6,7 +6,7 @@ import time
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit_reader import check_commits, last_version
+from lakelog.replication.storage.delta.commit_format import check_commits, last_version
 from lakelog.replication.storage.delta.log_recovery import recover_log
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import check_identity, is_formatted

@@ -19,8 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from lakelog.replication.errors import CorruptRecordException, InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.storage.delta.commit import Commit
-from lakelog.replication.storage.delta.commit_reader import ACTIONS, check_commits
-from lakelog.replication.storage.delta.commit_writer import ENGINE
+from lakelog.replication.storage.delta.commit_format import ACTIONS, ENGINE, check_commits
 from lakelog.replication.storage.delta.log_recovery import find_end, read_tail
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason

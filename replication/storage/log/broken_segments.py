@@ -7,11 +7,14 @@ the statistics of its commit give a range. Kafka: a failed log directory. [OL-01
 from __future__ import annotations
 
 import json
+import logging
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -168,3 +171,41 @@ def find_faults(root: StorageRoot, segments: Mapping[str, Segment]) -> dict[str,
     sizes = root.sizes_listed()
     found = {name: size_fault(root, segment.file, sizes.get(name)) for name, segment in segments.items()}
     return {name: fault for name, fault in found.items() if fault}
+
+
+logger = logging.getLogger(__name__)
+
+HEAL_SECONDS = 10.0  # the interval at which a handle reads its broken files again
+
+
+class Healing:
+    """The checks of one handle, one at a time. `look` must not hold a lock while it reads."""
+
+    def __init__(self, name: str, look: Callable[[], object]) -> None:
+        self._name = name
+        self._look = look
+        self._counted_from: float | None = None
+        self._is_under_way = False
+
+    def begin_if_due(self) -> None:
+        """Starts a check, unless one is running or `HEAL_SECONDS` have not passed since the last one began (at first:
+        since the first call). Not for two threads at once."""
+        now = time.monotonic()
+        if self._counted_from is None:
+            self._counted_from = now
+        if not self._is_under_way and now - self._counted_from >= HEAL_SECONDS:
+            thread = threading.Thread(target=self._run, name=f"healing of {self._name}", daemon=True)
+            self._counted_from, self._is_under_way = now, True
+            try:
+                thread.start()
+            except RuntimeError as error:  # there are too many threads: try again later
+                self._is_under_way = False
+                logger.warning("%s: cannot read broken files again: %s", self._name, error)
+
+    def _run(self) -> None:
+        try:
+            self._look()
+        except LakelogException as error:
+            logger.warning("%s: cannot read broken files again: %s", self._name, error)
+        finally:
+            self._is_under_way = False

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.compaction import Compaction, LogFile, plan_compaction, size_class
 from lakelog.replication.protocol.record_batch import BatchHeader
-from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_rewrite import NewFiles, readable, report_unreadable
 from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.piece_writer import write_pieces
+from lakelog.replication.storage.log.pieces import Piece, Target, Targets, pieces_of, write_pieces
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
-from lakelog.replication.storage.log.segment_pieces import Piece, Target, Targets, pieces_of
 
 # Called with the size in bytes of each file that was read or written; it may wait, and it may raise.
 Pace = Callable[[int], None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from lakelog.replication.protocol.broker_registration import LogIdentity
 from lakelog.replication.storage.delta.checkpoint import newest_checkpoint
 from lakelog.replication.storage.delta.commit import NONCE
-from lakelog.replication.storage.delta.commit_reader import read_commit
+from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 

@@ -16,14 +16,13 @@ from typing import Any
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.delta.commit import Stamp
-from lakelog.replication.storage.delta.commit_reader import commit_name, read_commits_after
-from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
-from lakelog.replication.storage.log.log_change import LogChange
-from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.delta.commit_format import commit_name, read_commits_after
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
+from lakelog.replication.storage.log.log_state import LogChange, LogState
 from lakelog.replication.storage.log.producer_snapshot import RememberedProducer
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment, write_snapshot
-from lakelog.replication.storage.log.segment_rewrite import rewrite
+from lakelog.replication.storage.log.segment_copy import rewrite
 
 logger = logging.getLogger(__name__)
 

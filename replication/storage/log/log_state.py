@@ -6,22 +6,131 @@ replaying commits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import NamedTuple, Protocol
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, role_version
-from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.commit import Commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment
-from lakelog.replication.storage.log.log_txns import BROKER_EPOCH, app_ids, partition_of, record, touched_partitions
+from lakelog.replication.storage.log.log_txns import (
+    BROKER_EPOCH,
+    app_ids,
+    chain_txns,
+    may_go_back,
+    partition_of,
+    record,
+    touched_partitions,
+)
 from lakelog.replication.storage.log.producer_snapshot import by_partition
-from lakelog.replication.storage.log.recent_changes import RecentChanges
-from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.log.segment import Segment, size_fault
 from lakelog.replication.storage.log.segment_name import is_data_file
+
+_COMMITS = 200  # that are remembered: a reader that is further behind looks at all partitions
+
+
+class RecentChanges:
+    """The partitions of the last commits since a log was rebuilt. One thread notes commits, any thread reads."""
+
+    def __init__(self) -> None:
+        self._commits: tuple[tuple[int, frozenset[TopicIdPartition]], ...] = ()  # replaced, never changed in place
+
+    def note(self, version: int, partitions: Iterable[TopicIdPartition]) -> None:
+        """Notes the partitions of a commit. Call it before any of their logs changes."""
+        self._commits = (*self._commits[1 - _COMMITS :], (version, frozenset(partitions)))
+
+    def after(self, version: int) -> Collection[TopicIdPartition] | None:
+        """The partitions that commits after this version have touched; None if not all of them are remembered."""
+        newer = [commit for commit in self._commits if commit[0] > version]
+        if newer and newer[0][0] > version + 1:
+            return None
+        return {partition for _, partitions in newer for partition in partitions}
+
+
+class RecordsChanges(Protocol):
+    """The state of a log, as far as `LogMark` needs it."""
+
+    version: int
+    changes: RecentChanges
+
+
+class LogMark(NamedTuple):
+    """How far a reader has looked at a log."""
+
+    version: int
+    changes: RecentChanges
+
+    @classmethod
+    def of(cls, state: RecordsChanges) -> LogMark:
+        """The mark of a state. Take it before you read logs of the state, because commits may be added to it."""
+        return cls(state.version, state.changes)
+
+    def changed(self, now: LogMark) -> Collection[TopicIdPartition] | None:
+        """The partitions whose logs may have changed from this mark to `now`, or later; None if any may."""
+        return now.changes.after(self.version) if now.changes is self.changes else None
+
+
+@dataclass(frozen=True)
+class LogChange:
+    """The changes of one commit: added and removed segments, and facts that must last (`txn`).
+
+    If `data_change` is false, the same batches move to other segments, and followers need not know. If it is true,
+    records go with the segments in `removes`; if there are any removes, `adds` bring no new records.
+    """
+
+    adds: tuple[Segment, ...] = ()
+    removes: tuple[Segment, ...] = ()
+    txns: Mapping[str, int] = field(default_factory=dict)
+    data_change: bool = True
+
+
+def start_chains(state: LogState, change: LogChange) -> dict[str, int]:
+    """The `txn`s that keep the chain of a log's start when its first batch goes."""
+    kept = {header for segment in change.adds for header in segment.headers}
+    going = {header for segment in change.removes for header in segment.headers} - kept
+    txns: dict[str, int] = {}
+    for partition in {header.topic_id_partition for header in going}:
+        log = state.known(partition)
+        chain = log.chain_at(log.log_start_offset)
+        if chain is not None and log.batches and log.batches[0].header in going:
+            txns.update(chain_txns(partition, chain))
+    return txns
+
+
+def check_change(root: StorageRoot, state: LogState, change: LogChange) -> None:
+    """Checks what a commit would write as it is given.
+
+    Raises CorruptRecordException if a file is added twice, unknown, missing or of a wrong size, if a fact goes back, or
+    if a compaction does not keep every batch.
+    """
+    names = [segment.name for segment in change.adds]
+    doubled = [name for name in names if name in state.segments or names.count(name) > 1]
+    unknown = [segment.name for segment in change.removes if segment.name not in state.segments]
+    rising = [(a, v) for a, v in change.txns.items() if not may_go_back(a)]
+    lowered = [a for a, v in rising if v < state.recorded(a)]
+    if doubled or unknown or lowered:
+        raise CorruptRecordException(
+            f"{root.uri}: refused a commit: added twice {doubled}, unknown {unknown}, going back {lowered}"
+        )
+    if not change.data_change and _headers(change.adds) != _headers(change.removes):
+        raise CorruptRecordException(f"{root.uri}: refused a compaction that does not keep every batch")
+    # A store has just answered the put of a file whose content is in hand, and what it has answered is there.
+    looked_up = [segment for segment in change.adds if root.is_local or segment.file.content is None]
+    for segment, size in zip(looked_up, root.sizes([segment.name for segment in looked_up]), strict=True):
+        fault = size_fault(root, segment.file, size)
+        if fault:
+            raise CorruptRecordException(f"refused a commit: {fault}")
+
+
+def _headers(segments: Iterable[Segment]) -> Counter[BatchHeader]:
+    return Counter(header for segment in segments for header in segment.headers)
 
 
 def _refuse(_: TopicIdPartition, error: CorruptRecordException) -> None:
@@ -275,3 +384,6 @@ class LogState:
         partition = partition_of(app_id)
         if partition is not None:
             record(self.known(partition), app_id, version)
+
+
+Decision = Callable[[LogState], LogChange | None]

@@ -18,10 +18,9 @@ from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.append import Positions, SegmentWriter
-from lakelog.replication.storage.log.piece_writer import write_pieces
+from lakelog.replication.storage.log.pieces import DecodedBatches, Piece, write_pieces
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.segment import Segment, record_bytes
-from lakelog.replication.storage.log.segment_pieces import DecodedBatches, Piece
 from lakelog.schemas import LOG
 
 SEGMENT_BYTES = 32 * 1024 * 1024

@@ -17,11 +17,10 @@ from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
-from lakelog.replication.storage.delta.commit_reader import is_commit, read_commit
+from lakelog.replication.storage.delta.commit_format import is_commit, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.log_change import LogChange
 from lakelog.replication.storage.log.log_rewrite import NewFiles
-from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.log_state import LogChange, LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import (
     Segment,

@@ -20,24 +20,28 @@ from lakelog.replication.protocol.broker_registration import LogIdentity
 from lakelog.replication.protocol.partition_log import LEADER, STOPPED, Role, may_become, role_of, role_version
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
-from lakelog.replication.storage.delta.commit_reader import check_commits
-from lakelog.replication.storage.delta.compare_and_set import compare_and_set
+from lakelog.replication.storage.delta.commit_format import check_commits
+from lakelog.replication.storage.delta.compare_and_set import Turns, compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.transactions import Transactions
-from lakelog.replication.storage.delta.turns import Turns
 from lakelog.replication.storage.log.broken_segments import (
     BrokenSegment,
+    Healing,
     find_faults,
     read_again,
     read_segments,
     with_statistics,
 )
-from lakelog.replication.storage.log.healing import Healing
-from lakelog.replication.storage.log.log_change import Decision, LogChange, check_change, start_chains
-from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.log_txns import BROKER_EPOCH, facts_of, partition_of, role_app_id, start_app_id
+from lakelog.replication.storage.log.log_state import Decision, LogChange, LogState, check_change, start_chains
+from lakelog.replication.storage.log.log_txns import (
+    BROKER_EPOCH,
+    Transactions,
+    facts_of,
+    partition_of,
+    role_app_id,
+    start_app_id,
+)
 from lakelog.replication.storage.log.segment import Segment, read_records, rows_of
 from lakelog.schemas import LOG
 

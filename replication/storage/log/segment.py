@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.log_validator import validate_headers
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_writer import inlined
+from lakelog.replication.storage.delta.commit_format import inlined
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.producer_snapshot import RememberedProducer, from_footer, to_footer
 from lakelog.replication.storage.log.row_groups import row_groups
-from lakelog.replication.storage.log.segment_check import check_footer
 from lakelog.replication.storage.log.segment_name import (
     digest_of,
     is_data_file,
@@ -245,3 +245,29 @@ def _stat(value: pa.Scalar) -> object:
         rounded = pc.floor_temporal(value, unit="millisecond")  # a cast rounds up before 1970
         return pc.strftime(pc.cast(rounded, pa.timestamp("ms", tz="UTC")), "%Y-%m-%dT%H:%M:%SZ").as_py()
     return value.as_py()
+
+
+def check_footer(headers: Sequence[BatchHeader], stats: str, rows: int) -> None:
+    """Raises CorruptRecordException or ValueError unless the headers are possible and the statistics match them.
+    Readers skip files by statistics, so a wrong range would hide records."""
+    validate_headers(headers, rows)
+    told = json.loads(stats)
+    if told["numRecords"] != rows:
+        raise ValueError(f"its statistics count {told['numRecords']} records, but it has {rows} rows")
+    if headers:
+        _check_ranges(headers, told["minValues"], told["maxValues"])
+
+
+def _check_ranges(headers: Sequence[BatchHeader], least: dict[str, object], most: dict[str, object]) -> None:
+    for name in ("topic", "partition", "leader_epoch"):
+        values = [getattr(header, name) for header in headers]
+        _check_range(name, (least[name], most[name]), (min(values), max(values)))
+    ends = min(header.base_offset for header in headers), max(header.last_offset for header in headers)
+    _check_range("offset", (least["offset"], most["offset"]), ends)
+
+
+def _check_range(name: str, told: tuple[object, object], true: tuple[object, object]) -> None:
+    if told != true:
+        raise ValueError(
+            f"its statistics have {name} from {told[0]!r} to {told[1]!r}, its headers {true[0]!r} to {true[1]!r}"
+        )

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
+import pyarrow as pa
 from blake3 import blake3
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.temporary_file import temporary_file
-from lakelog.replication.storage.log.segment import Segment, read_file, write_file
+from lakelog.replication.storage.delta.storage_root import StorageRoot, temporary_file
+from lakelog.replication.storage.log.record_digest import check_digest
+from lakelog.replication.storage.log.segment import Segment, read_file, read_records, rows_of, write_file, write_segment
 from lakelog.replication.storage.log.segment_name import hex_digest, leader_of, named_digest, segment_name
 
 _LARGE_BYTES = 1 << 20
@@ -87,3 +89,20 @@ def _copied_by_store(
             target.delete(copied.name)
         return None
     return copied
+
+
+def rewrite(
+    source: StorageRoot, segment: Segment, target: StorageRoot, headers: Sequence[BatchHeader]
+) -> Segment | None:
+    """Writes some batches of a segment at `source` into a new one at `target`; None if there are no batches.
+
+    A batch stays whole, because a part of one has no chain. Raises CorruptRecordException, naming the file, if the
+    records do not match their headers, and KafkaStorageException.
+    """
+    if not headers:
+        return None
+    records = read_records(source, segment.name)
+    parts = [rows_of(records, h.topic_id_partition, h.base_offset, h.next_offset) for h in headers]
+    for header, rows in zip(headers, parts, strict=True):
+        check_digest(header, rows, source.path(segment.name))
+    return write_segment(target, leader_of(segment.name), pa.concat_tables(parts), headers)

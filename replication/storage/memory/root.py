@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.commit import Stamp
-from lakelog.replication.storage.delta.newest_versions import NewestVersions
+from lakelog.replication.storage.delta.freshness import NewestVersions
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, writing
 from lakelog.replication.storage.memory.snapshot import change_of

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from lakelog.replication.storage.delta.newest_versions import NewestVersions
+from lakelog.replication.storage.delta.freshness import NewestVersions
 
 SCHEME = "memory"
 

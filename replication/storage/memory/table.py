@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit
+from lakelog.replication.storage.delta.commit_format import commit_name, is_commit
 from lakelog.replication.storage.memory.snapshot import (
     NOTHING,
     Change,

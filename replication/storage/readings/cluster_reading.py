@@ -6,26 +6,135 @@ of reach hides no other.
 
 from __future__ import annotations
 
+import os
+import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
+from lakelog.replication.properties import Setting
+from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.commit import Commit
+from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.replication.storage.readings.log_batches import log_batches
-from lakelog.replication.storage.readings.metadata_changes import metadata_changes
+from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
+from lakelog.replication.storage.log.segment import Segment
 from lakelog.replication.storage.readings.past_version import commit_times, table_at
 from lakelog.replication.storage.root_identity import check_identity
 from lakelog.replication.storage.tables.broker_table import broker_ids
 from lakelog.replication.storage.tables.state_table import StateTable
-from lakelog.schemas import BROKERS, METADATA, REPLICAS, STATE_TABLES, Table
+from lakelog.schemas import BROKERS, LOG, METADATA, REPLICAS, STATE_TABLES, Table
 from lakelog.schemas.views.readings import BATCHES, METADATA_CHANGES, READINGS
+
+_READERS_OF_COMMITS = 8
+_AT_ONCE = 64  # versions in memory
+_UNREADABLE = FileNotFoundError, CorruptRecordException
+
+
+def metadata_changes(cluster: StorageRoot, at: float | None = None) -> Iterator[pa.Table]:
+    """The rows of each version that its commit changed, oldest first; columns of `METADATA_CHANGES`. `at`: no version
+    that is younger than that, in seconds since the epoch.
+
+    A version says all that there is, so the oldest one that can be read has all its rows. History begins after the last
+    version that cannot be read. Raises KafkaStorageException.
+    """
+    root = cluster.child(METADATA.name)
+    table = StateTable.open(root, METADATA)
+    versions = _Versions()
+    kept = iter([(version, then) for version, then in commit_times(root).items() if at is None or then <= at])
+    while chunk := list(islice(kept, _AT_ONCE)):
+        read = in_threads(lambda dated: _read(root, table, dated[0]), chunk, _READERS_OF_COMMITS)
+        for (version, then), found in zip(chunk, read, strict=True):
+            if found is None or version == 0:
+                versions = _Versions(is_whole=found is not None)
+            if found is not None and found[1] is not None:
+                yield from versions.changed(*found, then)
+
+
+def _read(root: StorageRoot, table: StateTable, version: int) -> tuple[Commit, pa.Table | None] | None:
+    """A commit and its rows; no rows if it changes none. None if it cannot be read."""
+    try:
+        commit = read_commit(root, version)
+        files = [table.read_file(file) for file in commit.adds]
+    except _UNREADABLE:
+        return None
+    changes_rows = bool(commit.adds or commit.removes)
+    return commit, pa.concat_tables([METADATA.arrow.empty_table(), *files]) if changes_rows else None
+
+
+class _Versions:
+    """The rows of the version before. `is_whole`: there was no version before those that it is given."""
+
+    def __init__(self, is_whole: bool = False) -> None:
+        self._is_first = not is_whole
+        self._rows = METADATA.arrow.empty_table()
+        self._known: dict[TopicIdPartition, tuple[int, int]] = {}  # partition epoch, and the place of the row
+
+    def changed(self, commit: Commit, rows: pa.Table, then: float) -> Iterator[pa.Table]:
+        """The rows that a commit has changed or removed."""
+        keys = map(TopicIdPartition, rows["topic_id"].to_pylist(), rows["partition"].to_pylist())
+        epochs = rows["partition_epoch"].to_pylist()
+        known = {key: (epoch, place) for place, (key, epoch) in enumerate(zip(keys, epochs, strict=True))}
+        fresh = [place for key, (epoch, place) in known.items() if self._known.get(key, (None,))[0] != epoch]
+        gone = [place for key, (_, place) in self._known.items() if key not in known]
+        if fresh:
+            yield _dated_change(rows.take(fresh), commit, then, self._is_first, False)
+        if gone:
+            yield _dated_change(self._rows.take(gone), commit, then, False, True)
+        self._rows, self._known, self._is_first = rows, known, False
+
+
+def _dated_change(rows: pa.Table, commit: Commit, then: float, is_first: bool, is_removed: bool) -> pa.Table:
+    """With the columns that tell of the commit."""
+    told = {
+        "version": commit.version, "committed_at": int(then * 1e6), "is_first": is_first, "is_removed": is_removed,
+        "who": commit.info.get("who"), "why": commit.info.get("why"),
+    }  # fmt: skip
+    fields = [METADATA_CHANGES.arrow.field(name) for name in told]
+    columns = [
+        pa.array([value] * rows.num_rows, field.type) for value, field in zip(told.values(), fields, strict=True)
+    ]
+    return pa.table([*rows.columns, *columns], METADATA_CHANGES.arrow)
+
+
+_OF_HEADER = ("topic", "topic_id", "partition", "leader_epoch", "base_offset", "last_offset", "max_timestamp", "bytes",
+              "producer_id")  # fmt: skip
+
+
+def log_batches(broker: StorageRoot, broker_id: int, at: float | None, observed_at: float) -> pa.Table:
+    """A row a batch of a broker's log, and a row a file without batches or that cannot be read; columns of `BATCHES`.
+    `at`: as for `table_at`.
+
+    Raises InconsistentClusterIdException if there is no log, KafkaStorageException.
+    """
+    root = broker.child(LOG.name)
+    segments = read_segments(root, table_at(root, at).log.active_files())
+    common = {"broker_id": broker_id, "observed_at": int(observed_at * 1e6)}
+    rows = [{**common, **row} for segment in segments for row in _rows(segment)]
+    return pa.Table.from_pylist(rows, BATCHES.arrow)
+
+
+def _rows(segment: Segment | BrokenSegment) -> list[dict[str, Any]]:
+    file = {"file": segment.file.name, "file_bytes": segment.file.size}
+    if isinstance(segment, BrokenSegment):
+        return [{**file, "error": segment.fault}]
+    return [{**file, **_header(header)} for header in segment.headers] or [file]
+
+
+def _header(header: BatchHeader) -> dict[str, Any]:
+    return {name: getattr(header, name) for name in _OF_HEADER}
+
 
 _READERS = 8
 OF_BROKERS = (REPLICAS.name, BATCHES.name)
@@ -151,3 +260,80 @@ def _dated(root: StorageRoot, table: Table, at: float | None, observed_at: float
         "table_version": log.version, "committed_at": int(committed_at * 1e6), "observed_at": int(observed_at * 1e6)
     }  # fmt: skip
     return [{**row, **when} for row in rows]
+
+
+FORMAT = "lakelog_tables"
+_numbers = count(1)
+_VARIABLE = re.compile(r"LAKELOG_STORAGE_(\d+|CLUSTER)_(\w+)", re.IGNORECASE)
+
+
+def table_loader(spark: SparkSession, reading: ClusterReading) -> Callable[[str], DataFrame]:
+    """A function from the name of a table in `READINGS` to its DataFrame, which is read again by each query."""
+    name = f"{FORMAT}_{next(_numbers)}"
+    config = replace(reading.config, storage={**reading.config.storage, **_options_in_environment()})
+    spark.dataSource.register(_source_of(name, replace(reading, config=config)))
+    return lambda table: spark.read.format(name).option("table", table).load()
+
+
+def _options_in_environment() -> dict[str, Setting]:
+    """The storage options in this process's environment, as settings: Spark's workers have another environment."""
+    named = {name: _VARIABLE.fullmatch(name) for name in os.environ}
+    return {f"storage.{m[1].lower()}.{m[2]}": Setting(os.environ[name], name) for name, m in named.items() if m}
+
+
+def _source_of(format_name: str, reading: ClusterReading) -> type[DataSource]:
+    class OfCluster(ClusterTablesSource):  # a local class, so that Spark pickles its content and not its name
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+        @property
+        def reading(self) -> ClusterReading:
+            return reading
+
+    return OfCluster
+
+
+class ClusterTablesSource(DataSource):
+    """Tables of one cluster. Option: table, a name in `READINGS`. The class holds the cluster's address and storage
+    options, which no plan shows."""
+
+    @property
+    def reading(self) -> ClusterReading:
+        """The cluster to read."""
+        raise TypeError(f"{type(self).__name__} has no cluster")
+
+    def schema(self) -> str:
+        """The columns as DDL."""
+        return READINGS[self.options["table"]].types
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Spark asks for it each time that a query runs."""
+        return _Reader(self.reading, self.options["table"])
+
+
+@dataclass
+class _OfBroker(InputPartition):
+    broker_id: int | None
+
+    def __post_init__(self) -> None:
+        super().__init__(self.broker_id)
+
+
+class _Reader(DataSourceReader):
+    """One task a table, and one a broker for the tables of brokers."""
+
+    def __init__(self, reading: ClusterReading, table: str) -> None:
+        self._reading = reading
+        self._table = table
+
+    def partitions(self) -> list[InputPartition]:
+        brokers = self._reading.brokers() if self._table in OF_BROKERS else [None]
+        return [_OfBroker(broker_id) for broker_id in brokers]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _OfBroker), "a partition that it has planned"
+        for table in self._reading.read(self._table, partition.broker_id):
+            for batch in table.combine_chunks().to_batches():
+                # Spark's columns may be null, so it refuses a schema that says that they are not.
+                yield pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from deltalake.exceptions import DeltaError
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.storage.delta.commit_reader import is_commit
+from lakelog.replication.storage.delta.commit_format import is_commit
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason

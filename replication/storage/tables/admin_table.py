@@ -14,8 +14,7 @@ from typing import Any
 
 from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.protocol.admin_request import APPLYING, DECIDED, AdminRequest, Outcome
-from lakelog.replication.storage.tables.state_table import Row
-from lakelog.replication.storage.tables.typed_table import ControlledTable
+from lakelog.replication.storage.tables.state_table import ControlledTable, Row
 from lakelog.schemas import ADMIN
 
 KEPT = 200  # decided requests, unless told otherwise

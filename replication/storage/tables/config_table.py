@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakelog.replication.protocol.entity import BROKERS, DEFAULT, Configs, Entity
-from lakelog.replication.storage.tables.state_table import Row
-from lakelog.replication.storage.tables.typed_table import ControlledTable
+from lakelog.replication.protocol.topic import BROKERS, DEFAULT, Configs, Entity
+from lakelog.replication.storage.tables.state_table import ControlledTable, Row
 from lakelog.schemas import CONFIGS
 
 

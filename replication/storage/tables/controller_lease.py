@@ -9,9 +9,8 @@ import dataclasses
 from collections.abc import Callable
 
 from lakelog.replication.errors import ControllerMovedException
-from lakelog.replication.protocol.lease import Lease
-from lakelog.replication.storage.tables.state_table import Row
-from lakelog.replication.storage.tables.typed_table import TypedTable
+from lakelog.replication.protocol.fencing import Lease
+from lakelog.replication.storage.tables.state_table import Row, TypedTable
 from lakelog.schemas import CONTROLLER
 
 _UNTIL_IT_LOSES = float("inf")  # age of a look before a renewal: the renewal itself tells whether the table has moved

@@ -10,8 +10,7 @@ from blake3 import blake3
 
 from lakelog.replication.errors import ProducerFencedException
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
-from lakelog.replication.storage.tables.state_table import Row
-from lakelog.replication.storage.tables.typed_table import ClientTable
+from lakelog.replication.storage.tables.state_table import ClientTable, Row
 from lakelog.schemas import PRODUCERS
 
 

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping
 from lakelog.replication.errors import CorruptRecordException, StaleBrokerEpochException
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import Replica
-from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS
+from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_txns import BROKER_EPOCH
-from lakelog.replication.storage.tables.row_codec import RowValues
-from lakelog.replication.storage.tables.state_table import Row, StateTable
-from lakelog.replication.storage.tables.typed_table import TypedTable
+from lakelog.replication.storage.tables.state_table import Row, RowValues, StateTable, TypedTable
 from lakelog.schemas import REPLICAS
 
 

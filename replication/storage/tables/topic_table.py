@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from lakelog.replication.protocol.topic import Topic
-from lakelog.replication.storage.tables.state_table import Row
-from lakelog.replication.storage.tables.typed_table import ControlledTable
+from lakelog.replication.storage.tables.state_table import ControlledTable, Row
 from lakelog.schemas import TOPICS
 
 

@@ -13,10 +13,9 @@ import pytest
 
 from lakelog.replication.clients.record_set import record_set
 from lakelog.replication.clients.sink import routed_records
-from lakelog.replication.clients.sink.batch_commit import KnownProducer, commit_batch, groups_of
+from lakelog.replication.clients.sink.batch_commit import KnownProducer, commit_batch, groups_of, staged_records
 from lakelog.replication.clients.sink.sink_options import ROUTED
 from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, Staged, StagedBatch, free_unused_stages
-from lakelog.replication.clients.sink.staged_records import staged_records
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     CorruptRecordException,

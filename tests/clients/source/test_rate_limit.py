@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.clients.source.rate_limit import limited, may_start
+from lakelog.replication.clients.source.topic_stream import limited, may_start
 
 
 @pytest.mark.parametrize(

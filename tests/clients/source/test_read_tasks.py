@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.clients.source.read_tasks import RecordRange, SegmentFile, tasks_of
+from lakelog.replication.clients.source.read_plan import RecordRange, SegmentFile, tasks_of
 from lakelog.replication.protocol.record_batch import LogEnd
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 

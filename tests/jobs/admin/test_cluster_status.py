@@ -18,9 +18,9 @@ from lakelog.jobs.admin.cluster_status import (
 from lakelog.jobs.admin.heartbeats import SeenBroker, SeenController
 from lakelog.jobs.cli.invocation import Invocation
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 
 ACTIVE = SeenController(Lease("c", 3), "active", 1.0)
 GONE = SeenController(Lease("c", 3), "gone", 40.0)

@@ -9,7 +9,7 @@ import pytest
 from lakelog.jobs import configs, topics
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import KEYS, TOPIC_KEYS
-from lakelog.replication.protocol.entity import Entity
+from lakelog.replication.protocol.topic import Entity
 from lakelog.replication.storage.cluster import Cluster
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)

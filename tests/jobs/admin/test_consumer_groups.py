@@ -16,8 +16,7 @@ from lakelog.jobs.consumer_groups import GroupsView
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.tables.group_table import CommittedOffset
-from lakelog.replication.storage.tables.member_table import MemberTable
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, MemberTable
 from tests.clients.world import World
 from tests.clock import Clock
 from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, request, send, start_at

@@ -7,7 +7,7 @@ import pytest
 from lakelog.jobs.admin import heartbeats
 from lakelog.jobs.admin.heartbeats import ago, broker_state, controller_state, observe, observe_brokers
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.lease import Lease
+from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster
 from tests.jobs.admin.seen import Wait, beat, written
 

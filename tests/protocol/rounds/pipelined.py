@@ -7,12 +7,11 @@ from collections import deque
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.append import ALL, place, position_of
 from lakelog.replication.protocol.chain import linked
-from lakelog.replication.protocol.partition_leader import Leadership, no_leader
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.record_batch import BatchHeader
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, Replica, no_leader
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, Sending, StepOf

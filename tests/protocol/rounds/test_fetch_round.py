@@ -8,13 +8,12 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.chain import linked
-from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.fetch_states import FetchStates
+from lakelog.replication.protocol.fetch_state import FetchStates, FollowerState
 from lakelog.replication.protocol.leader_epoch import assign
 from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AppendFetched,

@@ -14,8 +14,7 @@ from lakelog.replication.protocol.partition_log import FENCED, LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds import leader_round
 from lakelog.replication.protocol.rounds.broker_rounds import RULES, Memory
-from lakelog.replication.protocol.rounds.leader_round import LeaderRound
-from lakelog.replication.protocol.rounds.leader_watch import LeaderWatch
+from lakelog.replication.protocol.rounds.leader_round import LeaderRound, LeaderWatch
 from lakelog.replication.protocol.rounds.steps import (
     AlterPartitions,
     ClusterView,

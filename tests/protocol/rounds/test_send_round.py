@@ -17,11 +17,10 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.append import ALL, Appended
 from lakelog.replication.protocol.leader_epoch import assign
-from lakelog.replication.protocol.partition_leader import Leadership
 from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
-from lakelog.replication.protocol.replica import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, Replica
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.send_round import (
     AppendToLeader,

@@ -2,7 +2,7 @@
 
 from lakelog.replication.config import Config
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
-from lakelog.replication.server.pause_point import PausePoint
+from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 

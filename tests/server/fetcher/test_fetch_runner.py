@@ -13,8 +13,8 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.replica import Replica
 from lakelog.replication.protocol.replica_rows import replica_row
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import ReadLeaderRows
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
@@ -23,7 +23,7 @@ from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchR
 from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.follower_writes import FollowerWrites
-from lakelog.replication.server.pause_point import PausePoint
+from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import append_as_follower

@@ -24,7 +24,7 @@ from lakelog.replication.server.fetcher.follower_query import (
     read_rows,
 )
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
-from lakelog.replication.server.pause_point import PausePoint
+from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.hanging import Hanging, ends, in_background

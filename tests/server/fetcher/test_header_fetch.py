@@ -7,7 +7,7 @@ from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchHeaders
 from lakelog.replication.server.fetcher import header_fetch
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
-from lakelog.replication.storage.delta.commit_reader import drop_commits_before
+from lakelog.replication.storage.delta.commit_format import drop_commits_before
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.compaction import compact

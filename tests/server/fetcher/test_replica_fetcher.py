@@ -18,9 +18,9 @@ from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_query import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
 from lakelog.replication.server.follower_writes import FollowerWrites
-from lakelog.replication.server.pause_point import BrokerKilled, PausePoint
+from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
-from lakelog.replication.storage.delta.commit_listeners import notify_listeners
+from lakelog.replication.storage.delta.freshness import notify_listeners
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock

@@ -7,7 +7,7 @@ from lakelog.replication.protocol.rounds.fetch_round import FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import ReadLeaderRows
 from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
-from lakelog.replication.server.pause_point import BrokerKilled
+from lakelog.replication.server.periodic_task import BrokerKilled
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import Schema
 
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit
+from lakelog.replication.storage.delta.commit_format import commit_name, is_commit
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions

@@ -8,7 +8,7 @@ import pytest
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.checkpoint import checkpoint_name, last_checkpoint
-from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.storage.delta.tables import facts, filled, go_on, lose, names
 

@@ -7,11 +7,10 @@ import pytest
 
 from lakelog.replication.errors import FencedLeaderEpochException, KafkaStorageException
 from lakelog.replication.storage.delta import compare_and_set as module
-from lakelog.replication.storage.delta.compare_and_set import compare_and_set
+from lakelog.replication.storage.delta.compare_and_set import Turns, compare_and_set
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
-from lakelog.replication.storage.delta.newest_versions import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.turns import Turns
 from lakelog.replication.storage.memory.store import MemoryStore
 
 

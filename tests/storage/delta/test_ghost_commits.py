@@ -9,10 +9,9 @@ from deltalake import DeltaTable
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.storage.delta import commit_reader, log_recovery
-from lakelog.replication.storage.delta.commit_reader import commit_name, drop_commits_before, is_commit, read_commit
-from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
-from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta import commit_format, log_recovery
+from lakelog.replication.storage.delta.commit_format import commit_name, drop_commits_before, is_commit, read_commit
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog, KnownCommits
 from lakelog.replication.storage.delta.log_recovery import ASIDE
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments, replica_log
@@ -489,14 +488,14 @@ def test_a_hole_that_comes_while_commits_are_read_is_found(log, monkeypatch):
     fill(log, P0, 1, 1)
 
     def reads_and_drops(*args):
-        monkeypatch.setattr(commit_reader, "read_commit", read_commit)
+        monkeypatch.setattr(commit_format, "read_commit", read_commit)
         found = read_commit(*args)
         DeltaTable(log.root.uri).create_checkpoint()
         drop_commits_before(log.root, version + 2)
         ghost(log.root, version + 1)
         return found
 
-    monkeypatch.setattr(commit_reader, "read_commit", reads_and_drops)
+    monkeypatch.setattr(commit_format, "read_commit", reads_and_drops)
     assert late.move() is None
     assert late.version == log.current().version
 

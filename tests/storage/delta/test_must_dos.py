@@ -14,7 +14,7 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, Role, role_vers
 from lakelog.replication.storage.cluster import format_broker, format_cluster
 from lakelog.replication.storage.delta import delta_log, storage_root
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import (
+from lakelog.replication.storage.delta.commit_format import (
     commit_name,
     last_version,
     read_commit,

@@ -5,14 +5,11 @@ import threading
 
 import pytest
 
-from lakelog.replication.storage.delta import newest_versions
+from lakelog.replication.storage.delta import freshness
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
-from lakelog.replication.storage.delta.commit_reader import commit_name
-from lakelog.replication.storage.delta.commit_writer import commit_content
-from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.known_commits import KnownCommits
-from lakelog.replication.storage.delta.newest_versions import LONGEST_SECONDS, NewestVersions
-from lakelog.replication.storage.delta.shared_commits import KEPT_BYTES
+from lakelog.replication.storage.delta.commit_format import commit_content, commit_name
+from lakelog.replication.storage.delta.delta_log import DeltaLog, KnownCommits
+from lakelog.replication.storage.delta.freshness import KEPT_BYTES, LONGEST_SECONDS, NewestVersions
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.memory.store import MemoryStore
@@ -377,7 +374,7 @@ def test_a_commit_that_is_given_up_makes_room_for_others():
 
 
 def test_what_is_known_of_the_tables_that_moved_first_is_given_up(monkeypatch):
-    monkeypatch.setattr(newest_versions, "TABLES_KEPT", 3)
+    monkeypatch.setattr(freshness, "TABLES_KEPT", 3)
     noted, listed = NewestVersions(), []
 
     def listing(uri):

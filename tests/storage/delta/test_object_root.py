@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
-from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta.delta_log import DeltaLog, KnownCommits
+from lakelog.replication.storage.delta.object_root import client_arguments, store_options
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.store_options import client_arguments, store_options
 from lakelog.replication.storage.log.segment import read_segment
 from lakelog.schemas import CLUSTER
 from lakelog.verification.s3.server import StoreServer

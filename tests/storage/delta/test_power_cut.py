@@ -11,13 +11,12 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.entity import Entity
 from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.topic import Entity, Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta import delta_log
-from lakelog.replication.storage.delta.commit_reader import check_commits, commit_name, is_commit, read_commit
+from lakelog.replication.storage.delta.commit_format import check_commits, commit_name, is_commit, read_commit
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.log_recovery import ASIDE, recover_log
 from lakelog.replication.storage.delta.root_probe import recover_root, storage_error
@@ -26,8 +25,7 @@ from lakelog.replication.storage.log.append import Fetched, append_as_follower
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.tables.broker_table import BrokerTable
-from lakelog.replication.storage.tables.group_table import CommittedOffset
-from lakelog.replication.storage.tables.member_table import MemberTable
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, MemberTable
 from lakelog.replication.storage.tables.producer_table import ProducerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable

@@ -9,8 +9,8 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.cluster import storage_root
 from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.object_root import delta_options
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.store_options import delta_options
 
 
 def test_every_operation_has_a_deadline():

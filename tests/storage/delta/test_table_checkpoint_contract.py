@@ -7,7 +7,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions

@@ -8,9 +8,9 @@ import pytest
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.storage.delta import commit_reader
+from lakelog.replication.storage.delta import commit_format
 from lakelog.replication.storage.delta.commit import NONCE, AddedFile
-from lakelog.replication.storage.delta.commit_reader import (
+from lakelog.replication.storage.delta.commit_format import (
     ACTIONS,
     commit_name,
     last_version,
@@ -152,7 +152,7 @@ def test_a_commit_that_has_just_been_written_is_not_read_again(table, monkeypatc
     log = filled(table, 1)
     version = log.commit({}, [AddedFile("f2", 2)], txns={"app": 2})
     with monkeypatch.context() as patched:
-        patched.setattr(commit_reader, "read_commit", lambda *_: pytest.fail("was read"))
+        patched.setattr(commit_format, "read_commit", lambda *_: pytest.fail("was read"))
         own = log.move_own()
     assert own == read_commit(table, version)
     assert moved(log) == of(2)

@@ -6,7 +6,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakelog.replication.errors import InconsistentBrokerRootException, KafkaStorageException
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from tests.storage.delta.tables import (
     at,

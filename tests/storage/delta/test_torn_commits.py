@@ -9,7 +9,7 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.cluster import format_broker
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_reader import commit_name, read_commit
+from lakelog.replication.storage.delta.commit_format import commit_name, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.root_probe import storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot

@@ -5,10 +5,10 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta import delta_log, transactions
+from lakelog.replication.storage.delta import delta_log
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.transactions import MANY, Transactions, read_transactions
-from lakelog.replication.storage.log.log_txns import BROKER_EPOCH, app_ids
+from lakelog.replication.storage.log import log_txns
+from lakelog.replication.storage.log.log_txns import BROKER_EPOCH, MANY, Transactions, app_ids, read_transactions
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.storage.logs import new_log
 
@@ -105,7 +105,7 @@ def test_a_checkpoint_above_the_version_is_not_used(checkpointed):
 
 def test_the_first_look_ups_ask_delta_rs(log, asked, monkeypatch):
     """A few are cheaper than to read all, also in a store that takes its time."""
-    monkeypatch.setattr(transactions, "read_transactions", lambda *_: pytest.fail("all were read"))
+    monkeypatch.setattr(log_txns, "read_transactions", lambda *_: pytest.fail("all were read"))
     found = Transactions(DeltaLog.open(log.root))
     for name in NAMES[: MANY - 1]:
         found.get(name)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from lakelog.replication.storage.delta.turns import Turns
+from lakelog.replication.storage.delta.compare_and_set import Turns
 
 TOOK = 0.1  # seconds of a commit
 

@@ -10,11 +10,11 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log import healing
+from lakelog.replication.storage.log import broken_segments
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, with_statistics
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
-from lakelog.replication.storage.log.log_change import LogChange
+from lakelog.replication.storage.log.log_state import LogChange
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.segment_name import snapshot_name
@@ -134,7 +134,7 @@ def test_ol_01_dr_01_a_log_starts_where_it_did_once_a_broken_file_has_gone_from_
 def test_ol_01_a_producer_or_reader_looks_again_by_itself(log, monkeypatch):
     """Its handle may have been opened when the file was gone, and nobody scrubs for it."""
     clock = Clock()
-    monkeypatch.setattr(healing, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(broken_segments, "time", SimpleNamespace(monotonic=lambda: clock.now))
     broken = files(log)[0]
     content = broken.read_bytes()
     delete(broken)

@@ -7,9 +7,9 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException, DuplicateSequenceException, KafkaStorageException
 from lakelog.replication.protocol.compaction import size_class
-from lakelog.replication.storage.delta.commit_reader import read_commit
+from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log import compaction, segment_pieces
+from lakelog.replication.storage.log import compaction, pieces
 from lakelog.replication.storage.log.append import Appended
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
@@ -249,7 +249,7 @@ def test_tr_05_a_compacted_log_is_truncated_like_any_other(log):
 def test_na_04_a_file_that_another_tool_has_written_is_read_by_its_rows(log, monkeypatch):
     """If the rows are not in the order of the headers, it searches for them."""
     before = content(log)
-    monkeypatch.setattr(segment_pieces, "_is_batch", lambda *_: False)
+    monkeypatch.setattr(pieces, "_is_batch", lambda *_: False)
     assert merge(log) == 20
     assert content(log) == before
 

@@ -6,7 +6,7 @@ import pytest
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.digest_scrub import DigestScrub
+from lakelog.replication.storage.log.repair import DigestScrub
 from lakelog.replication.storage.memory.root import MemoryRoot
 from lakelog.replication.storage.memory.store import MemoryStore
 from tests.clock import Clock

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
-from lakelog.replication.storage.log import broken_segments, healing, replica_log
-from lakelog.replication.storage.log.healing import HEAL_SECONDS, Healing
+from lakelog.replication.storage.log import broken_segments, replica_log
+from lakelog.replication.storage.log.broken_segments import HEAL_SECONDS, Healing
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.clock import Clock
 from tests.hanging import Hanging, ends, in_background
@@ -45,7 +45,7 @@ def broken(root):
 def test_ol_01_a_store_that_hangs_while_a_broken_file_is_read_holds_up_nobody(broken, monkeypatch):
     """Heartbeats, high watermarks and producers need the log meanwhile."""
     clock, hanging = Clock(), Hanging(broken_segments.check_content)
-    monkeypatch.setattr(healing, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(broken_segments, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(broken_segments, "check_content", hanging)
     broken.log.refresh()
     clock.now += HEAL_SECONDS
@@ -106,7 +106,7 @@ def test_ol_01_a_store_that_does_not_hand_a_file_out_keeps_no_other_from_being_h
 
 def test_ol_01_one_look_at_a_time_and_each_some_time_after_the_last(monkeypatch):
     clock, looks = Clock(), []
-    monkeypatch.setattr(healing, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(broken_segments, "time", SimpleNamespace(monotonic=clock))
     hanging = Hanging()
     found = Healing("log", lambda: looks.append(clock.now - began) or hanging())
     began = clock.now
@@ -131,7 +131,7 @@ def test_ol_01_one_look_at_a_time_and_each_some_time_after_the_last(monkeypatch)
 
 def test_ol_01_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
     clock, errors = Clock(), [KafkaStorageException("503"), KafkaStorageException("504")]
-    monkeypatch.setattr(healing, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(broken_segments, "time", SimpleNamespace(monotonic=clock))
 
     def fail():
         raise errors.pop(0)
@@ -147,7 +147,7 @@ def test_ol_01_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
 
 def test_ol_01_a_look_that_cannot_begin_is_begun_another_time(monkeypatch, caplog):
     clock, looks = Clock(), []
-    monkeypatch.setattr(healing, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(broken_segments, "time", SimpleNamespace(monotonic=clock))
     found = Healing("log", lambda: looks.append(clock.now))
     found.begin_if_due()
     clock.now += HEAL_SECONDS

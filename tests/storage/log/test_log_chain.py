@@ -6,7 +6,7 @@ from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role, role_version
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation
-from lakelog.replication.storage.delta.commit_reader import read_commit
+from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.log import log_txns
 from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts

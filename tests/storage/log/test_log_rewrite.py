@@ -9,7 +9,7 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.partition_log import STOPPED, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation
-from lakelog.replication.storage.delta.commit_reader import commit_name, drop_commits_before
+from lakelog.replication.storage.delta.commit_format import commit_name, drop_commits_before
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import log_rewrite

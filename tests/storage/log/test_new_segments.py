@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from lakelog.replication.protocol.partition_log import Role
-from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts

@@ -8,7 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.partition_log import FOLLOWER, Role
-from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.other_writers import foreign_files, undo_other_writers
 from lakelog.replication.storage.log.repair import repair_logs

@@ -8,9 +8,9 @@ from deltalake import DeltaTable
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta import commit_reader, delta_log, storage_root
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
-from lakelog.replication.storage.delta.known_commits import KnownCommits
+from lakelog.replication.storage.delta import commit_format, delta_log, storage_root
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version
+from lakelog.replication.storage.delta.delta_log import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments
 from lakelog.replication.storage.log.append import Appended
@@ -155,14 +155,14 @@ def test_a_handle_that_is_far_behind_a_clean_up_is_built_anew_and_goes_on(log):
 def reads(monkeypatch):
     """The versions whose commits are read, and the segments whose footers are."""
     seen = []
-    commit, segment = commit_reader.read_commit, broken_segments.read_segment
+    commit, segment = commit_format.read_commit, broken_segments.read_segment
 
     def reads(root, version):
         found = commit(root, version)
         seen.append(version)
         return found
 
-    monkeypatch.setattr(commit_reader, "read_commit", reads)
+    monkeypatch.setattr(commit_format, "read_commit", reads)
     monkeypatch.setattr(broken_segments, "read_segment", lambda root, f: seen.append(f.name) or segment(root, f))
     return seen
 
@@ -207,7 +207,7 @@ def fails_once(real, error):
     ("module", "name", "error"),
     [
         (broken_segments, "read_segment", KafkaStorageException("timed out")),
-        (commit_reader, "read_commit", KafkaStorageException("timed out")),
+        (commit_format, "read_commit", KafkaStorageException("timed out")),
     ],
 )
 def test_a_replay_that_has_failed_is_done_again_before_anything_is_decided(log, monkeypatch, module, name, error):

@@ -9,7 +9,7 @@ from collections import Counter
 
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.truncation import Truncation
-from lakelog.replication.storage.delta.commit_reader import read_commit
+from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import replica_log
 from lakelog.replication.storage.log.append import Appended, Fetched, append_as_follower

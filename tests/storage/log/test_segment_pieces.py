@@ -6,8 +6,9 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.log import segment_pieces
+from lakelog.replication.storage.log import pieces
 from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.pieces import CopiedBatches, DecodedBatches, Target, _spans, pieces_of
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.row_groups import row_groups
 from lakelog.replication.storage.log.segment import (
@@ -19,7 +20,6 @@ from lakelog.replication.storage.log.segment import (
     statistics,
 )
 from lakelog.replication.storage.log.segment_name import digest_of, segment_name
-from lakelog.replication.storage.log.segment_pieces import CopiedBatches, DecodedBatches, Target, _spans, pieces_of
 from tests.storage.logs import P0, P1, facts, header, leo, new_log, records, request, send
 
 LARGE = 600_000  # two such records are a row group
@@ -106,13 +106,13 @@ def test_na_04_large_row_groups_are_copied_as_they_are(log, monkeypatch):
     for _ in range(4):
         sent(log, LARGE, LARGE)
     before, decoded = [log.read(p, 0) for p in (P0, P1)], []
-    original = segment_pieces.decoded
+    original = pieces.decoded
 
     def noted(content, numbers, columns=None):
         decoded.append((list(numbers), columns))
         return original(content, numbers, columns)
 
-    monkeypatch.setattr(segment_pieces, "decoded", noted)
+    monkeypatch.setattr(pieces, "decoded", noted)
     assert compact(log, 1 << 30, 4, 1 << 30, "test") == 4
     assert decoded == [([1], None)] * 4 + [([0], STATS_COLUMNS)] * 4
     assert [log.read(p, 0).equals(rows) for p, rows in zip((P0, P1), before, strict=True)] == [True, True]
@@ -157,9 +157,9 @@ def reordered(log, segment, order, name=None):
 def test_the_rows_of_a_file_of_another_tool_are_searched_for(log):
     segment = sent(log, LARGE, LARGE)
     other = reordered(log, segment, [2, 0, 1], "part-1.parquet")
-    pieces = list(pieces_of(log.root, other, targets(segment, (0, 0), (1, 0))))
-    assert shape(pieces) == [(DecodedBatches, [(0, 2)]), (DecodedBatches, [(1, 1)])]
-    assert [piece.table["value"].to_pylist() for piece in pieces] == [
+    made = list(pieces_of(log.root, other, targets(segment, (0, 0), (1, 0))))
+    assert shape(made) == [(DecodedBatches, [(0, 2)]), (DecodedBatches, [(1, 1)])]
+    assert [piece.table["value"].to_pylist() for piece in made] == [
         log.read(p, 0)["value"].to_pylist() for p in (P0, P1)
     ]
 
@@ -175,17 +175,17 @@ def test_a_segment_whose_rows_are_not_under_their_headers_is_refused(log, order)
 
 def test_row_groups_of_another_schema_are_decoded(log, monkeypatch):
     segment = sent(log, LARGE, LARGE)
-    monkeypatch.setattr(segment_pieces.empty_segment(), "schema", [])
-    pieces = list(pieces_of(log.root, segment, targets(segment, (0, 0), (1, 0))))
-    assert shape(pieces) == [(DecodedBatches, [(0, 2)]), (DecodedBatches, [(1, 1)])]
+    monkeypatch.setattr(pieces.empty_segment(), "schema", [])
+    made = list(pieces_of(log.root, segment, targets(segment, (0, 0), (1, 0))))
+    assert shape(made) == [(DecodedBatches, [(0, 2)]), (DecodedBatches, [(1, 1)])]
 
 
 def test_a_file_that_arrow_reads_and_the_copy_refuses_is_decoded(log, monkeypatch):
     """Its bytes are those that were committed, so nothing has broken."""
     segment = sent(log, LARGE, LARGE)
-    monkeypatch.setattr(segment_pieces, "ParquetContent", refused)
-    pieces = list(pieces_of(log.root, segment, targets(segment, (0, 0), (1, 0))))
-    assert shape(pieces) == [(DecodedBatches, [(0, 2)]), (DecodedBatches, [(1, 1)])]
+    monkeypatch.setattr(pieces, "ParquetContent", refused)
+    made = list(pieces_of(log.root, segment, targets(segment, (0, 0), (1, 0))))
+    assert shape(made) == [(DecodedBatches, [(0, 2)]), (DecodedBatches, [(1, 1)])]
 
 
 def refused(_):
@@ -195,6 +195,6 @@ def refused(_):
 def test_a_small_segment_is_not_searched_for_row_groups_to_copy(log, monkeypatch):
     """Compaction reads thousands of them."""
     segment, searched = sent(log, 10, 10), []
-    monkeypatch.setattr(segment_pieces, "ParquetContent", searched.append)
+    monkeypatch.setattr(pieces, "ParquetContent", searched.append)
     assert {type(piece) for piece in pieces_of(log.root, segment, targets(segment, (0, 0), (1, 0)))} == {DecodedBatches}
     assert searched == []

@@ -12,16 +12,16 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE
 from lakelog.replication.protocol.producer_state import SequenceRun
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation
-from lakelog.replication.storage.delta import commit_writer, delta_log
+from lakelog.replication.storage.delta import commit_format, delta_log
 from lakelog.replication.storage.delta.checkpoint import checkpoint_name
-from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
+from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.append import Appended
 from lakelog.replication.storage.log.log_txns import app_ids, role_app_id, start_app_id
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment, write_segment
+from lakelog.replication.storage.log.segment_copy import rewrite
 from lakelog.replication.storage.log.segment_name import leader_of
-from lakelog.replication.storage.log.segment_rewrite import rewrite
 from lakelog.replication.storage.log.truncate import delete_logs, delete_stray_logs, truncate_logs
 from lakelog.schemas import LOG
 from tests.storage.logs import (
@@ -252,7 +252,7 @@ def stop(log, monkeypatch, days_ago):
     """Stops and deletes GONE, whose records were deleted up to 2, so many days ago."""
     start_at(log, GONE, 2)
     now = time.time() - days_ago * DAYS
-    monkeypatch.setattr(commit_writer, "time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr(commit_format, "time", SimpleNamespace(time=lambda: now))
     log.become({GONE: Role(1, STOPPED)}, "test")
     delete_logs(log, [GONE], "test")
     monkeypatch.undo()
@@ -283,7 +283,7 @@ def test_sr_03_the_role_of_a_stray_replica_that_a_person_has_deleted_does_not_ex
     stray = shared.current().known(GONE).role.as_stray()
     now = time.time() - 8 * DAYS
     with monkeypatch.context() as past:
-        past.setattr(commit_writer, "time", SimpleNamespace(time=lambda: now))
+        past.setattr(commit_format, "time", SimpleNamespace(time=lambda: now))
         shared.become({GONE: stray}, "test")
         assert delete_stray_logs(shared, [GONE], "test") == [GONE]
     assert role_app_id(GONE) in txns_of_checkpoint(shared, monkeypatch)

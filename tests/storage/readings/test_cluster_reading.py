@@ -7,8 +7,7 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
-from lakelog.replication.storage.readings.cluster_reading import OF_BROKERS, ClusterReading
-from lakelog.replication.storage.readings.cluster_source import _options_in_environment
+from lakelog.replication.storage.readings.cluster_reading import OF_BROKERS, ClusterReading, _options_in_environment
 from lakelog.schemas.views import VIEWS
 from lakelog.schemas.views.readings import READINGS
 from tests.clients.world import World

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from lakelog.replication.protocol.leader_election import new_partition
-from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.readings import metadata_changes as module
-from lakelog.replication.storage.readings.metadata_changes import metadata_changes
+from lakelog.replication.storage.readings import cluster_reading as module
+from lakelog.replication.storage.readings.cluster_reading import metadata_changes
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.schemas.views.readings import METADATA_CHANGES
 

@@ -4,7 +4,7 @@ import pytest
 
 from lakelog.replication.errors import StaleBrokerEpochException
 from lakelog.replication.protocol.leader_epoch import EpochEntry
-from lakelog.replication.protocol.replica import Replica
+from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.replica_table import ReplicaTable

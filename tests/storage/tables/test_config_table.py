@@ -3,8 +3,8 @@
 import pytest
 
 from lakelog.replication.errors import ControllerMovedException
-from lakelog.replication.protocol.entity import Entity
-from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.protocol.topic import Entity
+from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.config_table import ConfigTable
 

@@ -4,8 +4,7 @@ same."""
 import pytest
 
 from lakelog.replication.errors import ControllerMovedException
-from lakelog.replication.storage.delta.newest_versions import NewestVersions
-from lakelog.replication.storage.delta.shared_commits import SharedCommits
+from lakelog.replication.storage.delta.freshness import NewestVersions, SharedCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
 from tests.clock import monotonic_clock

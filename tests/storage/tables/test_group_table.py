@@ -7,10 +7,10 @@ from deltalake import DeltaTable
 
 from lakelog.replication.errors import IllegalGenerationException, KafkaStorageException, UnknownMemberIdException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version, read_commit
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.group_table import CommittedOffset, GroupTable
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, GroupTable
 from tests.processes import race
 
 COMMITS = 20

@@ -7,10 +7,10 @@ import pytest
 from lakelog.replication.errors import InvalidGroupIdException, UnknownMemberIdException
 from lakelog.replication.protocol.consumer_group import ConsumerGroup, give_up, join, take, to_give_up, without
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
-from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
+from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.member_table import MemberTable, folder_of, groups_with_tables
+from lakelog.replication.storage.tables.group_tables import MemberTable, folder_of, groups_with_tables
 from tests.processes import race
 from tests.protocol.test_consumer_group import FOUR, member, shown
 

@@ -9,7 +9,7 @@ from lakelog.replication.protocol.isr import AlterIsrOutcome, change_to
 from lakelog.replication.protocol.leader_election import with_leader
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit_reader import last_version, read_commit
+from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.metadata_table import MetadataTable

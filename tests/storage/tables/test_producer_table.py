@@ -3,7 +3,7 @@
 import pytest
 
 from lakelog.replication.errors import ProducerFencedException
-from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.producer_table import ProducerTable
 from tests.storage.delta.answers import lose_an_answer

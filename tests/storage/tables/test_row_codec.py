@@ -5,7 +5,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from lakelog.replication.storage.tables.row_codec import RowCodec, RowValues
+from lakelog.replication.storage.tables.state_table import RowCodec, RowValues
 from lakelog.schemas import REPLICAS, TOPICS
 
 SCHEMA = pa.schema(

@@ -10,7 +10,7 @@ import pytest
 
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.verification.faults.cluster_health import ClusterHealth

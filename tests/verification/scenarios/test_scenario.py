@@ -11,14 +11,14 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import TimeoutException
 from lakelog.replication.protocol.leader_election import new_partition, with_leader
 from lakelog.replication.protocol.partition_log import STOPPED, Role
-from lakelog.replication.protocol.replica import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.truncate import delete_logs
 from lakelog.replication.storage.tables.broker_table import BrokerTable
-from lakelog.replication.storage.tables.metadata_history import metadata_history
+from lakelog.replication.storage.tables.metadata_table import metadata_history
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 from lakelog.verification.scenarios import observation, record_steps

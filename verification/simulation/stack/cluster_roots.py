@@ -15,7 +15,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.protocol.leader_election import new_partition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster
-from lakelog.replication.storage.delta.commit_reader import last_version
+from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.memory.store import File
 from lakelog.schemas import METADATA

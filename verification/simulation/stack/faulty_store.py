@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from lakelog.replication.server.pause_point import BrokerKilled
-from lakelog.replication.storage.delta.commit_reader import commit_name
+from lakelog.replication.server.periodic_task import BrokerKilled
+from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import TIMEOUT_MS, StorageRoot
 from lakelog.verification.simulation.events import Violation
 from lakelog.verification.simulation.stack.rates import (

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
-from lakelog.replication.server.broker_session import BrokerSession
+from lakelog.replication.server.broker import BrokerSession
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import may_be_deleted

@@ -15,14 +15,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from lakelog.replication.clients.sends_in_flight import SendsInFlight
+from lakelog.replication.clients.accumulator import SendsInFlight
 from lakelog.replication.protocol.append_plan import plan_appends
 from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.server import broker, broker_session, log_maintenance
+from lakelog.replication.server import broker, log_maintenance
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
-from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
+from lakelog.replication.storage.delta.freshness import CommitWaiter
 
 PACKAGE = "lakelog.replication."
 _EPOCH = 1_800_000_000.0  # the wall time at second 0 of a world's clock
@@ -187,7 +187,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     changes.change(SendsInFlight, "start", lambda _: None)  # `flush` carries out what was sent before
     changes.change(broker, "follower_session", lambda spark: spark)
     changes.change(broker, "pass_while_spark_runs", lambda _spark, _id, pause_point: pause_point.pass_through())
-    changes.change(broker_session, "ReplicaFetcher", InlineFetcher)
+    changes.change(broker, "ReplicaFetcher", InlineFetcher)
     changes.change(FetchRunner, "plan", plan_without_spark)
     changes.change("server.fetcher.segment_copier", "has_executors", lambda _: False)
     changes.change(log_maintenance.LogMaintenance, "start", lambda _: None)

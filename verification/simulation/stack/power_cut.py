@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakelog.replication.storage.delta.commit_reader import commit_name, is_commit, read_commit
+from lakelog.replication.storage.delta.commit_format import commit_name, is_commit, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 

@@ -12,9 +12,8 @@ from typing import Any
 from lakelog.replication.config import Config
 from lakelog.replication.controller.controller import Controller
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
-from lakelog.replication.server.broker import Broker
-from lakelog.replication.server.broker_session import BrokerSession
-from lakelog.replication.server.pause_point import BrokerKilled
+from lakelog.replication.server.broker import Broker, BrokerSession
+from lakelog.replication.server.periodic_task import BrokerKilled
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lakelog.replication.storage.delta.commit_writer import INLINED_BYTES
+from lakelog.replication.storage.delta.commit_format import INLINED_BYTES
 from lakelog.replication.storage.log.row_groups import LEAST_BYTES
 
 LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER = "lost", "refused", "late", "dies before", "dies after"

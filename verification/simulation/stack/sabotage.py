@@ -27,11 +27,10 @@ from lakelog.replication.server.registration import Registration
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
-from lakelog.replication.storage.log import segment_pieces
+from lakelog.replication.storage.log import pieces
 from lakelog.replication.storage.log.broken_segments import SoughtRange
-from lakelog.replication.storage.log.log_change import LogChange
-from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.piece_writer import write_pieces
+from lakelog.replication.storage.log.log_state import LogChange, LogState
+from lakelog.replication.storage.log.pieces import write_pieces
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import BROKER_EPOCH, ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
@@ -40,7 +39,7 @@ from lakelog.verification.simulation.stack.breaks import Break, DirectedHistory,
 from lakelog.verification.simulation.stack.one_thread import InlineFetcher
 from lakelog.verification.simulation.stack.schedules import admins, followers, identity, leaders, rare
 
-_next, _decoded_batches = Registration._next, segment_pieces._decoded_batches
+_next, _decoded_batches = Registration._next, pieces._decoded_batches
 _may_meet = SoughtRange.may_meet
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.storage.log import segment_pieces
-from lakelog.replication.storage.log.segment_pieces import CopiedBatches
+from lakelog.replication.storage.log import pieces
+from lakelog.replication.storage.log.pieces import CopiedBatches
 from lakelog.replication.storage.memory.root import MemoryRoot
 from lakelog.verification.simulation.stack import invariants
 from lakelog.verification.simulation.stack.breaks import StackSabotage
@@ -128,7 +128,7 @@ def test_storms_have_them_copy_files_and_row_groups_and_violate_nothing(monkeypa
         return CopiedBatches(*given)
 
     monkeypatch.setattr(MemoryRoot, "copy_from", counted_file)
-    monkeypatch.setattr(segment_pieces, "CopiedBatches", counted_rows)
+    monkeypatch.setattr(pieces, "CopiedBatches", counted_rows)
     for seed in range(FIRST, FIRST + 20 * 11, 11):  # the first two have what is looked for
         history = run(seed)
         assert history.violation is None

@@ -9,7 +9,7 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.server import broker
-from lakelog.replication.storage.delta.commit_reader import commit_name, last_version
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.root_probe import probe_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot

@@ -11,8 +11,8 @@ import pyarrow as pa
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.controller.controller import Controller
-from lakelog.replication.protocol.lease import Lease
-from lakelog.replication.server.pause_point import BrokerKilled
+from lakelog.replication.protocol.fencing import Lease
+from lakelog.replication.server.periodic_task import BrokerKilled
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.replication.storage.tables.topic_table import TopicTable
 from lakelog.verification.simulation.stack.directing import (

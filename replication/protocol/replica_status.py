@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
+from typing import NamedTuple
 
+from lakelog.replication.errors import LakelogException, LeaderNotAvailableException
 from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import OfPartition
 
 LEADER_ROLE, FOLLOWER_ROLE = "leader", "follower"
@@ -55,3 +58,43 @@ class Replica(OfPartition):
 _told = attrgetter(*(field.name for field in fields(Replica) if field.name != "log_version"))
 _LATER = {"log_version", "high_watermark", "lag"}
 _told_at_once = attrgetter(*(field.name for field in fields(Replica) if field.name not in _LATER))
+
+
+class Leadership(NamedTuple):
+    """A partition's registration, and its row at the registered leader, or the error of reading that row."""
+
+    registration: PartitionRegistration
+    row: Replica | None = None
+    error: LakelogException | None = None
+
+    @property
+    def leader_row(self) -> Replica | None:
+        """The row, if the broker has taken up leadership under the registered leader epoch; else None."""
+        row = self.row
+        leads = row is not None and row.role == LEADER_ROLE and row.leader_epoch == self.registration.leader_epoch
+        return row if leads else None
+
+    @property
+    def unavailable(self) -> LakelogException | None:
+        """Why no leader can serve the partition now; None if one can."""
+        registration = self.registration
+        if self.error or self.leader_row:
+            return self.error
+        if registration.leader == NO_LEADER:
+            return no_leader(registration)
+        return LeaderNotAvailableException(
+            f"{registration.name}: broker {registration.leader} has not taken up its role "
+            f"under leader epoch {registration.leader_epoch}"
+        )
+
+    def available_row(self) -> Replica:
+        """The leader's row. Raises `unavailable`."""
+        row, unavailable = self.leader_row, self.unavailable
+        if row is None or unavailable:
+            raise unavailable or no_leader(self.registration)
+        return row
+
+
+def no_leader(registration: PartitionRegistration) -> LeaderNotAvailableException:
+    """The error of a partition without a leader."""
+    return LeaderNotAvailableException(f"{registration.name}: no leader; replicas are {registration.replicas}")

@@ -1,8 +1,4 @@
-"""The pieces of a new segment: batches whose row groups are copied as they are, or batches with their rows.
-
-Copying takes much less CPU time than decoding and encoding. It is possible for row groups whose batches stay together
-in the new segment, and worthwhile for large ones: small ones become larger when they are encoded anew.
-"""
+"""Writes new segments from pieces: batches whose row groups are copied as they are, or batches with their rows."""
 
 from __future__ import annotations
 
@@ -19,10 +15,21 @@ from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.record_digest import check_digest
-from lakelog.replication.storage.log.row_groups import LEAST_BYTES
-from lakelog.replication.storage.log.segment import STATS_COLUMNS, Segment, decoded, encoded, read_file, rows_of
-from lakelog.replication.storage.log.segment_name import named_digest
-from lakelog.replication.storage.parquet.row_group_copy import ParquetContent, RowGroup
+from lakelog.replication.storage.log.row_groups import LEAST_BYTES, row_groups
+from lakelog.replication.storage.log.segment import (
+    STATS_COLUMNS,
+    Segment,
+    decoded,
+    encoded,
+    footer_metadata,
+    read_file,
+    rows_of,
+    statistics,
+    write_file,
+    write_segment,
+)
+from lakelog.replication.storage.log.segment_name import named_digest, segment_name
+from lakelog.replication.storage.parquet.row_group_copy import ParquetContent, RowGroup, assemble
 from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
@@ -142,3 +149,39 @@ def _is_batch(header: BatchHeader, rows: pa.Table) -> bool:
         return False
     ends = [(rows["topic_id"][n].as_py(), rows["partition"][n].as_py(), rows["offset"][n].as_py()) for n in (0, -1)]
     return ends == [(*header.topic_id_partition, o) for o in (header.base_offset, header.last_offset)]
+
+
+def write_pieces(root: StorageRoot, leader: int | None, pieces: Sequence[Piece]) -> Segment:
+    """Writes the pieces, in this order, into a new file; it commits nothing. `leader`: that of new records; None for
+    records that were in other segments. Raises KafkaStorageException."""
+    headers = [header for piece in pieces for header in piece.headers]
+    decoded = [piece for piece in pieces if isinstance(piece, DecodedBatches)]
+    if len(decoded) == len(pieces):
+        return write_segment(root, leader, pa.concat_tables(piece.table for piece in decoded), headers)
+    stats = statistics(pa.concat_tables(_stats_columns(piece) for piece in pieces))
+    content = assemble(_row_groups(pieces), empty_segment(), footer_metadata(headers, stats))
+    return Segment(write_file(root, partial(segment_name, leader), content, stats), tuple(headers))
+
+
+def _stats_columns(piece: Piece) -> pa.Table:
+    return piece.stats_columns() if isinstance(piece, CopiedBatches) else piece.table.select(STATS_COLUMNS)
+
+
+def _row_groups(pieces: Sequence[Piece]) -> list[RowGroup]:
+    found, waiting = list[RowGroup](), list[DecodedBatches]()
+    for piece in pieces:
+        if isinstance(piece, DecodedBatches):
+            waiting.append(piece)
+        else:
+            found += [*_encoded_together(waiting), *piece.row_groups]
+            waiting = []
+    return found + _encoded_together(waiting)
+
+
+def _encoded_together(pieces: Sequence[DecodedBatches]) -> list[RowGroup]:
+    """Row groups of several batches, which are larger than those of one."""
+    if not pieces:
+        return []
+    table = pa.concat_tables(piece.table for piece in pieces).cast(LOG.arrow)
+    row_counts = row_groups([header for piece in pieces for header in piece.headers], table.num_rows)
+    return ParquetContent(encoded(table, row_counts, {})).row_groups

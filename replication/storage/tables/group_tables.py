@@ -1,0 +1,276 @@
+"""The tables of consumer groups: `groups` has the offsets that they have committed, `members/<group>` their members.
+Kafka: `GroupMetadataManager`. [AP-04]"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from lakelog.replication.errors import InconsistentClusterIdException, InvalidGroupIdException
+from lakelog.replication.protocol.consumer_group import NO_FENCE, ConsumerGroup, GroupMember, check_may_commit, fence_of
+from lakelog.replication.protocol.partition_assignor import AssignedPartition
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.commit_format import last_version
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.state_table import ClientTable, Row, TypedTable
+from lakelog.schemas import GROUPS, MEMBERS
+
+
+class CommittedOffset(NamedTuple):
+    """A row: the next offset that a group is to read of a partition."""
+
+    group_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    committed_offset: int
+
+    @property
+    def key(self) -> tuple[str, TopicIdPartition]:
+        """Of one group and one partition there is one row."""
+        return self.group_id, TopicIdPartition(self.topic_id, self.partition)
+
+
+class GroupTable(ClientTable[list[CommittedOffset]]):
+    """The groups table of a cluster."""
+
+    TABLE = GROUPS
+
+    def commit(
+        self, offsets: Iterable[CommittedOffset], deadline: float | None = None, generation: int | None = None
+    ) -> None:
+        """Replaces the offsets of these partitions, in one compare-and-set; those of others stay.
+
+        `generation`: the one in which a member commits; None for a consumer that is no member. An offset may go back,
+        as a consumer that reads again may commit. Of two commits the later one holds, also when the answer of the
+        earlier one was lost. Raises IllegalGenerationException and UnknownMemberIdException as `check_may_commit`,
+        KafkaStorageException, and TimeoutException at the `deadline`.
+        """
+        wanted = {row.key: row for row in offsets}
+        cause: dict[str, Any] = {"who": "consumer", "why": "commit", "groups": sorted({group for group, _ in wanted})}
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            for group in cause["groups"]:
+                check_may_commit(self._fence(group), generation, group)
+            found = {row.key: row for row in self._decode(rows)}
+            merged = {**found, **wanted}
+            return None if merged == found else [merged[key]._asdict() for key in sorted(merged)]
+
+        self._table.update(cause, change, deadline=deadline, once=True)
+
+    def claim(self, group_id: str, generation: int, deadline: float | None = None) -> dict[TopicIdPartition, int]:
+        """Fences all members that have not seen this generation yet, and returns the group's offsets.
+
+        A member calls it after it has taken partitions: no commit of their earlier owners comes later, not even one
+        that is under way. So it always writes a commit. Raises IllegalGenerationException if there is a newer
+        generation, KafkaStorageException, TimeoutException.
+        """
+        txns: dict[str, int] = {}
+
+        def change(rows: list[Row]) -> list[Row]:
+            fence = self._fence(group_id)
+            check_may_commit(fence, generation, group_id)
+            txns[_group_app_id(group_id)] = max(fence, fence_of(generation, True))
+            return rows
+
+        cause = {"who": "consumer", "why": "claim", "groups": [group_id], "generation": generation}
+        self._table.update(cause, change, txns, deadline)
+        return {row.key[1]: row.committed_offset for row in self._value if row.group_id == group_id}
+
+    def release(self, group_id: str, generation: int, deadline: float | None = None) -> None:
+        """Lets others commit offsets: the group has no members in this generation, unless the fence is of a newer one.
+
+        Raises KafkaStorageException, TimeoutException.
+        """
+        released = fence_of(generation, False)
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            return rows if self._fence(group_id) < released else None
+
+        cause = {"who": "consumer", "why": "release", "groups": [group_id], "generation": generation}
+        self._table.update(cause, change, {_group_app_id(group_id): released}, deadline)
+
+    def fence(self, group_id: str) -> int:
+        """The fence of a group, as the table has it now."""
+        self.refresh()
+        return self._fence(group_id)
+
+    def _fence(self, group_id: str) -> int:
+        return self._table.transaction_version(_group_app_id(group_id)) or NO_FENCE
+
+    def committed(self, group_id: str) -> dict[TopicIdPartition, int]:
+        """The offsets of a group, as the table has them now."""
+        self.refresh()
+        return {row.key[1]: row.committed_offset for row in self._value if row.group_id == group_id}
+
+    def read(self) -> list[CommittedOffset]:
+        """The offsets of all groups, as the table has them now."""
+        self.refresh()
+        return self._value
+
+    def delete(
+        self, group_id: str, partitions: Collection[TopicIdPartition] | None = None, deadline: float | None = None
+    ) -> None:
+        """Removes the offsets of a group: those of these partitions, or all.
+
+        Raises UnknownMemberIdException if it has members, KafkaStorageException, TimeoutException.
+        """
+        chosen = None if partitions is None else set(partitions)
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            check_may_commit(self._fence(group_id), None, group_id)
+            kept = [
+                row for row, offset in zip(rows, self._decode(rows), strict=True)
+                if offset.group_id != group_id or (chosen is not None and offset.key[1] not in chosen)
+            ]  # fmt: skip
+            return None if len(kept) == len(rows) else kept
+
+        self._table.update({"who": "tool", "why": "delete", "groups": [group_id]}, change, deadline=deadline)
+
+    def forget_all_but(self, topic_ids: Callable[[], Collection[str]], cause: Mapping[str, Any]) -> None:
+        """Removes the offsets of all topics but these, which are asked for once the offsets are read."""
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            known = topic_ids() if rows else ()
+            kept = [row for row in rows if row["topic_id"] in known]
+            return None if len(kept) == len(rows) else kept
+
+        self._table.update(cause, change)
+
+    def _decode(self, rows: list[Row]) -> list[CommittedOffset]:
+        return [CommittedOffset(**row) for row in rows]
+
+
+def _group_app_id(group_id: str) -> str:
+    return f"generation/{group_id}"
+
+
+_GENERATION, _HEARTBEAT = "generation", "heartbeat"
+_LONGEST_NAME = 200  # characters of a folder; file systems allow 255
+_PARTITION_LISTS = ("assigned", "owned")
+_LISTS = ("topics", "assignors")
+
+Decide = Callable[[ConsumerGroup], ConsumerGroup | None]
+
+
+class MemberTable(TypedTable[ConsumerGroup]):
+    """The members of one group."""
+
+    TABLE = MEMBERS
+
+    @classmethod
+    def open_or_create(cls, cluster: StorageRoot, group_id: str) -> MemberTable:
+        """The table of a group, made if there is none. Raises InvalidGroupIdException for a name that is too long."""
+        folder = folder_of(group_id)
+        if last_version(cls.folder(cluster, folder)) < 0:
+            try:
+                return cls.create(cluster, folder)
+            except InconsistentClusterIdException:  # another member was faster
+                pass
+        return cls.open(cluster, folder)
+
+    @classmethod
+    def open_if_there(cls, cluster: StorageRoot, group_id: str) -> MemberTable | None:
+        """The table of a group; None if it never had a member, as one whose name is too long. An older version has
+        committed offsets under such names."""
+        try:
+            folder = folder_of(group_id)
+        except InvalidGroupIdException:
+            return None
+        return cls.open(cluster, folder) if last_version(cls.folder(cluster, folder)) >= 0 else None
+
+    @property
+    def group(self) -> ConsumerGroup:
+        """The group as last read."""
+        return self._table.decoded(self._group)
+
+    def read(self) -> ConsumerGroup:
+        """The group as it is now."""
+        self.refresh()
+        return self.group
+
+    def change(self, group_id: str, why: str, decide: Decide, beats: str | None = None) -> ConsumerGroup:
+        """Writes what `decide` makes of the newest group, or nothing if it answers None, and returns the group.
+
+        `beats` is the member whose heartbeat moves with it, if it is still in the group. `decide` is asked again after
+        another's commit, or one of unknown outcome: it must know its own work when it sees it. Raises what `decide`
+        raises, and KafkaStorageException.
+        """
+        txns: dict[str, int] = {}
+        cause, found = {"who": beats or "consumer", "why": why}, list[ConsumerGroup]()
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            txns.clear()
+            before = self._group(rows)
+            after = decide(before)
+            found[:] = [before if after is None else _beaten(after, beats)]
+            if after is None:
+                return None
+            txns.update(_txns(before, found[0]))
+            is_new = after.generation != before.generation
+            cause["why"] = f"{why}: generation {after.generation}" if is_new else why
+            return [_row(group_id, member) for member in found[0].members]
+
+        self._table.update(cause, change, txns)
+        return found[0]
+
+    def _group(self, rows: list[Row]) -> ConsumerGroup:
+        return ConsumerGroup(
+            self._table.transaction_version(_GENERATION) or 0,
+            tuple(_member(row, self._table.transaction_version(_heartbeat(row["slot"])) or 0) for row in rows),
+        )
+
+
+def folder_of(group_id: str) -> str:
+    """The folder of a group's table: letters, digits, `-` and `_` stand for themselves, other bytes are `=` and two hex
+    digits. Raises InvalidGroupIdException."""
+    try:
+        given = group_id.encode() if isinstance(group_id, str) else b""
+    except UnicodeEncodeError:
+        given = b""
+    name = "".join(chr(byte) if re.fullmatch(r"[A-Za-z0-9_-]", chr(byte)) else f"={byte:02X}" for byte in given)
+    if not 0 < len(name) <= _LONGEST_NAME:
+        raise InvalidGroupIdException(
+            f"group is {group_id!r}: a group has a name of 1 to {_LONGEST_NAME} characters, of which each "
+            "that is no letter, digit, - or _ counts as three or more"
+        )
+    return name
+
+
+def groups_with_tables(cluster: StorageRoot) -> list[str]:
+    """The names of all groups that ever had a member."""
+    names = cluster.child(MEMBERS.name).list()
+    plain = (re.sub(rb"=([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), n.encode()) for n in names)
+    return sorted(name.decode("utf-8", "replace") for name in plain)
+
+
+def _beaten(group: ConsumerGroup, member_id: str | None) -> ConsumerGroup:
+    for member in group.members:
+        if member.member_id == member_id:
+            return group.with_member(dataclasses.replace(member, heartbeat=member.heartbeat + 1))
+    return group
+
+
+def _txns(before: ConsumerGroup, after: ConsumerGroup) -> dict[str, int]:
+    beats = {member.slot: member.heartbeat for member in before.members}
+    moved = {_heartbeat(m.slot): m.heartbeat for m in after.members if beats.get(m.slot) != m.heartbeat}
+    return {**moved, **({_GENERATION: after.generation} if after.generation != before.generation else {})}
+
+
+def _heartbeat(slot: int) -> str:
+    return f"{_HEARTBEAT}/{slot}"
+
+
+def _member(row: Row, heartbeat: int) -> GroupMember:
+    lists: dict[str, Any] = {name: tuple(row[name]) for name in _LISTS}
+    for name in _PARTITION_LISTS:
+        lists[name] = tuple(AssignedPartition(**partition) for partition in row[name])
+    return GroupMember(**{**{k: v for k, v in row.items() if k != "group_id"}, **lists}, heartbeat=heartbeat)
+
+
+def _row(group_id: str, member: GroupMember) -> Row:
+    fields = {name: value for name, value in dataclasses.asdict(member).items() if name != "heartbeat"}
+    lists = {name: list(fields[name]) for name in (*_LISTS, *_PARTITION_LISTS)}
+    return {"group_id": group_id, **fields, **lists}
