@@ -12,10 +12,8 @@ from lakelog.jobs.cli.console import FAILED, OK, run, say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.jobs.cli.waiting import exit_when_told
-from lakelog.jobs.console.arguments import client_parser
-from lakelog.jobs.console.key_values import add_properties
+from lakelog.jobs.console.key_values import add_producer_properties, add_properties, client_parser, producer_of
 from lakelog.jobs.console.line_reader import PROPERTIES, LineReader
-from lakelog.jobs.console.producer_options import add_producer_properties, producer_of
 from lakelog.replication.clients.delivery_reports import ProducedMessage
 from lakelog.replication.errors import InvalidRecordException, LakelogException, RecordTooLargeException
 

@@ -14,9 +14,20 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from lakelog.jobs.admin.group_lag import Lag, lag_of
-from lakelog.jobs.admin.group_offset_file import OffsetFile, print_offsets, read_offset_file
-from lakelog.jobs.admin.group_reset import TO_CURRENT, TO_EARLIEST, TO_LATEST, Rule, shift_by, to_offset, to_time
+from lakelog.jobs.admin.group_offsets import (
+    TO_CURRENT,
+    TO_EARLIEST,
+    TO_LATEST,
+    Lag,
+    OffsetFile,
+    Rule,
+    lag_of,
+    print_offsets,
+    read_offset_file,
+    shift_by,
+    to_offset,
+    to_time,
+)
 from lakelog.jobs.admin.heartbeats import Heartbeats, pulses
 from lakelog.jobs.cli.console import FAILED, OK, Row, run, say, show
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number, whole_numbers, with_commas

@@ -19,8 +19,8 @@ from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.jobs.cli.waiting import exit_when_told
-from lakelog.jobs.console.arguments import add_group, client_parser
 from lakelog.jobs.console.console_reader import ConsoleReader
+from lakelog.jobs.console.key_values import add_group, client_parser
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
 from lakelog.replication.storage.log.segment import record_bytes
 

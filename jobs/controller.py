@@ -10,7 +10,7 @@ import socket
 import sys
 import uuid
 
-from lakelog.jobs.admin.controller_view import lease_row, request_rows
+from lakelog.jobs.admin.cluster_status import lease_row, request_rows
 from lakelog.jobs.admin.heartbeats import observe_controller
 from lakelog.jobs.cli.console import JSON, OK, TABLE, add_all, log_to_stderr, run, say, show
 from lakelog.jobs.cli.options import FORMS, add_command_config, add_log_level, admin_client_of

@@ -25,8 +25,7 @@ from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.jobs.cli.waiting import exit_when_told
-from lakelog.jobs.console.arguments import client_parser
-from lakelog.jobs.console.producer_options import KEYS, producer_of
+from lakelog.jobs.console.key_values import KEYS, client_parser, producer_of
 from lakelog.jobs.console_producer import DeliveryErrors
 from lakelog.jobs.topics import config_pair
 from lakelog.replication.clients.delivery_reports import ProducedMessage

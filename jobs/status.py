@@ -16,17 +16,16 @@ from lakelog.jobs.admin.cluster_status import (
     Partition,
     Problem,
     broker_figures,
+    controller_row,
     line_of,
     notes,
     problems,
     summary,
 )
-from lakelog.jobs.admin.controller_view import controller_row
 from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, observe, unwritable
 from lakelog.jobs.admin.reassignment_throttle import REPLICAS
 from lakelog.jobs.cli.console import FAILED, JSON, OK, run, show
-from lakelog.jobs.cli.invocation import Invocation
-from lakelog.jobs.cli.options import FORMS, admin_parser
+from lakelog.jobs.cli.options import FORMS, Invocation, admin_parser
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.errors import LakelogException

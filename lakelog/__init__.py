@@ -56,7 +56,7 @@ def __getattr__(name: str) -> object:
     """A public name, imported now. Raises ModuleNotFoundError, saying what to install, if it needs Spark and there is
     none."""
     if name == "__version__":
-        return import_module("lakelog.jobs.launch.version").version()
+        return import_module("lakelog.jobs.launch.installed").version()
     if name not in _MODULES:
         raise AttributeError(f"module 'lakelog' has no attribute {name!r}; it has {', '.join(__all__)}")
     try:

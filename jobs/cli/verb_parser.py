@@ -10,7 +10,6 @@ from itertools import zip_longest
 from typing import NoReturn
 
 from lakelog.jobs.cli.console import one_line
-from lakelog.jobs.cli.examples import EXAMPLES
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
@@ -118,3 +117,165 @@ class _Help(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = textwrap.dedent(text).strip("\n").split("\n\n")
         return "\n\n".join(p if p.startswith(" ") else textwrap.fill(" ".join(p.split()), width) for p in paragraphs)
+
+
+Example = tuple[str, str]
+
+_LAKE = "--cluster /lake/cluster"
+
+EXAMPLES: dict[str, tuple[Example, ...]] = {
+    "quickstart": (
+        ("Run it on all flights, and write the figures to a file", "lakelog quickstart --out figures.json"),
+        ("Run it on fewer flights, and keep the cluster", "lakelog quickstart --limit 20000 --keep flights"),
+        ("Run it on S3 servers of its own, one for each root", "lakelog quickstart --store s3"),
+    ),
+    "broker": (
+        ("Start broker 1 in zone eu-1", f"lakelog broker {_LAKE} --broker-id 1 --root /lake/broker-1 --rack eu-1"),
+        ("Start a broker with a settings file",
+         "lakelog broker --cluster s3://meta/c --root s3://eu/b1 --command-config server.properties"),
+        ("Start broker 1 again after its machine was lost",
+         f"lakelog broker {_LAKE} --broker-id 1 --root /lake/broker-1 --take-over"),
+    ),
+    "controller": (
+        ("Start a controller; start a second one to stand by", f"lakelog controller {_LAKE}"),
+        ("Show the active controller", f"lakelog controller {_LAKE} --describe"),
+        ("Show the requests of all commands, and their outcomes", f"lakelog controller {_LAKE} --requests"),
+        ("Cancel a request", f"lakelog controller {_LAKE} --cancel-request 3f6c0a57"),
+    ),
+    "status": (
+        ("Show what is wrong with a cluster", f"lakelog status {_LAKE}"),
+        ("Ask from a monitor: the exit status is 1 if something is wrong", f"lakelog status {_LAKE} -o json"),
+    ),
+    "format": (
+        ("Make the root of a cluster", f"lakelog format {_LAKE}"),
+        ("Make the root of broker 1", f"lakelog format {_LAKE} --broker-id 1 --root /lake/broker-1"),
+    ),
+    "topics": (
+        ("Create a topic",
+         f"lakelog topics {_LAKE} --create --topic orders \\\n      --partitions 6 --replication-factor 3"),
+        ("Try it first, and write nothing", f"lakelog topics {_LAKE} --create --topic orders --dry-run"),
+        ("Show partitions that lack replicas", f"lakelog topics {_LAKE} --describe --under-replicated-partitions"),
+        ("Add partitions", f"lakelog topics {_LAKE} --alter --topic orders --partitions 12"),
+        ("Delete a topic", f"lakelog topics {_LAKE} --delete --topic orders"),
+    ),
+    "configs": (
+        ("Show what holds for a topic, and where each value comes from",
+         f"lakelog configs {_LAKE} --describe --all --entity-type topics --entity-name orders"),
+        ("Keep records for a day",
+         f"lakelog configs {_LAKE} --alter --entity-type topics --entity-name orders \\\n"
+         "      --add-config retention.ms=86400000"),
+        ("Limit what each broker fetches of throttled replicas, in bytes a second",
+         f"lakelog configs {_LAKE} --alter --entity-type brokers --entity-default \\\n"
+         "      --add-config follower.replication.throttled.rate=10000000"),
+    ),
+    "reassign-partitions": (
+        ("Propose new brokers for the topics of a file",
+         f"lakelog reassign-partitions {_LAKE} --generate \\\n"
+         "      --topics-to-move-json-file topics.json --broker-list 1,2,3"),
+        ("Move partitions, at 10 MB a second for each broker",
+         f"lakelog reassign-partitions {_LAKE} --execute \\\n"
+         "      --reassignment-json-file moves.json --throttle 10000000"),
+        ("Show how far the moves have come, and remove the throttle after the last one",
+         f"lakelog reassign-partitions {_LAKE} --verify --reassignment-json-file moves.json"),
+    ),
+    "leader-election": (
+        ("Give the preferred brokers their partitions back",
+         f"lakelog leader-election {_LAKE} --election-type preferred \\\n      --all-topic-partitions"),
+        ("Let an out-of-sync replica lead; this may lose records",
+         f"lakelog leader-election {_LAKE} --election-type unclean \\\n      --topic orders --partition 0"),
+    ),
+    "delete-records": (
+        ("Try to delete the records below offset 1000, and write nothing",
+         f"lakelog delete-records {_LAKE} --topic orders --partition 0 --before-offset 1000 \\\n      --dry-run"),
+        ("Delete the records of several partitions",
+         f"lakelog delete-records {_LAKE} --offset-json-file offsets.json"),
+    ),
+    "get-offsets": (
+        ("Show the high watermark of each partition", f"lakelog get-offsets {_LAKE} --topic orders"),
+        ("Show the first record since the start of 2025",
+         f"lakelog get-offsets {_LAKE} --topic orders --time 1735689600000"),
+    ),
+    "consumer-groups": (
+        ("Show how far a group is behind", f"lakelog consumer-groups {_LAKE} --describe --group billing"),
+        ("Show its members and their partitions",
+         f"lakelog consumer-groups {_LAKE} --describe --group billing --members --verbose"),
+        ("Show what a reset to noon would do; --execute does it",
+         f"lakelog consumer-groups {_LAKE} --reset-offsets --group billing \\\n"
+         "      --topic orders --to-datetime 2025-01-31T12:00:00"),
+        ("Delete a group", f"lakelog consumer-groups {_LAKE} --delete --group billing"),
+    ),
+    "log-dirs": (
+        ("Show the size of each replica of a topic",
+         f"lakelog log-dirs {_LAKE} --describe --topic-list orders -o table"),
+        ("Fail if replicas differ", f"lakelog log-dirs {_LAKE} --describe --verify"),
+        ("Show the stray replicas of broker 1; --execute deletes them",
+         f"lakelog log-dirs {_LAKE} --delete-stray --broker-list 1"),
+        ("Show what brokers have against the cluster root; --execute lets them accept it",
+         f"lakelog log-dirs {_LAKE} --accept-cluster-root --broker-list 1,2"),
+    ),
+    "dump-log": (
+        ("Show the batches of a partition", "lakelog dump-log --root /lake/broker-1 --topic orders --partition 0"),
+        ("Show its records from offset 5 to 9",
+         "lakelog dump-log --root /lake/broker-1 --topic orders --offsets 5:10 --print-data-log"),
+        ("Check every file of a broker", "lakelog dump-log --root /lake/broker-1 --verify"),
+    ),
+    "brokers": (("Show the brokers", f"lakelog brokers {_LAKE}"),),
+    "console-producer": (
+        ("Send each line as a value", f"lakelog console-producer {_LAKE} --topic orders"),
+        ("Send lines such as k:v",
+         f"lakelog console-producer {_LAKE} --topic orders \\\n"
+         "      --reader-property parse.key=true --reader-property key.separator=:"),
+    ),
+    "console-consumer": (
+        ("Print all records, and those that come", f"lakelog console-consumer {_LAKE} --topic orders --from-beginning"),
+        ("Print ten records of a partition with their keys and offsets",
+         f"lakelog console-consumer {_LAKE} --topic orders --partition 0 --offset 42 \\\n"
+         "      --max-messages 10 --formatter-property print.key=true --formatter-property print.offset=true"),
+        ("Go on where the group has ended", f"lakelog console-consumer {_LAKE} --topic orders --group billing"),
+    ),
+    "producer-perf-test": (
+        ("Send records of 100 bytes as fast as possible",
+         f"lakelog producer-perf-test {_LAKE} --topic orders \\\n"
+         "      --num-records 100000 --record-size 100 --throughput -1"),
+        ("Send 1000 records a second, each in a commit with those of 100 ms",
+         f"lakelog producer-perf-test {_LAKE} --topic orders \\\n"
+         "      --num-records 10000 --record-size 1000 --throughput 1000 --producer-props linger.ms=100"),
+        ("Send Arrow tables of 20000 records",
+         f"lakelog producer-perf-test {_LAKE} --topic orders \\\n"
+         "      --num-records 1000000 --record-size 100 --throughput -1 --records-per-send 20000"),
+    ),
+    "consumer-perf-test": (
+        ("Consume a million records", f"lakelog consumer-perf-test {_LAKE} --topic orders --messages 1000000"),
+        ("Show the rates of each second",
+         f"lakelog consumer-perf-test {_LAKE} --topic orders --messages 1000000 \\\n"
+         "      --show-detailed-stats --reporting-interval 1000"),
+    ),
+    "bench": (
+        ("Try the benchmark in a few seconds", "lakelog bench replication --quick"),
+        ("Compare a follower with a plain Delta stream", "lakelog bench replication --rounds 5 --out figures.json"),
+        ("Count the requests to an object store", "lakelog bench requests --brokers 1,3 --partitions 3,30"),
+        ("Measure the controller", "lakelog bench controller --partitions 10000 --brokers 5"),
+        ("Run all benchmarks", "lakelog bench all --out figures.json"),
+    ),
+    "kill-test": (
+        ("Kill ten controllers and ten leaders", "lakelog kill-test --victims controller,leader --kills 10"),
+        ("Run it again with the same random choices", "lakelog kill-test --seed 2026"),
+    ),
+    "soak": (("Run 100 faults in 40 minutes", "lakelog soak --minutes 40 --faults 100 --seed 2026"),),
+    "simulate": (
+        ("Check the rules over 5000 histories", "lakelog simulate --seeds 5000"),
+        ("Check all of the code but Spark", "lakelog simulate --tier stack --seeds 100"),
+    ),
+    "scenario": (
+        ("Run a script", "lakelog scenario failover.yaml"),
+        ("Run it in memory, without Spark", "lakelog scenario failover.yaml --mode simulated"),
+        ("Run it with each root in an S3 server of its own", "lakelog scenario failover.yaml --store s3"),
+    ),
+    "completion": (
+        ("Complete in this bash", 'eval "$(lakelog completion bash)"'),
+        ("Complete in each new bash",
+         "lakelog completion bash > ~/.local/share/bash-completion/completions/lakelog"),
+        ("Complete in each new zsh; the folder must be in fpath", "lakelog completion zsh > ~/.zfunc/_lakelog"),
+        ("Complete in each new fish", "lakelog completion fish > ~/.config/fish/completions/lakelog.fish"),
+    ),
+}  # fmt: skip

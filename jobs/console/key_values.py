@@ -2,12 +2,20 @@
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
+from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
+from lakelog.jobs.cli.options import add_command_config
+from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.topics import config_pair
+from lakelog.replication.clients.client_config import ProducerConfig
+from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
+from lakelog.replication.clients.producer import Producer
 from lakelog.replication.errors import InvalidConfigurationException
-from lakelog.replication.properties import Setting, ValueType
+from lakelog.replication.properties import Integer, Setting, ValueType
 
 
 class Text:
@@ -71,3 +79,58 @@ def flag_of(pairs: Collection[tuple[str, str]], default: str) -> str:
 
 def _all(types: Mapping[str, ValueType]) -> str:
     return ", ".join(types)
+
+
+_ARGUMENTS = {"transactional.id": "name"}  # that have another name here
+KEYS: dict[str, ValueType] = {
+    **{member.name.replace("_", "."): member.metadata["type"] for member in fields(ProducerConfig)},
+    "acks": Text(),
+    "retries": Integer(0),
+    "transactional.id": Text(),
+}
+
+
+def add_producer_properties(parser: argparse.ArgumentParser, name: str) -> None:
+    """Adds the option for the settings of the producer."""
+    add_properties(parser, [name], f"setting of the producer: {', '.join(KEYS)}")
+
+
+def producer_of(
+    args: argparse.Namespace, pairs: list[tuple[str, str]], flag: str, given: Mapping[str, object],
+    defaults: Mapping[str, object],
+) -> Producer:  # fmt: skip
+    """A producer with the settings `given` by flags; if a flag is None its property counts, and then the default.
+
+    Raises InvalidConfigurationException, InvalidRequiredAcksException, and what `Producer` raises.
+    """
+    told = {key: value for key, value in given.items() if value is not None}
+    chosen = {**defaults, **checked(pairs, KEYS, flag), **told}
+    arguments: dict[str, Any] = {_ARGUMENTS.get(key, key.replace(".", "_")): value for key, value in chosen.items()}
+    return Producer(args.cluster, config=settings(args.command_config), **arguments)
+
+
+_PLACES = {"earliest": EARLIEST, "latest": LATEST}
+
+
+def client_parser(verb: str, description: str | None) -> VerbParser:
+    """A parser with the cluster, its settings, and the topic."""
+    parser = parser_of(verb, description)
+    add_cluster(parser)
+    add_command_config(parser, "credentials of the roots, and timeouts")
+    parser.add_argument("--topic", required=True, metavar="NAME", help="name of the topic")
+    return parser
+
+
+def add_group(parser: argparse.ArgumentParser) -> None:
+    """Adds the group whose offsets are used."""
+    parser.add_argument("--group", metavar="NAME", help="go on after the offsets of this group, and commit them")
+
+
+def place(text: str) -> int:
+    """A type of argparse: an offset, or `EARLIEST` or `LATEST`, which are negative."""
+    if text in _PLACES:
+        return _PLACES[text]
+    try:
+        return whole_number(0, MAX_OFFSET)(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither an offset, nor earliest, nor latest") from None

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -93,3 +94,11 @@ def _java_version(java: Path) -> str:
         raise InvalidConfigurationException(f"{java} does not start, and says: {' '.join(words)}")
     version = re.search(r'version "(?:1\.)?(\d+)', told.stdout)
     return version[1] if version else told.stdout.strip()
+
+
+def version() -> str:
+    """The version in pyproject.toml, as it was installed; "0+unknown" for a zip on the path."""
+    try:
+        return metadata.version("lakelog")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"

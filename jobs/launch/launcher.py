@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lakelog.jobs.cli.console import OK, written
-from lakelog.jobs.launch.installed import check_checkout, check_installed, has_checkout, needs_checkout
+from lakelog.jobs.launch.installed import check_checkout, check_installed, has_checkout, needs_checkout, version
 from lakelog.jobs.launch.spark_submit import Options, spark_environment, split_arguments, with_java_options
-from lakelog.jobs.launch.version import version
 
 
 class Verb(NamedTuple):

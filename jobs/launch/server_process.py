@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lakelog.jobs.launch.code_archive import SOURCES
+from lakelog.jobs.launch.spark_submit import SOURCES
 from lakelog.replication.errors import BrokerNotAvailableException, LakelogException, error_named
 
 _ERROR = re.compile(r"lakelog: (\w+): (.*)")  # the sentence with which a verb fails

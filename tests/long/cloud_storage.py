@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakelog.verification.s3.requests import Response
-from lakelog.verification.s3.server import StoreServer, serve
-from lakelog.verification.s3.store_process import StoreProcess
+from lakelog.verification.s3.server import Response, StoreProcess, StoreServer, serve
 
 _IS_NEW = "x-goog-if-generation-match"
 _SOURCE = "x-goog-copy-source"

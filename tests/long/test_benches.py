@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakelog.verification.bench.data import DataSet
+from lakelog.verification.bench.measuring import DataSet
 from lakelog.verification.bench.produce import QUICK as QUICK_PRODUCE
 from lakelog.verification.bench.produce import measure_produce
 from lakelog.verification.bench.read import QUICK_READ, measure_read

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from lakelog.jobs.launch.code_archive import SOURCES
+from lakelog.jobs.launch.spark_submit import SOURCES
 from lakelog.verification.bench.workers import standalone
 
 SECRET = "in-no-log-and-in-no-plan"

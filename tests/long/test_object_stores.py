@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakelog.jobs.demo.quickstart_run import quickstart
+from lakelog.jobs.quickstart import quickstart
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.config import Config
 from lakelog.replication.local_cluster import LocalCluster

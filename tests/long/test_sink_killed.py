@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 
-from lakelog.jobs.launch.code_archive import SOURCES
+from lakelog.jobs.launch.spark_submit import SOURCES
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.local_cluster import LocalCluster

@@ -22,7 +22,7 @@ from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
-from lakelog.verification.bench.folder import bench_folder
+from lakelog.verification.bench.measuring import bench_folder
 from lakelog.verification.bench.replication import circumstances
 
 TOPIC = "bench"

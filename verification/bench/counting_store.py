@@ -16,9 +16,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 from urllib.request import urlopen
 
-from lakelog.verification.s3.requests import Response
-from lakelog.verification.s3.server import StoreServer, serve
-from lakelog.verification.s3.store_process import StoreProcess
+from lakelog.verification.s3.server import Response, StoreProcess, StoreServer, serve
 
 KINDS = ("HEAD", "GET", "LIST", "PUT", "POST", "DELETE")
 ROOT = "lake"  # the folder of the cluster and of its brokers in the bucket

@@ -19,10 +19,7 @@ from lakelog.jobs.cli.progress import counting_bar
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.local_cluster import LocalCluster
-from lakelog.verification.bench.cpu import cpu_seconds
-from lakelog.verification.bench.data import DataSet
-from lakelog.verification.bench.folder import bench_folder
-from lakelog.verification.bench.micro_batches import micro_batches, running
+from lakelog.verification.bench.measuring import DataSet, bench_folder, cpu_seconds, micro_batches, running
 from lakelog.verification.bench.replication import checksum, circumstances, summary
 
 

@@ -17,9 +17,7 @@ from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.local_cluster import LocalCluster
-from lakelog.verification.bench.data import DataSet
-from lakelog.verification.bench.folder import bench_folder
-from lakelog.verification.bench.micro_batches import micro_batches, running
+from lakelog.verification.bench.measuring import DataSet, bench_folder, micro_batches, running
 from lakelog.verification.bench.replication import circumstances, summary
 
 TOPIC, STREAMED, PARTITIONS, BROKERS = "bench", "streamed", 12, 3

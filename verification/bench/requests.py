@@ -19,7 +19,7 @@ from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.config import Config
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.verification.bench.counting_store import KINDS, ROOT, Counted, counting_store
-from lakelog.verification.bench.folder import bench_folder
+from lakelog.verification.bench.measuring import bench_folder
 from lakelog.verification.bench.produce import TOPIC
 from lakelog.verification.bench.replication import circumstances
 

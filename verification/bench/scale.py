@@ -35,7 +35,7 @@ from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 from lakelog.verification.bench.controller import measure_controller
-from lakelog.verification.bench.folder import bench_folder
+from lakelog.verification.bench.measuring import bench_folder
 from lakelog.verification.bench.replication import circumstances
 from lakelog.verification.bench.small_commits import SmallCommits
 

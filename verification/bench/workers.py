@@ -39,8 +39,7 @@ from lakelog.replication.storage.tables.producer_table import new_producer_id
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 from lakelog.verification.bench.counting_store import ROOT, counting_store
-from lakelog.verification.bench.data import DataSet
-from lakelog.verification.bench.folder import bench_folder
+from lakelog.verification.bench.measuring import DataSet, bench_folder
 from lakelog.verification.bench.replication import circumstances
 
 LEADER, FOLLOWER = 1, 2

@@ -11,8 +11,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import Replica
-from lakelog.verification.faults.broker_process import ControllerProcess
-from lakelog.verification.faults.cluster_processes import STANDS, ClusterProcesses
+from lakelog.verification.faults.cluster_processes import STANDS, ClusterProcesses, ControllerProcess
 
 # The log start offset and the log end offset of each partition.
 Bounds = Mapping[TopicIdPartition, tuple[int, int]]

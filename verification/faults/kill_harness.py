@@ -16,9 +16,8 @@ from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.verification.faults.broker_process import BrokerProcess, ControllerProcess
 from lakelog.verification.faults.cluster_health import ClusterHealth
-from lakelog.verification.faults.cluster_processes import ClusterProcesses
+from lakelog.verification.faults.cluster_processes import BrokerProcess, ClusterProcesses, ControllerProcess
 from lakelog.verification.faults.log_check import check_logs
 from lakelog.verification.faults.number_producer import AcknowledgedRecord, NumberProducer, NumberSender
 from lakelog.verification.faults.outages import BOTH, CONTROLLER, Outage, are_short, distribution

@@ -12,9 +12,8 @@ from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException, OffsetOutOfRangeException
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.verification.faults.number_producer import AcknowledgedRecord, NumberProducer, NumberSender
+from lakelog.verification.faults.number_producer import AcknowledgedRecord, NumberProducer, NumberSender, RepeatedWork
 from lakelog.verification.faults.outages import LongestWait
-from lakelog.verification.faults.repeated_work import RepeatedWork
 
 # Each producer of a topic: first number, records a partition, timeout (ms). One waits for brokers that are away, the
 # other one keeps appending.

@@ -10,7 +10,7 @@ from pathlib import Path
 from lakelog.jobs.demo.root_names import root_name
 from lakelog.replication.config import Owner
 from lakelog.verification.faults import storage_faults
-from lakelog.verification.s3.store_process import StoreProcess
+from lakelog.verification.s3.server import StoreProcess
 
 
 class ObjectStores:

@@ -3,15 +3,97 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from lakelog.jobs.cli.console import show
-from lakelog.verification.scenarios.result import ScriptResult, StepResult
-from lakelog.verification.scenarios.script import Script
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.tables.metadata_table import MetadataVersion
+from lakelog.verification.scenarios.scene import Observed
+from lakelog.verification.scenarios.script import Script, Step
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A completed step: its outcome, its end (ms since the first step began) and its duration (ms)."""
+
+    step: Step
+    outcome: Observed
+    at_ms: int
+    took_ms: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether the outcome is the expected one."""
+        return self.outcome.fault is None
+
+    def as_json(self) -> dict[str, object]:
+        """The step as a JSON object. `at_ms` is its end, when its observation was made."""
+        return {
+            "step": self.step.name,
+            "line": self.step.line,
+            "arguments": dict(self.step.given),
+            "ok": self.ok,
+            "at_ms": self.at_ms,
+            "took_ms": self.took_ms,
+            **self.outcome.figures,
+            "saw": self.outcome.saw,
+            **({"fault": self.outcome.fault} if self.outcome.fault else {}),
+        }
+
+
+@dataclass(frozen=True)
+class ScriptResult:
+    """A script that ran to its end, or to its first failed step."""
+
+    script: Script
+    steps: tuple[StepResult, ...]
+    history: Sequence[MetadataVersion]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every step had the expected outcome."""
+        return len(self.steps) == len(self.script.steps) and all(result.ok for result in self.steps)
+
+    def as_json(self) -> dict[str, object]:
+        """The result as a JSON object: name, success, steps and history."""
+        return {
+            "name": self.script.name,
+            "ok": self.ok,
+            "steps": [result.as_json() for result in self.steps],
+            "history": list(states(self.history)),
+        }
+
+
+def states(history: Sequence[MetadataVersion]) -> Iterator[dict[str, object]]:
+    """Yields each state of each partition once, with the version that brought it, its writer and its reason."""
+    last: dict[TopicIdPartition, PartitionRegistration] = {}
+    for version in history:
+        for partition, registration in version.partitions.items():
+            if last.get(partition) != registration:
+                last[partition] = registration
+                yield _state(version, registration)
+
+
+def _state(version: MetadataVersion, registration: PartitionRegistration) -> dict[str, object]:
+    return {
+        "version": version.version,
+        "who": version.cause.get("who"),
+        "why": version.cause.get("why"),
+        "topic": registration.topic,
+        "partition": registration.partition,
+        "leader": registration.leader,
+        "leader_epoch": registration.leader_epoch,
+        "isr": list(registration.isr),
+        "replicas": list(registration.replicas),
+        "partition_epoch": registration.partition_epoch,
+    }
+
 
 _MARKS = {True: "[green]✓[/]", False: "[red]✗[/]"}
 

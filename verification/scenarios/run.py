@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lakelog.jobs.cli.console import FAILED, OK
 from lakelog.jobs.demo.root_names import DISK
 from lakelog.replication.clients.producer import Producer
 from lakelog.verification.roots.roots import STORES, DiskRoots
 from lakelog.verification.scenarios.embedded import EmbeddedCluster
 from lakelog.verification.scenarios.processes import ProcessCluster
-from lakelog.verification.scenarios.result import ScriptResult, StepResult
+from lakelog.verification.scenarios.report import Report, ScriptResult, StepResult, write_json
 from lakelog.verification.scenarios.scene import Scene
 from lakelog.verification.scenarios.script import Script, Step
 from lakelog.verification.scenarios.script_cluster import MakeCluster
@@ -96,3 +98,17 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_all(scripts: Iterable[Script], args: argparse.Namespace) -> int:
+    """FAILED if a step of any script came out otherwise than it says."""
+    report, results = Report(), []
+    with clusters_of(args.mode, args.store) as make:
+        for script in scripts:
+            report.begins(script)
+            keep = args.keep and args.keep / Path(script.path).stem
+            results.append(run_script(make, script, keep, report.step))
+    report.ends(results)
+    if args.out:
+        write_json(args.out, results)
+    return OK if all(result.ok for result in results) else FAILED

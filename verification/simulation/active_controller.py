@@ -13,7 +13,7 @@ from lakelog.replication.controller.events import Event
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.verification.simulation.actor import Actor, Handler, Outcoming, Work
-from lakelog.verification.simulation.controller_invariants import requests_are_read
+from lakelog.verification.simulation.invariants import requests_are_read
 from lakelog.verification.simulation.tables import Admin, Claimed, Metadata, Topics
 
 CONFIG = Config().with_sessions(is_local=True)

@@ -14,9 +14,8 @@ from lakelog.replication.protocol.rounds.fetch_round import FetchLimits
 from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
 from lakelog.verification.simulation.actor import Handler, Outcoming, Work
 from lakelog.verification.simulation.broker_memory import BrokerMemory
-from lakelog.verification.simulation.broker_thread import BrokerThread
+from lakelog.verification.simulation.broker_thread import BrokerThread, raised_log_starts, truncated_logs
 from lakelog.verification.simulation.events import AGAIN
-from lakelog.verification.simulation.log_changes import raised_log_starts, truncated_logs
 from lakelog.verification.simulation.tables import NewBatch, SimulatedLogChange, SimulatedLogState
 
 _REPEATED = 40  # the most commits of the leader's log that a tail goes back, at its start or in a repetition

@@ -11,7 +11,7 @@ from lakelog.replication.protocol.leader_election import is_unclean
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE
-from lakelog.verification.simulation import controller_invariants, invariants, row_invariants
+from lakelog.verification.simulation import invariants
 from lakelog.verification.simulation.history_facts import AcknowledgedBatch, Entry, HistoryFacts
 from lakelog.verification.simulation.tables import Metadata, Rows, SimulatedLogChange, SimulatedLogState, VersionedTable
 
@@ -29,7 +29,7 @@ class HistoryChecker(HistoryFacts):
         elif isinstance(after, Rows):
             for partition, row in after.replicas.items():
                 if before.replicas.get(partition) != row:
-                    for tell in row_invariants.OF_ROWS:
+                    for tell in invariants.OF_ROWS:
                         tell(self, before.replicas.get(partition), row)
                     if row.role == LEADER_ROLE:
                         self.high_watermarks[partition, row.leader_epoch] = row.high_watermark
@@ -39,13 +39,13 @@ class HistoryChecker(HistoryFacts):
     def look_at_decision(self, event: Event, before: ControllerContext, after: ControllerContext) -> None:
         """Checks the invariants after a controller has written the result of an event."""
         if isinstance(event, BrokerChange | ControllerChange):
-            controller_invariants.a_new_broker_epoch_is_a_failure(event.before, before, after)
+            invariants.a_new_broker_epoch_is_a_failure(event.before, before, after)
 
     def _look_at_metadata(self, before: Metadata, after: Metadata) -> None:
-        controller_invariants.controllers_never_go_back(before, after)
+        invariants.controllers_never_go_back(before, after)
         for partition, gone in before.partitions.items():
             if partition not in after.partitions:
-                controller_invariants.what_is_gone_was_deleted(self, gone)
+                invariants.what_is_gone_was_deleted(self, gone)
         for partition, registration in after.partitions.items():
             last = before.partitions.get(partition)
             if last == registration:
@@ -72,7 +72,7 @@ class HistoryChecker(HistoryFacts):
         """Checks and stores what a reader has read below a HW."""
         branch, start = self.branch(partition, leader_epoch), min(log.log_start_offset, high_watermark)
         found = [*self.committed[branch][:start], *self.entries(log, start, high_watermark)]
-        row_invariants.read_is_committed(self, branch, found, high_watermark)
+        invariants.read_is_committed(self, branch, found, high_watermark)
         known = self.read[branch]
         known += found[len(known) :]
         self.read_to[partition, leader_epoch] = max(len(found), self.read_to.get((partition, leader_epoch), 0))

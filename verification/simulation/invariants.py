@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.errors import CorruptRecordException, InvalidRequestException, UnknownServerException
+from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_log import PartitionLog, role_version
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
-from lakelog.verification.simulation.controller_invariants import reassignments_end_at_their_target
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from lakelog.verification.simulation.events import Violation
 from lakelog.verification.simulation.history_facts import AcknowledgedBatch, Branch, Entry, HistoryFacts
-from lakelog.verification.simulation.tables import SimulatedLogChange, SimulatedLogState
+from lakelog.verification.simulation.tables import Metadata, SimulatedLogChange, SimulatedLogState
 
 
 class LogCommit(NamedTuple):
@@ -228,6 +231,146 @@ def row_is_true(row: Replica, log: PartitionLog) -> None:
         raise Violation("a_row_never_claims_more_than_its_log", text)
 
 
+def rows_never_go_back(_: HistoryFacts, before: Replica | None, row: Replica) -> None:
+    """What a broker says is of a later epoch each time; a leader's HW does not fall within one leadership."""
+    if before is None:
+        return
+    epochs = [(told.leader_epoch, told.broker_epoch) for told in (before, row)]
+    if epochs[1][0] < epochs[0][0] or epochs[1][1] < epochs[0][1]:
+        raise Violation("rows_never_go_back", f"broker {row.broker_id}: {before} became {row}")
+
+
+def high_watermark_never_falls(checker: HistoryFacts, _: Replica | None, row: Replica) -> None:
+    """Within one leadership the HW rises, whichever process of the broker tells it."""
+    last = checker.high_watermarks.get((row.topic_id_partition, row.leader_epoch), 0)
+    if row.role == LEADER_ROLE and row.high_watermark < last:
+        text = f"broker {row.broker_id}, leader epoch {row.leader_epoch}: HW {last} became {row.high_watermark}"
+        raise Violation("high_watermark_never_falls", text)
+
+
+def rows_are_true(checker: HistoryFacts, _: Replica | None, row: Replica) -> None:
+    """A row never claims more than its log."""
+    log = checker.log(row.broker_id, row.topic_id_partition)
+    if log.role.leader_epoch == row.leader_epoch:
+        row_is_true(row, log)
+
+
+def committed_prefixes_are_equal(checker: HistoryFacts, _: Replica | None, row: Replica) -> None:
+    """All leaders of one history agree on what lies below their HWs, no record is in it twice, and the ISR has it."""
+    if row.role != LEADER_ROLE:
+        return
+    partition, name = row.topic_id_partition, f"broker {row.broker_id}, leader epoch {row.leader_epoch}"
+    table, branch = checker.world.logs[row.broker_id], checker.branch(row.topic_id_partition, row.leader_epoch)
+    log = table.at(row.log_version).partition(partition)
+    checker.begin(log, branch)
+    known = len(checker.committed[branch])
+    first = checker.high_watermarks.get((partition, row.leader_epoch), 0)
+    lack = checker.lacks(log, branch, first, checker.committed[branch][first : row.high_watermark])
+    if lack or row.high_watermark > log.log_end_offset:
+        raise Violation("committed_prefixes_are_equal", f"{name}: HW {row.high_watermark}: {lack}")
+    new = checker.commit(log, branch, row.high_watermark)
+    _nothing_twice(checker, branch, new, name)
+    for broker, later in checker.later_leaders(partition, row.leader_epoch) if new else ():
+        has(
+            checker,
+            "committed_is_in_later_leaders",
+            later,
+            branch,
+            known,
+            new,
+            f"broker {broker} leads at {later.role}",
+        )
+    registration = checker.registration(partition)
+    if registration and checker.branch(partition, registration.leader_epoch) == branch:
+        for broker in registration.isr if row.high_watermark > known else ():
+            holds_committed(checker, broker, checker.log(broker, partition), registration, known)
+
+
+def _nothing_twice(checker: HistoryFacts, branch: Branch, new: list[Entry], name: str) -> None:
+    values = checker.committed_values[branch]
+    for entry in new:
+        if entry.value in values:
+            raise Violation("nothing_is_committed_twice", f"{name}: {entry.value} is committed twice")
+        values.add(entry.value)
+
+
+def read_is_committed(checker: HistoryFacts, branch: Branch, found: list[Entry], high_watermark: int) -> None:
+    """What is read is all that was committed below the HW, in the history that it was read from."""
+    committed = checker.committed[branch][:high_watermark]
+    if found != committed:
+        raise Violation("read_is_never_denied", f"{branch}: {found} was read, {committed} is committed")
+
+
+def controllers_never_go_back(before: Metadata, after: Metadata) -> None:
+    """The claim on the metadata never falls, and nobody overwrites the decision of a newer controller."""
+    if after.controller_epoch < before.controller_epoch:
+        raise Violation("controllers_never_go_back", f"claim {before.controller_epoch} became {after.controller_epoch}")
+    for partition, registration in after.partitions.items():
+        last = before.partitions.get(partition)
+        if last is not None and registration.controller_epoch < last.controller_epoch:
+            raise Violation("controllers_never_go_back", f"{last} became {registration}")
+
+
+def reassignments_end_at_their_target(
+    checker: HistoryFacts, before: PartitionRegistration | None, after: PartitionRegistration
+) -> None:
+    """A reassignment ends with exactly its target assigned, all in sync, or, if it was cancelled, with its original
+    replicas.
+
+    Another order of the same replicas is no reassignment, since nobody has to catch up. A new reassignment request may
+    end the current one at once, at another target.
+    """
+    is_same = not is_reassigning(before) and set(before.replicas) == set(after.replicas) if before else True
+    if before is None or is_same or is_reassigning(after):
+        return
+    metadata = checker.world.metadata
+    is_replaced = metadata.at(metadata.newest).request is not None
+    order = set if is_replaced else tuple
+    is_cancelled = is_reassigning(before) and order(after.replicas) == order(original_replicas(before))
+    is_at_target = is_replaced or not is_reassigning(before) or after.replicas == target_replicas(before)
+    if not is_cancelled and not (is_at_target and set(after.replicas) <= {*before.isr, *after.isr}):
+        raise Violation("reassignments_end_at_their_target", f"{before} became {after}")
+
+
+def what_is_gone_was_deleted(checker: HistoryFacts, gone: PartitionRegistration) -> None:
+    """A partition leaves the metadata when no replica has anything of it any more, and its topic is to be deleted."""
+    partition, topics = gone.topic_id_partition, checker.world.topics
+    left = [broker for broker in gone.replicas if checker.log(broker, partition).batches]
+    topic = topics.at(topics.newest).topics.get(gone.topic)
+    if left or topic is None or not topic.deleting:
+        raise Violation("what_is_gone_was_deleted", f"{partition}: brokers {left} have records; {topic}")
+
+
+def a_new_broker_epoch_is_a_failure(
+    seen: Mapping[int, BrokerView], before: ControllerContext, after: ControllerContext
+) -> None:
+    """A broker with a new epoch leaves every ISR, except as its last member, or if the new process has joined it
+    already; older changes are fenced. A partition that is queued for deletion does not change, unless the deletion
+    waits for a reassignment.
+    """
+    queued = {topic.topic_id for topic in after.topics.values() if topic.deleting}
+    bounced = {b: v for b, v in before.brokers.items() if b in seen and seen[b].broker_epoch != v.broker_epoch}
+    for partition, last in before.partitions.items() if bounced else ():
+        now = after.partitions.get(partition)
+        is_queued = now is not None and now.topic_id in queued and not is_reassigning(last)
+        if now is None or is_queued or now.leader == LEADER_DURING_DELETE:
+            continue
+        for broker, view in bounced.items():
+            is_fenced = now.partition_epoch > last.partition_epoch
+            is_older = broker in now.isr and now.isr_epoch(broker) < view.broker_epoch
+            if broker in last.replicas and not (is_fenced and (not is_older or now.isr == (broker,))):
+                text = f"broker {broker} has begun another epoch: {last} became {now}"
+                raise Violation("a_new_broker_epoch_is_a_failure", text)
+
+
+def requests_are_read(request: AdminRequest, outcomes: Mapping[str, Outcome]) -> None:
+    """A well-formed request is carried out or refused. It never counts as illegible, and never meets an error of the
+    code."""
+    faults = {InvalidRequestException.__name__, UnknownServerException.__name__}
+    if any(outcome.error in faults for outcome in outcomes.values()):
+        raise Violation("requests_are_read", f"{request}: {outcomes}")
+
+
 OF_LOGS = (
     offsets_are_without_gaps, only_committed_is_deleted, log_starts_follow_deletions, records_begin_under_an_open_epoch,
     one_record_at_an_offset_of_an_epoch, one_log_opens_an_epoch, roles_never_go_back, a_leader_truncates_nothing,
@@ -236,3 +379,4 @@ OF_LOGS = (
 OF_METADATA = (
     leader_is_in_the_isr, epochs_never_go_back, isr_holds_what_is_committed, reassignments_end_at_their_target,
 )  # fmt: skip
+OF_ROWS = (rows_never_go_back, high_watermark_never_falls, rows_are_true, committed_prefixes_are_equal)

@@ -8,9 +8,8 @@ from lakelog.verification.simulation.admin_client import SimulatedAdminClient
 from lakelog.verification.simulation.broker_process import SimulatedBrokerProcess
 from lakelog.verification.simulation.controller import SimulatedController
 from lakelog.verification.simulation.events import CRASH, PAUSE, RESUME, SHUTDOWN, START, STEP, Event
+from lakelog.verification.simulation.leader_visitors import RecordDeleter, SimulatedReader
 from lakelog.verification.simulation.producer import SimulatedProducer
-from lakelog.verification.simulation.reader import SimulatedReader
-from lakelog.verification.simulation.record_deleter import RecordDeleter
 from lakelog.verification.simulation.rules import Rules
 from lakelog.verification.simulation.stage import Stage
 from lakelog.verification.simulation.world_state import WorldSettings

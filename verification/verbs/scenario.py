@@ -51,7 +51,7 @@ def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     except ScriptError as error:
         say(f"lakelog: {error}")
         return _UNREADABLE
-    from lakelog.verification.scenarios.run_all import run_all  # Spark is not needed to find a fault in a script
+    from lakelog.verification.scenarios.run import run_all  # Spark is not needed to find a fault in a script
 
     return run_all(scripts, args)
 

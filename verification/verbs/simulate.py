@@ -15,8 +15,7 @@ from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
-from lakelog.verification.simulation.report import figures, simulate
-from lakelog.verification.simulation.tiers import TIERS
+from lakelog.verification.simulation.tiers import TIERS, figures, simulate
 
 
 def main(argv: list[str]) -> int:

@@ -16,7 +16,7 @@ from lakelog.jobs.admin.cluster_status import (
     summary,
 )
 from lakelog.jobs.admin.heartbeats import SeenBroker, SeenController
-from lakelog.jobs.cli.invocation import Invocation
+from lakelog.jobs.cli.options import Invocation
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration

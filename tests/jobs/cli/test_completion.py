@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakelog.jobs import completion
-from lakelog.jobs.cli.completion import SHELLS
+from lakelog.jobs.completion import SHELLS
 from lakelog.jobs.launch.launcher import VERBS
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.cli.examples import EXAMPLES
-from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.jobs.cli.verb_parser import EXAMPLES, VerbParser
 from lakelog.jobs.launch.launcher import VERBS, launch
 
 FILES = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.cli.invocation import Invocation
+from lakelog.jobs.cli.options import Invocation
 
 SCRIPT = Path(__file__).parents[3] / "spark-submit.sh"
 

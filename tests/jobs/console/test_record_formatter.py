@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lakelog.jobs.console.record_formatter import RecordFormatter
+from lakelog.jobs.console_consumer import RecordFormatter
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.schemas import LOG
 from tests.storage.logs import NOON, log_rows

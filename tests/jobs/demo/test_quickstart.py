@@ -4,9 +4,7 @@ import json
 
 import pyarrow.compute as pc
 
-from lakelog.jobs.demo.cluster_report import ClusterReport
-from lakelog.jobs.demo.flights import flights
-from lakelog.jobs.demo.quickstart_run import CONFIGS, TOPIC, quickstart
+from lakelog.jobs.quickstart import CONFIGS, TOPIC, ClusterReport, flights, quickstart
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.log_retention import KEEP_ALL

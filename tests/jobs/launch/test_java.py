@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lakelog.jobs.launch import installed
-from lakelog.jobs.launch.code_archive import SOURCES
 from lakelog.jobs.launch.installed import java_environment
+from lakelog.jobs.launch.spark_submit import SOURCES
 from lakelog.replication.errors import InvalidConfigurationException
 
 BROKEN = r'printf "Properties init: Could not determine\n\tat java.lang.System\n\ncurrent working directory."; exit 1'

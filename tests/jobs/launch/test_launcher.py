@@ -10,9 +10,8 @@ import pytest
 import lakelog
 from lakelog.jobs import quickstart
 from lakelog.jobs.launch import installed, launcher, spark_submit
-from lakelog.jobs.launch.code_archive import SOURCES
 from lakelog.jobs.launch.launcher import VERBS, launch
-from lakelog.jobs.launch.spark_submit import session_environment, spark_environment, split_arguments
+from lakelog.jobs.launch.spark_submit import SOURCES, session_environment, spark_environment, split_arguments
 
 
 def words_of(options: list[tuple[str, str]]) -> list[str]:

@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 
 from lakelog.jobs.launch import session
-from lakelog.jobs.launch.code_archive import SOURCES
+from lakelog.jobs.launch.spark_submit import SOURCES
 from lakelog.replication.errors import InvalidConfigurationException
 
 BY_HAND = """

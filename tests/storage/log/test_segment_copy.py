@@ -18,8 +18,7 @@ from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.segment_name import named_digest
 from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.schemas import LOG
-from lakelog.verification.s3.requests import error
-from lakelog.verification.s3.server import StoreServer
+from lakelog.verification.s3.server import StoreServer, error
 from tests.storage.logs import header, log_rows
 
 NOISE = Random(7).randbytes(50_000)  # in a segment that is too large to lie in its commit

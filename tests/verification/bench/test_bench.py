@@ -18,7 +18,7 @@ from lakelog.verification.bench.controller import (
     first_wrong,
     measure_controller,
 )
-from lakelog.verification.bench.data import DataSet
+from lakelog.verification.bench.measuring import DataSet
 from lakelog.verification.bench.replication import SMALL, Measurement, Plan, Results, checksum, figures, rows
 from lakelog.verification.bench.workers import CatchUps, workers_figures, workers_rows
 from lakelog.verification.verbs.bench import main

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakelog.verification.bench import suites
-from lakelog.verification.bench.commands import COMMANDS
-from lakelog.verification.bench.suites import SUITES, Suite, suites_figures, suites_rows
+from lakelog.verification.bench import commands
+from lakelog.verification.bench.commands import COMMANDS, SUITES, Suite, suites_figures, suites_rows
 from lakelog.verification.verbs.bench import main, make_parser
 
 FOUND = [
@@ -66,7 +65,7 @@ def test_a_failed_suite_does_not_lose_the_others(
 def test_a_suite_runs_in_a_process_of_its_own() -> None:
     """A real one: the controller, with few partitions."""
     lines: list[str] = []
-    (found,) = suites.run_suites(["controller"], True, lines.append)
+    (found,) = commands.run_suites(["controller"], True, lines.append)
     assert (found.error, found.figures["partitions"], len(lines)) == (None, 60, 2)
 
 

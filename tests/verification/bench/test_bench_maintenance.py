@@ -8,17 +8,17 @@ from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.verification.bench import maintenance
-from lakelog.verification.bench.data import DataSet
 from lakelog.verification.bench.maintenance import (
     PARTITIONS,
     RECORDS,
     Measured,
+    SendsBeside,
     maintenance_figures,
     maintenance_rows,
     measure_compaction,
 )
+from lakelog.verification.bench.measuring import DataSet
 from lakelog.verification.bench.produce import Sends
-from lakelog.verification.bench.sends_beside_compaction import SendsBeside
 from lakelog.verification.bench.small_commits import SmallCommits
 from tests.storage.logs import new_log
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakelog.verification.bench import cpu, produce
-from lakelog.verification.bench.cpu import _process
-from lakelog.verification.bench.data import DataSet
-from lakelog.verification.bench.idle import Idle, idle_figures, idle_rows
+from lakelog.verification.bench import measuring, produce
+from lakelog.verification.bench.measuring import DataSet, _process
+from lakelog.verification.bench.processes import Idle, idle_figures, idle_rows
 from lakelog.verification.bench.produce import (
     FIRST,
     FRAME,
@@ -69,7 +68,7 @@ def test_records_that_differ_leave_no_time() -> None:
 
 COUNTS_A_CHILD = """
 import subprocess, sys
-from lakelog.verification.bench.cpu import cpu_seconds
+from lakelog.verification.bench.measuring import cpu_seconds
 from tests.processes import wait_until
 
 before = cpu_seconds()
@@ -90,10 +89,10 @@ def test_cpu_time_of_a_child_counts_while_it_runs_and_after_its_end() -> None:
 
 def test_a_process_that_ends_while_the_others_are_idle_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     trees = iter([{1: (1.0, 0.0), 2: (5.0, 0.0)}, {1: (1.5, 0.0), 3: (0.25, 0.0)}])
-    monkeypatch.setattr(cpu, "_tree", lambda: next(trees))
+    monkeypatch.setattr(measuring, "_tree", lambda: next(trees))
     times = iter([10.0, 12.0])
-    monkeypatch.setattr(cpu.time, "perf_counter", lambda: next(times))
-    assert cpu.cores_while_idle(0.001) == 0.375
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: next(times))
+    assert measuring.cores_while_idle(0.001) == 0.375
 
 
 class _Acknowledges:

@@ -15,7 +15,7 @@ from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
-from lakelog.verification.faults.broker_process import SMALL, BrokerProcess
+from lakelog.verification.faults.cluster_processes import SMALL, BrokerProcess
 
 SECONDS = 60
 

@@ -15,7 +15,7 @@ from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.faults import soak_run
 from lakelog.verification.faults.soak_run import Soak, SoakPlan, run_soak
-from lakelog.verification.s3.store_process import StoreProcess
+from lakelog.verification.s3.server import StoreProcess
 from lakelog.verification.verbs import soak
 
 

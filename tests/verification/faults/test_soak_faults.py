@@ -11,10 +11,9 @@ import pytest
 from lakelog.replication.errors import InconsistentClusterIdException, TimeoutException
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.verification.faults import soak_root_faults
-from lakelog.verification.faults.soak_faults import SoakFaults
+from lakelog.verification.faults import soak_faults
+from lakelog.verification.faults.soak_faults import RootFaults, SoakFaults
 from lakelog.verification.faults.soak_plan import KINDS, Fault, plan_faults
-from lakelog.verification.faults.soak_root_faults import RootFaults
 from lakelog.verification.faults.storage_faults import is_away
 
 ALL, FEW = (2, 3, 1), (2, 3)
@@ -170,8 +169,8 @@ class FakeCluster:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     made = FakeCluster(tmp_path)
-    monkeypatch.setattr(soak_root_faults, "copy_cluster_root", lambda _: made.cluster_root.append("copied"))
-    monkeypatch.setattr(soak_root_faults, "replace_cluster_root", lambda *told: made.cluster_root.append(told[1]))
+    monkeypatch.setattr(soak_faults, "copy_cluster_root", lambda _: made.cluster_root.append("copied"))
+    monkeypatch.setattr(soak_faults, "replace_cluster_root", lambda *told: made.cluster_root.append(told[1]))
     return made
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lakelog.verification.faults.soak_figures import WRONG, Course, show_figures, soak_figures
+from lakelog.verification.faults.soak_run import WRONG, Course, show_figures, soak_figures
 
 TOPIC = {**dict.fromkeys(WRONG, 0), "acknowledged": 10, "read": 12, "deleted": 0}
 WAITS = [

@@ -8,8 +8,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.verification.faults.number_producer import AcknowledgedRecord
-from lakelog.verification.faults.repeated_work import RepeatedWork
+from lakelog.verification.faults.number_producer import AcknowledgedRecord, RepeatedWork
 from lakelog.verification.faults.soak_load import LoadReader
 from tests.jobs.admin.one_partition import one_partition, publish, start_at, write
 from tests.processes import wait_until

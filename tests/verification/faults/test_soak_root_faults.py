@@ -13,8 +13,8 @@ import pytest
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.schemas import LOG
+from lakelog.verification.faults.soak_faults import RootFaults
 from lakelog.verification.faults.soak_plan import Fault
-from lakelog.verification.faults.soak_root_faults import RootFaults
 from lakelog.verification.faults.storage_faults import empty, forget_since, rot
 from tests.jobs.admin.one_partition import log_of, one_partition, write
 from tests.storage.logs import P0, TOPIC, request, send

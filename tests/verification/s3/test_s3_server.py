@@ -14,9 +14,7 @@ from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
-from lakelog.verification.s3.object_store import ObjectStore
-from lakelog.verification.s3.requests import Request, Response, answer
-from lakelog.verification.s3.server import StoreServer, errors_file
+from lakelog.verification.s3.server import ObjectStore, Request, Response, StoreServer, answer, errors_file
 from tests.processes import wait_until
 
 
@@ -144,7 +142,7 @@ def test_no_key_leads_out_of_the_folder(tmp_path: Path) -> None:
 
 def test_a_store_ends_when_the_process_that_has_started_it_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from lakelog.verification.s3.store_process import StoreProcess\n"
+        "import sys; from pathlib import Path; from lakelog.verification.s3.server import StoreProcess\n"
         "store = StoreProcess(Path(sys.argv[1]) / 'bucket', Path(sys.argv[1]) / 'log')\n"
         "store.start(); store.await_options(); print(store.pid, flush=True); input()"
     )

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lakelog.jobs.launch.code_archive import SOURCES
+from lakelog.jobs.launch.spark_submit import SOURCES
 from tests.processes import wait_until
 
 SCRIPT = """

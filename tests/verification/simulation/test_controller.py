@@ -9,7 +9,7 @@ from lakelog.replication.controller.controller_context import BrokerView, Contro
 from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from lakelog.replication.protocol.topic import Topic
-from lakelog.verification.simulation import controller_invariants
+from lakelog.verification.simulation import invariants
 from lakelog.verification.simulation.controller import SimulatedController
 from lakelog.verification.simulation.events import CRASH, LANDED, PAUSE, RESUME, STEP, Event, Violation
 from lakelog.verification.simulation.rules import SHIPPED
@@ -87,7 +87,7 @@ def test_ra_03_a_reassignment_ends_at_its_target(
     before: PartitionRegistration, after: PartitionRegistration, holds: bool
 ) -> None:
     checker = World(WorldSettings(), SHIPPED).checker
-    assert _holds(lambda: controller_invariants.reassignments_end_at_their_target(checker, before, after)) is holds
+    assert _holds(lambda: invariants.reassignments_end_at_their_target(checker, before, after)) is holds
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_ra_01_one_that_is_replaced_ends_at_once_only_where_nobody_has_to_catch_
     world = World(WorldSettings(), SHIPPED)
     newest = world.metadata.at(world.metadata.newest)
     assert world.metadata.commit(world.metadata.newest, newest._replace(request="r"), 1)
-    ask = controller_invariants.reassignments_end_at_their_target
+    ask = invariants.reassignments_end_at_their_target
     assert _holds(lambda: ask(world.checker, before, after)) is holds
 
 
@@ -116,7 +116,7 @@ def test_ra_01_one_that_is_replaced_ends_at_once_only_where_nobody_has_to_catch_
 def test_ce_05_controller_epochs_never_go_back(claim: int, written: int, holds: bool) -> None:
     before = Metadata({P0.topic_id_partition: P0}, 2)
     after = Metadata({P0.topic_id_partition: replace(P0, controller_epoch=written)}, claim)
-    assert _holds(lambda: controller_invariants.controllers_never_go_back(before, after)) is holds
+    assert _holds(lambda: invariants.controllers_never_go_back(before, after)) is holds
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_bc_02_a_new_broker_epoch_is_a_failure(
     seen: dict[int, BrokerView], after: PartitionRegistration, holds: bool
 ) -> None:
     contexts = [ControllerContext(1, brokers=LIVE, partitions={P0.topic_id_partition: r}) for r in (P0, after)]
-    assert _holds(lambda: controller_invariants.a_new_broker_epoch_is_a_failure(seen, *contexts)) is holds
+    assert _holds(lambda: invariants.a_new_broker_epoch_is_a_failure(seen, *contexts)) is holds
 
 
 @pytest.mark.parametrize(("adding", "holds"), [((), True), ((3,), False)], ids=["", "it waits for a reassignment"])
@@ -147,7 +147,7 @@ def test_td_05_what_is_queued_for_deletion_stays_as_it_is(adding: tuple[int, ...
         partitions={row.topic_id_partition: row},
     )  # fmt: skip
     seen = {**LIVE, 2: BrokerView(0)}
-    assert _holds(lambda: controller_invariants.a_new_broker_epoch_is_a_failure(seen, known, known)) is holds
+    assert _holds(lambda: invariants.a_new_broker_epoch_is_a_failure(seen, known, known)) is holds
 
 
 def _holds(check: object) -> bool:

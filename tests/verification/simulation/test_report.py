@@ -2,9 +2,8 @@
 
 import pytest
 
-from lakelog.verification.simulation.report import Caught, Simulated, figures, simulate
 from lakelog.verification.simulation.sabotage import SABOTAGES
-from lakelog.verification.simulation.tiers import RULES
+from lakelog.verification.simulation.tiers import RULES, Caught, Simulated, figures, simulate
 
 FIGURES = {
     "sabotaged_rules",

@@ -8,9 +8,8 @@ import pytest
 
 from lakelog.verification.simulation.events import Event
 from lakelog.verification.simulation.history import run_events
-from lakelog.verification.simulation.report import catch
 from lakelog.verification.simulation.sabotage import SABOTAGES
-from lakelog.verification.simulation.tiers import RULES
+from lakelog.verification.simulation.tiers import RULES, catch
 from lakelog.verification.simulation.world_state import WorldSettings
 
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))

@@ -3,9 +3,9 @@
 import pytest
 
 from lakelog.verification.simulation.history import run_events, run_seed
-from lakelog.verification.simulation.report import Found
 from lakelog.verification.simulation.sabotage import SABOTAGES
 from lakelog.verification.simulation.shrink import shrink
+from lakelog.verification.simulation.tiers import Found
 
 NAME = "high_watermark_is_the_log_end"
 

@@ -19,9 +19,8 @@ from lakelog.replication.storage.cluster import Cluster, format_broker
 from lakelog.replication.storage.memory.store import File, MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import LOG, REPLICAS
-from lakelog.verification.simulation.stack.faulty_store import FaultyStore
+from lakelog.verification.simulation.stack.faulty_store import FaultyStore, lose_end, tear_commit, tear_end
 from lakelog.verification.simulation.stack.one_thread import Clock
-from lakelog.verification.simulation.stack.power_cut import lose_end, tear_commit, tear_end
 from lakelog.verification.simulation.stack.processes import Process, StackBroker, StackController
 from lakelog.verification.simulation.stack.rates import (
     ASLEEP,

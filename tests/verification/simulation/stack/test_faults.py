@@ -19,10 +19,9 @@ from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import LOG, REPLICAS
 from lakelog.verification.simulation.events import Violation
 from lakelog.verification.simulation.stack import faulty_store, rates
-from lakelog.verification.simulation.stack.faulty_store import FaultyStore
+from lakelog.verification.simulation.stack.faulty_store import FaultyStore, tear_commit, tear_end
 from lakelog.verification.simulation.stack.invariants import check
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.power_cut import tear_commit, tear_end
 from lakelog.verification.simulation.stack.producers import StackProducer
 from lakelog.verification.simulation.stack.rates import FROZEN, HANGS, Rates, drawn
 from lakelog.verification.simulation.stack.world import BROKERS, StackWorld

@@ -8,8 +8,8 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.schemas import LOG
 from lakelog.verification.simulation.events import Violation
 from lakelog.verification.simulation.stack.directing import elect, first
+from lakelog.verification.simulation.stack.faulty_store import lose_end
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.power_cut import lose_end
 from lakelog.verification.simulation.stack.processes import Process
 from lakelog.verification.simulation.stack.producers import Interrupted, StackProducer
 from lakelog.verification.simulation.stack.world import StackWorld

@@ -7,6 +7,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.replica_status import Leadership, Replica
 from lakelog.verification.simulation.actor import Actor, Work
 from lakelog.verification.simulation.events import AnswerLost
+from lakelog.verification.simulation.tables import SimulatedLogChange, SimulatedLogState
 
 
 class LeaderVisitor(Actor):
@@ -33,3 +34,32 @@ class LeaderVisitor(Actor):
     def visit(self, leader: int, row: Replica) -> Work:
         """Acts on the leader's log, given its row. A subclass defines it."""
         raise TypeError(f"{type(self).__name__} does not define its visit")
+
+
+class SimulatedReader(LeaderVisitor):
+    """Reads the leader's HW first and then its log, as `clients.reader` does."""
+
+    def visit(self, leader: int, row: Replica) -> Work:
+        partition = row.topic_id_partition
+        yield
+        log = self.look(self.world.logs[leader], may_repeat=False)[1].partition(partition)
+        self.world.rules.check_log_leads(log, row, str(partition))
+        self.world.checker.saw(partition, row.leader_epoch, log, row.high_watermark)
+        self.say("has read %s below offset %d", str(partition), row.high_watermark)
+
+
+class RecordDeleter(LeaderVisitor):
+    """Raises the log start of a leader's log to some offset, whether it is committed or not."""
+
+    def visit(self, leader: int, row: Replica) -> Work:
+        partition = row.topic_id_partition
+        before = self.turn.salt % (row.log_end_offset + 2)
+
+        def decide(_: int, state: SimulatedLogState) -> SimulatedLogChange | None:
+            log = state.partition(partition)
+            start = self.world.rules.delete_records_offset(
+                log, row.leader_epoch, row.high_watermark, before, True, str(partition)
+            )
+            return SimulatedLogChange(log_starts={partition: start}) if start > log.log_start_offset else None
+
+        yield from self.transact(self.world.logs[leader], decide, f"delete {partition} before {before}")
