@@ -15,7 +15,7 @@ from lakelog.jobs.cli.waiting import stop_signals, wait_until
 from lakelog.jobs.launch.session import job_session
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException
-from lakelog.replication.server.broker import Broker
+from lakelog.replication.server.broker_server import Broker
 from lakelog.replication.server.registration import prepare_start
 from lakelog.replication.storage.cluster import Cluster
 

@@ -18,7 +18,7 @@ from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
 from lakelog.replication.clients.admin import AdminClient
-from lakelog.replication.controller.controller import Controller
+from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put

@@ -13,7 +13,7 @@ from lakelog.jobs.cli.outcomes import outcome_rows, say_refused
 from lakelog.jobs.cli.partition_files import read_partitions
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.clients.admin import Outcomes
-from lakelog.replication.controller.leader_election import ELECTION_TYPES
+from lakelog.replication.controller.requested_elections import ELECTION_TYPES
 from lakelog.replication.errors import ElectionNotNeededException
 
 

@@ -17,10 +17,10 @@ from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.one_process import OneProcess
 from lakelog.replication.clients.views import register_views
 from lakelog.replication.config import Config, Owner
-from lakelog.replication.controller.controller import Controller
-from lakelog.replication.controller.leader_election import PREFERRED
+from lakelog.replication.controller.controller_server import Controller
+from lakelog.replication.controller.requested_elections import PREFERRED
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRequestException, error_named
-from lakelog.replication.server.broker import Broker
+from lakelog.replication.server.broker_server import Broker
 from lakelog.replication.server.registration import IdWatch, check_cluster_root
 from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.storage.cluster import Cluster, check_may_format, format_broker, format_cluster, storage_root

@@ -2,7 +2,7 @@
 
 import time
 
-from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
+from lakelog.verification.memory_root import MemoryStore, NoFaults
 
 
 class Looks(NoFaults):

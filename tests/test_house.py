@@ -30,8 +30,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "replication": ("schemas", "replication"),  # what stands above the layers: local_cluster
     **dict.fromkeys(("replication.errors", "replication.storage.parquet"), ()),
     **dict.fromkeys(("replication.properties", "replication.error_log"), ("replication.errors",)),
-    "replication.settings": ("replication.properties",),
-    "replication.config": ("schemas", *(f"replication.{name}" for name in ("errors", "properties", "settings"))),
+    "replication.config": ("schemas", "replication.errors", "replication.properties"),
     "replication.protocol": ("schemas", "replication.errors"),
     "replication.frames": ("schemas",),
     "replication.storage": (*_BASE, "replication.protocol", "replication.storage"),
@@ -39,14 +38,16 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "replication.controller": (*_BASE, "replication.protocol"),  # it decides, and touches no table
     **{
         f"replication.controller.{name}": (*_LOWER, "replication.controller")
-        for name in ("controller", "active_controller", "admin_requests", "offset_retention", "producer_expiration")
+        for name in ("controller_server", "active_controller")
     },
     "replication.clients": _LOWER,
     "jobs": ("schemas", "replication"),
     "verification": ("schemas", "replication", "jobs", "verification"),  # nothing that ships imports it
     "verification.simulation": tuple(f"replication.{name}" for name in ("errors", "config", "protocol", "controller")),
-    "verification.simulation.stack": ("schemas", "replication", "verification.simulation"),  # it drives all that ships
-    **{f"verification.simulation.{name}": ("verification.simulation",) for name in ("tiers", "report")},
+    "verification.simulation.stack": (  # it drives all that ships
+        *("schemas", "replication", "verification.simulation", "verification.memory_root"),
+    ),
+    "verification.simulation.tiers": ("verification.simulation",),
     PACKAGE: ("jobs.launch", "replication"),  # the public face: nothing inside imports it
     DATA_SOURCE: ("replication.clients",),
     "tests": OURS,
@@ -197,6 +198,18 @@ def classes_of_one_name(found: list[Source]) -> Iterator[str]:
                     yield source.at(node.lineno, f"{node.name} is {first.rpartition(':')[0]} too")
 
 
+def modules_of_one_name(found: list[Source]) -> Iterator[str]:
+    """A reader who searches for a module by its name finds one."""
+    places: dict[str, str] = {}
+    for source in found:
+        name = source.module.rpartition(".")[2]
+        if (
+            not source.path.endswith(("/__init__.py", "/__main__.py"))
+            and places.setdefault(name, source.path) != source.path
+        ):
+            yield source.at(1, f"{places[name]} has the same name")
+
+
 def banned_words(path: str, text: str) -> Iterator[str]:
     for number, line in enumerate(text.splitlines(), 1):
         yield from (f"{path}:{number}: {why}: {line.strip()}" for why, word in BANNED.items() if word.search(line))
@@ -231,6 +244,10 @@ def test_no_imports_in_a_circle() -> None:
 
 def test_no_two_classes_of_one_name() -> None:
     no_faults(classes_of_one_name(sources("replication", "schemas", "jobs")))
+
+
+def test_no_two_modules_of_one_name() -> None:
+    no_faults(modules_of_one_name(sources(*FOLDERS)))
 
 
 def test_every_module_is_imported_under_one_name() -> None:
@@ -281,7 +298,7 @@ def test_every_job_with_a_main_is_a_verb_and_the_reverse() -> None:
     [
         ("schemas/log.py", "import lakelog.replication.errors"),
         ("replication/protocol/isr.py", "from lakelog.replication import storage"),
-        ("verification/simulation/world.py", "from lakelog.replication.server.broker import Broker"),
+        ("verification/simulation/world.py", "from lakelog.replication.server.broker_server import Broker"),
         ("verification/simulation/rules.py", "from lakelog.replication.storage.tables.topic_table import TopicTable"),
         ("jobs/quickstart.py", "from lakelog.verification.roots.roots import STORES"),
         ("replication/local_cluster.py", "from lakelog.verification.s3.server import main"),
@@ -307,7 +324,10 @@ def test_a_wrong_arrow_is_seen(path: str, text: str) -> None:
     [
         ("replication/protocol/isr.py", "from lakelog.replication.errors import NotLeader\nfrom . import fencing"),
         ("replication/protocol/__init__.py", "from .isr import shrink"),
-        ("replication/storage/log/segment.py", "from lakelog.replication import errors\nimport lakelog.schemas.log"),
+        (
+            "replication/storage/log/segment.py",
+            "from lakelog.replication import errors\nimport lakelog.schemas.tables",
+        ),
         (
             "replication/controller/active_controller.py",
             "from lakelog.replication.storage.cluster import Cluster\nfrom . import decision",
@@ -344,6 +364,11 @@ def test_a_class_whose_name_is_another_s_is_seen() -> None:
     assert not list(classes_of_one_name([one, other]))
     (fault,) = classes_of_one_name([one, Source("schemas/c.py", "def f():\n    class A: ...")])
     assert fault == "schemas/c.py:2: A is jobs/a.py:1 too"
+
+
+def test_a_module_whose_name_is_another_s_is_seen() -> None:
+    found = [Source(path, "") for path in ("jobs/a.py", "jobs/b/__init__.py", "jobs/c/__init__.py", "replication/a.py")]
+    assert list(modules_of_one_name(found)) == ["replication/a.py:1: jobs/a.py has the same name"]
 
 
 @pytest.mark.parametrize("text", ["import time", "from os import path", "import pyarrow.compute", "import numpy as np"])

@@ -1,7 +1,7 @@
 """The boundary of the clients' public calls: what an argument may be, in one place for all of them.
 
-Values of records are checked in `records` and `python_records`, offsets in `protocol.delayed_operation`, requests to
-the controller in `protocol.admin_request`, settings in `properties`, and roots in `storage.delta.root_uri`.
+Values of records are checked in `records`, offsets in `protocol.delayed_operation`, requests to the controller in
+`protocol.admin_request`, settings in `properties`, and roots in `storage.delta.storage_root`.
 """
 
 from __future__ import annotations

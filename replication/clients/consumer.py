@@ -31,9 +31,9 @@ from lakelog.replication.clients.arguments import (
 from lakelog.replication.clients.client_config import ConsumerConfig
 from lakelog.replication.clients.consumer_fetch import FetchedRecords as FetchedRecords
 from lakelog.replication.clients.consumer_fetch import fetch_records
-from lakelog.replication.clients.epoch_ends import EpochEndOffset, epoch_ends
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.group_consumer import GroupConsumer, Listener, RebalanceListener
+from lakelog.replication.clients.offset_lookup import EpochEndOffset, epoch_ends
 from lakelog.replication.clients.one_process import Closing
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config

@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
-from lakelog.replication.clients.delayed_operation import DelayedOperation, Purgatory
+from lakelog.replication.clients.purgatory import DelayedOperation, Purgatory
 from lakelog.replication.clients.readable_partition import ReadablePartition, ReplicaSelector
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.errors import LakelogException, error_or

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from lakelog.replication.clients.delayed_operation import until_available
+from lakelog.replication.clients.purgatory import until_available
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import (
     LakelogException,

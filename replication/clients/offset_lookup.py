@@ -1,13 +1,19 @@
 """Which offset of a partition a time stands for. Kafka: `Partition.fetchOffsetForTimestamp`, KIP-734."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.replication.clients.consumer_fetch import led_log
 from lakelog.replication.clients.led_partition import LedPartition
+from lakelog.replication.clients.topic_view import TopicView, TopicWatch
+from lakelog.replication.errors import NotLeaderOrFollowerException
 from lakelog.replication.protocol.delayed_operation import check_offset_available
+from lakelog.replication.protocol.leader_epoch import end_offset_for
 from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.storage.log.segment import read_records
 
@@ -86,3 +92,24 @@ def records_of(led: LedPartition, batch: PlacedBatch) -> list[tuple[int, int]]:
     chosen = rows.filter(is_of_batch).sort_by("offset")
     timestamps = pc.cast(pc.cast(chosen["timestamp"], pa.timestamp("us", tz="UTC")), pa.int64())
     return list(zip(chosen["offset"].to_pylist(), timestamps.to_pylist(), strict=True))
+
+
+class EpochEndOffset(NamedTuple):
+    """The largest epoch at or below the requested one, and the offset after its last record; -1 if unknown."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+def epoch_ends(
+    view: TopicView, topic: str, partition: int, epochs: Iterable[int], broker_id: int | None
+) -> dict[int, EpochEndOffset]:
+    """See `Consumer.epoch_end`."""
+    seen = TopicWatch(view, topic, [partition]).leadership(partition)
+    registration = seen.registration
+    if broker_id not in (None, registration.leader):
+        raise NotLeaderOrFollowerException(
+            f"{topic}-{partition}: broker {broker_id} does not lead, broker {registration.leader} does"
+        )
+    log = led_log(seen, lambda leader: view.log(leader).refresh())
+    return {e: EpochEndOffset(*end_offset_for(log.lineage, log.log_end_offset, e)) for e in epochs}

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakelog.replication.clients.arguments import spark_session_of, text
-from lakelog.replication.clients.delayed_operation import until_available
+from lakelog.replication.clients.purgatory import until_available
 from lakelog.replication.clients.topic_view import TopicView, forget_view, open_view
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -23,7 +23,7 @@ from lakelog.replication.errors import (
     LakelogException,
     OffsetOutOfRangeException,
 )
-from lakelog.replication.frames.committed_records import committed_records
+from lakelog.replication.frames.expressions import committed_records
 from lakelog.replication.protocol.delayed_operation import check_log_leads, check_offset_available
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration

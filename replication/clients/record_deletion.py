@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from lakelog.replication.clients.delayed_operation import DelayedOperation, Purgatory
+from lakelog.replication.clients.purgatory import DelayedOperation, Purgatory
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.errors import (
     KafkaStorageException,
@@ -25,7 +25,7 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.topic import check_not_internal
-from lakelog.replication.storage.log.delete_records import StartOf, raise_log_starts
+from lakelog.replication.storage.log.log_start import StartOf, raise_log_starts
 
 Deleted = int | LakelogException
 

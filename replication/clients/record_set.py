@@ -23,7 +23,7 @@ from lakelog.replication.clients.records import (
 from lakelog.replication.errors import InvalidRecordException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import PartitionAppend, SegmentWriter
+from lakelog.replication.storage.log.log_append import PartitionAppend, SegmentWriter
 from lakelog.replication.storage.log.new_batches import (
     ArrowRecords,
     NewRecords,

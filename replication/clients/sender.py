@@ -30,7 +30,7 @@ from lakelog.replication.protocol.rounds.send_round import (
 )
 from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.replication.storage.log.append import Positions, append
+from lakelog.replication.storage.log.log_append import Positions, append
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 

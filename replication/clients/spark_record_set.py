@@ -20,7 +20,7 @@ from lakelog.replication.clients.records import check_partitions, partitions_of,
 from lakelog.replication.errors import InvalidRecordException, LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import PartitionAppend, Positions, SegmentWriter
+from lakelog.replication.storage.log.log_append import PartitionAppend, Positions, SegmentWriter
 from lakelog.replication.storage.log.new_batches import DATA_COLUMNS, ArrowRecords, arrow_writer, digests_of
 from lakelog.replication.storage.log.segment import Segment
 

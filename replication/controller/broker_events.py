@@ -12,7 +12,7 @@ from lakelog.replication.controller import partition_state_machine, replica_stat
 from lakelog.replication.controller.controller_context import BrokerView, PartitionAndReplica
 from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.partition_state_machine import Strategy, trigger_online_partition_state_change
-from lakelog.replication.protocol.leader_election import with_leader
+from lakelog.replication.protocol.elections import with_leader
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.partition_states import PartitionState
 from lakelog.replication.protocol.record_batch import TopicIdPartition

@@ -7,10 +7,10 @@ from typing import Any
 
 from lakelog.replication.controller import (
     broker_events,
-    leader_election,
-    reassignment,
+    partition_reassignment,
+    requested_elections,
     topic_deletion_manager,
-    topics,
+    topic_requests,
 )
 from lakelog.replication.controller.controller_context import ControllerContext
 from lakelog.replication.controller.decision import Decision, uninterrupted
@@ -68,11 +68,11 @@ def decide(context: ControllerContext, event: Event, keep_office: Callable[[], N
         case IsrChangeNotification():
             pass  # it may complete reassignments, which every event checks below
         case AutoPreferredReplicaLeaderElection():
-            leader_election.rebalance(decision)
+            requested_elections.rebalance(decision)
         case _:
             _answer(decision, event)
     # A decision sees the newest ISRs, and a change that it has seen brings no event later. [RA-03, BU-02, FO-04]
-    reassignment.complete_where_possible(decision)
+    partition_reassignment.complete_where_possible(decision)
     topic_deletion_manager.resume_unnoticed_deletions(decision)
     return decision
 
@@ -99,15 +99,15 @@ def _carry_out(decision: Decision, event: RequestEvent) -> None:
     request, given = event.request, dict(event.request.arguments)
     match event:
         case TopicChange():
-            message = topics.create_topic(decision, request.request_id, **_with_assignment(given))
+            message = topic_requests.create_topic(decision, request.request_id, **_with_assignment(given))
         case PartitionModifications():
-            message = topics.create_partitions(decision, request.request_id, **_with_assignment(given))
+            message = topic_requests.create_partitions(decision, request.request_id, **_with_assignment(given))
         case TopicConfigChange():
-            message = topics.alter_configs(decision, **given)
+            message = topic_requests.alter_configs(decision, **given)
         case BrokerConfigChange():
-            message = topics.alter_broker_configs(decision, **given)
+            message = topic_requests.alter_broker_configs(decision, **given)
         case TopicDeletion():
-            topic_deletion_manager.enqueue_topic_for_deletion(decision, topics.known(decision, given["topic"]))
+            topic_deletion_manager.enqueue_topic_for_deletion(decision, topic_requests.known(decision, given["topic"]))
             message = "is being deleted"
         case PartitionReassignment():
             _each(decision, given["reassignments"], lambda p, target: _reassign(decision, p, target))
@@ -126,15 +126,15 @@ def _name(request: AdminRequest) -> str:
 
 def _reassign(decision: Decision, partition: TopicIdPartition, target: list[int] | None) -> str:
     if target is None:
-        return reassignment.cancel(decision, partition)
-    return reassignment.reassign(decision, partition, target)
+        return partition_reassignment.cancel(decision, partition)
+    return partition_reassignment.reassign(decision, partition, target)
 
 
 def _elect(decision: Decision, given_type: str, partitions: list[str] | None) -> None:
     """Elects by hand. If no partitions are given, the answer has only those that needed an election, as in Kafka."""
-    election_type = leader_election.check_type(given_type)
+    election_type = requested_elections.check_type(given_type)
     chosen = _all_partitions(decision) if partitions is None else partitions
-    _each(decision, dict.fromkeys(chosen), lambda p, _: leader_election.elect(decision, p, election_type))
+    _each(decision, dict.fromkeys(chosen), lambda p, _: requested_elections.elect(decision, p, election_type))
     if partitions is None:
         needed = {n: o for n, o in decision.outcomes.items() if o.error != ElectionNotNeededException.__name__}
         decision.outcomes = needed

@@ -1,7 +1,7 @@
 """Moves partitions between their states. A move to Online elects a leader.
 
 Kafka: `PartitionStateMachine`. The table of valid moves is in `protocol/partition_states`, the elections are in
-`protocol/leader_election`. [PS-01, PS-02]
+`protocol/elections`. [PS-01, PS-02]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lakelog.replication.controller.decision import Decision, state_changes
-from lakelog.replication.protocol.leader_election import elect_controlled_shutdown, elect_offline, elect_preferred
+from lakelog.replication.protocol.elections import elect_controlled_shutdown, elect_offline, elect_preferred
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.partition_states import PartitionState, is_valid
 from lakelog.replication.protocol.record_batch import TopicIdPartition

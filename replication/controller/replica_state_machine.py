@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from lakelog.replication.controller.controller_context import PartitionAndReplica
 from lakelog.replication.controller.decision import Decision
-from lakelog.replication.protocol.leader_election import replica_offline
+from lakelog.replication.protocol.elections import replica_offline
 from lakelog.replication.protocol.replica_states import ReplicaState, is_valid
 
 # The states of a removal after Offline, in order.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakelog.replication.frames.columns import (
+from lakelog.replication.frames.expressions import (
     PARTITION,
     count_where,
     described,

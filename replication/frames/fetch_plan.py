@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakelog.replication.frames.columns import PARTITION
+from lakelog.replication.frames.expressions import PARTITION
 
 
 class FetchAction:

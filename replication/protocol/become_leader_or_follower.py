@@ -17,7 +17,7 @@ from lakelog.replication.protocol.partition_registration import (
     Registrations,
 )
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.steps import (
+from lakelog.replication.protocol.rounds.broker_steps import (
     CommitRoles,
     DeleteLogs,
     HostPartitions,

@@ -12,7 +12,7 @@ from typing import Final
 
 from lakelog.replication.protocol import fetch_state as rules
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 
 NEVER: Final = float("inf")
 

@@ -14,6 +14,7 @@ from lakelog.replication.protocol.log_retention import follower_log_start
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,
     AppendFetched,
@@ -22,7 +23,6 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     RaiseLogStarts,
     TruncateLogs,
 )
-from lakelog.replication.protocol.rounds.steps import PublishReplicas
 from lakelog.replication.protocol.truncation import truncation_for
 
 Logs = Mapping[TopicIdPartition, PartitionLog]

@@ -14,6 +14,7 @@ from lakelog.replication.protocol.follow import LeaderRows, Logs
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
+from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_steps import (
     LeaderBatches,
     ReadLeaderBatches,
@@ -21,7 +22,6 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     Round,
     TellDiverged,
 )
-from lakelog.replication.protocol.rounds.steps import PublishReplicas
 from lakelog.replication.protocol.truncation import are_of_the_log, has_other_history, leader_lost_its_end
 
 DIVERGED = "DIVERGED: the log has other batches than its leader's under the same leader epochs"

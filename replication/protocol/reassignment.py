@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from lakelog.replication.protocol.leader_election import with_leader, with_replicas
+from lakelog.replication.protocol.elections import with_leader, with_replicas
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from lakelog.replication.storage.log.append import Fetched, append_as_follower
+from lakelog.replication.storage.log.log_append import Fetched, append_as_follower
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 Item = TypeVar("Item")

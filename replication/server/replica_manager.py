@@ -27,11 +27,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_rows import replica_row, stray_replica, stray_row, with_faults
 from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
-from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
-from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
-from lakelog.replication.protocol.rounds.leader_round import LeaderRound
-from lakelog.replication.protocol.rounds.role_round import take_up_roles
-from lakelog.replication.protocol.rounds.steps import (
+from lakelog.replication.protocol.rounds.broker_steps import (
     AlterPartitions,
     ClusterView,
     CommitRoles,
@@ -55,6 +51,10 @@ from lakelog.replication.protocol.rounds.steps import (
     StopFetching,
     StopIdleFetchers,
 )
+from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
+from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
+from lakelog.replication.protocol.rounds.leader_round import LeaderRound
+from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from lakelog.replication.server.follower_rows import FollowerRows, Rows
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.periodic_task import PausePoint

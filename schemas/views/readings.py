@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lakelog.schemas.admin import ADMIN
-from lakelog.schemas.brokers import BROKERS
-from lakelog.schemas.controller import CONTROLLER
-from lakelog.schemas.groups import GROUPS
-from lakelog.schemas.metadata import METADATA
-from lakelog.schemas.replicas import REPLICAS
 from lakelog.schemas.table import Column, Table
-from lakelog.schemas.topics import TOPICS
+from lakelog.schemas.tables import ADMIN, BROKERS, CONTROLLER, GROUPS, METADATA, REPLICAS, TOPICS
 
 _WHEN = (
     Column("table_version", "bigint", "Version of the table that was read"),

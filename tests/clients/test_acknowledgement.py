@@ -11,7 +11,7 @@ from lakelog.replication.protocol.append import ALL
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.rounds.acknowledge_round import AcknowledgeRound
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata, SendOptions
-from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clients.world import LONG, World
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, chain, fill, lead, replicate, truncate

@@ -27,7 +27,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.delayed_operation import check_log_leads
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE
-from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.replica_log import LogChange
 from lakelog.replication.storage.log.segment import write_segment
 from lakelog.replication.storage.tables.replica_table import ReplicaTable

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.clients.delayed_operation import DelayedOperation, Purgatory
+from lakelog.replication.clients.purgatory import DelayedOperation, Purgatory
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from tests.clients.world import World
 from tests.clock import Clock
@@ -85,7 +85,7 @@ def test_do_01_waiting_ends_with_the_last_operation(purgatory, clock, monkeypatc
         paused.append((milliseconds, deadline))
         clock.now += 2
 
-    monkeypatch.setattr("lakelog.replication.clients.delayed_operation.pause", pause)
+    monkeypatch.setattr("lakelog.replication.clients.purgatory.pause", pause)
     early, late = Attempts(answers_at=2), Attempts()
     purgatory.try_complete_else_watch(DelayedOperation({0}, DEADLINE - 2, early))
     purgatory.try_complete_else_watch(DelayedOperation({1}, DEADLINE, late))

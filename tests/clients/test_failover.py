@@ -12,8 +12,8 @@ import pytest
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.config import Config
 from lakelog.replication.errors import ProducerFencedException
+from lakelog.replication.protocol.elections import new_partition, with_leader
 from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.leader_election import new_partition, with_leader
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.producer_identity import ProducerIdentity
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica

@@ -23,7 +23,7 @@ from lakelog.replication.errors import (
     OffsetOutOfRangeException,
     UnknownMemberIdException,
 )
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.tables.group_tables import MemberTable
 from tests.clients.world import RARELY, filled_world

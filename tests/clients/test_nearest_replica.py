@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lakelog.replication.clients.consumer import Consumer
-from lakelog.replication.storage.log.delete_records import follow_log_starts
+from lakelog.replication.storage.log.log_start import follow_log_starts
 from tests.clients.source.reads import places, rows, stream_reader
 from tests.clients.world import LONG, World
 from tests.storage.logs import P0, P1, TOPIC, fill, replicate, truncate

@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidTopicException, NotEnoughReplicasException
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 from lakelog.replication.protocol.topic import Topic

@@ -3,7 +3,7 @@
 import pytest
 
 from lakelog.replication.clients import record_deletion
-from lakelog.replication.clients.delayed_operation import Purgatory
+from lakelog.replication.clients.purgatory import Purgatory
 from lakelog.replication.clients.record_deletion import delete_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import (
@@ -16,7 +16,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.log.delete_records import follow_log_starts
+from lakelog.replication.storage.log.log_start import follow_log_starts
 from tests.clients.world import LONG, World
 from tests.clock import Clock
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, offsets, replicate, truncate

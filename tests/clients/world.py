@@ -4,7 +4,7 @@ import dataclasses
 
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.config import Config
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
 from lakelog.replication.protocol.topic import Topic

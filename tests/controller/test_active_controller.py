@@ -5,10 +5,10 @@ import logging
 import pytest
 
 from lakelog.replication.controller import active_controller
-from lakelog.replication.controller.controller import Controller
+from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.elections import new_partition, with_leader
 from lakelog.replication.protocol.isr import change_to
-from lakelog.replication.protocol.leader_election import new_partition, with_leader
 from lakelog.replication.protocol.partition_registration import NO_LEADER
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.cluster import Cluster

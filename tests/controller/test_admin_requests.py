@@ -9,8 +9,8 @@ from lakelog.replication.config import Config
 from lakelog.replication.controller.active_controller import ActiveController
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.protocol.admin_request import AdminRequest
+from lakelog.replication.protocol.elections import with_leader
 from lakelog.replication.protocol.fencing import Lease
-from lakelog.replication.protocol.leader_election import with_leader
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from tests.controller.world import P, World

@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.controller.controller_context import BrokerView
 from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.events import BrokerChange
-from lakelog.replication.protocol.leader_election import with_replicas
+from lakelog.replication.protocol.elections import with_replicas
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
 from tests.controller.contexts import NOBODY, VERSION, Active, changed, context, errors, partition, tp, views
 

@@ -3,12 +3,12 @@
 import pytest
 
 from lakelog.replication.config import Config
-from lakelog.replication.controller.controller import Controller
+from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.controller.decision import DecisionInterrupted
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.fencing import Lease
-from lakelog.replication.protocol.leader_election import new_partition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster

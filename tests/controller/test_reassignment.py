@@ -3,7 +3,7 @@
 import pytest
 
 from lakelog.replication.controller.decision import Decision
-from lakelog.replication.controller.reassignment import cancel, reassign
+from lakelog.replication.controller.partition_reassignment import cancel, reassign
 from lakelog.replication.errors import (
     EligibleLeadersNotAvailableException,
     InvalidReplicaAssignmentException,

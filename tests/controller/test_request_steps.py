@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from lakelog.replication.controller import active_controller, topics
-from lakelog.replication.controller.controller import Controller
+from lakelog.replication.controller import active_controller, topic_requests
+from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.controller.decide import decide
 from lakelog.replication.controller.decision import DecisionInterrupted
 from lakelog.replication.controller.events import TopicChange
@@ -13,9 +13,9 @@ from lakelog.replication.controller.term import ChangeMetadata
 from lakelog.replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.verification.memory_root import MemoryStore
 from tests.controller.contexts import Active, context, errors, partition, request
 from tests.controller.world import World
 
@@ -82,7 +82,7 @@ def test_ev_01_a_request_that_meets_an_error_of_the_code_is_answered_and_holds_u
     ask(world, "good", kind="alter_configs", topic="flights", put={}, delete=[])
     with monkeypatch.context() as patched:
         if place == "decided":
-            patched.setattr(topics, "check_topic_name", fail)
+            patched.setattr(topic_requests, "check_topic_name", fail)
         else:
             patched.setitem(world.controller._handlers, ChangeMetadata, fail)
         world.controller.look()
@@ -91,7 +91,7 @@ def test_ev_01_a_request_that_meets_an_error_of_the_code_is_answered_and_holds_u
 
 def test_ev_05_a_request_of_too_many_partitions_is_refused_before_anything_is_built(world, monkeypatch):
     """The client that wrote the row did not check it."""
-    monkeypatch.setattr(topics, "assign_replicas", None)
+    monkeypatch.setattr(topic_requests, "assign_replicas", None)
     for validate_only in (False, True):
         name = f"large-{validate_only}"
         ask(world, name, validate_only, topic="t", partitions=10_000_000, replication_factor=3)

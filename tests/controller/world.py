@@ -3,8 +3,8 @@
 from lakelog.replication.config import Config
 from lakelog.replication.controller.active_controller import ActiveController
 from lakelog.replication.protocol.broker_registration import BrokerRegistration, Liveness
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.fencing import Lease
-from lakelog.replication.protocol.leader_election import new_partition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster

@@ -9,7 +9,7 @@ from lakelog.replication.protocol.become_leader_or_follower import become_leader
 from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, PartitionLog, Role, may_become
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from lakelog.replication.protocol.rounds.steps import (
+from lakelog.replication.protocol.rounds.broker_steps import (
     CommitRoles,
     DeleteLogs,
     HostPartitions,

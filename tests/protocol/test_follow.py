@@ -19,6 +19,7 @@ from lakelog.replication.protocol.partition_log import (
 )
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,
     AppendFetched,
@@ -26,7 +27,6 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     RaiseLogStarts,
     TruncateLogs,
 )
-from lakelog.replication.protocol.rounds.steps import PublishReplicas
 from lakelog.replication.protocol.truncation import Truncation
 from tests.protocol.chains import GENESIS, chained, one_by_one
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.protocol.leader_election import (
+from lakelog.replication.protocol.elections import (
     elect_controlled_shutdown,
     elect_offline,
     elect_preferred,

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.partition_states import VALID_PREVIOUS_STATES, initial_state, is_valid
 from tests.registrations import joined

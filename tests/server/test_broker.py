@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import DuplicateBrokerRegistrationException, InconsistentClusterIdException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.server.broker import Broker, BrokerSession
+from lakelog.replication.server.broker_server import Broker, BrokerSession
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
@@ -39,7 +39,7 @@ def broker(spark, cluster, root):
 
 
 def test_bc_01_an_id_whose_heartbeat_stands_still_may_move_to_another_root(spark, cluster, elsewhere, root, caplog):
-    caplog.set_level(logging.INFO, "lakelog.replication.server.broker")
+    caplog.set_level(logging.INFO, "lakelog.replication.server.broker_server")
     started = broker(spark, cluster, root)
     started.start()
     try:

@@ -8,11 +8,11 @@ import pytest
 
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.log_matching import LOST_END
-from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from lakelog.replication.server.fetcher import fetch_runner
-from lakelog.replication.storage.log.append import Appended
-from lakelog.replication.storage.log.delete_records import raise_log_starts
+from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.log_snapshot import batch_ends_from
+from lakelog.replication.storage.log.log_start import raise_log_starts
 from tests.clock import Clock
 from tests.server.fetcher.test_fetch_runner import World
 from tests.storage.logs import P0, P1, TOPIC, chain, fill, follow, lead, leo, records, request, send, truncate, values

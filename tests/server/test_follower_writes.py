@@ -4,7 +4,7 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpochException, KafkaStorageException
 from lakelog.replication.server.follower_writes import FollowerWrites
-from lakelog.replication.storage.log.append import Fetched
+from lakelog.replication.storage.log.log_append import Fetched
 from lakelog.replication.storage.log.segment_copy import copy_segment
 from tests.hanging import ends, in_background, raises
 from tests.processes import wait_until

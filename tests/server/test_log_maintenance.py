@@ -21,8 +21,8 @@ from lakelog.replication.storage.delta.commit_format import is_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import replica_log
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.schemas import LOG
+from lakelog.verification.memory_root import MemoryStore
 from tests.processes import wait_until
 from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, facts, fill, lead, new_log, offsets
 

@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.topic import Entity, Topic
 from lakelog.replication.server.metadata_cache import MetadataCache

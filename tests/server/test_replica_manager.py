@@ -17,18 +17,18 @@ from lakelog.replication.protocol.isr import fence_isr_changes
 from lakelog.replication.protocol.log_retention import retention_offset
 from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
-from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
-from lakelog.replication.protocol.rounds.steps import (
+from lakelog.replication.protocol.rounds.broker_steps import (
     HostPartitions,
     InitialFetchState,
     PublishReplicas,
     StopIdleFetchers,
 )
+from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.truncate import delete_stray_logs, truncate_logs
 from lakelog.replication.storage.tables.replica_table import ReplicaTable

@@ -10,7 +10,7 @@ from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.local_cluster import LocalCluster
-from lakelog.replication.server.broker import Broker
+from lakelog.replication.server.broker_server import Broker
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable

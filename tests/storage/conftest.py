@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.verification.memory_root import MemoryStore
 from tests.storage.delta.tables import Place, in_memory, on_disk
 
 _folders = itertools.count()

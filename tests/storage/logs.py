@@ -10,7 +10,7 @@ from lakelog.replication.protocol.chain import genesis, linked
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import (
+from lakelog.replication.storage.log.log_append import (
     Appended,
     DigestsOf,
     Fetched,

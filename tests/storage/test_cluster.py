@@ -26,13 +26,13 @@ from lakelog.replication.storage.delta.conditional_put import check_conditional_
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_opening import WRITER_FEATURE
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.root_identity import check_apart, check_identity, read_identity
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.group_tables import MemberTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT
+from lakelog.verification.memory_root import MemoryStore
 
 
 @pytest.fixture

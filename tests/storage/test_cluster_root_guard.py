@@ -20,11 +20,11 @@ from lakelog.replication.storage.cluster import Cluster, format_broker, format_c
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
 from lakelog.replication.storage.tables.group_tables import MemberTable
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
+from lakelog.verification.memory_root import MemoryStore
 
 CAUSE = {"who": "test"}
 

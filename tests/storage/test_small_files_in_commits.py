@@ -19,9 +19,9 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import LOG, PRODUCERS
+from lakelog.verification.memory_root import MemoryStore, NoFaults
 from tests.storage.logs import P0, facts, fill, new_log, values
 
 

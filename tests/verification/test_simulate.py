@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lakelog.verification.simulation.history import run_seed
-from lakelog.verification.simulation.sabotage import SABOTAGES
+from lakelog.verification.simulation.rule_sabotages import SABOTAGES
 from lakelog.verification.simulation.shrink import shrink
 from lakelog.verification.simulation.tiers import RULES, TIERS, Tier
 from lakelog.verification.verbs import simulate

@@ -24,7 +24,7 @@ from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.schemas import LOG
 from lakelog.verification.bench.measuring import DataSet, bench_folder

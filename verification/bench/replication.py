@@ -34,7 +34,7 @@ from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import append
+from lakelog.replication.storage.log.log_append import append
 from lakelog.replication.storage.log.new_batches import SEGMENT_BYTES
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import Segment

@@ -16,12 +16,12 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol import partition_log
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
-from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
+from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.periodic_task import PausePoint
@@ -34,7 +34,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
-from lakelog.verification.bench.controller import measure_controller
+from lakelog.verification.bench.controller_bench import measure_controller
 from lakelog.verification.bench.measuring import bench_folder
 from lakelog.verification.bench.replication import circumstances
 from lakelog.verification.bench.small_commits import SmallCommits

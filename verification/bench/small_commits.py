@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.append import AppendPosition, PartitionAppend
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.storage.log.append import append
+from lakelog.replication.storage.log.log_append import append
 from lakelog.replication.storage.log.new_batches import arrow_writer
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment

@@ -33,7 +33,7 @@ from lakelog.replication.protocol.append import PartitionAppend
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.storage.cluster import storage_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import append
+from lakelog.replication.storage.log.log_append import append
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.producer_table import new_producer_id
 from lakelog.replication.storage.tables.replica_table import ReplicaTable

@@ -17,13 +17,11 @@ from lakelog.jobs.cli.console import FAILED, OK
 from lakelog.jobs.demo.root_names import DISK
 from lakelog.replication.clients.producer import Producer
 from lakelog.verification.roots.roots import STORES, DiskRoots
-from lakelog.verification.scenarios.embedded import EmbeddedCluster
-from lakelog.verification.scenarios.processes import ProcessCluster
 from lakelog.verification.scenarios.report import Report, ScriptResult, StepResult, write_json
 from lakelog.verification.scenarios.scene import Scene
 from lakelog.verification.scenarios.script import Script, Step
-from lakelog.verification.scenarios.script_cluster import MakeCluster
-from lakelog.verification.scenarios.steps import carry_out
+from lakelog.verification.scenarios.script_cluster import EmbeddedCluster, MakeCluster, ProcessCluster
+from lakelog.verification.scenarios.script_steps import carry_out
 
 PROCESSES, SIMULATED = "processes", "simulated"
 
@@ -56,7 +54,7 @@ def clusters_of(mode: str, store: str = DISK) -> Iterator[MakeCluster]:
         yield lambda folder, brokers: ProcessCluster(STORES[store](folder, brokers), folder, brokers)
         return
     if mode == SIMULATED:
-        from lakelog.verification.scenarios.simulated import (
+        from lakelog.verification.scenarios.script_cluster import (
             SimulatedCluster,  # imported late, because its modules serve tests and not real clusters
         )
 

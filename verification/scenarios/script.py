@@ -9,7 +9,15 @@ from typing import Any, NoReturn
 
 import yaml
 
-from lakelog.verification.scenarios.arguments import POSITIVE, REQUIRED, SHORT, TEXT, Argument, ArgumentKind, steps_for
+from lakelog.verification.scenarios.step_arguments import (
+    POSITIVE,
+    REQUIRED,
+    SHORT,
+    TEXT,
+    Argument,
+    ArgumentKind,
+    steps_for,
+)
 
 _BROKERS = 3
 _KEYS = ("name", "brokers", "steps")

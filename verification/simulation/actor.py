@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeAlias
 
-from lakelog.verification.simulation.events import AGAIN, LATE, LOST, AnswerLost, Event
+from lakelog.verification.simulation.history_events import AGAIN, LATE, LOST, AnswerLost, Event
+from lakelog.verification.simulation.simulated_tables import VersionedTable
 from lakelog.verification.simulation.stage import UNKNOWN, WON, Stage
-from lakelog.verification.simulation.tables import VersionedTable
 
 # A step ends at each `yield`: between two of them others may do whatever they like, or the process may end.
 Work: TypeAlias = Generator[None, None, None]

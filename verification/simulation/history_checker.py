@@ -7,13 +7,19 @@ from typing import Any
 
 from lakelog.replication.controller.controller_context import ControllerContext
 from lakelog.replication.controller.events import BrokerChange, ControllerChange, Event
-from lakelog.replication.protocol.leader_election import is_unclean
+from lakelog.replication.protocol.elections import is_unclean
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE
 from lakelog.verification.simulation import invariants
 from lakelog.verification.simulation.history_facts import AcknowledgedBatch, Entry, HistoryFacts
-from lakelog.verification.simulation.tables import Metadata, Rows, SimulatedLogChange, SimulatedLogState, VersionedTable
+from lakelog.verification.simulation.simulated_tables import (
+    Metadata,
+    Rows,
+    SimulatedLogChange,
+    SimulatedLogState,
+    VersionedTable,
+)
 
 
 class HistoryChecker(HistoryFacts):

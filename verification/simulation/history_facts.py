@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.verification.simulation.tables import Metadata
+from lakelog.verification.simulation.simulated_tables import Metadata
 from lakelog.verification.simulation.world_state import WorldState
 
 

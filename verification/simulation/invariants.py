@@ -14,9 +14,9 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
-from lakelog.verification.simulation.events import Violation
+from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.history_facts import AcknowledgedBatch, Branch, Entry, HistoryFacts
-from lakelog.verification.simulation.tables import Metadata, SimulatedLogChange, SimulatedLogState
+from lakelog.verification.simulation.simulated_tables import Metadata, SimulatedLogChange, SimulatedLogState
 
 
 class LogCommit(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from lakelog.verification.simulation.events import Event, Violation
 from lakelog.verification.simulation.history import History, run_events
+from lakelog.verification.simulation.history_events import Event, Violation
 from lakelog.verification.simulation.rules import SHIPPED, Rules
 
 _RUNS = 2_000  # the most runs of shortened histories

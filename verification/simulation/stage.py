@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
-from lakelog.verification.simulation.events import DROPPED, LANDED, Event
 from lakelog.verification.simulation.history_checker import HistoryChecker
+from lakelog.verification.simulation.history_events import DROPPED, LANDED, Event
 from lakelog.verification.simulation.rules import Rules
-from lakelog.verification.simulation.tables import Metadata, SimulatedLogChange, VersionedTable, replay
+from lakelog.verification.simulation.simulated_tables import Metadata, SimulatedLogChange, VersionedTable, replay
 from lakelog.verification.simulation.world_state import WorldSettings, WorldState
 
 WON, OVERTAKEN, UNKNOWN = "won", "overtaken", "unknown"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from lakelog.verification.simulation.events import NO_FAULTS, Violation
 from lakelog.verification.simulation.history import History, run_seed
-from lakelog.verification.simulation.sabotage import SABOTAGES
+from lakelog.verification.simulation.history_events import NO_FAULTS, Violation
+from lakelog.verification.simulation.rule_sabotages import SABOTAGES
 from lakelog.verification.simulation.shrink import shrink
 
 Tell = Callable[[str], None]
@@ -75,11 +75,9 @@ RULES = Tier(
 
 
 def _stack() -> Tier:
-    from lakelog.verification.simulation.stack.history import (  # imported late: it imports the brokers and pyspark
-        run,
-        shrink_stack,
-    )
-    from lakelog.verification.simulation.stack.sabotage import STACK_SABOTAGES
+    # Imported late: it imports the brokers and pyspark.
+    from lakelog.verification.simulation.stack.stack_history import run, shrink_stack
+    from lakelog.verification.simulation.stack.stack_sabotages import STACK_SABOTAGES
 
     return Tier(
         "stack",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from lakelog.replication.errors import StaleBrokerEpochException
 from lakelog.verification.simulation.actor import Actor
-from lakelog.verification.simulation.admin_client import SimulatedAdminClient
-from lakelog.verification.simulation.broker_process import SimulatedBrokerProcess
-from lakelog.verification.simulation.controller import SimulatedController
-from lakelog.verification.simulation.events import CRASH, PAUSE, RESUME, SHUTDOWN, START, STEP, Event
-from lakelog.verification.simulation.leader_visitors import RecordDeleter, SimulatedReader
-from lakelog.verification.simulation.producer import SimulatedProducer
+from lakelog.verification.simulation.history_events import CRASH, PAUSE, RESUME, SHUTDOWN, START, STEP, Event
 from lakelog.verification.simulation.rules import Rules
+from lakelog.verification.simulation.simulated_broker import SimulatedBrokerProcess
+from lakelog.verification.simulation.simulated_clients import (
+    RecordDeleter,
+    SimulatedAdminClient,
+    SimulatedProducer,
+    SimulatedReader,
+)
+from lakelog.verification.simulation.simulated_controller import SimulatedController
 from lakelog.verification.simulation.stage import Stage
 from lakelog.verification.simulation.world_state import WorldSettings
 

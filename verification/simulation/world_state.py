@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.high_watermark import effective_min_isr
-from lakelog.replication.protocol.leader_election import new_partition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.verification.simulation.rules import Rules
-from lakelog.verification.simulation.tables import (
+from lakelog.verification.simulation.simulated_tables import (
     Admin,
     BrokerRow,
     Metadata,

@@ -5,7 +5,7 @@ import sys
 
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.verb_parser import VerbParser
-from lakelog.verification.bench.arguments import parser
+from lakelog.verification.bench.commands import parser
 
 
 def main(argv: list[str]) -> int:

@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from lakelog.replication.clients.delayed_operation import until_available
 from lakelog.replication.clients.producer import raise_first_error
+from lakelog.replication.clients.purgatory import until_available
 from lakelog.replication.clients.record_set import PartitionedRecords, record_set
 from lakelog.replication.clients.records import split
 from lakelog.replication.clients.sender import Sender

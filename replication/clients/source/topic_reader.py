@@ -24,9 +24,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lakelog.replication.clients.plain_errors import plain_errors, plain_iteration
-from lakelog.replication.clients.source.columns import arrow_schema
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
 from lakelog.replication.clients.source.read_plan import Bounds, FindAgain, RecordRange, plan_ranges, plan_tasks
+from lakelog.replication.clients.source.source_columns import arrow_schema
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException
 from lakelog.replication.protocol.record_batch import TopicPartition

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from lakelog.replication.clients.plain_errors import plain_errors
-from lakelog.replication.clients.source.columns import columns_of
+from lakelog.replication.clients.source.source_columns import columns_of
 from lakelog.replication.clients.source.source_options import parse_options
 from lakelog.replication.clients.source.topic_reader import FilteredTopicReader, TopicReader
 from lakelog.replication.clients.source.topic_stream import RefusedStreamReader, TopicStreamReader

@@ -16,8 +16,8 @@ from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_registration import PartitionRegistration, Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.rounds.broker_steps import Step
 from lakelog.replication.protocol.rounds.fetch_steps import FetchStep
-from lakelog.replication.protocol.rounds.steps import Step
 
 
 @dataclass(frozen=True)

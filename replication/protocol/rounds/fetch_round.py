@@ -28,6 +28,7 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules
+from lakelog.replication.protocol.rounds.broker_steps import OwnLogs, PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,
     CopyBatches,
@@ -42,7 +43,6 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     Throttled,
     ThrottleFetch,
 )
-from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
 
 States: TypeAlias = Mapping[TopicIdPartition, PartitionFetchState]
 

@@ -9,8 +9,8 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.append_plan import AppendPlan, ByteLimit, FetchedBatch
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.rounds import carry_out
+from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
 from lakelog.replication.protocol.rounds.carry_out import Result
-from lakelog.replication.protocol.rounds.steps import PublishReplicas
 from lakelog.replication.protocol.truncation import Truncation
 
 

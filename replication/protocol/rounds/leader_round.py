@@ -21,7 +21,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import Replica
 from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules, Memory
-from lakelog.replication.protocol.rounds.steps import (
+from lakelog.replication.protocol.rounds.broker_steps import (
     AlterPartitions,
     ClusterView,
     FollowersSeen,

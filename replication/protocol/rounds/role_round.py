@@ -11,7 +11,7 @@ from collections.abc import Collection
 from lakelog.replication.protocol.partition_registration import Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules, Memory
-from lakelog.replication.protocol.rounds.steps import (
+from lakelog.replication.protocol.rounds.broker_steps import (
     DeleteLogs,
     FenceIsrChanges,
     OwnLogs,

@@ -20,6 +20,7 @@ from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.rounds.broker_steps import OwnLogs, PublishReplicas
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
 from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import (
@@ -38,7 +39,6 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     ThrottleFetch,
     TruncateLogs,
 )
-from lakelog.replication.protocol.rounds.steps import OwnLogs, PublishReplicas
 from lakelog.replication.server.executors import error_line
 from lakelog.replication.server.fetcher.follower_query import MOST_ROWS, StreamPlan, planned, read_rows
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
@@ -48,9 +48,9 @@ from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas
 from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import Fetched
-from lakelog.replication.storage.log.delete_records import follow_log_starts
+from lakelog.replication.storage.log.log_append import Fetched
 from lakelog.replication.storage.log.log_snapshot import batch_ends_from
+from lakelog.replication.storage.log.log_start import follow_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.replication.storage.log.truncate import truncate_logs

@@ -21,11 +21,11 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import StaleBrokerEpochException
 from lakelog.replication.protocol.fetch_state import FetchStates, PartitionFetchState
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from lakelog.replication.server.executors import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
-from lakelog.replication.server.fetcher.fetch_states import backoff_ms
 from lakelog.replication.server.fetcher.follower_query import FollowerQuery, StreamPlan
+from lakelog.replication.server.fetcher.shared_fetch_states import backoff_ms
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint, PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.server.spark_check import kill_if_stopped

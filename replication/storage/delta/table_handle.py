@@ -1,5 +1,5 @@
-"""The interface of a handle on one Delta table: delta-rs's `DeltaTable` has it, and so has the one in
-`storage.memory`."""
+"""The interface of a handle on one Delta table: delta-rs's `DeltaTable` has it, and so has a table in
+memory."""
 
 from __future__ import annotations
 

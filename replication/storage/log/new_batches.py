@@ -17,7 +17,7 @@ from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.replication.storage.log.append import Positions, SegmentWriter
+from lakelog.replication.storage.log.log_append import Positions, SegmentWriter
 from lakelog.replication.storage.log.pieces import DecodedBatches, Piece, write_pieces
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.segment import Segment, record_bytes

@@ -6,15 +6,17 @@ of reach hides no other.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -25,17 +27,71 @@ from lakelog.replication.properties import Setting
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit import Commit
-from lakelog.replication.storage.delta.commit_format import read_commit
+from lakelog.replication.storage.delta.commit_format import is_commit, read_commit
+from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
 from lakelog.replication.storage.log.segment import Segment
-from lakelog.replication.storage.readings.past_version import commit_times, table_at
 from lakelog.replication.storage.root_identity import check_identity
 from lakelog.replication.storage.tables.broker_table import broker_ids
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import BROKERS, LOG, METADATA, REPLICAS, STATE_TABLES, Table
 from lakelog.schemas.views.readings import BATCHES, METADATA_CHANGES, READINGS
+
+_TICK = 0.001  # s between the times of two commits that a store has written at the same time
+
+
+class DatedLog(NamedTuple):
+    """A table at a version, and the time of its commit in seconds since the epoch, by the clock of the store."""
+
+    log: DeltaLog
+    committed_at: float
+
+
+def commit_times(root: StorageRoot) -> dict[int, float]:
+    """The time of each commit that is still there, oldest first, in seconds since the epoch: later versions have later
+    times.
+
+    A commit before a gap is of a writer that came too late, and does not count. Raises KafkaStorageException.
+    """
+    written = {int(name[:20]): at for name, at in root.child("_delta_log").modified().items() if is_commit(name)}
+    first = max((version for version in written if version - 1 not in written), default=0)
+    times: dict[int, float] = {}
+    for version in range(first, first + len(written)):
+        if version in written:
+            times[version] = max(written[version], times.get(version - 1, 0.0) + _TICK)
+    return times
+
+
+def table_at(root: StorageRoot, at: float | None) -> DatedLog:
+    """The table at a time in seconds since the epoch; None: its newest version.
+
+    Raises InconsistentClusterIdException if there is no table, KafkaStorageException if it cannot be read, or if its
+    history does not reach back to that time.
+    """
+    if at is None:
+        log, times = DeltaLog.open(root), commit_times(root)
+        return DatedLog(log, times.get(log.version, max(times.values(), default=0.0)))
+    times = commit_times(root)
+    version = max((version for version, written in times.items() if written <= at), default=None)
+    if version is None:
+        oldest = f"its oldest commit is of {utc(min(times.values()))}" if times else "it has no commit"
+        raise KafkaStorageException(f"{root.uri}: its history does not reach back to {utc(at)}: {oldest}")
+    try:
+        return DatedLog(DeltaLog(root, root.open_table(version)), times[version])
+    except (DeltaError, OSError) as error:
+        raise KafkaStorageException(
+            f"{root.uri}: its history does not reach back to {utc(at)}: version {version} cannot be read: "
+            f"{reason(error)}"
+        ) from error
+
+
+def utc(seconds: float) -> str:
+    """A time in seconds since the epoch, for people."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="seconds")
+
 
 _READERS_OF_COMMITS = 8
 _AT_ONCE = 64  # versions in memory

@@ -11,7 +11,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakelog.replication.clients.source.columns import columns_of
+from lakelog.replication.clients.source.source_columns import columns_of
 from lakelog.replication.clients.source.source_options import parse_options
 from lakelog.replication.clients.source.topic_reader import FilteredTopicReader
 from lakelog.replication.clients.source.topic_stream import TopicStreamReader

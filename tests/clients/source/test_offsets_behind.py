@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lakelog import offsets_behind_latest
-from lakelog.replication.clients.source.source_offset import SourceOffset
+from lakelog.replication.clients.source.topic_stream import SourceOffset
 from lakelog.replication.protocol.record_batch import TopicPartition
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from lakelog.replication.clients.source.source_offset import LastEpoch, SourceOffset
 from lakelog.replication.clients.source.topic_reader import TopicTask
+from lakelog.replication.clients.source.topic_stream import LastEpoch, SourceOffset
 from lakelog.replication.errors import CorruptRecordException, OffsetNotAvailableException, OffsetOutOfRangeException
 from lakelog.replication.protocol.record_batch import TopicIdPartition, TopicPartition
 from tests.clients.source.reads import batch_reader, places, rows, stream_reader

@@ -19,7 +19,7 @@ from lakelog.replication.errors import (
     OffsetOutOfRangeException,
     UnknownTopicOrPartitionException,
 )
-from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.log_compaction import compact
 from tests.clients.source.reads import batch_reader, options_of, places, read_batch, rows, schema
 from tests.storage.logs import NOON, P0, P1, TOPIC, fill, lead, replicate, start_at, truncate
 

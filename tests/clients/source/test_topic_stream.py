@@ -9,7 +9,7 @@ from lakelog.replication.errors import (
     OffsetNotAvailableException,
     OffsetOutOfRangeException,
 )
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.topic import Topic
 from tests.clients.source.reads import places, rows, stream_reader
 from tests.registrations import joined

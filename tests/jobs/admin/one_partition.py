@@ -4,13 +4,13 @@ from pathlib import Path
 
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.delete_records import raise_log_starts
+from lakelog.replication.storage.log.log_start import raise_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.jobs.console.line_reader import LineReader, LineRecord
+from lakelog.jobs.console_producer import LineReader, LineRecord
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
 
 KEY, HEADERS = ("parse.key", "true"), ("parse.headers", "TRUE")

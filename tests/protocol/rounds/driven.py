@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from lakelog.replication.protocol.rounds.broker_steps import Round, Step
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.steps import Round, Step
 
 
 class Rounds:

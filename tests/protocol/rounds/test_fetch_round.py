@@ -14,6 +14,7 @@ from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState, OwnLogs, PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AppendFetched,
@@ -31,7 +32,6 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     ThrottleFetch,
     TruncateLogs,
 )
-from lakelog.replication.protocol.rounds.steps import InitialFetchState, OwnLogs, PublishReplicas
 from tests.clock import Clock
 from tests.protocol.chains import chained_log, ends_of, header
 from tests.protocol.rounds.driven import Rounds

@@ -10,8 +10,7 @@ from lakelog.replication.protocol.leadership import host
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_log import FENCED, LEADER, Role
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
-from lakelog.replication.protocol.rounds.leader_round import LeaderRound
-from lakelog.replication.protocol.rounds.steps import (
+from lakelog.replication.protocol.rounds.broker_steps import (
     AlterPartitions,
     ClusterView,
     FollowersSeen,
@@ -21,6 +20,7 @@ from lakelog.replication.protocol.rounds.steps import (
     ReadFollowerRows,
     ReadLog,
 )
+from lakelog.replication.protocol.rounds.leader_round import LeaderRound
 from tests.clock import Clock
 from tests.protocol.rounds.driven import Rounds
 from tests.protocol.test_leadership import EPOCHS, LAG, WHOLE, log_to, row

@@ -14,8 +14,7 @@ from lakelog.replication.protocol.partition_log import FENCED, LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds import leader_round
 from lakelog.replication.protocol.rounds.broker_rounds import RULES, Memory
-from lakelog.replication.protocol.rounds.leader_round import LeaderRound, LeaderWatch
-from lakelog.replication.protocol.rounds.steps import (
+from lakelog.replication.protocol.rounds.broker_steps import (
     AlterPartitions,
     ClusterView,
     FollowersSeen,
@@ -25,6 +24,7 @@ from lakelog.replication.protocol.rounds.steps import (
     ReadFollowerRows,
     ReadLog,
 )
+from lakelog.replication.protocol.rounds.leader_round import LeaderRound, LeaderWatch
 from tests.clock import Clock
 from tests.protocol.rounds.driven import Rounds
 from tests.protocol.rounds.full_leader_round import FullLeaderRound

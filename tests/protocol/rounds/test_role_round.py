@@ -9,8 +9,7 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.leadership import host
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
-from lakelog.replication.protocol.rounds.role_round import take_up_roles
-from lakelog.replication.protocol.rounds.steps import (
+from lakelog.replication.protocol.rounds.broker_steps import (
     CommitRoles,
     DeleteLogs,
     FenceIsrChanges,
@@ -23,6 +22,7 @@ from lakelog.replication.protocol.rounds.steps import (
     StopFetching,
     StopIdleFetchers,
 )
+from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from tests.protocol.rounds.driven import Rounds
 from tests.protocol.test_leadership import WHOLE, log_to, row
 

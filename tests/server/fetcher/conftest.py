@@ -6,8 +6,8 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.server.fetcher import follower_query, replica_fetcher
-from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
+from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from tests.clock import Clock
 from tests.server.fetcher.streams import Elapsed, Round, Writer, fetcher_of
 

@@ -15,19 +15,19 @@ from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.replica_rows import replica_row
 from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import ReadLeaderRows
-from lakelog.replication.protocol.rounds.steps import InitialFetchState
 from lakelog.replication.server import follower_writes
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
-from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
+from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import append_as_follower
-from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.log_append import append_as_follower
+from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_name import leader_of
 from lakelog.replication.storage.tables.replica_table import ReplicaTable

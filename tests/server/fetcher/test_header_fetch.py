@@ -10,9 +10,9 @@ from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.storage.delta.commit_format import drop_commits_before
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
-from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.new_segments import NewSegments
-from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.verification.memory_root import MemoryStore
 from tests.clock import monotonic_clock
 from tests.hanging import raises
 from tests.looks import Looks

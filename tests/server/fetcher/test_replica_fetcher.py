@@ -10,13 +10,13 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.rounds.steps import InitialFetchState
+from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher import replica_fetcher
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
-from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_query import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
+from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas

@@ -8,9 +8,9 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.fetch_state import NoLongerFetched
-from lakelog.replication.protocol.rounds.steps import InitialFetchState
-from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
+from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
+from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 from lakelog.replication.storage.delta.storage_root import StorageRoot

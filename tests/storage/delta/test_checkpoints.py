@@ -6,14 +6,14 @@ import os
 import pytest
 
 from lakelog.replication.config import Config
-from lakelog.replication.controller.controller import Controller
+from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta import delta_log
 from lakelog.replication.storage.delta.commit_format import commit_name, is_commit
 from lakelog.replication.storage.delta.delta_log import CHECKPOINT_COMMITS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.broker_table import BrokerTable

@@ -10,8 +10,8 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.freshness import CommitListener, CommitWaiter, note_commit, until_poll
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.new_segments import NewSegments
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.schemas import LOG
+from lakelog.verification.memory_root import MemoryStore
 from tests.clock import monotonic_clock
 
 clock = pytest.fixture(monotonic_clock)

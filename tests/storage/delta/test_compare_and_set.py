@@ -11,7 +11,7 @@ from lakelog.replication.storage.delta.compare_and_set import Turns, compare_and
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
 from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.verification.memory_root import MemoryStore
 
 
 @pytest.fixture(autouse=True)

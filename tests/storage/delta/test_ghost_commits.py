@@ -18,9 +18,8 @@ from lakelog.replication.storage.log import broken_segments, replica_log
 from lakelog.replication.storage.log.log_snapshot import batches_from
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.memory.root import MemoryRoot
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.verification.memory_root import MemoryRoot, MemoryStore
 from tests.storage.log.test_replay import fails_once
 from tests.storage.logs import P0, P1, facts, fill, lead, leo, new_log, offsets, request, send
 

@@ -5,9 +5,9 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment import read_records, read_segment
-from lakelog.replication.storage.memory.store import MemoryStore, NoFaults
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER
+from lakelog.verification.memory_root import MemoryStore, NoFaults
 from tests.storage.logs import P0, fill, new_log
 
 ROW = {"cluster_id": "c", "broker_id": 1, "format_version": 3, "configs": []}

@@ -12,8 +12,8 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog, KnownCommits
 from lakelog.replication.storage.delta.freshness import KEPT_BYTES, LONGEST_SECONDS, NewestVersions
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.new_segments import NewSegments
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.schemas import LOG
+from lakelog.verification.memory_root import MemoryStore
 from tests.clock import monotonic_clock
 from tests.looks import Looks, counted_store
 

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.verification.memory_root import MemoryStore
 
 NAMES = ["a", "with space", "ünï-ç", "100%", "a#b?c=d", "a.parquet", ".hidden"]
 

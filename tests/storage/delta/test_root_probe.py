@@ -12,9 +12,9 @@ from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.root_probe import RootWatch, prepare_root, probe_root, storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.verification.faults.storage_faults import bring_back, is_away, take_away
+from lakelog.verification.memory_root import MemoryStore
 from tests.clock import Clock
 
 

@@ -11,7 +11,7 @@ from lakelog.replication.storage.delta.commit_format import commit_name, last_ve
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
-from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.verification.memory_root import MemoryStore
 from tests.storage.delta.tables import (
     HOUR,
     SCHEMA,

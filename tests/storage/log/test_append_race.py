@@ -5,7 +5,7 @@ from deltalake import DeltaTable
 
 from lakelog.replication.storage.delta.delta_log import CommitConflict, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import Appended
+from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, write_segment
 from lakelog.verification.bench.counting_store import counting_store

@@ -12,8 +12,8 @@ from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, with_statistics
-from lakelog.replication.storage.log.compaction import compact
-from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.log_compaction import compact
+from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.log_state import LogChange
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_copy import copy_segment

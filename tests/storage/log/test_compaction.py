@@ -9,10 +9,10 @@ from lakelog.replication.errors import CorruptRecordException, DuplicateSequence
 from lakelog.replication.protocol.compaction import size_class
 from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log import compaction, pieces
-from lakelog.replication.storage.log.append import Appended
-from lakelog.replication.storage.log.compaction import compact
-from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log import log_compaction, pieces
+from lakelog.replication.storage.log.log_append import Appended
+from lakelog.replication.storage.log.log_compaction import compact
+from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import read_records
@@ -116,7 +116,7 @@ def test_na_04_what_compresses_well_is_merged_once_and_then_left_alone(root):
 @pytest.mark.parametrize("fails_at", [0, 1])
 def test_na_04_a_compaction_that_fails_leaves_no_file_behind(log, monkeypatch, fails_at):
     """Otherwise each round would fill a full disk further."""
-    original, written = compaction.write_pieces, []
+    original, written = log_compaction.write_pieces, []
 
     def write(*arguments):
         if len(written) == fails_at:
@@ -124,7 +124,7 @@ def test_na_04_a_compaction_that_fails_leaves_no_file_behind(log, monkeypatch, f
         written.append(original(*arguments))
         return written[-1]
 
-    monkeypatch.setattr(compaction, "write_pieces", write)
+    monkeypatch.setattr(log_compaction, "write_pieces", write)
     files = set(log.root.list())
     with pytest.raises(KafkaStorageException, match="no space left"):
         merge(log)
@@ -208,7 +208,7 @@ def test_na_04_the_next_compaction_takes_the_last_ones_result_along(log):
 @pytest.mark.parametrize("what", ["truncation", "retention"])
 def test_na_04_what_has_gone_meanwhile_does_not_come_back(log, what, monkeypatch):
     """Between the writing of the new files and their commit, one of the old ones goes."""
-    others, original = ReplicaLog.open(log.root), compaction._merge
+    others, original = ReplicaLog.open(log.root), log_compaction._merge
 
     def interrupted(*arguments):
         yield from original(*arguments)
@@ -218,7 +218,7 @@ def test_na_04_what_has_gone_meanwhile_does_not_come_back(log, what, monkeypatch
             raise_log_starts(others, {P0: lambda _: 6, P1: lambda _: 4}, "test", "test")
             delete_old_segments(others, 0, "test")
 
-    monkeypatch.setattr(compaction, "_merge", interrupted)
+    monkeypatch.setattr(log_compaction, "_merge", interrupted)
     files = set(log.root.list())
     assert merge(log) == 0
     assert offsets(log) == (list(range(44)) if what == "truncation" else list(range(6, 50)))

@@ -12,8 +12,8 @@ from lakelog.replication.protocol.producer_state import ProducerEntry, SequenceR
 from lakelog.replication.protocol.record_batch import LogEnd
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_format import read_commit
-from lakelog.replication.storage.log.append import Appended
-from lakelog.replication.storage.log.delete_records import delete_old_segments, follow_log_starts, raise_log_starts
+from lakelog.replication.storage.log.log_append import Appended
+from lakelog.replication.storage.log.log_start import delete_old_segments, follow_log_starts, raise_log_starts
 from lakelog.replication.storage.log.producer_snapshot import (
     SNAPSHOT_KEY,
     RememberedProducer,

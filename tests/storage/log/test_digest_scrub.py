@@ -7,8 +7,7 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.repair import DigestScrub
-from lakelog.replication.storage.memory.root import MemoryRoot
-from lakelog.replication.storage.memory.store import MemoryStore
+from lakelog.verification.memory_root import MemoryRoot, MemoryStore
 from tests.clock import Clock
 from tests.storage.logs import P0, P1, fill, new_log, values
 

@@ -10,9 +10,9 @@ from lakelog.replication.clients.records import to_records
 from lakelog.replication.errors import CorruptRecordException, DuplicateSequenceException
 from lakelog.replication.protocol.append import AppendPosition
 from lakelog.replication.storage.log import encoded_batches
-from lakelog.replication.storage.log.append import append
-from lakelog.replication.storage.log.compaction import compact
 from lakelog.replication.storage.log.encoded_batches import EncodedRecords, encode_batches, encoded_records
+from lakelog.replication.storage.log.log_append import append
+from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.new_batches import ArrowRecords, batches_of, digests_of, segment_writer
 from lakelog.replication.storage.log.record_digest import check_digest
 from lakelog.replication.storage.log.replica_log import ReplicaLog

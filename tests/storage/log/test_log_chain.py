@@ -8,8 +8,8 @@ from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.log import log_txns
-from lakelog.replication.storage.log.compaction import compact
-from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.log_compaction import compact
+from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.log_txns import (
     BROKER_EPOCH,
     app_ids,

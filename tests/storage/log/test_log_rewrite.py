@@ -13,9 +13,9 @@ from lakelog.replication.storage.delta.commit_format import commit_name, drop_co
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import log_rewrite
-from lakelog.replication.storage.log.compaction import compact
-from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.log_rewrite import Removal, readable, take_out
+from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_name import is_snapshot
 from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs, without_ends

@@ -8,7 +8,7 @@ from lakelog.replication.protocol.partition_log import Role
 from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
-from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import LogChange
 from lakelog.replication.storage.log.segment import write_segment

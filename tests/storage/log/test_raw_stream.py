@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lakelog.replication.protocol.truncation import Truncation
-from lakelog.replication.storage.log.compaction import compact
-from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.log_compaction import compact
+from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.truncate import truncate_logs
 from tests.storage.logs import P0, P1, P2, fill, follow, lead, new_log, request, send
 

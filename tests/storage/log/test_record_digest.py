@@ -10,7 +10,7 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.record_digest import check_digest, record_digest
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, rows_of, write_segment

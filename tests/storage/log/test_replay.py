@@ -13,9 +13,9 @@ from lakelog.replication.storage.delta.commit_format import commit_name, last_ve
 from lakelog.replication.storage.delta.delta_log import KnownCommits
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments
-from lakelog.replication.storage.log.append import Appended
-from lakelog.replication.storage.log.compaction import compact
-from lakelog.replication.storage.log.delete_records import delete_old_segments, raise_log_starts
+from lakelog.replication.storage.log.log_append import Appended
+from lakelog.replication.storage.log.log_compaction import compact
+from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.verification.faults.storage_faults import bring_back, take_away
 from tests.storage.logs import (

@@ -25,7 +25,7 @@ from lakelog.replication.storage.delta.commit_format import last_version, read_c
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import replica_log
-from lakelog.replication.storage.log.append import Appended, Fetched, append, append_as_follower
+from lakelog.replication.storage.log.log_append import Appended, Fetched, append, append_as_follower
 from lakelog.replication.storage.log.new_batches import arrow_writer
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment, write_segment

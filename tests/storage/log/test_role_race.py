@@ -12,7 +12,7 @@ from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import replica_log
-from lakelog.replication.storage.log.append import Appended, Fetched, append_as_follower
+from lakelog.replication.storage.log.log_append import Appended, Fetched, append_as_follower
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_segment, write_segment

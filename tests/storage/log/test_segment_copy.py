@@ -16,8 +16,8 @@ from lakelog.replication.storage.log import segment_copy
 from lakelog.replication.storage.log.segment import read_segment, write_segment
 from lakelog.replication.storage.log.segment_copy import copy_segment
 from lakelog.replication.storage.log.segment_name import named_digest
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.schemas import LOG
+from lakelog.verification.memory_root import MemoryStore
 from lakelog.verification.s3.server import StoreServer, error
 from tests.storage.logs import header, log_rows
 

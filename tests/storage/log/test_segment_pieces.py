@@ -7,7 +7,7 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.log import pieces
-from lakelog.replication.storage.log.compaction import compact
+from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.pieces import CopiedBatches, DecodedBatches, Target, _spans, pieces_of
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.row_groups import row_groups

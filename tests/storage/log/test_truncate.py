@@ -16,7 +16,7 @@ from lakelog.replication.storage.delta import commit_format, delta_log
 from lakelog.replication.storage.delta.checkpoint import checkpoint_name
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.append import Appended
+from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.log_txns import app_ids, role_app_id, start_app_id
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment, write_segment

@@ -6,7 +6,7 @@ import os
 import pyarrow as pa
 import pytest
 
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.readings import cluster_reading as module

@@ -7,10 +7,10 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerDirectory, BrokerTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import BROKERS
+from lakelog.verification.memory_root import MemoryStore
 from tests.clock import monotonic_clock
 
 

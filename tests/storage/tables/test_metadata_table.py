@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.elections import with_leader
 from lakelog.replication.protocol.isr import AlterIsrOutcome, change_to
-from lakelog.replication.protocol.leader_election import with_leader
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakelog.replication.protocol.leader_election import new_partition, with_leader
+from lakelog.replication.protocol.elections import new_partition, with_leader
 from lakelog.verification.bench import replication
-from lakelog.verification.bench.controller import (
+from lakelog.verification.bench.controller_bench import (
     LEAVING,
     LOST,
     controller_figures,

@@ -6,7 +6,7 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterRootException, InvalidRequestException
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 from lakelog.verification.roots.roots import STORES

@@ -9,7 +9,7 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import TimeoutException
-from lakelog.replication.protocol.leader_election import new_partition, with_leader
+from lakelog.replication.protocol.elections import new_partition, with_leader
 from lakelog.replication.protocol.partition_log import STOPPED, Role
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
 from lakelog.replication.protocol.topic import Topic
@@ -21,13 +21,13 @@ from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.metadata_table import metadata_history
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
-from lakelog.verification.scenarios import observation, steps
-from lakelog.verification.scenarios.arguments import steps_for
+from lakelog.verification.scenarios import observation, script_steps
 from lakelog.verification.scenarios.observation import differences, look
 from lakelog.verification.scenarios.report import Report, ScriptResult, StepResult, states, write_json
 from lakelog.verification.scenarios.scene import Observed, Scene, attempt, hold
 from lakelog.verification.scenarios.script import ScriptError, read_script
-from lakelog.verification.scenarios.steps import HANDLERS, consume, epoch_end, logs, no_replica_deleted, produce
+from lakelog.verification.scenarios.script_steps import HANDLERS, consume, epoch_end, logs, no_replica_deleted, produce
+from lakelog.verification.scenarios.step_arguments import steps_for
 from lakelog.verification.verbs.scenario import main
 from tests.registrations import joined, register
 from tests.storage.logs import P0, TOPIC, TOPIC_ID, follow, lead, records, request, send
@@ -235,9 +235,9 @@ def tables(tmp_path: Path) -> Tables:
 @pytest.fixture
 def scene(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> Scene:
     """Looks once."""
-    for module, name in ((observation, "_HOLD_SECONDS"), (steps, "_HOLD_SECONDS")):
+    for module, name in ((observation, "_HOLD_SECONDS"), (script_steps, "_HOLD_SECONDS")):
         monkeypatch.setattr(module, name, 0)
-    monkeypatch.setattr(steps, "_CONSUME_SECONDS", 0)
+    monkeypatch.setattr(script_steps, "_CONSUME_SECONDS", 0)
     return Scene(tables)
 
 

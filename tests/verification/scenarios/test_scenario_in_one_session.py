@@ -8,9 +8,9 @@ import pytest
 from lakelog.jobs.demo.root_names import owners
 from lakelog.verification.roots.object_stores import ObjectStores
 from lakelog.verification.roots.roots import DiskRoots
-from lakelog.verification.scenarios.embedded import EmbeddedCluster
 from lakelog.verification.scenarios.run import run_script
 from lakelog.verification.scenarios.script import Script, read_script
+from lakelog.verification.scenarios.script_cluster import EmbeddedCluster
 
 SCRIPTS = Path(__file__).parents[2] / "scenarios"
 

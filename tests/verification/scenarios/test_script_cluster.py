@@ -14,7 +14,7 @@ from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.roots.roots import DiskRoots
 from lakelog.verification.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server, State
-from lakelog.verification.scenarios.steps import start
+from lakelog.verification.scenarios.script_steps import start
 
 FIRST, SECOND = "controller-1", "controller-2"
 

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.controller import reassignment
+from lakelog.replication.controller import partition_reassignment
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
 from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from lakelog.replication.protocol.topic import Topic
 from lakelog.verification.simulation import invariants
-from lakelog.verification.simulation.controller import SimulatedController
-from lakelog.verification.simulation.events import CRASH, LANDED, PAUSE, RESUME, STEP, Event, Violation
+from lakelog.verification.simulation.history_events import CRASH, LANDED, PAUSE, RESUME, STEP, Event, Violation
+from lakelog.verification.simulation.rule_sabotages import SABOTAGES, swapped
 from lakelog.verification.simulation.rules import SHIPPED
-from lakelog.verification.simulation.sabotage import SABOTAGES, swapped
-from lakelog.verification.simulation.tables import Admin, Metadata, Topics
+from lakelog.verification.simulation.simulated_controller import SimulatedController
+from lakelog.verification.simulation.simulated_tables import Admin, Metadata, Topics
 from lakelog.verification.simulation.world import World
 from lakelog.verification.simulation.world_state import WorldSettings
 
@@ -165,10 +165,10 @@ def _raise_if(is_swapped: bool) -> None:
 
 
 def test_a_swapped_rule_is_put_back_whatever_happens() -> None:
-    shipped = reassignment.may_complete
-    with pytest.raises(ValueError, match="in between"), swapped(reassignment, "may_complete", lambda _: True):
-        _raise_if(reassignment.may_complete is not shipped)
-    assert reassignment.may_complete is shipped
+    shipped = partition_reassignment.may_complete
+    with pytest.raises(ValueError, match="in between"), swapped(partition_reassignment, "may_complete", lambda _: True):
+        _raise_if(partition_reassignment.may_complete is not shipped)
+    assert partition_reassignment.may_complete is shipped
 
 
 def test_the_controllers_rules_are_broken_one_at_a_time() -> None:

@@ -2,8 +2,18 @@
 
 import pytest
 
-from lakelog.verification.simulation.events import CRASH, DROPPED, LANDED, LATE, PAUSE, RESUME, START, STEP, Event
 from lakelog.verification.simulation.history import run_events, run_seed
+from lakelog.verification.simulation.history_events import (
+    CRASH,
+    DROPPED,
+    LANDED,
+    LATE,
+    PAUSE,
+    RESUME,
+    START,
+    STEP,
+    Event,
+)
 from lakelog.verification.simulation.rules import SHIPPED
 from lakelog.verification.simulation.world import World
 from lakelog.verification.simulation.world_state import WorldSettings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.verification.simulation.sabotage import SABOTAGES
+from lakelog.verification.simulation.rule_sabotages import SABOTAGES
 from lakelog.verification.simulation.tiers import RULES, Caught, Simulated, figures, simulate
 
 FIGURES = {

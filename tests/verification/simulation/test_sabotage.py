@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lakelog.verification.simulation.events import Event
 from lakelog.verification.simulation.history import run_events
-from lakelog.verification.simulation.sabotage import SABOTAGES
+from lakelog.verification.simulation.history_events import Event
+from lakelog.verification.simulation.rule_sabotages import SABOTAGES
 from lakelog.verification.simulation.tiers import RULES, catch
 from lakelog.verification.simulation.world_state import WorldSettings
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lakelog.verification.simulation.history import run_events, run_seed
-from lakelog.verification.simulation.sabotage import SABOTAGES
+from lakelog.verification.simulation.rule_sabotages import SABOTAGES
 from lakelog.verification.simulation.shrink import shrink
 from lakelog.verification.simulation.tiers import Found
 

@@ -4,7 +4,7 @@ import pytest
 
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from lakelog.verification.simulation.tables import (
+from lakelog.verification.simulation.simulated_tables import (
     NewBatch,
     SimulatedLogChange,
     SimulatedLogState,

@@ -11,7 +11,7 @@ from lakelog.replication.protocol.rounds.broker_rounds import RULES
 from lakelog.replication.protocol.rounds.send_round import SEND_RULES
 from lakelog.verification.simulation.rules import SHIPPED, Rules
 from lakelog.verification.simulation.stack.one_thread import PACKAGE, Changes
-from lakelog.verification.simulation.stack.world import StackWorld
+from lakelog.verification.simulation.stack.stack_world import StackWorld
 
 Break = Callable[[Changes], None]
 DirectedHistory = Callable[[StackWorld], None]

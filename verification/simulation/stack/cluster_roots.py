@@ -12,17 +12,17 @@ from random import Random
 from typing import Protocol
 
 from lakelog.replication.config import Config
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.memory.store import File
 from lakelog.schemas import METADATA
+from lakelog.verification.memory_root import File
 from lakelog.verification.simulation.stack.disasters import BROKERS, BreakableWorld, Disasters
-from lakelog.verification.simulation.stack.processes import Process
-from lakelog.verification.simulation.stack.producers import PARTITIONS, TOPIC
 from lakelog.verification.simulation.stack.rates import EMPTY, OLDER, OTHERS
+from lakelog.verification.simulation.stack.stack_processes import Process
+from lakelog.verification.simulation.stack.stack_producers import PARTITIONS, TOPIC
 
 _BACKS_UP = 0.01  # the probability that the root is backed up at an event
 _SECONDS = 1, 4, 15, 40

@@ -8,10 +8,10 @@ from math import inf
 from typing import Any
 
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.verification.simulation.events import Violation
+from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.processes import Process, StackBroker
-from lakelog.verification.simulation.stack.world import StackWorld
+from lakelog.verification.simulation.stack.stack_processes import Process, StackBroker
+from lakelog.verification.simulation.stack.stack_world import StackWorld
 
 _PATIENCE = 60  # rounds of the controllers
 

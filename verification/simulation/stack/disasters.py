@@ -16,12 +16,11 @@ from typing import Protocol
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.cluster import Cluster, format_broker
-from lakelog.replication.storage.memory.store import File, MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import LOG, REPLICAS
+from lakelog.verification.memory_root import File, MemoryStore
 from lakelog.verification.simulation.stack.faulty_store import FaultyStore, lose_end, tear_commit, tear_end
 from lakelog.verification.simulation.stack.one_thread import Clock
-from lakelog.verification.simulation.stack.processes import Process, StackBroker, StackController
 from lakelog.verification.simulation.stack.rates import (
     ASLEEP,
     DOUBLED,
@@ -34,6 +33,7 @@ from lakelog.verification.simulation.stack.rates import (
     TORN,
     Rates,
 )
+from lakelog.verification.simulation.stack.stack_processes import Process, StackBroker, StackController
 
 BROKERS = (1, 2, 3)
 _LOSSES = LOSES_END, TORN, EMPTIED, RESTORED  # faults that lose records: only for a broker that `_may_lose` allows

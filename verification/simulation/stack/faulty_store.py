@@ -13,7 +13,7 @@ from typing import Protocol
 from lakelog.replication.server.periodic_task import BrokerKilled
 from lakelog.replication.storage.delta.commit_format import commit_name, is_commit, read_commit
 from lakelog.replication.storage.delta.storage_root import TIMEOUT_MS, StorageRoot
-from lakelog.verification.simulation.events import Violation
+from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack.rates import (
     DIES_AFTER,
     DIES_BEFORE,

@@ -18,7 +18,7 @@ from unittest.mock import patch
 from lakelog.replication.clients.accumulator import SendsInFlight
 from lakelog.replication.protocol.append_plan import plan_appends
 from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.server import broker, log_maintenance
+from lakelog.replication.server import broker_server, log_maintenance
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
@@ -27,8 +27,8 @@ from lakelog.replication.storage.delta.freshness import CommitWaiter
 PACKAGE = "lakelog.replication."
 _EPOCH = 1_800_000_000.0  # the wall time at second 0 of a world's clock
 _LOGS_ERRORS = (
-    "server.broker", "server.broker_session", "server.fetcher.replica_fetcher", "server.log_maintenance",
-    "controller.controller", "controller.term",
+    "server.broker_server", "server.fetcher.replica_fetcher", "server.log_maintenance", "controller.controller_server",
+    "controller.term",
 )  # fmt: skip
 _NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
 _MICRO_BATCH_EVERY = 3  # steps of a fetcher
@@ -181,13 +181,13 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     changes.change("storage.tables.producer_table", "secrets", SimpleNamespace(randbits=rng.getrandbits))
     inline = SimpleNamespace(Thread=AtOnce, Event=threading.Event, Lock=threading.Lock)
     changes.change("server.follower_rows", "_LINGER_SECONDS", 0.0)
-    for place in ("server.follower_rows", "storage.log.healing", "storage.in_threads"):
+    for place in ("server.follower_rows", "storage.log.broken_segments", "storage.in_threads"):
         changes.change(place, "threading", inline)
     changes.change("storage.delta.compare_and_set", "threading", SimpleNamespace(Event=NoPause))
     changes.change(SendsInFlight, "start", lambda _: None)  # `flush` carries out what was sent before
-    changes.change(broker, "follower_session", lambda spark: spark)
-    changes.change(broker, "pass_while_spark_runs", lambda _spark, _id, pause_point: pause_point.pass_through())
-    changes.change(broker, "ReplicaFetcher", InlineFetcher)
+    changes.change(broker_server, "follower_session", lambda spark: spark)
+    changes.change(broker_server, "pass_while_spark_runs", lambda _spark, _id, pause_point: pause_point.pass_through())
+    changes.change(broker_server, "ReplicaFetcher", InlineFetcher)
     changes.change(FetchRunner, "plan", plan_without_spark)
     changes.change("server.fetcher.segment_copier", "has_executors", lambda _: False)
     changes.change(log_maintenance.LogMaintenance, "start", lambda _: None)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from lakelog.replication.config import Config
-from lakelog.replication.controller.controller import Controller
-from lakelog.replication.server.broker import Broker
+from lakelog.replication.controller.controller_server import Controller
+from lakelog.replication.server.broker_server import Broker
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.simulation.stack.held_time import Passing, Schedule
 from lakelog.verification.simulation.stack.one_thread import OneRound
-from lakelog.verification.simulation.stack.processes import StackBroker, StackController
+from lakelog.verification.simulation.stack.stack_processes import StackBroker, StackController
 
 
 class _Stopping:

@@ -14,8 +14,8 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
-from lakelog.verification.simulation.events import NO_FAULTS, Violation, as_violation
-from lakelog.verification.simulation.stack.processes import Process, StackBroker
+from lakelog.verification.simulation.history_events import NO_FAULTS, Violation, as_violation
+from lakelog.verification.simulation.stack.stack_processes import Process, StackBroker
 
 Committed = tuple[TopicIdPartition, int, str]  # a partition, its high watermark, and the chain there
 Partitions = Mapping[TopicIdPartition, PartitionRegistration]

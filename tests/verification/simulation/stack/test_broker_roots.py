@@ -4,9 +4,9 @@ import pytest
 
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.cluster import format_broker
-from lakelog.verification.simulation.stack import invariants
+from lakelog.verification.simulation.stack import stack_history
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.world import StackWorld
+from lakelog.verification.simulation.stack.stack_world import StackWorld
 
 P0 = TopicIdPartition("flights-id", 0)
 ROUNDS = 200
@@ -76,7 +76,7 @@ def test_li_04_a_root_that_goes_back_under_its_running_broker_loses_no_record(wo
     go_on_until(world, lambda: log_epoch(world, loser) > epoch, *([] if is_leader else [leader]))
     assert loser.broker is process, "it goes on by itself"
     world.calm()
-    invariants.check(world)
+    stack_history.check(world)
 
 
 def test_li_04_a_root_that_has_grown_again_since_it_went_back_is_noticed_too(world):
@@ -92,4 +92,4 @@ def test_li_04_a_root_that_has_grown_again_since_it_went_back_is_noticed_too(wor
         world.clients[1].send({0: 1})
     go_on_until(world, lambda: log_epoch(world, leader) > epoch)
     world.calm()
-    invariants.check(world)
+    stack_history.check(world)

@@ -8,15 +8,15 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.log import pieces
 from lakelog.replication.storage.log.pieces import CopiedBatches
-from lakelog.replication.storage.memory.root import MemoryRoot
-from lakelog.verification.simulation.stack import invariants
+from lakelog.verification.memory_root import MemoryRoot
+from lakelog.verification.simulation.stack import stack_history
 from lakelog.verification.simulation.stack.breaks import StackSabotage
-from lakelog.verification.simulation.stack.history import run
 from lakelog.verification.simulation.stack.one_thread import Changes
 from lakelog.verification.simulation.stack.rates import COPIED, EMPTY, LATE, OLDER, OTHERS
-from lakelog.verification.simulation.stack.sabotage import ANY_ROOT
 from lakelog.verification.simulation.stack.schedules import identity
-from lakelog.verification.simulation.stack.world import StackWorld
+from lakelog.verification.simulation.stack.stack_history import run
+from lakelog.verification.simulation.stack.stack_sabotages import ANY_ROOT
+from lakelog.verification.simulation.stack.stack_world import StackWorld
 
 KINDS = [OLDER, EMPTY, OTHERS]
 FIRST = 10
@@ -94,7 +94,7 @@ def test_records_that_were_sent_meanwhile_are_there_once_when_the_right_root_is_
         world.go_on()
         world.roots.put_back()
     world.calm()
-    invariants.check(world)
+    stack_history.check(world)
 
 
 def test_a_copied_producer_goes_on_under_the_sequences_of_the_original(world):
@@ -106,7 +106,7 @@ def test_a_copied_producer_goes_on_under_the_sequences_of_the_original(world):
     assert type(client.sent[-1].answer.error).__name__ == "DuplicateSequenceException"
     assert client.send({0: 1})
     world.calm()
-    invariants.check(world)
+    stack_history.check(world)
 
 
 def test_a_producer_with_records_on_their_way_is_not_copied(world):

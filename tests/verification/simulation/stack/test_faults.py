@@ -8,23 +8,23 @@ from types import SimpleNamespace
 import pytest
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
-from lakelog.replication.server import broker
+from lakelog.replication.server import broker_server
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.root_probe import probe_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import LOG, REPLICAS
-from lakelog.verification.simulation.events import Violation
+from lakelog.verification.memory_root import MemoryStore
+from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack import faulty_store, rates
 from lakelog.verification.simulation.stack.faulty_store import FaultyStore, tear_commit, tear_end
-from lakelog.verification.simulation.stack.invariants import check
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.producers import StackProducer
 from lakelog.verification.simulation.stack.rates import FROZEN, HANGS, Rates, drawn
-from lakelog.verification.simulation.stack.world import BROKERS, StackWorld
+from lakelog.verification.simulation.stack.stack_history import check
+from lakelog.verification.simulation.stack.stack_producers import StackProducer
+from lakelog.verification.simulation.stack.stack_world import BROKERS, StackWorld
 from tests.registrations import folder_of
 
 
@@ -183,8 +183,8 @@ def test_ol_02_a_broker_that_cannot_begin_gives_the_newest_reason(world, monkeyp
     with world.acting(None):
         world.disasters.damage(node)
         assert tear_end(node.root.child(REPLICAS.name), 1, 0.5)
-    monkeypatch.setattr(broker, "probe_root", refused_once)
-    monkeypatch.setattr(broker, "recover_root", lambda *_: None)  # otherwise it begins with rows that are whole
+    monkeypatch.setattr(broker_server, "probe_root", refused_once)
+    monkeypatch.setattr(broker_server, "recover_root", lambda *_: None)  # otherwise it begins with rows that are whole
     with world.acting(node):
         node.start()
     assert "503 Slow Down" in node.broker._registration.storage_error

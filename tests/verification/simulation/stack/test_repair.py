@@ -7,9 +7,9 @@ import pytest
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.verification.simulation.stack.directing import elect
-from lakelog.verification.simulation.stack.invariants import check
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.world import TOPIC_ID, StackWorld
+from lakelog.verification.simulation.stack.stack_history import check
+from lakelog.verification.simulation.stack.stack_world import TOPIC_ID, StackWorld
 
 P0 = TopicIdPartition(TOPIC_ID, 0)
 

@@ -11,8 +11,8 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import DuplicateBrokerRegistrationException
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.verification.memory_root import MemoryStore
 from lakelog.verification.simulation.stack.held_time import Passing, Schedule
 from lakelog.verification.simulation.stack.one_thread import Changes, Clock, in_one_thread
 from lakelog.verification.simulation.stack.servers import BrokerServer, ControllerServer

@@ -6,8 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 
-from lakelog.verification.simulation.stack import history
-from lakelog.verification.simulation.stack.history import run
+from lakelog.verification.simulation.stack import stack_history
 from lakelog.verification.simulation.stack.rates import (
     ASLEEP,
     DIES_AFTER,
@@ -27,16 +26,18 @@ from lakelog.verification.simulation.stack.rates import (
     STOPPED,
     TORN,
 )
+from lakelog.verification.simulation.stack.stack_history import run
 
 
 def test_no_invariant_is_violated():
     histories = [run(seed) for seed in range(1, 6)]
-    assert [str(history.violation) for history in histories if history.violation] == []
-    assert sum(history.steps for history in histories) > 300
+    assert [str(stack_history.violation) for history in histories if stack_history.violation] == []
+    assert sum(stack_history.steps for history in histories) > 300
 
 
 SAYS = (
-    "from lakelog.verification.simulation.stack.history import run; import sys; h = run(7); sys.stdout.write(repr(h))"
+    "from lakelog.verification.simulation.stack.stack_history import run; import sys; h = run(7);"
+    " sys.stdout.write(repr(h))"
 )
 
 
@@ -52,13 +53,13 @@ def test_a_seed_tells_all_that_happens():
 
 
 def test_faults_of_all_kinds_happen_and_records_are_acknowledged(monkeypatch):
-    acknowledged, kinds, check = [], Counter(), history.check
+    acknowledged, kinds, check = [], Counter(), stack_history.check
 
     def counted(world):
         check(world)
         acknowledged.append(sum(sent.is_acknowledged for client in world.clients for sent in client.sent))
 
-    monkeypatch.setattr(history, "check", counted)
+    monkeypatch.setattr(stack_history, "check", counted)
     of_commits = {LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER, OVERTAKEN, FROZEN, HANGS}
     wanted = of_commits | {KILLED, STOPPED, LOSES_END, TORN, EMPTIED, RESTORED, ASLEEP, LITTERED, DOUBLED}
     for seed in range(12, 72):  # the first six have them all

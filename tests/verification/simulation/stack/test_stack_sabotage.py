@@ -2,19 +2,19 @@
 
 import pytest
 
-from lakelog.verification.simulation.events import NO_FAULTS
-from lakelog.verification.simulation.sabotage import SABOTAGES
+from lakelog.verification.simulation.history_events import NO_FAULTS
+from lakelog.verification.simulation.rule_sabotages import SABOTAGES
 from lakelog.verification.simulation.stack.breaks import StackSabotage, of_rules
-from lakelog.verification.simulation.stack.history import run, shrink_stack
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.sabotage import (
+from lakelog.verification.simulation.stack.schedules import rare
+from lakelog.verification.simulation.stack.stack_history import run, shrink_stack
+from lakelog.verification.simulation.stack.stack_sabotages import (
     DIRECTED_WITHOUT_CHAIN,
     FETCHER_GOES_ON,
     SHARED,
     STACK_SABOTAGES,
     WITHOUT_CHAIN,
 )
-from lakelog.verification.simulation.stack.schedules import rare
 from lakelog.verification.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {

@@ -8,8 +8,8 @@ import pytest
 
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
-from lakelog.verification.simulation.stack.history import run
 from lakelog.verification.simulation.stack.one_thread import InlineFetcher
+from lakelog.verification.simulation.stack.stack_history import run
 
 
 class Streamed:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.producer import Producer
-from lakelog.replication.controller.controller import Controller
+from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.server.periodic_task import BrokerKilled
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
@@ -31,9 +31,9 @@ from lakelog.verification.simulation.stack.directing import (
     without,
 )
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.processes import Process
-from lakelog.verification.simulation.stack.producers import PRODUCER, TOPIC
-from lakelog.verification.simulation.stack.world import StackWorld
+from lakelog.verification.simulation.stack.stack_processes import Process
+from lakelog.verification.simulation.stack.stack_producers import PRODUCER, TOPIC
+from lakelog.verification.simulation.stack.stack_world import StackWorld
 
 _LAG_SECONDS = 20  # after which followers that do nothing are out of sync
 _TOPIC = "short-lived"

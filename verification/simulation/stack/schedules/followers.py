@@ -16,7 +16,7 @@ from lakelog.replication.server.fetcher import fetch_runner
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.storage.log.log_snapshot import batches_from
 from lakelog.schemas import LOG
-from lakelog.verification.simulation.events import Violation
+from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack.directing import (
     elect,
     freeze,
@@ -33,7 +33,7 @@ from lakelog.verification.simulation.stack.directing import (
     without,
 )
 from lakelog.verification.simulation.stack.one_thread import Changes, InlineFetcher
-from lakelog.verification.simulation.stack.world import StackWorld
+from lakelog.verification.simulation.stack.stack_world import StackWorld
 
 
 def _tail_of_broker_3(world: StackWorld) -> None:

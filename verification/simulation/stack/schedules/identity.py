@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from lakelog.verification.simulation.stack.directing import elect, freeze, thaw
 from lakelog.verification.simulation.stack.rates import OLDER, OTHERS
-from lakelog.verification.simulation.stack.world import StackWorld
+from lakelog.verification.simulation.stack.stack_world import StackWorld
 
 _ROUNDS = 40
 

@@ -11,7 +11,7 @@ from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
-from lakelog.verification.simulation.events import Violation
+from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack.directing import (
     elect,
     freeze,
@@ -28,8 +28,8 @@ from lakelog.verification.simulation.stack.directing import (
     without,
 )
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.producers import Interrupted
-from lakelog.verification.simulation.stack.world import StackWorld
+from lakelog.verification.simulation.stack.stack_producers import Interrupted
+from lakelog.verification.simulation.stack.stack_world import StackWorld
 
 _LAG_SECONDS = 40  # after which a follower that does nothing is out of sync
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.schemas import LOG
-from lakelog.verification.simulation.events import Violation
+from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack.directing import elect, first
 from lakelog.verification.simulation.stack.faulty_store import lose_end
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.processes import Process
-from lakelog.verification.simulation.stack.producers import Interrupted, StackProducer
-from lakelog.verification.simulation.stack.world import StackWorld
+from lakelog.verification.simulation.stack.stack_processes import Process
+from lakelog.verification.simulation.stack.stack_producers import Interrupted, StackProducer
+from lakelog.verification.simulation.stack.stack_world import StackWorld
 
 _COMMITS = 6  # between two clean-ups of a table's log
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from lakelog.replication.controller import (
     broker_events,
+    partition_reassignment,
     partition_state_machine,
-    reassignment,
     replica_state_machine,
     topic_deletion_manager,
 )
@@ -23,7 +23,7 @@ from lakelog.replication.controller.events import Event
 from lakelog.replication.controller.term import ChangeTopics, Partitions, Term
 from lakelog.replication.controller.term import Round as ControllerSteps
 from lakelog.replication.errors import KafkaStorageException, LakelogException
-from lakelog.replication.protocol import delayed_operation, follow, isr, leader_election, leadership
+from lakelog.replication.protocol import delayed_operation, elections, follow, isr, leadership
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.append import Digests, PartitionAppend, place
 from lakelog.replication.protocol.append_plan import AppendPlan
@@ -39,6 +39,8 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, Replica
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.broker_rounds import Memory
+from lakelog.replication.protocol.rounds.broker_steps import AlterPartitions, CommitRoles, PublishReplicas, Step
+from lakelog.replication.protocol.rounds.broker_steps import Round as LeaderSteps
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound, States
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AppendFetched,
@@ -48,8 +50,6 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     TruncateLogs,
 )
 from lakelog.replication.protocol.rounds.leader_round import LeaderRound
-from lakelog.replication.protocol.rounds.steps import AlterPartitions, CommitRoles, PublishReplicas, Step
-from lakelog.replication.protocol.rounds.steps import Round as LeaderSteps
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.verification.simulation.actor import carried_out
 from lakelog.verification.simulation.rules import SHIPPED, Rules
@@ -250,13 +250,13 @@ def _elects_anybody(
     registration: PartitionRegistration, live: Collection[int], unclean_allowed: bool
 ) -> PartitionRegistration | None:
     """The first live replica leads, in sync or not, with all other replicas in the ISR."""
-    return leader_election.elect_offline(replace(registration, isr=registration.replicas), live, unclean_allowed)
+    return elections.elect_offline(replace(registration, isr=registration.replicas), live, unclean_allowed)
 
 
 def _prefers_anybody(registration: PartitionRegistration, live: Collection[int]) -> PartitionRegistration | None:
     """The preferred leader leads as soon as it lives, in sync or not, and joins the ISR."""
     isr = tuple(broker for broker in registration.replicas if broker in (*registration.isr, registration.replicas[0]))
-    return leader_election.elect_preferred(replace(registration, isr=isr), live)
+    return elections.elect_preferred(replace(registration, isr=isr), live)
 
 
 def _keeps_the_leader_epoch(decision: Decision, registration: PartitionRegistration) -> None:
@@ -281,7 +281,7 @@ def _takes_deletions_for_done(decision: Decision) -> None:
 
 def _leaves_the_isr_to_the_last(registration: PartitionRegistration, broker: int) -> PartitionRegistration:
     """An offline replica leaves the ISR. If it was the last member, all other assigned replicas replace it."""
-    left = leader_election.replica_offline(registration, broker)
+    left = elections.replica_offline(registration, broker)
     return (
         left if left.isr != (broker,) else replace(left, isr=tuple(b for b in left.replicas if b != broker) or left.isr)
     )
@@ -306,7 +306,7 @@ BROKEN_CONTROLLERS: dict[str, BrokenController] = {
         broker_events, "on_broker_change", _overlooks_new_broker_epochs,
     ),
     "reassigns_before_all_are_in_sync": _deciding(
-        "a reassignment ends before its target has caught up", reassignment, "may_complete", lambda _: True
+        "a reassignment ends before its target has caught up", partition_reassignment, "may_complete", lambda _: True
     ),
     "deletes_before_brokers_have": _deciding(
         "a topic is gone before brokers have deleted its replicas",

@@ -24,9 +24,9 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.broker_registration import LogIdentity
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
-from lakelog.replication.server.fetcher.fetch_states import SharedFetchStates
 from lakelog.replication.server.fetcher.follower_query import follower_session
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
+from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.log_maintenance import LogMaintenance
 from lakelog.replication.server.metadata_cache import MetadataCache

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from lakelog.replication.config import Config
-from lakelog.replication.controller.controller import Controller
+from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
-from lakelog.replication.server.broker import Broker, BrokerSession
+from lakelog.replication.server.broker_server import Broker, BrokerSession
 from lakelog.replication.server.periodic_task import BrokerKilled
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.schemas import LOG
 from lakelog.verification.simulation.stack.one_thread import InlineFetcher, OneRound, Standing
-from lakelog.verification.simulation.stack.producers import StackProducer
+from lakelog.verification.simulation.stack.stack_producers import StackProducer
 
 _BROKEN = "CorruptRecord", "torn", "found gap"  # words of errors that only an operator can mend
 SESSIONS = {"broker.session.timeout.ms": "6000", "controller.session.timeout.ms": "6000"}  # as on a disk

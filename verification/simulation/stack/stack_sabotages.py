@@ -34,7 +34,7 @@ from lakelog.replication.storage.log.pieces import write_pieces
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import BROKER_EPOCH, ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
-from lakelog.verification.simulation.sabotage import SABOTAGES
+from lakelog.verification.simulation.rule_sabotages import SABOTAGES
 from lakelog.verification.simulation.stack.breaks import Break, DirectedHistory, StackSabotage, all_of, at, of_rules
 from lakelog.verification.simulation.stack.one_thread import InlineFetcher
 from lakelog.verification.simulation.stack.schedules import admins, followers, identity, leaders, rare
@@ -106,22 +106,22 @@ STORAGE: dict[str, StackSabotage] = {
     ),
     "the_predecessor_is_not_checked": StackSabotage(
         "a commit counts even if the commit before it is gone",
-        at(("storage.delta.known_commits.KnownCommits.is_there", lambda *_: True)),
+        at(("storage.delta.delta_log.KnownCommits.is_there", lambda *_: True)),
         rare.commit_into_a_hole,
     ),
     "commits_are_known_by_name": StackSabotage(
         "a file with the name of a known commit counts as that commit",
-        at(("storage.delta.known_commits.KnownCommits._is_known", lambda _, __, stamp: stamp is not None)),
+        at(("storage.delta.delta_log.KnownCommits._is_known", lambda _, __, stamp: stamp is not None)),
         rare.commit_into_a_hole,
     ),
     "compaction_spoils_a_row": StackSabotage(
         "compaction writes another value than it read",
-        at(("storage.log.segment_pieces._decoded_batches", _spoils_a_row)),
+        at(("storage.log.pieces._decoded_batches", _spoils_a_row)),
     ),
     "compaction_drops_a_batch": StackSabotage(
         "compaction leaves out a batch",
         at(
-            ("storage.log.compaction.write_pieces", _leaves_out_a_batch),
+            ("storage.log.log_compaction.write_pieces", _leaves_out_a_batch),
             ("storage.log.replica_log.check_change", lambda *_: None),
         ),
     ),
@@ -136,7 +136,7 @@ _MAY_MEET = "storage.log.broken_segments.SoughtRange.may_meet"
 FETCHES: dict[str, StackSabotage] = {
     "nobody_is_behind": StackSabotage(
         "a follower that finds what it lacks does not mark its partitions as behind",
-        at(("server.fetcher.fetch_states.SharedFetchStates.fell_behind", lambda *_: None)),
+        at(("server.fetcher.shared_fetch_states.SharedFetchStates.fell_behind", lambda *_: None)),
     ),
     "a_failed_copy_fails_alone": StackSabotage(
         "the plan keeps the other segments of a partition of which a copy has failed",
@@ -245,11 +245,11 @@ CRITICALS: dict[str, StackSabotage] = {
     ),
     "all_is_appended_again": StackSabotage(
         "a leader that has the first records of a send appends all of them again",
-        at(("storage.log.append.place", _appends_all_again)), rare.send_that_was_replicated_in_part,
+        at(("storage.log.log_append.place", _appends_all_again)), rare.send_that_was_replicated_in_part,
     ),
     "compaction_makes_no_progress": StackSabotage(
         "compaction packs files by their compressed sizes",
-        at(("storage.log.compaction.plan_compaction", _without_progress)),
+        at(("storage.log.log_compaction.plan_compaction", _without_progress)),
         rare.records_that_compress_well,
     ),
 }  # fmt: skip

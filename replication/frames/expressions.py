@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakelog.schemas import LOG
 from lakelog.schemas.views import View
 
 PARTITION = ("topic_id", "partition")
@@ -54,3 +55,18 @@ def leader_rows(metadata: DataFrame, replicas: DataFrame) -> DataFrame:
     return metadata.select(*PARTITION, "leader", "leader_epoch").join(
         rows, on=[*PARTITION, "leader", "leader_epoch"], how="inner"
     ).drop("leader", "leader_epoch")  # fmt: skip
+
+
+def committed_records(records: DataFrame, bounds: DataFrame) -> DataFrame:
+    """The records whose offset is within the bounds of their partition. Columns: `schemas.LOG`.
+
+    `records` are rows of a log table (`schemas.LOG`). `bounds` has one row a partition, with the columns topic_id
+    (string), partition (int), starting_offset and ending_offset (bigint; the latter is excluded). Partitions without
+    bounds are left out.
+    """
+    within = "`offset` >= starting_offset AND `offset` < ending_offset"
+    return (
+        records.join(bounds.hint("broadcast"), on=["topic_id", "partition"], how="inner")
+        .where(within)
+        .select(*LOG.names)
+    )

@@ -14,24 +14,24 @@ from functools import partial
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.memory.store import MemoryStore
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
-from lakelog.verification.simulation.events import Violation
+from lakelog.verification.memory_root import MemoryStore
+from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack.cluster_roots import ClusterRoots
 from lakelog.verification.simulation.stack.disasters import BROKERS, Disasters
 from lakelog.verification.simulation.stack.faulty_store import FaultyStore
 from lakelog.verification.simulation.stack.one_thread import Changes, Clock, in_one_thread
-from lakelog.verification.simulation.stack.processes import Process, StackBroker, StackController
-from lakelog.verification.simulation.stack.producers import PARTITIONS, TOPIC, Interrupted, StackProducer
 from lakelog.verification.simulation.stack.rates import COPIED, Rates
+from lakelog.verification.simulation.stack.stack_processes import Process, StackBroker, StackController
+from lakelog.verification.simulation.stack.stack_producers import PARTITIONS, TOPIC, Interrupted, StackProducer
 from lakelog.verification.simulation.stack.step_invariants import Committed, check_changes, checked, no_error_gets_out
 
 TOPIC_ID = "flights-id"
@@ -60,9 +60,9 @@ class StackWorld:
         self._stack: list[Process | None] = []
         self.faults = FaultyStore(self.rng, self.rates, self._actor, self.let_others)
         in_one_thread(changes, self.clock, random.Random(seed))
-        for place in ("row_groups", "segment_pieces"):
+        for place in ("row_groups", "pieces"):
             changes.change(f"storage.log.{place}", "LEAST_BYTES", self.rates.row_group_bytes)
-        changes.change("storage.delta.commit_writer", "INLINED_BYTES", self.rates.inlined_bytes)
+        changes.change("storage.delta.commit_format", "INLINED_BYTES", self.rates.inlined_bytes)
         changes.change("storage.delta.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
         self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
         self.roots = ClusterRoots(self)

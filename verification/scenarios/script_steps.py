@@ -23,7 +23,6 @@ from lakelog.replication.storage.log.truncate import DELETION
 from lakelog.verification.roots.roots import Roots
 from lakelog.verification.roots.wrong_roots import copy_cluster_root as copy
 from lakelog.verification.roots.wrong_roots import replace_cluster_root as put_in_its_place
-from lakelog.verification.scenarios.arguments import OK
 from lakelog.verification.scenarios.observation import (
     behind,
     brokers_in_words,
@@ -36,6 +35,7 @@ from lakelog.verification.scenarios.observation import (
 from lakelog.verification.scenarios.scene import Observed, Saw, Scene, attempt, hold
 from lakelog.verification.scenarios.script import Step
 from lakelog.verification.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server
+from lakelog.verification.scenarios.step_arguments import OK
 
 _WORK_SECONDS = 30
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lakelog.jobs.cli.numbers import is_natural, is_number
-from lakelog.replication.controller.leader_election import PREFERRED, UNCLEAN
+from lakelog.replication.controller.requested_elections import PREFERRED, UNCLEAN
 from lakelog.replication.protocol.partition_registration import NO_LEADER
 from lakelog.verification.roots.wrong_roots import WRONG_ROOTS
 from lakelog.verification.scenarios.script_cluster import CONTROLLER

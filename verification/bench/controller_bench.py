@@ -14,7 +14,7 @@ from lakelog.replication.controller.active_controller import ActiveController
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.protocol.assignment import assign_replicas
 from lakelog.replication.protocol.broker_registration import BrokerRegistration, Liveness
-from lakelog.replication.protocol.leader_election import new_partition
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
