@@ -19,7 +19,7 @@ from lakelog.jobs.cli.console import INTERRUPTED, OK, run, say
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
-from lakelog.jobs.cli.waiting import until_told
+from lakelog.jobs.cli.waiting import until_signalled
 from lakelog.jobs.console.console_reader import ConsoleReader
 from lakelog.jobs.console.key_values import Text, add_group, add_properties, checked, client_parser, place
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
@@ -76,7 +76,7 @@ def console_consumer(args: argparse.Namespace) -> int:
     reader = ConsoleReader(
         args.cluster, settings(args.command_config), args.topic, begin, args.group, args.partition, offset
     )
-    with until_told() as is_told:
+    with until_signalled() as is_told:
         ConsoleOutput(reader, formatter).run(args.max_messages, args.timeout_ms, is_told)
     return INTERRUPTED if is_told() else OK
 

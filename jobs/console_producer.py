@@ -15,7 +15,7 @@ from itertools import combinations
 from lakelog.jobs.cli.console import FAILED, OK, run, say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.cli.verb_parser import VerbParser
-from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.jobs.console.key_values import (
     Text,
     add_producer_properties,
@@ -182,7 +182,7 @@ def console_producer(args: argparse.Namespace) -> int:
     reader = LineReader(args.reader_property)
     sizes = {"batch.size": args.batch_size, "linger.ms": args.timeout, "max.block.ms": args.max_block_ms}
     given = {"acks": args.acks, **sizes}
-    exit_when_told()
+    exit_when_signalled()
     errors = DeliveryErrors()
     with producer_of(args, args.producer_property, "--producer-property", given, _DEFAULTS) as producer:
         for number, record in enumerate(reader.records(_lines()), 1):

@@ -486,7 +486,7 @@ def _text(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 class GroupsView:
@@ -518,7 +518,7 @@ class GroupsView:
 
     def _members_of(self, name: str) -> ConsumerGroup:
         if name not in self._members:
-            self._members[name] = GroupAccess(self.cluster, name).look()
+            self._members[name] = GroupAccess(self.cluster, name).poll()
         return self._members[name]
 
     def alive(
@@ -579,13 +579,13 @@ class GroupsView:
         Watches their heartbeats until one moves, or all sessions are over. Raises GroupNotEmptyException.
         """
         access = GroupAccess(self.cluster, name)
-        first = access.look().members
+        first = access.poll().members
         if first:
             seconds = max(member.session_timeout_ms for member in first) / 1000
             say(f"Group {name} has {len(first)} members: looking for up to {seconds:g} s whether one is alive")
         while live := access.live():
             if {(m.member_id, m.heartbeat) for m in live} - {(m.member_id, m.heartbeat) for m in first}:
                 check_empty(name, live)
-            wait(_LOOK_SECONDS)
+            wait(_POLL_SECONDS)
         if not dry_run:
             access.free()

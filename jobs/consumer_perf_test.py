@@ -18,7 +18,7 @@ from lakelog.jobs.cli.console import OK, run
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
-from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.jobs.console.console_reader import ConsoleReader
 from lakelog.jobs.console.key_values import add_group, client_parser
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
@@ -63,7 +63,7 @@ _COLUMNS = (
 
 def consumer_performance(args: argparse.Namespace) -> int:
     """Consumes records, and prints how fast it went; with --show-detailed-stats a line each interval."""
-    exit_when_told()
+    exit_when_signalled()
     if not args.hide_header:
         times = ("time", "threadId") if args.show_detailed_stats else ("start.time", "end.time")
         print(", ".join((*times, *_COLUMNS)), flush=True)

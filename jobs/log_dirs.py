@@ -26,7 +26,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.partition_log import STRAY, PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
@@ -75,7 +75,7 @@ _COLUMNS = ("broker", "topic", "partition", "size", "lag", "note")
 
 
 class ReplicaInfo(NamedTuple):
-    """One replica in a root. What is None is not known: its broker says nothing of it.
+    """One replica in a root. A field is None if the broker does not publish it.
 
     `chain` is the hash of all batches up to the log end, `history` tells whether it is the one of the other replicas:
     see `same_history`. `error` names a file that is broken, and may hold records of it: then the offsets are those that
@@ -280,10 +280,10 @@ def _shares(segment: Segment) -> Mapping[TopicIdPartition, int]:
 
 
 def _replica(
-    state: LogState, partition: TopicIdPartition, topic: str, sizes: list[int], row: Replica | None
+    state: LogState, partition: TopicIdPartition, topic: str, sizes: list[int], row: ReplicaStatus | None
 ) -> ReplicaInfo:
     log, fault = state.known(partition), state.fault(partition)
-    whole: PartitionLog | Replica | None = log if fault is None else row
+    whole: PartitionLog | ReplicaStatus | None = log if fault is None else row
     return ReplicaInfo(
         topic, partition.partition, partition.topic_id, sum(sizes), len(sizes),
         whole.log_start_offset if whole else None, whole.log_end_offset if whole else None,
@@ -293,7 +293,7 @@ def _replica(
     )  # fmt: skip
 
 
-def _lag(row: Replica | None) -> int | None:
+def _lag(row: ReplicaStatus | None) -> int | None:
     """Committed records that are not there; a leader has them all. [FT-08]"""
     if row is None:
         return None

@@ -24,7 +24,7 @@ import pyarrow as pa
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.verb_parser import VerbParser
-from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.jobs.console.key_values import KEYS, client_parser, producer_of
 from lakelog.jobs.console_producer import DeliveryErrors
 from lakelog.jobs.topics import config_pair
@@ -78,7 +78,7 @@ def producer_performance(args: argparse.Namespace) -> int:
     and what `Producer` raises.
     """
     payloads = _payloads(args)
-    exit_when_told()
+    exit_when_signalled()
     pairs = [pair for pairs in args.producer_props for pair in pairs]
     with producer_of(args, pairs, "--producer-props", {}, {}) as producer:
         run = PerformanceRun(producer, args.topic, args.num_records, args.throughput)

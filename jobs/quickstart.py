@@ -34,7 +34,7 @@ from lakelog.jobs.cli.numbers import whole_number, with_commas
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
-from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.jobs.demo.root_names import DISK, S3, add_store, owners, root_name
 from lakelog.jobs.launch.installed import check_checkout
 from lakelog.replication.clients.producer import Producer, raise_first_error
@@ -49,7 +49,7 @@ from lakelog.replication.storage.cluster import Cluster
 
 def main(argv: list[str]) -> int:
     """Runs the quickstart; exit status 1 if a record is lost, doubled, or not the same on every replica."""
-    exit_when_told()
+    exit_when_signalled()
     parser = make_parser()
     return run(parser, partial(_quickstart, parser), argv)
 

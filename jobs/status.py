@@ -30,7 +30,7 @@ from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.root_identity import brokers_told, check_identity
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -87,7 +87,7 @@ def _partitions(cluster: Cluster) -> list[Partition]:
     return [Partition(r, least[r.topic_id]) for r in sorted(known, key=lambda r: (r.topic, r.partition))]
 
 
-def _rows(cluster: Cluster, seen: SeenBroker) -> Mapping[TopicIdPartition, Replica] | str:
+def _rows(cluster: Cluster, seen: SeenBroker) -> Mapping[TopicIdPartition, ReplicaStatus] | str:
     registration = seen.registration
     try:
         root = cluster.storage_of(registration.broker_id, registration.root)

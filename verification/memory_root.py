@@ -24,7 +24,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.commit_format import commit_name, is_commit
-from lakelog.replication.storage.delta.freshness import NewestVersions
+from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.storage_root import StorageRoot, use_root
 from lakelog.replication.storage.delta.store_errors import reading, writing
 
@@ -370,7 +370,7 @@ class MemoryStore:
     folders: dict[str, dict[str, File]] = field(default_factory=dict)
     parsed: dict[object, object] = field(default_factory=dict)  # commits that handles have parsed, by their stamps
     process: Callable[[], object] = lambda: None
-    _newest_versions: dict[object, NewestVersions] = field(default_factory=dict)
+    _newest_versions: dict[object, VersionCache] = field(default_factory=dict)
     _writes: int = 0
 
     open_stores: ClassVar[dict[str, MemoryStore]] = {}
@@ -393,9 +393,9 @@ class MemoryStore:
         return f"{SCHEME}://{self.name}"
 
     @property
-    def newest_versions(self) -> NewestVersions:
+    def newest_versions(self) -> VersionCache:
         """What the process that uses the store now has seen of its tables."""
-        return self._newest_versions.setdefault(self.process(), NewestVersions())
+        return self._newest_versions.setdefault(self.process(), VersionCache())
 
     def find(self, uri: str) -> File | None:
         """A file, None if it is not there."""
@@ -465,7 +465,7 @@ class MemoryRoot(StorageRoot):
         return self.store.is_local
 
     @property
-    def newest_versions(self) -> NewestVersions | None:
+    def newest_versions(self) -> VersionCache | None:
         """Where a process notes the versions of tables in an object store in memory."""
         return None if self.is_local else self.store.newest_versions
 
@@ -500,14 +500,14 @@ class MemoryRoot(StorageRoot):
 
     def list(self) -> list[str]:
         """Names of the files and folders directly below this root; empty if it does not exist."""
-        self._look()
+        self._poll()
         return self.store.names(self.uri)
 
     def _files(self) -> dict[str, tuple[int, float]]:
-        self._look()
+        self._poll()
         return {name: (file.stamp[0], file.stamp[1] / 1e9) for name, file in self.store.files(self.uri).items()}
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         with reading(self.uri):
             self.store.faults.read(self.uri)
 

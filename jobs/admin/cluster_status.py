@@ -26,7 +26,7 @@ from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
 
 _WAITING = Outcome(None, "no controller has decided it yet")
 _NOTHING = Outcome(None, "nothing needed to be done")
@@ -125,7 +125,7 @@ class ClusterState(NamedTuple):
     controller: SeenController
     brokers: Mapping[int, SeenBroker]
     partitions: Sequence[Partition]
-    rows: Mapping[int, Mapping[TopicIdPartition, Replica] | str]
+    rows: Mapping[int, Mapping[TopicIdPartition, ReplicaStatus] | str]
     throttled: Sequence[str] = ()
     unwritable: str | None = None
     refused: Mapping[int, str] = {}
@@ -166,7 +166,7 @@ def broker_figures(state: ClusterState) -> list[BrokerFigures]:
     ]  # fmt: skip
 
 
-def _replicas(state: ClusterState, broker: int) -> list[Replica] | None:
+def _replicas(state: ClusterState, broker: int) -> list[ReplicaStatus] | None:
     """The rows of partitions that are assigned to the broker; None if its rows are not known."""
     rows = state.rows.get(broker, "")
     if isinstance(rows, str):
@@ -175,7 +175,7 @@ def _replicas(state: ClusterState, broker: int) -> list[Replica] | None:
     return [rows[r.topic_id_partition] for r in assigned if r.topic_id_partition in rows]
 
 
-def _lag(rows: Sequence[Replica] | None) -> int | None:
+def _lag(rows: Sequence[ReplicaStatus] | None) -> int | None:
     lags = [row.lag for row in rows or () if row.role == FOLLOWER_ROLE]
     known = [lag for lag in lags if lag is not None]
     return None if rows is None or len(known) < len(lags) else sum(known)

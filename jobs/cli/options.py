@@ -12,7 +12,7 @@ from typing import NamedTuple
 from lakelog.jobs.cli.console import JSON, TABLE, say
 from lakelog.jobs.cli.settings import PropertiesFile, properties_file, settings
 from lakelog.jobs.cli.verb_parser import CLUSTER_VARIABLE, VerbParser, add_cluster, parser_of
-from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.replication.clients.admin import AdminClient
 
 _PROGRAM_VARIABLE = "LAKELOG_PROGRAM"  # `spark-submit.sh` sets it to its own name, as it was called
@@ -114,7 +114,7 @@ def admin_client(args: argparse.Namespace, verb: str) -> AdminClient:
 
 def admin_client_of(cluster_uri: str, file: PropertiesFile | None, verb: str) -> AdminClient:
     """The client of a verb that has other options. A signal that ends the verb withdraws its request."""
-    exit_when_told()
+    exit_when_signalled()
     who = f"lakelog {verb} on {socket.gethostname()}"
     return AdminClient(cluster_uri, settings(file), who, report=lambda words: say(f"lakelog: {words}"))
 

@@ -25,7 +25,7 @@ def let_pass(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def exit_when_told() -> None:
+def exit_when_signalled() -> None:
     """From now on SIGTERM, and SIGHUP unless it is ignored, end this process as an exception does: what it has started
     must not outlive it. A second one is ignored: it would end the clean-up."""
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
@@ -56,7 +56,7 @@ def stop_signals() -> Callable[[], bool]:
 
 
 @contextmanager
-def until_told() -> Iterator[Callable[[], bool]]:
+def until_signalled() -> Iterator[Callable[[], bool]]:
     """A block in which signals are told as by `stop_signals`. After it they do again what they did before."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -76,7 +76,7 @@ class ConsoleReader:
         deadline = time.monotonic() + config.request_timeout_ms / 1000
         while True:
             try:
-                return self._look(partitions)
+                return self._poll(partitions)
             except UnknownTopicOrPartitionException:
                 raise
             except RetriableException:
@@ -84,7 +84,7 @@ class ConsoleReader:
                     raise
             let_pass(config.lakelog_poll_interval_ms / 1000)
 
-    def _look(self, partitions: Collection[int]) -> dict[int, int]:
+    def _poll(self, partitions: Collection[int]) -> dict[int, int]:
         watch, found = TopicWatch(self._view, self._topic, partitions, self._topic_id), {}
         for number in partitions:
             led = led_partition(self._view, watch.leadership(number), f"{self._topic}-{number}")

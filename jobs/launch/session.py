@@ -26,7 +26,7 @@ from lakelog.replication.storage.delta.spark_delta import (
     check_delta_jar,
 )
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 # What Lakelog does not work without, also where conf/spark-defaults.conf is not in use.
 _NEEDED = {
@@ -118,7 +118,7 @@ def _extensions(given: SparkConf) -> str:
 def _exit_with_jvm() -> None:
     never = threading.Event()
     while not has_jvm_died():
-        never.wait(_LOOK_SECONDS)
+        never.wait(_POLL_SECONDS)
     try:  # under plain spark-submit stderr is a pipe to the dead JVM
         print("lakelog: the JVM of this driver has died, so the driver stops", file=sys.stderr, flush=True)
     finally:

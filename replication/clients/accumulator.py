@@ -1,6 +1,6 @@
 """The sends of a producer that wait or are in flight, and the thread that carries them out.
 
-Kafka: `RecordAccumulator`, `Sender`. [AP-06]
+Kafka: `RecordAccumulator`, `SendExecutor`. [AP-06]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakelog.replication.clients.one_process import OneProcessFuture
 from lakelog.replication.clients.record_set import ArrowRecordSet, RecordSet
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.pipeline_round import Answers, PipelineRound, Sending, StepOf
+from lakelog.replication.protocol.rounds.pipeline_round import Answers, InFlightBatch, PipelineRound, StepOf
 from lakelog.replication.protocol.rounds.send_round import (
     Pause,
     ReadLeaderLogs,
@@ -34,11 +34,11 @@ from lakelog.replication.protocol.rounds.send_round import (
 )
 
 
-class Send:
+class PendingSend:
     """The records of a send, and the future of its answers. `begin`: begins sends that share a commit."""
 
     def __init__(
-        self, begin: Callable[[Sequence[Send]], Sending], topic: str, given: RecordSet, timeout_ms: int,
+        self, begin: Callable[[Sequence[PendingSend]], InFlightBatch], topic: str, given: RecordSet, timeout_ms: int,
         deadline: float,
     ) -> None:  # fmt: skip
         self.future: Future[dict[int, RecordMetadata]] = OneProcessFuture()
@@ -53,9 +53,9 @@ class Send:
         """The bytes of each partition, if it shares with others."""
         return self.given.partition_bytes if isinstance(self.given, ArrowRecordSet) else {}
 
-    def begin_with(self, others: Sequence[WaitingSend]) -> Sending | None:
+    def begin_with(self, others: Sequence[WaitingSend]) -> InFlightBatch | None:
         """Begins it together with others; None if all futures were cancelled, or their time is over."""
-        sends = [send for send in (self, *cast(Sequence[Send], others)) if send._goes()]
+        sends = [send for send in (self, *cast(Sequence[PendingSend], others)) if send._goes()]
         try:
             return self._begin(sends) if sends else None
         except BaseException as error:
@@ -119,7 +119,7 @@ def settle_each(ends: Iterable[Callable[[], object]]) -> None:
         raise first
 
 
-def answers_of(sends: Sequence[Send], answers: Answers) -> list[dict[int, RecordMetadata]]:
+def answers_of(sends: Sequence[PendingSend], answers: Answers) -> list[dict[int, RecordMetadata]]:
     """The answers of each of the sends that shared a commit."""
     if len(sends) == 1:
         return [dict(answers)]
@@ -167,7 +167,7 @@ class WaitingSend(Protocol):
     def expire(self) -> None:
         """Ends it because its time is over. Nothing of it was sent."""
 
-    def begin_with(self, others: list[WaitingSend]) -> Sending | None:
+    def begin_with(self, others: list[WaitingSend]) -> InFlightBatch | None:
         """Begins it together with others; None if all futures were cancelled, or their time is over."""
 
 
@@ -268,7 +268,7 @@ class RecordAccumulator:
 _READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas
 
 
-class SharedReads:
+class ReadCache:
     """Carries out the steps of sends. Sends that look at the same time share what they read, until one writes."""
 
     def __init__(self) -> None:
@@ -312,16 +312,16 @@ class SendsInFlight:
         ] = {}  # of the sends that are not settled, with their bytes
         self._used_bytes = 0
         self._worker: threading.Thread | None = None
-        self._woken, self._looks_now = threading.Event(), False
+        self._woken, self._polls_now = threading.Event(), False
         self._end: BaseException | None = None  # after `close`: the error of sends that come or remain
         self._is_cut_short = False
         self._max_in_flight = config.max_in_flight_requests_per_connection
-        self._reads = SharedReads()
+        self._reads = ReadCache()
         self._pipeline = PipelineRound(self._next, self._max_in_flight, time.monotonic, poll_ms / 1000)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Looks at once, or once more, for what the sends in flight wait for, unless one waits to try again."""
-        self._looks_now = True
+        self._polls_now = True
         self._woken.set()
 
     def put(self, send: WaitingSend, is_awaited: bool, memory_deadline: float | None = None) -> None:
@@ -462,7 +462,7 @@ class SendsInFlight:
             self._woken.set()
             settle_each(partial(send.fail, self._end) for send in unsent)
 
-    def _next(self) -> Sending | None:
+    def _next(self) -> InFlightBatch | None:
         while True:
             with self._lock:
                 sends = self._waiting.take()
@@ -491,24 +491,24 @@ class SendsInFlight:
         settle_each(send.expire for send in expired)
 
     def _pause(self, step: Pause) -> bool:
-        """Waits for the next look, or until a send may begin. Returns whether one may; then the look must wait. Sends
+        """Waits for the next poll, or until a send may begin. Returns whether one may; then the poll must wait. Sends
         whose time is over meanwhile expire."""
         self._reads.clear()
-        look_at = min(time.monotonic() + self._poll_ms / 1000, step.deadline)
+        poll_at = min(time.monotonic() + self._poll_ms / 1000, step.deadline)
         while True:
             self._woken.clear()
             self._expire()
             left = self._ready_in() if self._pipeline.in_flight < self._max_in_flight else None
             if left == 0.0:
                 return True
-            if self._looks_now and not step.is_backoff:
+            if self._polls_now and not step.is_backoff:
                 break
             now = time.monotonic()
-            until = min(look_at, self._waiting.expires_at, math.inf if left is None else now + left)
+            until = min(poll_at, self._waiting.expires_at, math.inf if left is None else now + left)
             wait_ms = max(0, math.ceil((until - now) * 1000))
-            if not sender.pause(wait_ms, step.deadline, self._woken) and until == look_at:
+            if not sender.pause(wait_ms, step.deadline, self._woken) and until == poll_at:
                 break
-        self._looks_now = False
+        self._polls_now = False
         return False
 
 

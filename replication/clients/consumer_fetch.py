@@ -29,7 +29,7 @@ from lakelog.replication.protocol.partition_log import PartitionLog, PlacedBatch
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition, TopicPartition
 from lakelog.replication.protocol.replica_status import Leadership
-from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.log_state import LogState
@@ -213,13 +213,13 @@ class _DelayedFetch:
         return led | {partition for partition, near in self._near.items() if self._row(near) != near.row}
 
     def _row(self, near: ReadablePartition) -> object:
-        rows = error_or(self._view.replicas, near.row.broker_id, YOUNG_SECONDS)
+        rows = error_or(self._view.replicas, near.row.broker_id, RECENT_SECONDS)
         return rows if isinstance(rows, LakelogException) else rows.get(near.registration.topic_id_partition)
 
     def attempt(self, time_is_over: bool) -> bool:
         refreshed = cache(self._refreshed)
         self._near = self._find_near()
-        found = {partition: self._look(partition, offset, refreshed) for partition, offset in self._offsets.items()}
+        found = {partition: self._poll(partition, offset, refreshed) for partition, offset in self._offsets.items()}
         readable = [f if isinstance(f, LakelogException) else sum(f.sizes) for f in found.values()]
         outcome = fetch_outcome(readable, self._min_bytes, self._max_bytes, time_is_over)
         if not outcome.is_done:
@@ -248,7 +248,7 @@ class _DelayedFetch:
         log = self._view.log(leader)
         return log.root, log.refresh()
 
-    def _look(
+    def _poll(
         self, partition: TopicPartition, offset: int, refreshed: Callable[[int], tuple[StorageRoot, LogState]]
     ) -> _Readable | LakelogException:
         """Reads the HW first and then the log, never the other way round."""
@@ -272,22 +272,22 @@ class _DelayedFetch:
         self, found: Mapping[TopicPartition, _Readable | LakelogException]
     ) -> dict[TopicPartition, FetchedRecords]:
         wanted, room, is_first = dict[TopicPartition, WantedRows](), self._max_bytes, True
-        for partition, looked in found.items():
-            if not isinstance(looked, LakelogException):
-                count = batches_within(looked.sizes, room, is_first)
-                room, is_first = room - sum(looked.sizes[:count]), is_first and not count
-                wanted[partition] = looked.wanted(self._offsets[partition], count)
+        for partition, polled in found.items():
+            if not isinstance(polled, LakelogException):
+                count = batches_within(polled.sizes, room, is_first)
+                room, is_first = room - sum(polled.sizes[:count]), is_first and not count
+                wanted[partition] = polled.wanted(self._offsets[partition], count)
         rows = read_rows(wanted)
         return {
-            partition: FetchedRecords(error=looked)
-            if isinstance(looked, LakelogException)
-            else _answer(looked, rows[partition])
-            for partition, looked in found.items()
+            partition: FetchedRecords(error=polled)
+            if isinstance(polled, LakelogException)
+            else _answer(polled, rows[partition])
+            for partition, polled in found.items()
         }
 
 
-def _answer(looked: _Readable, rows: pa.Table | LakelogException) -> FetchedRecords:
+def _answer(polled: _Readable, rows: pa.Table | LakelogException) -> FetchedRecords:
     if isinstance(rows, LakelogException):
         return FetchedRecords(error=rows)
-    topic_id = looked.registration.topic_id
-    return FetchedRecords(rows, looked.high_watermark, looked.log_start_offset, topic_id=topic_id)
+    topic_id = polled.registration.topic_id
+    return FetchedRecords(rows, polled.high_watermark, polled.log_start_offset, topic_id=topic_id)

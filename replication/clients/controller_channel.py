@@ -34,7 +34,7 @@ from lakelog.schemas import CONTROLLER
 
 Report = Callable[[str], None]
 
-_LOOKS = 3  # per session time-out, as often as a controller renews its lease; stores charge for each read
+_POLLS = 3  # per session time-out, as often as a controller renews its lease; stores charge for each read
 
 
 class ControllerWatch:
@@ -44,17 +44,17 @@ class ControllerWatch:
         self._cluster = cluster
         self._report = report
         self._session_timeout = cluster.config.controller_session_timeout_ms / 1000
-        self._next_look = float("-inf")
+        self._next_poll = float("-inf")
         self._seen: Lease | None = None
         self._seen_at = time.monotonic()
         self._reported: set[str] = set()
 
-    def look(self, deadline: float) -> None:
+    def poll(self, deadline: float) -> None:
         """Reports a new reason. It ignores a lease that cannot be read: the request itself raises that error."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_poll:
             return
-        self._next_look = now + self._session_timeout / _LOOKS
+        self._next_poll = now + self._session_timeout / _POLLS
         with suppress(LakelogException):
             reason = self._reason(self._cluster.lease.read(), now)
             if reason is not None and reason not in self._reported:
@@ -132,7 +132,7 @@ class ControllerChannel:
         watch = ControllerWatch(self._cluster, self._report) if self._report else None
         try:
             if watch:
-                watch.look(deadline)
+                watch.poll(deadline)
             self._cluster.admin.add(request, deadline)
             decided = self._decided(request, deadline, watch)
         except BaseException as error:  # an interrupted notebook cell, too, withdraws its request
@@ -182,7 +182,7 @@ class ControllerChannel:
                 return found
             pause(self._cluster.config.lakelog_poll_interval_ms, deadline)
             if watch:
-                watch.look(deadline)
+                watch.poll(deadline)
             admin.refresh()
         return None
 

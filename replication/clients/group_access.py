@@ -25,7 +25,7 @@ class GroupAccess:
     """A group as somebody sees it who is no member, with the heartbeats of its members as far as they were seen.
 
     Members that have died without leaving count as alive until they were seen silent for their session time-out. So
-    the first look at them refuses everything, and one that comes later removes them. `clock`: monotonic, in seconds.
+    the first poll of them refuses everything, and one that comes later removes them. `clock`: monotonic, in seconds.
     """
 
     def __init__(self, cluster: Cluster, group_id: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,14 +34,14 @@ class GroupAccess:
         self._table: MemberTable | None = None
         self._liveness = MemberLiveness(clock)
 
-    def look(self) -> ConsumerGroup:
+    def poll(self) -> ConsumerGroup:
         """The group as it is now; one that never had a member has none."""
         self._table = self._table or MemberTable.open_if_there(self._cluster.root, self.group_id)
         return self._table.read() if self._table else ConsumerGroup()
 
     def live(self) -> list[GroupMember]:
         """The members that are not dead, by the heartbeats that were seen until now."""
-        group = self.look()
+        group = self.poll()
         dead = self._liveness.dead(group)
         return [member for member in group.members if member.member_id not in dead]
 

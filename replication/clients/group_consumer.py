@@ -179,7 +179,7 @@ class GroupConsumer:
     def _reconcile(self) -> None:
         """Gives up what is assigned to others, then takes what is free, then finds where to start."""
         self._check_membership()
-        group, me = self.membership.look(), self.membership.member_id
+        group, me = self.membership.poll(), self.membership.member_id
         self._give_up(to_give_up(group, me))
         if to_take(group, me):
             self.membership.take()

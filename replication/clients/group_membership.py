@@ -131,8 +131,8 @@ class GroupMembership:
         session, interval = self._config.session_timeout_ms, self._config.heartbeat_interval_ms
         return all(is_trusted(now, at, session, interval) for now, at in zip(self._clock(), self._beat_at, strict=True))
 
-    def look(self) -> ConsumerGroup:
-        """Reads the group if it has moved; in an object store a look of the last half heartbeat interval will do."""
+    def poll(self) -> ConsumerGroup:
+        """Reads the group if it has moved; in an object store a poll of the last half heartbeat interval will do."""
         self._table.watch(self._config.heartbeat_interval_ms / 2000)
         return self.group
 
@@ -173,9 +173,9 @@ class GroupMembership:
         copies of a static member (KIP-345). Raises KafkaStorageException.
         """
         with self._beating:
-            age = self._config.heartbeat_interval_ms / 1000
-            self._cluster.topics.watch(age)
-            self._cluster.metadata.watch(age)
+            max_staleness = self._config.heartbeat_interval_ms / 1000
+            self._cluster.topics.watch(max_staleness)
+            self._cluster.metadata.watch(max_staleness)
             began_at = self._clock()
             group = self._table.change(self.group_id, "heartbeat", self._checked, self.member_id)
             self._beat_at = began_at

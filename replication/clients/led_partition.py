@@ -16,7 +16,7 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.delayed_operation import check_log_leads
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from lakelog.replication.protocol.replica_status import Leadership, Replica
+from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 Answer = TypeVar("Answer")
@@ -26,7 +26,7 @@ class LedPartition(NamedTuple):
     """The leader's row of a partition, and its log, read after the row: it holds all that lies below the row's HW."""
 
     registration: PartitionRegistration
-    row: Replica
+    row: ReplicaStatus
     log: PartitionLog
     root: StorageRoot
 
@@ -59,7 +59,7 @@ def ask_leaders(
     passing: dict[int, LakelogException] = {}  # errors of leaders that are asked again
     topic_ids: set[str] = set()
 
-    def look() -> None:
+    def poll() -> None:
         found = view.leaderships(topic, numbers)
         ids = {each.registration.topic_id for each in found.values()}
         if ids - topic_ids:
@@ -75,7 +75,7 @@ def ask_leaders(
             raise late
 
     with suppress(*_PASSING):  # the partition's answer says so
-        until_available(look, deadline, view.cluster.config.lakelog_poll_interval_ms, _PASSING)
+        until_available(poll, deadline, view.cluster.config.lakelog_poll_interval_ms, _PASSING)
     return {number: passing[number] if number in passing else answers[number] for number in numbers}
 
 

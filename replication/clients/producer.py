@@ -15,13 +15,13 @@ from typing import cast
 
 import pyarrow as pa
 
-from lakelog.replication.clients.accumulator import Send, SendsInFlight, answers_of, settle_each
+from lakelog.replication.clients.accumulator import PendingSend, SendsInFlight, answers_of, settle_each
 from lakelog.replication.clients.arguments import function, mapping, milliseconds, seconds, text, whole_number
 from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.delivery_reports import OnDelivery, deadline_in, seconds_left
 from lakelog.replication.clients.one_process import Closing
 from lakelog.replication.clients.record_set import ArrowRecordSet, Records, record_set
-from lakelog.replication.clients.sender import Sender
+from lakelog.replication.clients.sender import SendExecutor
 from lakelog.replication.clients.single_records import SingleRecords, remember
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
@@ -29,12 +29,12 @@ from lakelog.replication.errors import InvalidRequestException, KafkaStorageExce
 from lakelog.replication.protocol.append import parse_acks
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
-from lakelog.replication.protocol.rounds.pipeline_round import Answers, Sending
+from lakelog.replication.protocol.rounds.pipeline_round import Answers, InFlightBatch
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata as RecordMetadata
 from lakelog.replication.protocol.rounds.send_round import SendOptions
 from lakelog.replication.protocol.topic import check_is_text, check_not_internal
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 from lakelog.replication.storage.tables.producer_table import new_producer_id
 
 
@@ -115,9 +115,9 @@ class Producer(Closing):
         self._acks = parse_acks(acks)
         self._retries = whole_number(retries, "retries", 0)
         self._name = None if name is None else text(name, "name")
-        self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sends.look())
+        self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sends.poll())
         self._named = ProducerName(name, self._view.cluster) if name else None
-        self._counts: dict[str, int] = {}  # partitions of each topic, at the last look
+        self._counts: dict[str, int] = {}  # partitions of each topic, at the last poll
         own = self._view.cluster.config
         self._identity = ProducerIdentity(self._take_identity(time.monotonic() + own.request_timeout_ms / 1000))
         self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._forget_sequences)
@@ -242,7 +242,7 @@ class Producer(Closing):
         read, and the send waits for the metadata until its deadline. Kafka: `ProducerMetadata`."""
         check_not_internal(topic, "a producer")
         try:
-            return remember(self._counts, topic, len(self._view.partitions(topic, YOUNG_SECONDS)))
+            return remember(self._counts, topic, len(self._view.partitions(topic, RECENT_SECONDS)))
         except KafkaStorageException:
             if topic not in self._counts:
                 raise
@@ -262,7 +262,7 @@ class Producer(Closing):
         partitions = self._partition_count(topic)
         limit = None if is_checked else self._view.record_limit(topic)
         given = record_set(topic, records, partitions, self._view.cluster.config.log_segment_bytes, limit)
-        send = Send(self._begin, topic, given, timeout_ms, deadline)
+        send = PendingSend(self._begin, topic, given, timeout_ms, deadline)
         try:
             self._sends.put(send, is_awaited, memory_deadline)
         except BaseException:
@@ -270,7 +270,7 @@ class Producer(Closing):
             raise
         return send.future
 
-    def _begin(self, sends: Sequence[Send]) -> Sending:
+    def _begin(self, sends: Sequence[PendingSend]) -> InFlightBatch:
         """Begins sends to one topic. They share a commit, and the deadline of the first one."""
         if self._named and self._named.needs_new_identity:
             self._identity.use_up()
@@ -280,10 +280,10 @@ class Producer(Closing):
         who = f"producer {self._name or self._identity.given.producer_id}"
         options = SendOptions(who, self._acks, self._retries, first.timeout_ms, first.deadline)
         work = produce(first.topic, given.counts, self._identity, options, time.monotonic)
-        sender = Sender(self._view, first.topic, given, options, self._take_identity)
-        return Sending(work, first.deadline, sender, partial(self._end, sends))
+        sender = SendExecutor(self._view, first.topic, given, options, self._take_identity)
+        return InFlightBatch(work, first.deadline, sender, partial(self._end, sends))
 
-    def _end(self, sends: Sequence[Send], answers: Answers | None, error: BaseException | None) -> None:
+    def _end(self, sends: Sequence[PendingSend], answers: Answers | None, error: BaseException | None) -> None:
         if answers is not None and self._acks == 0:  # nobody waits for the offsets, or for an error
             each = [{p: RecordMetadata(s.topic, p, count) for p, count in s.given.counts.items()} for s in sends]
         else:

@@ -19,17 +19,17 @@ Answer = TypeVar("Answer")
 
 
 def until_available(
-    look: Callable[[], Answer], deadline: float, poll_interval_ms: int,
+    poll: Callable[[], Answer], deadline: float, poll_interval_ms: int,
     passing: tuple[type[LakelogException], ...] = (OffsetNotAvailableException,),
 ) -> Answer:  # fmt: skip
-    """Calls `look` until a new leader knows its high watermark, and returns the result. KIP-207.
+    """Calls `poll` until a new leader knows its high watermark, and returns the result. KIP-207.
 
-    It calls `look` at least once. Raises OffsetNotAvailableException, or another error of `passing`, at the `deadline`
-    (s, monotonic clock), and any other error of `look` at once.
+    It calls `poll` at least once. Raises OffsetNotAvailableException, or another error of `passing`, at the `deadline`
+    (s, monotonic clock), and any other error of `poll` at once.
     """
     while True:
         try:
-            return look()
+            return poll()
         except passing:
             if time.monotonic() >= deadline:
                 raise

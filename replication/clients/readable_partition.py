@@ -19,11 +19,11 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica, no_leader
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus, no_leader
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 
-Rows: TypeAlias = Mapping[TopicIdPartition, Replica]
+Rows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
 Found = TypeVar("Found")
 
 
@@ -31,7 +31,7 @@ class ReadablePartition(NamedTuple):
     """A replica that can be read up to its own high watermark. `state` and `root` are those of its broker's log."""
 
     registration: PartitionRegistration
-    row: Replica
+    row: ReplicaStatus
     state: LogState
     root: StorageRoot
 
@@ -57,7 +57,7 @@ class ReadablePartition(NamedTuple):
 
 
 class ReplicaSelector:
-    """Finds replicas to read, all at one look: each broker's rows are read once, and its log after them.
+    """Finds replicas to read, all at one poll: each broker's rows are read once, and its log after them.
 
     That order matters: a log that was read later has all records below the high watermark of the row.
     """
@@ -150,7 +150,7 @@ def _or_raise(found: Found | LakelogException) -> Found:
     return found
 
 
-def _check_follows(registration: PartitionRegistration, row: Replica, log: PartitionLog) -> None:
+def _check_follows(registration: PartitionRegistration, row: ReplicaStatus, log: PartitionLog) -> None:
     """A follower's row describes its log if the log follows at the row's epoch and has the row's chain at its LEO."""
     follows = row.role == FOLLOWER_ROLE and row.state == FollowerState.FETCHING
     if not follows or not log.role.follows_at(row.leader_epoch) or not has_records(log, row.log_end_offset, row.chain):

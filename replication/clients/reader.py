@@ -28,7 +28,7 @@ from lakelog.replication.protocol.delayed_operation import check_log_leads, chec
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Leadership, Replica, no_leader
+from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus, no_leader
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.segment import Segment, read_records, rows_of, size_fault
@@ -280,7 +280,7 @@ def _read_leader(
 
 
 def _bounds(
-    registration: PartitionRegistration, row: Replica, log: PartitionLog, starting: Offsets, ending: Offsets
+    registration: PartitionRegistration, row: ReplicaStatus, log: PartitionLog, starting: Offsets, ending: Offsets
 ) -> tuple[int, int]:
     name = registration.name
     chosen = [

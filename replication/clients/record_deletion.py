@@ -23,7 +23,7 @@ from lakelog.replication.protocol.delayed_operation import check_log_leads
 from lakelog.replication.protocol.log_retention import delete_records_offset, low_watermark
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.topic import check_not_internal
 from lakelog.replication.storage.log.log_start import StartOf, raise_log_starts
 
@@ -66,10 +66,10 @@ class _Deletion:
             operation = DelayedOperation([number], self._deadline, self._attempt(number))
             purgatory.try_complete_else_watch(operation)
         everything = list(self._before)
-        purgatory.wait(lambda: self._look(everything), self._view.cluster.config.lakelog_poll_interval_ms)
+        purgatory.wait(lambda: self._poll(everything), self._view.cluster.config.lakelog_poll_interval_ms)
         return dict(self._outcomes)
 
-    def _look(self, everything: list[int]) -> list[int]:
+    def _poll(self, everything: list[int]) -> list[int]:
         """Returns all partitions: a follower's log start is in the follower's row, which `TopicWatch` does not read."""
         self._watch.moved()
         return everything
@@ -107,7 +107,7 @@ class _Deletion:
             self._raised_under[number] = epoch
         return True
 
-    def _start_of(self, row: Replica) -> StartOf:
+    def _start_of(self, row: ReplicaStatus) -> StartOf:
         may_delete = self._view.config(self._topic).cleanup_policy == "delete"
         before = self._wanted.get(row.partition, self._before[row.partition])  # -1 means the same offset again
 
@@ -119,7 +119,7 @@ class _Deletion:
 
     def _is_done(self, number: int, time_is_over: bool) -> bool:
         registration = self._watch.leadership(number).registration
-        alive = self._liveness.look(self._view.cluster.refresh_brokers()) & set(registration.replicas)
+        alive = self._liveness.poll(self._view.cluster.refresh_brokers()) & set(registration.replicas)
         starts = {broker: self._log_start(broker, registration) for broker in sorted(alive)}
         reached = low_watermark(list(starts.values())) if starts else -1
         if reached >= self._wanted[number]:

@@ -1,4 +1,4 @@
-"""Carries out the steps of `send_round` and `acknowledge_round` on a cluster's tables. Kafka: `Sender`."""
+"""Carries out the steps of `send_round` and `acknowledge_round` on a cluster's tables. Kafka: `SendExecutor`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lakelog.replication.protocol.rounds.send_round import (
     TakeIdentity,
     TopicSeen,
 )
-from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.log_append import Positions, append
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -37,7 +37,7 @@ from lakelog.replication.storage.log.segment import Segment
 Outcomes: TypeAlias = Mapping[TopicIdPartition, Appended | LakelogException]
 
 
-class Sender:
+class SendExecutor:
     """Carries out the rounds of one send."""
 
     def __init__(
@@ -49,15 +49,15 @@ class Sender:
         self._given = given
         self._options = options
         self._handlers: dict[type, Handler] = {
-            ReadTopic: lambda step: TopicSeen(view.partitions(step.topic, YOUNG_SECONDS), self._min_insync_replicas()),
+            ReadTopic: lambda step: TopicSeen(view.partitions(step.topic, RECENT_SECONDS), self._min_insync_replicas()),
             TakeIdentity: lambda step: take_identity(step.deadline),
             AppendToLeader: self._append,
             AppendToLeaders: self._append_to_all,
             ReadLeaderships: lambda step: LeadershipsSeen(
-                view.leaderships(step.topic, step.partitions, YOUNG_SECONDS), self._min_insync_replicas()
+                view.leaderships(step.topic, step.partitions, RECENT_SECONDS), self._min_insync_replicas()
             ),
             ReadLeaderLogs: self._logs,
-            ReadReplicas: lambda step: view.replicas(step.broker, YOUNG_SECONDS),
+            ReadReplicas: lambda step: view.replicas(step.broker, RECENT_SECONDS),
             Pause: lambda step: pause(view.cluster.config.lakelog_poll_interval_ms, step.deadline),
         }
 
@@ -94,7 +94,7 @@ class Sender:
         return log if isinstance(log, LakelogException) else error_or(self._append_at, log, step)
 
     def _logs(self, step: ReadLeaderLogs) -> dict[TopicIdPartition, PartitionLog | LakelogException]:
-        state = self._view.log(step.leader).refresh(YOUNG_SECONDS)
+        state = self._view.log(step.leader).refresh(RECENT_SECONDS)
         found: dict[TopicIdPartition, PartitionLog | LakelogException] = {}
         for partition in step.partitions:
             try:

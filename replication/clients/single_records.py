@@ -31,10 +31,10 @@ from lakelog.replication.errors import (
     RetriableException,
     TimeoutException,
 )
-from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 
 _AGAIN_SECONDS = 0.05  # between two attempts to hand over records
-_BUSY_SECONDS = 0.005  # between two looks whether sends wait
+_BUSY_SECONDS = 0.005  # between two polls whether sends wait
 _TOPICS = 10_000  # of which a producer knows the number of partitions
 _RECORD_BYTES = 32  # offsets, timestamp and partition of a record in memory
 
@@ -113,11 +113,11 @@ class SingleRecords:
         limit.check(size, partition)
 
     def _known_of(self, topic: str) -> tuple[int, RecordLimit]:
-        """The topic's number of partitions and its largest record, a second old at most: a look at the tables costs
+        """The topic's number of partitions and its largest record, a second old at most: a poll of the tables costs
         more than a record."""
         known = self._known.get(topic)
         if known is None or time.monotonic() >= known[2]:
-            found = self._partition_count(topic), self._record_limit(topic), time.monotonic() + YOUNG_SECONDS
+            found = self._partition_count(topic), self._record_limit(topic), time.monotonic() + RECENT_SECONDS
             known = remember(self._known, topic, found)
         return known[:2]
 

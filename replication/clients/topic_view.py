@@ -20,10 +20,10 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Leadership, Replica
+from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
 from lakelog.replication.protocol.topic import BROKERS, DEFAULT, check_is_text, check_topic_id, partitions_of
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, YOUNG_SECONDS, CommitListener
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, RECENT_SECONDS, CommitListener
 from lakelog.replication.storage.delta.storage_root import check_no_fork
 from lakelog.replication.storage.log.log_identity import continues
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -48,8 +48,8 @@ class TopicView:
         self._replicas: dict[int, tuple[Process, ReplicaTable]] = {}
         self._in_sync: dict[int, int] = {}  # the newest broker epoch of each broker in the ISRs of the metadata
 
-    def partitions(self, topic: str, age: float | None = None) -> dict[int, PartitionRegistration]:
-        """Reads the metadata and returns the topic's partitions by number. A poll gives an `age`, as for
+    def partitions(self, topic: str, max_staleness: float | None = None) -> dict[int, PartitionRegistration]:
+        """Reads the metadata and returns the topic's partitions by number. A poll gives a `max_staleness`, as for
         `TypedTable.poll`.
 
         Raises UnknownTopicOrPartitionException if the topic does not exist, InvalidTopicException if `topic` is not a
@@ -57,16 +57,16 @@ class TopicView:
         """
         check_is_text(topic)
         with self._lock:
-            partitions = self._partitions(topic, age)
+            partitions = self._partitions(topic, max_staleness)
             for member, epoch in (pair for r in partitions.values() for pair in r.isr_epochs.items()):
                 self._in_sync[member] = max(epoch, self._in_sync.get(member, NO_EPOCH))
             return partitions
 
-    def _partitions(self, topic: str, age: float | None) -> dict[int, PartitionRegistration]:
+    def _partitions(self, topic: str, max_staleness: float | None) -> dict[int, PartitionRegistration]:
         topics, metadata = self.cluster.topics, self.cluster.metadata
-        if age is not None:
-            topics.watch(age)
-            metadata.watch(age)
+        if max_staleness is not None:
+            topics.watch(max_staleness)
+            metadata.watch(max_staleness)
             with suppress(UnknownTopicOrPartitionException):  # it may have been made since that look
                 return partitions_of(topic, topics.topics, metadata.partitions)
         topics.refresh()
@@ -82,7 +82,7 @@ class TopicView:
         return self.cluster.config.topic(found.configs)
 
     def record_limit(self, topic: str) -> RecordLimit:
-        """The largest record that a topic takes, by the last look at the topics: by its own setting, otherwise by that
+        """The largest record that a topic takes, by the last poll of the topics: by its own setting, otherwise by that
         of the leader of a partition, or of all brokers, from the configs table; otherwise by that of this client. If
         the table cannot be read, what was read last counts."""
         config, found = self.cluster.config, self.cluster.topics.topics.get(topic)
@@ -135,9 +135,9 @@ class TopicView:
             )
         return log
 
-    def replicas(self, broker_id: int, age: float | None = None) -> Mapping[TopicIdPartition, Replica]:
+    def replicas(self, broker_id: int, max_staleness: float | None = None) -> Mapping[TopicIdPartition, ReplicaStatus]:
         """Reads a broker's replica rows. Its table is opened again when a new process of the broker has registered. A
-        poll gives an `age`, as for `TypedTable.poll`.
+        poll gives a `max_staleness`, as for `TypedTable.poll`.
         Raises KafkaStorageException, InconsistentClusterIdException (an emptied root), BrokerNotAvailableException."""
         process = self._process(broker_id)
         known = self._replicas.get(broker_id)
@@ -145,7 +145,7 @@ class TopicView:
             root = self.cluster.broker_root(broker_id)
             known = self._replicas[broker_id] = process, ReplicaTable.open(root)
             self._listener.listen(ReplicaTable.folder(root).uri)
-        known[1].refresh() if age is None else known[1].poll(age)
+        known[1].refresh() if max_staleness is None else known[1].poll(max_staleness)
         return known[1].replicas
 
     def _process(self, broker_id: int) -> Process:
@@ -155,19 +155,21 @@ class TopicView:
         found = self.cluster.registration(broker_id)
         return found.root, found.broker_epoch
 
-    def leaderships(self, topic: str, partitions: Iterable[int], age: float | None = None) -> dict[int, Leadership]:
+    def leaderships(
+        self, topic: str, partitions: Iterable[int], max_staleness: float | None = None
+    ) -> dict[int, Leadership]:
         """Reads the metadata and the leader rows of those partitions that exist, each table once. A poll gives an
-        `age`, as for `TypedTable.poll`.
+        `max_staleness`, as for `TypedTable.poll`.
 
         If a leader's table cannot be read, its partitions have the error. Raises UnknownTopicOrPartitionException.
         """
-        found = self.partitions(topic, age)
+        found = self.partitions(topic, max_staleness)
         chosen = {number: found[number] for number in partitions if number in found}
-        rows: dict[int, Mapping[TopicIdPartition, Replica]] = {NO_LEADER: {}}
+        rows: dict[int, Mapping[TopicIdPartition, ReplicaStatus]] = {NO_LEADER: {}}
         errors: dict[int, LakelogException] = {}
         for leader in {registration.leader for registration in chosen.values()} - {NO_LEADER}:
             try:
-                rows[leader] = self.replicas(leader, age)
+                rows[leader] = self.replicas(leader, max_staleness)
             except LakelogException as error:
                 rows[leader], errors[leader] = {}, error
         return {
@@ -180,7 +182,7 @@ class TopicWatch:
     """Finds the partitions of a topic whose metadata or leader row has changed, so that waiting operations are tried.
 
     A row has HW, LEO, log start, role and leader epoch. A change of any of these completes delayed operations in Kafka,
-    too. [DO-02] `topic_id`: of the topic that the operation is about, by default the one that the first look finds.
+    too. [DO-02] `topic_id`: of the topic that the operation is about, by default the one that the first poll finds.
     """
 
     def __init__(
@@ -203,7 +205,7 @@ class TopicWatch:
 
     def moved(self) -> set[int]:
         """Reads again and returns the partitions that have changed since the last read."""
-        before, self.seen = self.seen, self._view.leaderships(self._topic, self._partitions, YOUNG_SECONDS)
+        before, self.seen = self.seen, self._view.leaderships(self._topic, self._partitions, RECENT_SECONDS)
         return {number for number in self._partitions if self.seen.get(number) != before.get(number)}
 
 

@@ -22,6 +22,7 @@ from lakelog.replication.controller.term import (
     ChangeMetadata,
     ChangeTopics,
     ClaimTables,
+    ControllerTerm,
     IsBalanceDue,
     Partitions,
     ReadBrokers,
@@ -31,7 +32,6 @@ from lakelog.replication.controller.term import (
     ReadTopics,
     SettleWhatHasLanded,
     TakeUpRequest,
-    Term,
 )
 from lakelog.replication.errors import InvalidRequestException, LakelogException, TimeoutException
 from lakelog.replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
@@ -62,7 +62,7 @@ class OffsetRetention:
         """Makes the next check due at once."""
         self._due_at = self._clock()
 
-    def look_if_due(self) -> None:
+    def poll_if_due(self) -> None:
         """If a check is due, removes offsets of unknown topics. It logs an error, and the next check tries again."""
         if self._clock() < self._due_at:
             return
@@ -88,17 +88,17 @@ class ProducerExpiration:
         self._cluster = cluster
         self._cause = {"who": "controller", "why": "names expire", "controller_epoch": controller_epoch}
         self._clock = clock
-        self._due_at = self._looked_at = clock()
+        self._due_at = self._polled_at = clock()
         self._seen: Mapping[str, Row] = {}
 
-    def look_if_due(self) -> None:
+    def poll_if_due(self) -> None:
         """If a check is due, adds the time since the last one to the unused names, and removes expired names. It logs
         an error, and the next check tries again."""
         now, config = self._clock(), self._cluster.config
         if now < self._due_at:
             return
         self._due_at = now + config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
-        passed_ms = int((now - self._looked_at) * 1000)
+        passed_ms = int((now - self._polled_at) * 1000)
         try:
             self._seen = self._cluster.producers.expire(
                 self._seen, passed_ms, config.transactional_id_expiration_ms, self._cause
@@ -106,7 +106,7 @@ class ProducerExpiration:
         except LakelogException as error:
             logger.warning("names of producers that nobody uses stay for now: %s", error)
         else:
-            self._looked_at = self._clock()
+            self._polled_at = self._clock()
 
 
 _WHO = "controller"
@@ -125,7 +125,7 @@ class AdminRequests:
         self._clock = clock
         # When a request was first seen, undecided and decided, by our clock: the client's clock may differ.
         self._seen_at: dict[tuple[str, bool], float] = {}
-        self._older: set[str] | None = None  # requests that were there at the first look of this term
+        self._older: set[str] | None = None  # requests that were there at the first poll of this term
 
     def settle_what_has_landed(self, cluster: StorageRoot) -> None:
         """Answers the requests whose changes the last controller wrote before it died without an answer. [FO-04]"""
@@ -135,7 +135,7 @@ class AdminRequests:
             landed = requests_carried_out(cluster, min(request.metadata_version for request in pending))
             self._settle({r.request_id: landed[r.request_id] for r in pending if r.request_id in landed})
 
-    def look(self) -> list[AdminRequest]:
+    def poll(self) -> list[AdminRequest]:
         """The waiting requests, oldest first. It refuses those that cannot be carried out."""
         self._admin.poll()
         requests = self._admin.requests
@@ -238,20 +238,20 @@ _FIRST_REBALANCE_SECONDS = 5.0
 class ActiveController:
     """One term of the controller. Each write carries its controller epoch.
 
-    A write raises ControllerMovedException once a newer controller has claimed the table. `keep_office` may raise
+    A write raises ControllerMovedException once a newer controller has claimed the table. `keep_lease` may raise
     DecisionInterrupted.
     """
 
     def __init__(
         self, cluster: Cluster, liveness: Liveness, held: Lease, clock: Callable[[], float] = time.monotonic,
-        keep_office: Callable[[], None] = uninterrupted,
+        keep_lease: Callable[[], None] = uninterrupted,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._liveness = liveness
         self._held = held
         self._epoch = held.controller_epoch
         self._clock = clock
-        self._keep_office = keep_office
+        self._keep_lease = keep_lease
         self._requests = AdminRequests(cluster.admin, cluster.config, self._epoch, clock)
         self._offsets = OffsetRetention(cluster, self._epoch, clock)
         self._producers = ProducerExpiration(cluster, self._epoch, clock)
@@ -259,14 +259,14 @@ class ActiveController:
         self._storage_errors: Mapping[int, str] = {}
         self._brokers_before: Mapping[int, BrokerView] = {}
         self._logged: ControllerContext | None = None  # the context that was logged last
-        self._term = Term(ControllerContext(self._epoch, cluster.config), self._decide, self._log, clock)
+        self._term = ControllerTerm(ControllerContext(self._epoch, cluster.config), self._decide, self._log, clock)
         self._handlers: dict[type, Handler] = {
             ClaimTables: lambda _: self._claim_tables(),
             ReadTopics: lambda _: self._read_topics(),
             ReadConfigs: lambda _: self._read_configs(),
             ReadMetadata: lambda _: self._read_metadata(),
             ReadBrokers: lambda step: self._read_brokers(step.newest),
-            ReadRequests: lambda _: self._requests.look(),
+            ReadRequests: lambda _: self._requests.poll(),
             IsBalanceDue: lambda _: self._is_balance_due(),
             SettleWhatHasLanded: lambda _: self._requests.settle_what_has_landed(cluster.root),
             TakeUpRequest: lambda step: self._requests.take_up(step.request),
@@ -283,7 +283,7 @@ class ActiveController:
         return self._term.context
 
     def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> None:
-        """Begins the term: see `Term.fail_over`."""
+        """Begins the term: see `ControllerTerm.fail_over`."""
         self._brokers_before = brokers_before
         carry_out(self._term.fail_over(brokers_before), self._handlers)
 
@@ -291,14 +291,14 @@ class ActiveController:
         """Puts back the request that it is deciding, so that the next controller may decide it."""
         self._requests.release()
 
-    def look(self) -> None:
-        """Reads each table once and handles all events: see `Term.look`."""
-        carry_out(self._term.look(), self._handlers)
-        self._offsets.look_if_due()
-        self._producers.look_if_due()
+    def poll(self) -> None:
+        """Reads each table once and handles all events: see `ControllerTerm.poll`."""
+        carry_out(self._term.poll(), self._handlers)
+        self._offsets.poll_if_due()
+        self._producers.poll_if_due()
 
     def _decide(self, context: ControllerContext, event: Event) -> Decision:
-        return decide(context, event, self._keep_office)
+        return decide(context, event, self._keep_lease)
 
     def _log(self, _: Event, decision: Decision, before: ControllerContext, after: ControllerContext) -> None:
         """Logs each state change to `state.change.logger`, and a summary to the controller's own log."""
@@ -367,14 +367,14 @@ class ActiveController:
             return {**decision.changed, **dict.fromkeys(decision.removed)}
 
         written = self._cluster.metadata.change(choose, cause, self._epoch)
-        # The version of this commit: a leader may have changed an ISR since, and the next look must find that.
+        # The version of this commit: a leader may have changed an ISR since, and the next poll must find that.
         version = self._cluster.metadata.version if written is None else written
         return chosen[-1], version, landed is not None
 
 
 def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -> dict[int, BrokerView]:
     """The live brokers by id, including those that are shutting down. [FO-05, BC-01]"""
-    live = liveness.look(registrations) | liveness.leaving(registrations)
+    live = liveness.poll(registrations) | liveness.leaving(registrations)
     return {
         broker: BrokerView(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_epoch, r.offline)
         for broker, r in sorted(registrations.items())

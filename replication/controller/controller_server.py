@@ -23,7 +23,7 @@ from lakelog.replication.storage.tables.admin_table import AdminTable
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 3.0  # age of a look at the lease in an object store
+_PATIENCE_SECONDS = 3.0  # age of a poll of the lease in an object store
 _RENEWALS = 3  # in a session time-out, so that a late renewal does not lose the lease
 
 
@@ -160,7 +160,7 @@ class Controller:
     def _fail_over(self, held: Lease) -> None:
         """Begins a term. It resigns after any error, because another controller may succeed. [CE-03, FO-01]"""
         self._held, self._seen_at = held, self._clock()
-        active = ActiveController(self._cluster, self._liveness, held, self._clock, self._keep_office)
+        active = ActiveController(self._cluster, self._liveness, held, self._clock, self._keep_lease)
         try:
             active.fail_over(self._brokers[0])
         except Exception:
@@ -177,7 +177,7 @@ class Controller:
         if self._is_renewal_due():
             self._renew(held)
             self._cluster.maintain()
-        active.look()
+        active.poll()
 
     def _is_renewal_due(self) -> bool:
         return self._clock() - self._seen_at >= self._session_timeout / _RENEWALS
@@ -188,7 +188,7 @@ class Controller:
         self._held = self._cluster.lease.renew(held)
         self._seen_at = began_at
 
-    def _keep_office(self) -> None:
+    def _keep_lease(self) -> None:
         """Renews the lease if that is due. A long decision calls this at each step.
 
         Raises DecisionInterrupted if the controller is being stopped, or if the lease cannot be renewed; then its cause

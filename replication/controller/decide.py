@@ -48,12 +48,12 @@ from lakelog.replication.protocol.admin_request import (
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 
-def decide(context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted) -> Decision:
+def decide(context: ControllerContext, event: Event, keep_lease: Callable[[], None] = uninterrupted) -> Decision:
     """The changes that an event makes. It writes nothing, so the caller may decide again on newer tables.
 
-    Raises DecisionInterrupted if `keep_office`, which each step calls, raises it.
+    Raises DecisionInterrupted if `keep_lease`, which each step calls, raises it.
     """
-    decision = Decision(context, type(event).__name__, keep_office)
+    decision = Decision(context, type(event).__name__, keep_lease)
     match event:
         case ControllerChange():
             broker_events.on_failover(decision, event.before)
@@ -144,7 +144,7 @@ def _each(decision: Decision, wanted: Mapping[str, Any], act: Callable[[TopicIdP
     """Acts on each partition. Each one succeeds or is refused by itself, as in Kafka."""
     by_name = {r.name: p for p, r in decision.context.partitions.items()}
     for name, value in wanted.items():
-        decision.keep_office()
+        decision.keep_lease()
         try:
             if name not in by_name:
                 raise UnknownTopicOrPartitionException(f"no partition {name}")

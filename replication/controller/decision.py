@@ -30,7 +30,7 @@ class DecisionInterrupted(Exception):
 
 
 def uninterrupted() -> None:
-    """The default `keep_office`: it never interrupts a decision."""
+    """The default `keep_lease`: it never interrupts a decision."""
 
 
 class StateChange(NamedTuple):
@@ -45,15 +45,15 @@ class StateChange(NamedTuple):
 class Decision:
     """The changes of one event. Each change builds on the earlier ones; the context itself is not changed.
 
-    Each step calls `keep_office`, which renews the lease. It raises DecisionInterrupted if the lease cannot be renewed
+    Each step calls `keep_lease`, which renews the lease. It raises DecisionInterrupted if the lease cannot be renewed
     or the controller is told to stop. So a decision on many partitions does not lose the lease, and does not delay a
     stop.
     """
 
-    def __init__(self, context: ControllerContext, why: str, keep_office: Callable[[], None] = uninterrupted) -> None:
+    def __init__(self, context: ControllerContext, why: str, keep_lease: Callable[[], None] = uninterrupted) -> None:
         self.context = context
         self.why = why
-        self.keep_office = keep_office
+        self.keep_lease = keep_lease
         self.live = context.live_brokers
         self.changed: dict[TopicIdPartition, PartitionRegistration] = {}
         self.removed: set[TopicIdPartition] = set()
@@ -94,7 +94,7 @@ class Decision:
 
         A broker that is elected or joins the ISR does so under its current broker epoch. [BC-01]
         """
-        self.keep_office()
+        self.keep_lease()
         partition = registration.topic_id_partition
         brokers = self.context.brokers
         known = registration.isr_epochs
@@ -173,7 +173,7 @@ class Decision:
 
     def move_partition(self, registration: PartitionRegistration, state: str) -> None:
         """Sets a partition's state and notes the move for the log."""
-        self.keep_office()
+        self.keep_lease()
         partition = registration.topic_id_partition
         before, self._partition_states[partition] = self.partition_state(partition), state
         if before != state:
@@ -181,7 +181,7 @@ class Decision:
 
     def move_replica(self, replica: PartitionAndReplica, state: str) -> None:
         """Sets a replica's state and notes the move for the log."""
-        self.keep_office()
+        self.keep_lease()
         before, self._replica_states[replica] = self.replica_state(replica), state
         if before != state:
             self.state_changes.append(StateChange(self.name_of(replica), before, state))

@@ -142,7 +142,7 @@ logger = logging.getLogger(__name__)
 state_changes = logging.getLogger("state.change.logger")
 
 
-class Term:
+class ControllerTerm:
     """The context and the rounds of the active controller under one controller epoch.
 
     `decide` returns the decision on an event. `observe` receives an event, the decision that was written, and the
@@ -180,24 +180,24 @@ class Term:
         self._events.put(ControllerChange(brokers_before))
         yield from self._events.process_all()
 
-    def look(self) -> Round[None]:
+    def poll(self) -> Round[None]:
         """Reads each table once, queues the events that follow, and processes them."""
         brokers: BrokersSeen = yield ReadBrokers()
-        self._look_at_brokers(brokers)
+        self._read_brokers(brokers)
         version, partitions = yield ReadMetadata()
         if version != self._version:
             self._version, self.context = version, self.context.with_partitions(partitions)
             self._events.put(IsrChangeNotification())
         requests = yield ReadRequests()
         if requests and not brokers.is_newest:  # a request may name a broker that has just registered
-            self._look_at_brokers((yield ReadBrokers(newest=True)))
+            self._read_brokers((yield ReadBrokers(newest=True)))
         for request in requests:
             self._events.put(EVENT_OF_REQUEST[request.kind](request))
         if (yield IsBalanceDue()):
             self._events.put(AutoPreferredReplicaLeaderElection())
         yield from self._events.process_all()
 
-    def _look_at_brokers(self, seen: BrokersSeen) -> None:
+    def _read_brokers(self, seen: BrokersSeen) -> None:
         before, now = self.context.brokers, seen.live
         if before == now and seen.registered == self.context.registered:
             return

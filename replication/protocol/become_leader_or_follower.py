@@ -57,7 +57,7 @@ def become_leader_or_follower(broker_id: int, hosted: Registrations, metadata: R
     gone = tuple(p for p in hosted if p not in assigned)
     leftover = {p: log for p, log in logs.items() if p not in assigned and _is_left_over(log)}
     ended = {p: _ended(metadata.get(p), hosted.get(p), logs.get(p)) for p in (*gone, *leftover)}
-    ended = {p: role for p, role in ended.items() if p in hosted or _is_news(role, logs[p].role)}
+    ended = {p: role for p, role in ended.items() if p in hosted or _is_new(role, logs[p].role)}
     deleted = tuple(p for p in leftover if p in ended and ended[p].kind == STOPPED)
     steps: list[Step] = []
     if changed or ended:
@@ -129,7 +129,7 @@ def _ended(
     return recorded.as_stray()
 
 
-def _is_news(role: Role, recorded: Role) -> bool:
+def _is_new(role: Role, recorded: Role) -> bool:
     """Whether there is something to do with the log of a replica that ends with a role: to commit it, or to delete."""
     return role != NO_ROLE and not (role.is_stray and role == recorded)
 

@@ -76,7 +76,7 @@ class Liveness:
         self._clock = clock
         self._sightings: dict[int, _Sighting] = {}
 
-    def look(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
+    def poll(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
         """Records the heartbeats; returns the brokers that are alive and not shutting down.
 
         A broker counts as alive when it is first seen. A storage error makes it count as dead while it reports one.
@@ -89,7 +89,7 @@ class Liveness:
         return {b for b, r in brokers.items() if self._lives(b, r, now) and not r.shutting_down}
 
     def leaving(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
-        """The brokers that are alive and shutting down, by the last look."""
+        """The brokers that are alive and shutting down, by the last poll."""
         now = self._clock()
         return {b for b, r in brokers.items() if b in self._sightings and self._lives(b, r, now) and r.shutting_down}
 

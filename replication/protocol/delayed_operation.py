@@ -19,7 +19,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.leader_epoch import epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 
 
 class Completion(NamedTuple):
@@ -34,7 +34,7 @@ _LARGEST_OFFSET = 2**63 - 1
 
 
 def produce_outcome(
-    row: Replica | None, leader_epoch: int, last_offset: int, isr_size: int, min_isr: int, time_is_over: bool
+    row: ReplicaStatus | None, leader_epoch: int, last_offset: int, isr_size: int, min_isr: int, time_is_over: bool
 ) -> Completion:
     """Decides acks=all: it is done once the HW is above the last record, if that record is still there.
 
@@ -107,7 +107,7 @@ def has_records(log: PartitionLog, end: int, chain: str) -> bool:
     return end < log.first_offset or log.chain_at(end) == chain
 
 
-def check_log_leads(log: PartitionLog, row: Replica, name: str) -> None:
+def check_log_leads(log: PartitionLog, row: ReplicaStatus, name: str) -> None:
     """A leader's row describes its log if the log leads under the row's epoch and has the row's chain at the row's LEO.
 
     A reader reads the row first and the log after it. So the log has every record below the row's HW, with two

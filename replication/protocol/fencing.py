@@ -16,7 +16,7 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
 
 
 def check_leader_epoch(current: int, requested: int | None, name: str) -> None:
@@ -52,7 +52,7 @@ def is_newer(hosted: PartitionRegistration | None, offered: PartitionRegistratio
 
 
 def row_counts(
-    row: Replica | None, registration: PartitionRegistration, broker_epochs: Mapping[int, int], log: PartitionLog
+    row: ReplicaStatus | None, registration: PartitionRegistration, broker_epochs: Mapping[int, int], log: PartitionLog
 ) -> bool:
     """Whether a leader counts a follower's row for the HW, the ISR and the lag.
 
@@ -71,7 +71,9 @@ def row_counts(
     return log.chain_at(row.log_end_offset) == row.chain
 
 
-def check_leader_row(row: Replica | None, partition: TopicIdPartition, leader_epoch: int) -> LakelogException | None:
+def check_leader_row(
+    row: ReplicaStatus | None, partition: TopicIdPartition, leader_epoch: int
+) -> LakelogException | None:
     """Whether a follower at `leader_epoch` may fetch from a leader with this row: None if so, else the error to show.
 
     UNKNOWN_LEADER_EPOCH: the leader has not taken up the epoch yet; the follower waits for its row.

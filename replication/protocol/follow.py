@@ -13,7 +13,7 @@ from lakelog.replication.protocol.leader_epoch import covers
 from lakelog.replication.protocol.log_retention import follower_log_start
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,
@@ -26,7 +26,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
 from lakelog.replication.protocol.truncation import truncation_for
 
 Logs = Mapping[TopicIdPartition, PartitionLog]
-LeaderRows = Mapping[TopicIdPartition, Replica]
+LeaderRows = Mapping[TopicIdPartition, ReplicaStatus]
 
 
 def maybe_truncate(
@@ -50,7 +50,7 @@ def maybe_truncate(
     return [*([TruncateLogs(real)] if real else []), FinishTruncation(due), PublishReplicas("truncated")]
 
 
-def may_append(batch: FetchedBatch, leader: Replica, fetch_offset: int) -> bool:
+def may_append(batch: FetchedBatch, leader: ReplicaStatus, fetch_offset: int) -> bool:
     """Whether the leader's lineage still has the batch, from the fetch offset on.
 
     A late read may bring a batch that the leader has truncated since. Offsets below the fetch offset are not checked,

@@ -1,6 +1,6 @@
 """The in-sync replicas. The leader decides on a change of the ISR and commits it to `metadata` by compare-and-set.
 
-Kafka: `Partition.maybeShrinkIsr`, `Partition.maybeExpandIsr`, `Replica.updateFetchState`. KIP-497.
+Kafka: `Partition.maybeShrinkIsr`, `Partition.maybeExpandIsr`, `ReplicaStatus.updateFetchState`. KIP-497.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def observe(
 ) -> FollowerProgress:
     """A follower's progress after the leader has read its row again.
 
-    The follower is caught up now if it has reached the leader's LEO. It was caught up at an earlier look if it has now
+    The follower is caught up now if it has reached the leader's LEO. It was caught up at an earlier poll if it has now
     reached the LEO that the leader had then. So a follower that is always slightly behind a busy leader stays in sync.
     The leader keeps that earlier LEO as the target until the follower reaches it: it looks many times during one fetch,
-    and a new target at each look would move the goal. In Kafka a look is a fetch.
+    and a new target at each poll would move the goal. In Kafka a poll is a fetch.
 
-    Kafka: `Replica.updateFetchState`. [IS-03]
+    Kafka: `ReplicaStatus.updateFetchState`. [IS-03]
     """
     if log_end_offset >= leader_log_end_offset:
         return FollowerProgress(log_end_offset, now, now, leader_log_end_offset)
@@ -173,7 +173,7 @@ def fence_isr_changes(current: PartitionRegistration | None, broker_id: int) -> 
     """The registration with a higher partition epoch, so that no earlier change of the ISR can add this broker.
 
     A broker commits this before it gives up records of an offline replica. A leader may have read the replica's row
-    when it was in order and be about to add it to the ISR. After this commit that change loses, and later looks find
+    when it was in order and be about to add it to the ISR. After this commit that change loses, and later polls find
     the replica offline. None if the broker must keep its records: it is in the ISR, or no other broker leads. [OL-01,
     IS-05]
     """

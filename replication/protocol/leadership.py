@@ -22,7 +22,7 @@ from lakelog.replication.protocol.isr import (
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class HostedPartition:
 
 @dataclass(frozen=True)
 class LeaderInputs:
-    """A leader's view at one look.
+    """A leader's view at one poll.
 
     `log`: the leader's own log. `rows`: its followers' rows. `broker_epochs`: of all registered brokers. `eligible`:
     the broker epochs of brokers that may join the ISR. `now` and `replica_lag_time_max`: in seconds, of the leader's
-    monotonic clock. `min_isr`: from `effective_min_isr`. `may_shrink`: whether this look may shrink the ISR; one look
+    monotonic clock. `min_isr`: from `effective_min_isr`. `may_shrink`: whether this poll may shrink the ISR; one poll
     in each half of the lag time may.
     """
 
     log: PartitionLog
-    rows: Mapping[int, Replica]
+    rows: Mapping[int, ReplicaStatus]
     broker_epochs: Mapping[int, int]
     eligible: Mapping[int, int]
     now: float
@@ -77,8 +77,8 @@ def follow_high_watermarks(
 
 
 def host(
-    before: HostedPartition | None, published: Replica | None, registration: PartitionRegistration, log: PartitionLog,
-    broker_id: int, now: float,
+    before: HostedPartition | None, published: ReplicaStatus | None, registration: PartitionRegistration,
+    log: PartitionLog, broker_id: int, now: float,
 ) -> HostedPartition:  # fmt: skip
     """A replica at the beginning of a role. Progress of followers is reset; ISR members count as caught up at `now`.
 
@@ -152,7 +152,7 @@ def next_lag_time_passes_at(hosted: HostedPartition, caught_up: Collection[int],
 
 
 def has_member_out_of_sync(hosted: HostedPartition, inputs: LeaderInputs) -> bool:
-    """Whether the ISR shrinks at the next look that may shrink it, if nothing changes until then. [IS-01]"""
+    """Whether the ISR shrinks at the next poll that may shrink it, if nothing changes until then. [IS-01]"""
     end, lag_time = inputs.log.log_end_offset, inputs.replica_lag_time_max
     return maybe_shrink_isr(hosted.registration, hosted.progress, end, inputs.now, lag_time) is not None
 

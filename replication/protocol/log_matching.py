@@ -12,7 +12,7 @@ from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.fetch_state import FetchStates
 from lakelog.replication.protocol.follow import LeaderRows, Logs
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
 from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_steps import (
@@ -75,7 +75,7 @@ def lost_ends(logs: Logs, leaders: LeaderRows, batches: Ends) -> dict[TopicIdPar
 
 
 def _doubt(
-    ends: Sequence[LogEnd], before: Replica, now: Replica | None, first: int, rules: BrokerRules
+    ends: Sequence[LogEnd], before: ReplicaStatus, now: ReplicaStatus | None, first: int, rules: BrokerRules
 ) -> LakelogException | None:  # fmt: skip
     """Why the batches that were read must not decide a truncation; None if they may."""
     partition = before.topic_id_partition

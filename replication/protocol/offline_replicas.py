@@ -13,13 +13,13 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import NO_LEADER, Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 
 Value = TypeVar("Value")
 
 
 class OfflineReplicas:
-    """The offline replicas found at the last look. Only one thread calls `look`; any thread may call the rest.
+    """The offline replicas found at the last poll. Only one thread calls `poll`; any thread may call the rest.
 
     `faults`: the error text of each. `fenced`: replicas that no earlier ISR change can add, see
     `isr.fence_isr_changes`.
@@ -31,7 +31,7 @@ class OfflineReplicas:
         self.fenced: set[TopicIdPartition] = set()
         self.faults: Mapping[TopicIdPartition, str] = {}
 
-    def look(self, faults: Mapping[TopicIdPartition, str], metadata: Registrations) -> bool:
+    def poll(self, faults: Mapping[TopicIdPartition, str], metadata: Registrations) -> bool:
         """Records the replicas with broken files; returns whether they or their faults have changed."""
         before, self.faults = self.faults, dict(faults)
         self._registrations = {p: metadata[p] for p in faults}
@@ -48,14 +48,14 @@ class OfflineReplicas:
         """The values without those of offline replicas."""
         return {partition: value for partition, value in values.items() if partition not in self.faults}
 
-    def hosted(self, told: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, HostedPartition]:
+    def hosted(self, told: Mapping[TopicIdPartition, ReplicaStatus]) -> dict[TopicIdPartition, HostedPartition]:
         """The offline replicas with their registration, and with the HW of their last published row."""
         return {
             p: HostedPartition(registration, told[p].high_watermark if p in told else 0)
             for p, registration in self._registrations.items()
         }
 
-    def repairable(self, told: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, int]:
+    def repairable(self, told: Mapping[TopicIdPartition, ReplicaStatus]) -> dict[TopicIdPartition, int]:
         """The offline replicas that can be fetched again, with their leader epochs.
 
         Another broker leads them, this broker is not in their ISR, and its published rows, `told`, say Offline.

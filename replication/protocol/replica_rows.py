@@ -10,13 +10,13 @@ from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
 
 
 def replica_row(
     broker_id: int, broker_epoch: int, hosted: HostedPartition, log: PartitionLog, fetch: PartitionFetchState | None,
-    told: Replica | None, log_version: int,
-) -> Replica:  # fmt: skip
+    told: ReplicaStatus | None, log_version: int,
+) -> ReplicaStatus:  # fmt: skip
     """The current row. `fetch` counts only under the leader epoch at which the replica is hosted.
 
     If the log start is above the HW that this process knows, the HW has been there, because only records below the HW
@@ -31,7 +31,7 @@ def replica_row(
     current = fetch if is_fetched else None
     is_ours = told is not None and (told.broker_epoch, told.leader_epoch) == (broker_epoch, registration.leader_epoch)
     last = told if is_ours and not leads else None
-    return Replica(
+    return ReplicaStatus(
         topic=registration.topic,
         topic_id=registration.topic_id,
         partition=registration.partition,
@@ -51,12 +51,12 @@ def replica_row(
     )
 
 
-def with_faults(rows: Iterable[Replica], faults: Mapping[TopicIdPartition, str]) -> list[Replica]:
+def with_faults(rows: Iterable[ReplicaStatus], faults: Mapping[TopicIdPartition, str]) -> list[ReplicaStatus]:
     """The rows, set Offline for replicas with a broken file. [OL-01]"""
     return [offline_row(r, faults[p]) if (p := r.topic_id_partition) in faults else r for r in rows]
 
 
-def offline_row(row: Replica, fault: str) -> Replica:
+def offline_row(row: ReplicaStatus, fault: str) -> ReplicaStatus:
     """The row of a replica with a broken file. It claims no leadership, whatever the metadata says. [OL-01]"""
     error = f"KAFKA_STORAGE_ERROR: {fault}"
     return replace(row, role=FOLLOWER_ROLE, state=FollowerState.OFFLINE, error=error, lag=None)
@@ -70,12 +70,12 @@ def stray_replica(topic: str, log: PartitionLog, partition: TopicIdPartition, hi
     return HostedPartition(registration, high_watermark)
 
 
-def stray_row(row: Replica) -> Replica:
+def stray_row(row: ReplicaStatus) -> ReplicaStatus:
     """The row of a stray replica. It counts for nobody, whatever the metadata say. [SR-02]"""
     return replace(row, role=FOLLOWER_ROLE, state=FollowerState.STRAY, error=None, lag=None)
 
 
-def _shown_state(fetch: PartitionFetchState | None, last: Replica | None) -> str:
+def _shown_state(fetch: PartitionFetchState | None, last: ReplicaStatus | None) -> str:
     if fetch is not None:
         return fetch.shown_state
     is_told = last is not None and last.state not in (FollowerState.OFFLINE, FollowerState.STRAY)

@@ -15,7 +15,7 @@ LEADER_ROLE, FOLLOWER_ROLE = "leader", "follower"
 
 
 @dataclass(frozen=True, slots=True)
-class Replica(OfPartition):
+class ReplicaStatus(OfPartition):
     """A replica as its broker last published it. It never claims more than the log had at that time.
 
     `chain`: the chain at the LEO; replicas with equal chains have equal records. `lag`: number of committed records
@@ -39,11 +39,11 @@ class Replica(OfPartition):
     lag: int | None = None
     chain: str = ""
 
-    def tells_the_same(self, other: Replica) -> bool:
+    def tells_the_same(self, other: ReplicaStatus) -> bool:
         """Whether both rows tell the same of the replica. They may describe different versions of its log table."""
         return self is other or _told(self) == _told(other)
 
-    def may_wait_after(self, published: Replica) -> bool:
+    def may_wait_after(self, published: ReplicaStatus) -> bool:
         """Whether this row of a follower tells no more than a published one, except of the HW."""
         is_follower = self.role == published.role == FOLLOWER_ROLE
         return is_follower and _told_at_once(self) == _told_at_once(published)
@@ -55,20 +55,20 @@ class Replica(OfPartition):
         return self.epochs[0].chain if self.epochs else self.chain
 
 
-_told = attrgetter(*(field.name for field in fields(Replica) if field.name != "log_version"))
+_told = attrgetter(*(field.name for field in fields(ReplicaStatus) if field.name != "log_version"))
 _LATER = {"log_version", "high_watermark", "lag"}
-_told_at_once = attrgetter(*(field.name for field in fields(Replica) if field.name not in _LATER))
+_told_at_once = attrgetter(*(field.name for field in fields(ReplicaStatus) if field.name not in _LATER))
 
 
 class Leadership(NamedTuple):
     """A partition's registration, and its row at the registered leader, or the error of reading that row."""
 
     registration: PartitionRegistration
-    row: Replica | None = None
+    row: ReplicaStatus | None = None
     error: LakelogException | None = None
 
     @property
-    def leader_row(self) -> Replica | None:
+    def leader_row(self) -> ReplicaStatus | None:
         """The row, if the broker has taken up leadership under the registered leader epoch; else None."""
         row = self.row
         leads = row is not None and row.role == LEADER_ROLE and row.leader_epoch == self.registration.leader_epoch
@@ -87,7 +87,7 @@ class Leadership(NamedTuple):
             f"under leader epoch {registration.leader_epoch}"
         )
 
-    def available_row(self) -> Replica:
+    def available_row(self) -> ReplicaStatus:
         """The leader's row. Raises `unavailable`."""
         row, unavailable = self.leader_row, self.unavailable
         if row is None or unavailable:

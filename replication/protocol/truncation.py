@@ -13,7 +13,7 @@ from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpoch
 from lakelog.replication.protocol.leader_epoch import EpochEntry, epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import LogEnd
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 
 Lineage = tuple[EpochEntry, ...]
 
@@ -30,7 +30,9 @@ class Truncation(NamedTuple):
     restart: LogEnd | None = None
 
 
-def truncation_for(own: PartitionLog, leader: Replica, leader_batches: Sequence[LogEnd] | None = None) -> Truncation:
+def truncation_for(
+    own: PartitionLog, leader: ReplicaStatus, leader_batches: Sequence[LogEnd] | None = None
+) -> Truncation:
     """The truncation of a follower's log under a leader with this row.
 
     Two kinds of log start over at the leader's log start. A log that ends below that start can never be joined to the
@@ -56,7 +58,7 @@ def truncation_for(own: PartitionLog, leader: Replica, leader_batches: Sequence[
     return Truncation(leader.leader_epoch, own.log_start_offset, None if is_as_the_leaders else start)
 
 
-def has_other_history(own: PartitionLog, leader: Replica) -> bool:
+def has_other_history(own: PartitionLog, leader: ReplicaStatus) -> bool:
     """Whether the rows show that a follower's log and its leader's differ although their epochs agree.
 
     The leader's row has chains at the starts of its epochs and at its LEO. They are compared as far as the follower's
@@ -70,7 +72,7 @@ def has_other_history(own: PartitionLog, leader: Replica) -> bool:
     return bool(other) and min(other) <= truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
 
 
-def leader_lost_its_end(own: PartitionLog, leader: Replica, leader_batches: Sequence[LogEnd]) -> bool:
+def leader_lost_its_end(own: PartitionLog, leader: ReplicaStatus, leader_batches: Sequence[LogEnd]) -> bool:
     """Whether a follower has records of the leader's own epoch that the leader's log no longer has.
 
     A leader truncates nothing within its epoch, and the follower's records of that epoch came from the leader. So the
@@ -82,7 +84,7 @@ def leader_lost_its_end(own: PartitionLog, leader: Replica, leader_batches: Sequ
     return bool(leader.epochs) and leader.epochs[-1].start_offset <= end < agreed
 
 
-def are_of_the_log(batches: Sequence[LogEnd], before: Replica, now: Replica, first: int) -> bool:
+def are_of_the_log(batches: Sequence[LogEnd], before: ReplicaStatus, now: ReplicaStatus, first: int) -> bool:
     """Whether batches that were read from a leader's log belong to the log that the leader's rows describe.
 
     `batches`: the ends above `first`, in order. `before` and `now`: the row before and after the read. A log that was
@@ -93,7 +95,7 @@ def are_of_the_log(batches: Sequence[LogEnd], before: Replica, now: Replica, fir
     return _has_end(batches, before, first) and (now.log_end_offset > last or _has_end(batches, now, first))
 
 
-def _has_end(batches: Sequence[LogEnd], row: Replica, first: int) -> bool:
+def _has_end(batches: Sequence[LogEnd], row: ReplicaStatus, first: int) -> bool:
     end = LogEnd(row.log_end_offset, row.chain)
     is_empty = end == LogEnd(row.log_start_offset, row.log_start_chain)
     return end in batches or is_empty or (not batches and end.offset <= first)

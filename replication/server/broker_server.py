@@ -149,7 +149,7 @@ class BrokerSession:
         if self.replica_manager.lead():
             self.replica_manager.publish("high watermark")
         self._tell_applied()
-        self.quotas.look_at_followers(self.replica_manager.leads, self._log.current())
+        self.quotas.poll_followers(self.replica_manager.leads, self._log.current())
         if (time.monotonic() - self._kept_at) * 1000 >= self._context.config.broker_heartbeat_interval_ms:
             self._keep_up()
 
@@ -254,7 +254,7 @@ class Broker:
         """
         check_cluster_root(self._cluster, self._root)
         self._watch.wait(self._waiter.stopping)
-        error = self._first_look()
+        error = self._first_poll()
         self._registration = Registration(
             BrokerTable.open_or_create(self._cluster.root, self.broker_id), self._root, self._config
         )
@@ -271,7 +271,7 @@ class Broker:
         self._heartbeat.start()
         self._thread.start()
 
-    def _first_look(self) -> LakelogException | None:
+    def _first_poll(self) -> LakelogException | None:
         """Probes the root; None if it works. Returns its error if the broker has registered before, else raises it."""
         try:
             recover_root(self._root, self._cluster.cluster_id, self.broker_id)
@@ -408,8 +408,8 @@ class Broker:
         self._registration.shutting_down(session.log_identity)
         session.replica_manager.shutting_down()
         config = self._config
-        patience = config.controlled_shutdown_max_retries * config.controlled_shutdown_retry_backoff_ms / 1000
-        deadline = time.monotonic() + patience
+        wait_seconds = config.controlled_shutdown_max_retries * config.controlled_shutdown_retry_backoff_ms / 1000
+        deadline = time.monotonic() + wait_seconds
         while self.is_running() and session is self.session and session.leads_for_others():
             if time.monotonic() >= deadline:
                 return

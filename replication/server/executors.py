@@ -22,7 +22,7 @@ from lakelog.replication.errors import LakelogException
 T = TypeVar("T")
 R = TypeVar("R")
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _MOST = 400  # characters
 _CAUSES = (": ", "Caused by: ")  # py4j's first line only names the call; Java's errors follow, the deepest one last
 TRACEBACK = "Traceback (most recent call last):"
@@ -67,7 +67,7 @@ def while_there_are_executors(spark: SparkSession, run: Callable[[], R], patienc
 
     InheritableThread(target=work, name=tag, daemon=True).start()  # it ends with the query that this thread is of
     until = time.monotonic() + patience_seconds
-    while not is_over.wait(_LOOK_SECONDS):
+    while not is_over.wait(_POLL_SECONDS):
         if time.monotonic() >= until and not has_executors(spark):
             context.cancelJobsWithTag(tag)
             raise ExecutorsFailed("Spark has no executor")

@@ -13,44 +13,44 @@ from typing import TypeAlias
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 
-Rows: TypeAlias = Mapping[TopicIdPartition, Replica]
+Rows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
 
 _NOW = float("inf")
 _LINGER_SECONDS = 5.0  # a thread without work ends after so long; a leader looks many times a second
 PATIENCE_SECONDS = 0.5  # how long a leader round waits for roots that were this fast the last time
 
 
-class FollowerRows:
-    """The rows of brokers, read with `read`. Only one thread calls `look`.
+class FollowerStatusReader:
+    """The rows of brokers, read with `read`. Only one thread calls `poll`.
 
-    `looked_at` is the monotonic time at which the look began that a broker's rows have come from.
+    `polled_at` is the monotonic time at which the poll began that a broker's rows have come from.
 
     Rows older than `max_age` seconds do not count, because nobody knows what their broker does now. `began_at` is the
     time of `clock`, in seconds, at which the read of each broker's last returned rows began.
 
-    `when_late` is called, by another thread, after the end of a read for which a look did not wait. What woke the
+    `when_late` is called, by another thread, after the end of a read for which a poll did not wait. What woke the
     leader during that read may not be in its rows, and nothing wakes it again.
     """
 
     def __init__(
         self, read: Callable[[int], Rows], max_age: float, clock: Callable[[], float],
-        looked_at: Callable[[int], float] = lambda _: _NOW, when_late: Callable[[], object] = lambda: None,
+        polled_at: Callable[[int], float] = lambda _: _NOW, when_late: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         self._read = read
-        self._looked_at = looked_at
+        self._polled_at = polled_at
         self._when_late = when_late
         self._max_age = max_age
         self._clock = clock
         self._followers: dict[int, _Follower] = {}
         self.began_at: dict[int, float] = {}
 
-    def look(self, brokers: Iterable[int]) -> dict[int, Rows | LakelogException]:
+    def poll(self, brokers: Iterable[int]) -> dict[int, Rows | LakelogException]:
         """Reads the rows of brokers; returns those of each broker, or its error. It waits at most `PATIENCE_SECONDS`. A
         root that was slower is not waited for again until it has been fast once."""
         for broker in brokers:
-            self._followers.setdefault(broker, _Follower(broker, self._read, self._looked_at, self._when_late))
+            self._followers.setdefault(broker, _Follower(broker, self._read, self._polled_at, self._when_late))
         followers = {broker: self._followers[broker] for broker in brokers}
         for follower in followers.values():
             follower.begin(self._clock())
@@ -67,12 +67,12 @@ class _Follower:
     """One broker, and the current or last read of its root."""
 
     def __init__(
-        self, broker: int, read: Callable[[int], Rows], looked_at: Callable[[int], float],
+        self, broker: int, read: Callable[[int], Rows], polled_at: Callable[[int], float],
         when_late: Callable[[], object],
     ) -> None:  # fmt: skip
         self._broker = broker
         self._read = read
-        self._looked_at = looked_at
+        self._polled_at = polled_at
         self._when_late = when_late
         self._found: tuple[Rows | LakelogException, float] = ({}, float("-inf"))
         self._began_at = 0.0
@@ -97,29 +97,29 @@ class _Follower:
             self._has_thread = True
         try:
             threading.Thread(target=self._serve, name=f"rows-of-broker-{self._broker}", daemon=True).start()
-        except RuntimeError:  # the process has too many threads; the next look asks again
+        except RuntimeError:  # the process has too many threads; the next poll asks again
             self._asked.clear()
             self._has_thread = False
             self._ended.set()
             raise
 
     def _serve(self) -> None:
-        """Looks whenever it is asked to. A thread for each look would cost more than the look."""
+        """Looks whenever it is asked to. A thread for each poll would cost more than the poll."""
         while True:
             if self._asked.wait(_LINGER_SECONDS):
                 self._asked.clear()
-                self._look()
+                self._poll()
                 continue
             with self._lock:
                 if not self._asked.is_set():
                     self._has_thread = False
                     return
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         started, began_at = time.monotonic(), self._began_at
         try:
             found: Rows | LakelogException = self._read(self._broker)
-            began_at -= max(0.0, started - self._looked_at(self._broker))
+            began_at -= max(0.0, started - self._polled_at(self._broker))
         except LakelogException as error:
             found = error
         except Exception as error:  # a fault in one broker's rows must not keep the leader from the others' rows

@@ -109,7 +109,7 @@ class GroupCommit(Generic[Item]):
                 self._condition.wait_for(lambda: member.is_done)
             else:
                 self._condition.wait_for(lambda: not self._is_committing)
-                self._condition.wait_for(lambda: not self._is_anybody_expected(), self._patience())
+                self._condition.wait_for(lambda: not self._is_anybody_expected(), self._timeout())
                 group, self._group, self._is_committing = self._group, [], True
         if not member.is_done:
             self._commit_group(group)
@@ -121,7 +121,7 @@ class GroupCommit(Generic[Item]):
         self._expected = {who: until for who, until in self._expected.items() if until > now}
         return bool(self._expected)
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         return min(max(self._took, _SHORTEST_SECONDS), _LONGEST_SECONDS)
 
     def _commit_group(self, group: Sequence[_Member[Item]]) -> None:

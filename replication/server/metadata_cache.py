@@ -12,7 +12,7 @@ from lakelog.replication.protocol.high_watermark import effective_min_isr
 from lakelog.replication.protocol.isr import IsrChange, IsrOutcomes
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, CommitListener, CommitWaiter
@@ -55,7 +55,7 @@ class MetadataCache:
         return self._show(self.cluster.refresh_brokers)
 
     def poll(self) -> bool:
-        """Like `refresh`, but in an object store it may take older looks of this process."""
+        """Like `refresh`, but in an object store it may take older polls of this process."""
         self._have_topics_moved(self.cluster.topics.poll())
         self.cluster.configs.watch(LONGEST_SECONDS)
         self.cluster.metadata.poll()
@@ -70,7 +70,7 @@ class MetadataCache:
         self._is_untold |= self._version != self.cluster.metadata.version
         self._version, self._partitions = self.cluster.metadata.version, self.cluster.metadata.partitions
         roots = self._roots()
-        self._liveness.look(read_brokers())
+        self._liveness.poll(read_brokers())
         is_untold, self._is_untold = self._is_untold or roots != self._roots(), False
         return is_untold
 
@@ -107,7 +107,7 @@ class MetadataCache:
     def alive_brokers(self) -> set[int]:
         """The brokers whose heartbeat has moved within `broker.session.timeout.ms`, and that have reported neither a
         shutdown nor a storage error."""
-        return self._liveness.look(self.brokers())
+        return self._liveness.poll(self.brokers())
 
     def topic_config(self, registration: PartitionRegistration) -> TopicConfig:
         """The settings of a partition's topic, over this broker's defaults. Invalid ones are logged and left out."""
@@ -158,7 +158,7 @@ class MetadataCache:
     def _broker_epochs(self) -> dict[int, int]:
         return {broker: found.broker_epoch for broker, found in self.cluster.refresh_brokers().items()}
 
-    def last_rows(self, broker_id: int) -> Mapping[TopicIdPartition, Replica]:
+    def last_rows(self, broker_id: int) -> Mapping[TopicIdPartition, ReplicaStatus]:
         """The replica rows of another broker as last read. It does not read the broker's root. Empty if none were read
         since the broker's root or epoch changed."""
         registration, known = self.brokers().get(broker_id), self._replica_tables.get(broker_id)

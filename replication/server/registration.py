@@ -202,12 +202,12 @@ class IdWatch:
                     f"broker {self._broker_id} is at work at {now.root}: its heartbeat moves; stop it first, use "
                     "another id, or start this one with --take-over"
                 )
-            elif self._clock() - self._seen_at >= self._patience():
+            elif self._clock() - self._seen_at >= self._timeout():
                 self._is_free = True
             else:
                 pause.wait(self._config.lakelog_poll_interval_ms / 1000)
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         config = self._config
         interval, session = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
         return (min(_INTERVALS * interval, session) if self.is_registered_here else session) / 1000

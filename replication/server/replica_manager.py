@@ -25,8 +25,8 @@ from lakelog.replication.protocol.partition_log import PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_rows import replica_row, stray_replica, stray_row, with_faults
-from lakelog.replication.protocol.replica_status import Replica
-from lakelog.replication.protocol.rounds.broker_rounds import Memory
+from lakelog.replication.protocol.replica_status import ReplicaStatus
+from lakelog.replication.protocol.rounds.broker_rounds import BrokerState
 from lakelog.replication.protocol.rounds.broker_steps import (
     AlterPartitions,
     ClusterView,
@@ -55,7 +55,7 @@ from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
 from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
 from lakelog.replication.protocol.rounds.leader_round import LeaderRound
 from lakelog.replication.protocol.rounds.role_round import take_up_roles
-from lakelog.replication.server.follower_rows import FollowerRows, Rows
+from lakelog.replication.server.follower_rows import FollowerStatusReader, Rows
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
@@ -67,7 +67,7 @@ from lakelog.replication.storage.log.truncate import delete_logs
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 
-class LeaderReads:
+class LeaderRoundReads:
     """Answers the reads of one broker's rounds from tables and from its cache."""
 
     def __init__(
@@ -78,16 +78,16 @@ class LeaderReads:
         self._log = log
         self._cache = cache
         self._unreadable: set[int] = set()
-        self._looked_at: dict[int, float] = {}
-        self._patience = min(LONGEST_SECONDS, replica_lag_time_max_ms / 3000)
-        self._rows = FollowerRows(
-            self._read_rows, replica_lag_time_max_ms / 2000, clock, self._looked_at.__getitem__, cache.wake
+        self._polled_at: dict[int, float] = {}
+        self._max_staleness = min(LONGEST_SECONDS, replica_lag_time_max_ms / 3000)
+        self._rows = FollowerStatusReader(
+            self._read_rows, replica_lag_time_max_ms / 2000, clock, self._polled_at.__getitem__, cache.wake
         )
 
     def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:
         """The rows of followers. A broker whose rows cannot be read is left out, and logged once."""
         rows: dict[int, Rows] = {}
-        for broker, found in self._rows.look(step.brokers).items():
+        for broker, found in self._rows.poll(step.brokers).items():
             if isinstance(found, LakelogException):
                 self._say_once(broker, found)
             else:
@@ -109,9 +109,9 @@ class LeaderReads:
 
     def _read_rows(self, broker: int) -> Rows:
         table = self._cache.replica_table(broker)
-        table.poll(self._patience)
-        # Rows may come from a look of another thread. It is asked for before the rows, which may be newer then.
-        self._looked_at[broker] = table.looked_at
+        table.poll(self._max_staleness)
+        # Rows may come from a poll of another thread. It is asked for before the rows, which may be newer then.
+        self._polled_at[broker] = table.polled_at
         return table.replicas
 
     def _say_once(self, broker: int, error: LakelogException) -> None:
@@ -134,7 +134,7 @@ class RowInputs(NamedTuple):
     strays: Collection[TopicIdPartition] = ()
 
 
-class PublishedRows:
+class ReplicaStatusBuilder:
     """The rows of one process of a broker. Only one thread at a time may call it."""
 
     def __init__(self, broker_id: int, broker_epoch: int) -> None:
@@ -143,7 +143,7 @@ class PublishedRows:
         self._built: tuple[RowInputs, LogMark] | None = None
         self._published: tuple[RowInputs, LogMark, Rows] | None = None
 
-    def build(self, inputs: RowInputs, state: LogState, published: Rows) -> list[Replica]:
+    def build(self, inputs: RowInputs, state: LogState, published: Rows) -> list[ReplicaStatus]:
         """The rows to publish over the rows `published`. Rows whose inputs are the same stay the same objects."""
         mark = LogMark.of(state)  # before the logs are read: what is appended meanwhile is looked at again
         changed, in_log = self._changed(inputs, mark, published)
@@ -184,7 +184,7 @@ class PublishedRows:
         return sorted(moved & inputs.hosted.keys()), in_log
 
 
-def all_may_wait(rows: Sequence[Replica], published: Rows) -> bool:
+def all_may_wait(rows: Sequence[ReplicaStatus], published: Rows) -> bool:
     """Whether no row tells more than the published ones that somebody waits for: see `PublishReplicas`."""
     pairs = zip(rows, published.values(), strict=False)
     return len(rows) == len(published) and all(row is old or row.may_wait_after(old) for row, old in pairs)
@@ -218,7 +218,7 @@ class ReplicaManager:
         self._fetchers = fetchers
         self._pause_point = pause_point
         self._clock = clock
-        view = LeaderReads(broker_id, log, cache, replica_lag_time_max_ms, clock)
+        view = LeaderRoundReads(broker_id, log, cache, replica_lag_time_max_ms, clock)
         lag_time = replica_lag_time_max_ms / 1000
         self._leader = LeaderRound(broker_id, lag_time, lag_time / 2, clock)
         self._offline = OfflineReplicas(broker_id)
@@ -226,12 +226,12 @@ class ReplicaManager:
         self._lock = threading.RLock()
         self._hosted: dict[TopicIdPartition, HostedPartition] = {}
         self._strays: dict[TopicIdPartition, HostedPartition] = {}
-        self._memory = Memory(self._hosted, lambda: table.replicas, self._offline)
+        self._memory = BrokerState(self._hosted, lambda: table.replicas, self._offline)
         self._faulty: frozenset[object] = frozenset()
-        self._rows = PublishedRows(broker_id, broker_epoch)
+        self._rows = ReplicaStatusBuilder(broker_id, broker_epoch)
         self._handlers = self._made_handlers(view)
 
-    def _made_handlers(self, view: LeaderReads) -> dict[type[Step], Handler]:
+    def _made_handlers(self, view: LeaderRoundReads) -> dict[type[Step], Handler]:
         broker_id, log, cache, fetchers = self._broker_id, self._log, self._cache, self._fetchers
         who = f"broker-{broker_id}"
         return {

@@ -102,7 +102,7 @@ class ReplicationQuotas:
         followers = throttled_followers(key, self._cache.partitions.values(), texts)
         return leader_share(self._cache.config_of_broker(key).leader_replication_throttled_rate, len(followers))
 
-    def look_at_followers(self, led: Callable[[], Iterable[PartitionRegistration]], log: LogState) -> None:
+    def poll_followers(self, led: Callable[[], Iterable[PartitionRegistration]], log: LogState) -> None:
         """Counts the bytes that followers have fetched of partitions throttled at this leader, by the LEOs in their
         rows. It asks for the led partitions only if a topic has throttled replicas. [TH-02]"""
         before, texts = self._log_ends, self._cache.throttled_replicas(_LEADER_REPLICAS)

@@ -96,7 +96,7 @@ class Cluster:
 
     @cached_property
     def lease(self) -> ControllerLease:
-        """The office of the controller."""
+        """The lease of the active controller."""
         return ControllerLease.open(self.root)
 
     @cached_property

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from lakelog.replication.clients.sender import Sender
+from lakelog.replication.clients.sender import SendExecutor
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import KafkaStorageException, LakelogException, NotLeaderOrFollowerException
 from lakelog.replication.protocol.append import ALL
@@ -39,7 +39,7 @@ def acknowledge(world, records, timeout_ms=LONG):
     """Waits for acks=all. Returns the errors of the partitions that do not get it."""
     deadline = time.monotonic() + timeout_ms / 1000
     options = SendOptions("test", ALL, 0, timeout_ms, deadline)
-    sender = Sender(TopicView(world.cluster), TOPIC, None, options, None)  # nothing is sent again
+    sender = SendExecutor(TopicView(world.cluster), TOPIC, None, options, None)  # nothing is sent again
     work = AcknowledgeRound(TOPIC, records, options, time.monotonic, None)
     answers = sender.run(work.run())
     return {partition: answer.error for partition, answer in answers.items() if answer.error}

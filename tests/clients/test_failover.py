@@ -16,7 +16,7 @@ from lakelog.replication.protocol.elections import new_partition, with_leader
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.producer_identity import ProducerIdentity
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -58,7 +58,7 @@ class World:
         for broker, log in self.logs.items():
             leads, state = broker == self.registration.leader, log.refresh()
             own = state.partition(self.partition)
-            row = Replica(
+            row = ReplicaStatus(
                 "t", "id", 0, broker, 1, self.registration.leader_epoch, LEADER_ROLE if leads else FOLLOWER_ROLE,
                 FollowerState.FETCHING, 0, own.log_end_offset, min(high_watermark, own.log_end_offset), own.lineage,
                 None, state.version, chain=own.log_end.chain,

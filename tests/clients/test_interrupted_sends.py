@@ -224,8 +224,8 @@ def test_ap_07_metadata_that_cannot_be_read_until_the_time_is_over_is_named(worl
 def test_ap_07_a_follower_that_cannot_be_asked_is_named(world, monkeypatch, while_waiting):
     replicas = TopicView.replicas
 
-    def of_broker_1(view, broker, age=None):
-        return replicas(view, broker, age) if broker == 1 else out_of_reach()
+    def of_broker_1(view, broker, max_staleness=None):
+        return replicas(view, broker, max_staleness) if broker == 1 else out_of_reach()
 
     monkeypatch.setattr(TopicView, "replicas", of_broker_1)
     while_waiting(*[lambda: None] * 100_000)
@@ -238,9 +238,9 @@ def test_ap_06_a_partition_that_goes_while_it_is_sent_to(world, monkeypatch):
     """The topic was created again with fewer partitions."""
     partitions, looks = TopicView.partitions, []
 
-    def fewer(view, topic, age=None):
+    def fewer(view, topic, max_staleness=None):
         looks.append(topic)
-        found = partitions(view, topic, age)
+        found = partitions(view, topic, max_staleness)
         return found if len(looks) == 1 else {0: found[0]}
 
     monkeypatch.setattr(TopicView, "partitions", fewer)

@@ -22,7 +22,7 @@ from tests.storage.logs import P0, P1, TOPIC, values
 HOUR = 3_600_000
 
 
-class Send:
+class PendingSend:
     """A send of so many bytes to each partition."""
 
     def __init__(self, name, sizes, shares_with, deadline, may_expire=True):
@@ -40,7 +40,7 @@ class Waiting:
         self.sends = RecordAccumulator(ProducerConfig(**{"linger_ms": 10, "batch_size": 100, **settings}))
 
     def add(self, name, sizes, is_awaited=False, shares_with="t", seconds=30, may_expire=True):
-        self.sends.add(Send(name, sizes, shares_with, self.now + seconds, may_expire), is_awaited)
+        self.sends.add(PendingSend(name, sizes, shares_with, self.now + seconds, may_expire), is_awaited)
 
     def take(self):
         return "".join(send.name for send in self.sends.take())

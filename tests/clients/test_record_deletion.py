@@ -63,7 +63,7 @@ def test_dr_02_what_is_not_confirmed_in_time_is_deleted_all_the_same(world):
 
 def test_dr_02_a_dead_broker_is_not_waited_for(world, while_waiting, monkeypatch):
     """Its heartbeat stands still. The leader's moves."""
-    monkeypatch.setattr(record_deletion.Liveness, "look", lambda *_: {1})
+    monkeypatch.setattr(record_deletion.Liveness, "poll", lambda *_: {1})
     while_waiting(lambda: world.say(5))
     assert delete(world, {0: 3}) == {0: 3}
 

@@ -191,7 +191,7 @@ def test_ap_06_a_batch_of_a_stream_is_refused_until_it_is_staged(world, monkeypa
     """A batch that an earlier run has staged may be committed in part, so it is finished under any limit."""
     sent, stage = [], world.cluster.root.child("sinks", "own")
 
-    class Sender:
+    class SendExecutor:
         def __init__(self, *_):
             pass
 
@@ -203,7 +203,7 @@ def test_ap_06_a_batch_of_a_stream_is_refused_until_it_is_staged(world, monkeypa
             if len(sent) == 1:
                 raise KafkaStorageException("in the middle")
 
-    monkeypatch.setattr(topic_writer, "SinkSender", Sender)
+    monkeypatch.setattr(topic_writer, "SinkSender", SendExecutor)
     limit_topic(world, 99)
     writer = TopicStreamWriter(parse_sink_options({"cluster": world.uri, "topic": TOPIC}))
     with pytest.raises(RecordTooLargeException, match=r"^flights-0: a record has 100 bytes"):

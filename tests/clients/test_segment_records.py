@@ -111,11 +111,11 @@ def test_fe_01_a_scan_has_few_paths(spark, apart, monkeypatch):
 
 def test_fe_01_a_file_of_many_partitions_is_looked_at_once(mixed, monkeypatch):
     """Else the time to plan grows with the square of the partitions."""
-    looked, log = [], mixed[0]
+    polled, log = [], mixed[0]
     real = reader._is_within
-    monkeypatch.setattr(reader, "_is_within", lambda *given: looked.append(given[0].name) or real(*given))
+    monkeypatch.setattr(reader, "_is_within", lambda *given: polled.append(given[0].name) or real(*given))
     reader._LocalRead.of(LogRead(log.root, log.refresh(), BOTH))
-    assert len(looked) == len(set(looked)) > 0
+    assert len(polled) == len(set(polled)) > 0
 
 
 @pytest.mark.parametrize("name", [NO_PATTERN, "un{closed [!x", "key=value"])

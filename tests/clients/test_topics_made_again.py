@@ -54,12 +54,12 @@ def test_fe_02_a_member_commits_no_offset_of_the_old_topic_for_the_new_one(world
 
 def test_fe_02_a_start_is_looked_for_in_the_topic_that_was_assigned(world, member, monkeypatch):
     """The topic is made again between the assignment and the look: `latest` of the old one is none of the new one."""
-    look = positions.TopicWatch
+    poll = positions.TopicWatch
 
     def too_late(*given):
-        monkeypatch.setattr(positions, "TopicWatch", look)
+        monkeypatch.setattr(positions, "TopicWatch", poll)
         world.make_again(5, 5)
-        return look(*given)
+        return poll(*given)
 
     monkeypatch.setattr(positions, "TopicWatch", too_late)
     assert len(places(member.poll(5), member.poll(0), member.poll(0))) == 10

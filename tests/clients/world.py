@@ -6,7 +6,7 @@ from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -49,7 +49,7 @@ class World:
         state = self.logs[broker].refresh()
         log = state.partition(partition)
         role = LEADER_ROLE if log.role.is_leader else FOLLOWER_ROLE
-        row = Replica(
+        row = ReplicaStatus(
             TOPIC, partition.topic_id, partition.partition, broker, 1, log.role.leader_epoch, role, "Fetching",
             log.log_start_offset, log.log_end_offset, high_watermark, log.lineage, None, state.version,
             chain=log.log_end.chain,

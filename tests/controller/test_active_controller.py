@@ -28,45 +28,45 @@ def world(root):
 def test_ps_03_while_nothing_moves_nothing_is_written(world):
     before = world.commits()
     for _ in range(3):
-        world.look(1, 2, 3)
+        world.poll(1, 2, 3)
     assert world.commits() == before
     assert world.partition() == (1, (1, 2, 3), 0, 0)
 
 
 def test_bd_01_le_01_when_a_leader_dies_the_next_of_the_isr_leads(world):
-    world.look(2, 3)
+    world.poll(2, 3)
     assert world.partition() == (2, (2, 3), 1, 1)
 
 
 def test_bd_02_when_a_follower_dies_it_leaves_the_isr_and_the_leader_stays(world):
-    world.look(1, 3)
+    world.poll(1, 3)
     assert world.partition() == (1, (1, 3), 1, 1)
 
 
 def test_bd_01_a_death_is_acted_upon_once(world):
-    world.look(2, 3)
+    world.poll(2, 3)
     before = world.commits()
-    world.look(2, 3)
+    world.poll(2, 3)
     assert world.commits() == before
 
 
 def test_bd_02_le_01_the_last_member_stays_in_the_isr_and_leads_again_when_it_is_back(world):
-    world.look(1, 2)
-    world.look(1)
-    world.look()
+    world.poll(1, 2)
+    world.poll(1)
+    world.poll()
     assert world.partition() == (NO_LEADER, (1,), 3, 3)
-    world.look(2, 3)
+    world.poll(2, 3)
     assert world.partition() == (NO_LEADER, (1,), 3, 3), "who was not in sync does not lead"
-    world.look(1, 2, 3)
+    world.poll(1, 2, 3)
     assert world.partition() == (1, (1,), 4, 4)
 
 
 def test_le_02_outside_the_isr_only_where_the_topic_allows_it(world):
     world.add_topic("loose", (1, 2), configs={"unclean.leader.election.enable": "true"})
     world.add_topic("strict", (1, 2))
-    world.look(1, 3)
-    world.look(3)
-    world.look(2, 3)
+    world.poll(1, 3)
+    world.poll(3)
+    world.poll(2, 3)
     assert world.partition(TopicIdPartition("loose-id", 0))[:2] == (2, (2,))
     assert world.partition(TopicIdPartition("strict-id", 0))[:2] == (NO_LEADER, (1,))
 
@@ -82,28 +82,28 @@ def test_le_02_outside_the_isr_only_where_the_topic_allows_it(world):
 def test_bc_01_bd_01_a_broker_that_has_begun_anew_has_failed_in_between(world, isr, leader, expected):
     """Also if its heartbeat never stood still: it has lost its memory."""
     world.put(with_leader(world.all()[P], leader, isr))
-    world.controller.look()
+    world.controller.poll()
     before = world.partition()
     world.register(1, epoch=2)
-    world.look(1, 2, 3, after=1.0)
+    world.poll(1, 2, 3, after=1.0)
     assert world.partition()[:2] == expected
     assert world.partition()[2] > before[2]
-    world.look(1, 2, 3, after=1.0)
+    world.poll(1, 2, 3, after=1.0)
     assert world.partition()[:2] == expected, "it has failed once"
 
 
 def test_bd_01_two_brokers_that_have_begun_anew_at_once_do_not_elect_each_other(world):
     world.register(1, epoch=2)
     world.register(2, epoch=2)
-    world.look(1, 2, 3, after=1.0)
+    world.poll(1, 2, 3, after=1.0)
     assert world.partition() == (3, (3,), 1, 1)
 
 
 def test_bd_01_bd_02_ps_04_ch_01_ch_02_all_partitions_are_changed_in_one_commit(world):
     world.add_topic("more", (1, 2), (2, 1), (3, 2), (1,))
-    world.controller.look()
+    world.controller.poll()
     before = world.commits()
-    world.look(2, 3)
+    world.poll(2, 3)
     assert world.commits() == before + 1
     leaders = {p.partition: (r.leader, r.isr) for p, r in world.all().items() if p.topic_id == "more-id"}
     assert leaders == {0: (2, (2,)), 1: (2, (2,)), 2: (3, (3, 2)), 3: (NO_LEADER, (1,))}
@@ -125,23 +125,23 @@ def test_is_05_is_06_an_isr_that_changes_right_after_a_commit_of_the_controller_
         return written
 
     monkeypatch.setattr(MetadataTable, "change", overtaken)
-    world.look(2, 3)
+    world.poll(2, 3)
     assert world.partition()[:2] == (2, (2,))
-    world.look(2, 3)
+    world.poll(2, 3)
     assert world.controller.context.partitions == world.all()
 
 
 def test_bd_01_a_broker_that_shuts_down_is_as_good_as_dead(world):
     world.beats[1].update(1, "shutdown", shutting_down=True)
-    world.look(2, 3, after=1.0)
+    world.poll(2, 3, after=1.0)
     assert world.partition() == (2, (2, 3), 1, 1)
 
 
 def test_le_03_ps_03_a_new_partition_that_found_nobody_alive_gets_its_first_leader(world):
-    world.look(1)
+    world.poll(1)
     world.put(new_partition("flights", "flights-id", 1, (2, 3), ()))
     assert world.partition(TopicIdPartition("flights-id", 1)) == (NO_LEADER, (), 0, 0)
-    world.look(1, 3)
+    world.poll(1, 3)
     assert world.partition(TopicIdPartition("flights-id", 1)) == (3, (3,), 1, 1)
 
 
@@ -149,7 +149,7 @@ def test_is_05_is_06_an_isr_that_a_leader_has_changed_is_what_the_next_election_
     """The leader notifies nobody. The controller sees the new version of the metadata."""
     found = world.all()[P]
     world.cluster.metadata.alter_partitions([change_to(found, (1, 3))], dict, {"who": "broker-1"})
-    world.look(2, 3)
+    world.poll(2, 3)
     assert world.partition() == (3, (3,), 1, 2)
 
 
@@ -167,14 +167,14 @@ def test_le_06_an_election_that_loses_to_an_isr_change_is_decided_again(world, m
     world.beats[3].update(1, "heartbeat")
     world.clock.now += 7
     monkeypatch.setattr(DeltaLog, "commit", interfere)
-    world.controller.look()
+    world.controller.poll()
     assert world.partition() == (3, (3,), 1, 2)
 
 
 def test_an_event_is_decided_once_if_the_partitions_are_the_same_when_it_is_written(world, monkeypatch):
     decided, decide = [], active_controller.decide
     monkeypatch.setattr(active_controller, "decide", lambda *given: decided.append(given[1]) or decide(*given))
-    world.look(2, 3)
+    world.poll(2, 3)
     assert [type(event).__name__ for event in decided] == ["BrokerChange"]
     assert world.partition() == (2, (2, 3), 1, 1)
 
@@ -190,19 +190,19 @@ def test_le_06_an_answer_that_was_lost_does_not_elect_twice(world, monkeypatch):
 
     monkeypatch.setattr(DeltaLog, "commit", lose)
     with pytest.raises(KafkaStorageException):
-        world.look(2, 3)
-    world.look(2, 3, after=0.0)
+        world.poll(2, 3)
+    world.poll(2, 3, after=0.0)
     assert world.partition() == (2, (2, 3), 1, 1)
 
 
 def test_le_06_bd_02_a_partition_whose_last_leader_died_gets_it_back_also_if_the_answer_was_lost(world, monkeypatch):
     """The commit has landed, so the second decision sees its result: there the dead broker leads nothing."""
-    world.look(1)
+    world.poll(1)
     lost = lose_an_answer(monkeypatch, lambda log, _: "metadata" in log.root.uri)
-    world.look()
+    world.poll()
     assert lost
     assert world.partition()[:2] == (NO_LEADER, (1,))
-    world.look(1, 2, 3)
+    world.poll(1, 2, 3)
     assert world.partition()[:2] == (1, (1,))
 
 
@@ -212,7 +212,7 @@ def test_le_04_cs_05_cs_06_who_shuts_down_gives_away_what_it_leads_and_leaves_ev
     world.put(only)
     before = world.commits()
     world.beats[1].update(1, "shutdown", shutting_down=True)
-    world.controller.look()
+    world.controller.poll()
     assert world.commits() == before + 1
     assert world.partition() == (2, (2, 3), 1, 1)
     more = {p.partition: (r.leader, r.isr) for p, r in world.all().items() if p.topic_id == "more-id"}
@@ -223,7 +223,7 @@ def test_bl_12_le_02_an_election_is_logged_with_what_it_may_have_lost(world, cap
     world.add_topic("loose", (1, 2), configs={"unclean.leader.election.enable": "true"})
     world.put(with_leader(world.all()[TopicIdPartition("loose-id", 0)], 1, (1,)))
     with caplog.at_level(logging.INFO, "state.change.logger"):
-        world.look(2, 3)
+        world.poll(2, 3)
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "controller epoch 3: flights-0: OnlinePartition -> OfflinePartition (BrokerChange)",

@@ -37,7 +37,7 @@ def outcomes(world, request_id="request"):
 def test_pe_01_what_is_asked_is_decided_and_its_outcome_stored(world):
     world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
     ask(world, "elect_leaders", election_type="preferred", partitions=["flights-0", "nowhere-0"])
-    world.controller.look()
+    world.controller.poll()
     assert outcomes(world) == {"flights-0": None, "nowhere-0": "UnknownTopicOrPartitionException"}
     assert world.partition() == (1, (1, 2, 3), 2, 2)
 
@@ -54,14 +54,14 @@ def test_pe_01_what_is_asked_is_decided_and_its_outcome_stored(world):
 def test_ev_01_a_request_that_cannot_be_read_is_refused_and_holds_up_nobody(world, kind, arguments, error):
     ask(world, kind, "bad", **arguments)
     ask(world, "create_topic", "good", topic="t", assignment={"0": [1, 2]})
-    world.controller.look()
+    world.controller.poll()
     assert (outcomes(world, "bad"), outcomes(world, "good")) == (error, {"t": None})
 
 
 def test_a_request_that_is_only_validated_changes_nothing(world):
     before = world.commits()
     ask(world, "delete_topic", validate_only=True, topic="flights")
-    world.controller.look()
+    world.controller.poll()
     assert (outcomes(world), world.commits()) == ({"flights": None}, before)
     world.cluster.topics.refresh()
     assert not world.cluster.topics.topics["flights"].deleting
@@ -105,9 +105,9 @@ def test_fo_04_a_request_whose_controller_dies_half_way_is_finished_by_the_next(
     world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
     ask(world, kind, **REQUESTS[kind])
     with killed_before_commit(monkeypatch, commits, commits < commits_of(kind)):
-        world.controller.look()
+        world.controller.poll()
     world.fail_over()
-    world.controller.look()
+    world.controller.poll()
     assert set(outcomes(world).values()) == {None}
     expected_of(kind)(world)
 
@@ -124,11 +124,11 @@ def test_li_06_a_request_over_whose_decision_a_controller_has_ended_is_decided_b
     before = tables(world)
     ask(world, kind, **REQUESTS[kind])
     with killed_before_commit(monkeypatch, 1):
-        world.controller.look()
+        world.controller.poll()
     ask(world, "alter_configs", "other", topic="flights", put={"retention.ms": "5"}, delete=[])
     world.fail_over()
     assert tables(world) == before
-    world.controller.look()
+    world.controller.poll()
     assert (outcomes(world), outcomes(world, "other")) == ({kind: "InvalidRequestException"}, {"flights": None})
     message = world.cluster.admin.request("request").outcomes[kind].message
     assert f"the controller of epoch {world.terms - 1} ended while it decided this request" in message
@@ -168,7 +168,7 @@ def test_le_06_a_request_whose_answer_is_lost_is_carried_out_once(world, monkeyp
     world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
     ask(world, kind, **REQUESTS[kind])
     lost = lose_an_answer(monkeypatch, lambda log, _: log.root.uri.endswith("metadata"))
-    world.controller.look()
+    world.controller.poll()
     touches_metadata = kind not in ("alter_configs", "alter_broker_configs")
     assert (set(outcomes(world).values()), len(lost)) == ({None}, int(touches_metadata))
     known = world.controller.context
@@ -183,21 +183,21 @@ def test_le_06_a_request_whose_answer_is_lost_is_carried_out_once(world, monkeyp
 def test_ra_01_a_request_that_is_malformed_in_one_part_is_refused_whole(world):
     before = world.commits()
     ask(world, "alter_partition_reassignments", reassignments={"flights-0": [1, 2], "flights-1": "1,2"})
-    world.controller.look()
+    world.controller.poll()
     assert outcomes(world) == {"alter_partition_reassignments": "InvalidRequestException"}
     assert world.commits() == before
 
 
 def test_td_03_a_topic_is_gone_when_every_broker_has_carried_its_deletion_out(world):
     ask(world, "delete_topic", topic="flights")
-    world.controller.look()
+    world.controller.poll()
     version = world.controller.context.deletions["flights-id"]
     for broker, applied in ((1, version), (2, version + 1), (3, version - 1)):
         world.beats[broker].update(1, "applied", metadata_version=applied)
-    world.controller.look()
+    world.controller.poll()
     assert P in world.all(), "broker 3 has not"
     world.beats[3].update(1, "applied", metadata_version=version)
-    world.controller.look()
+    world.controller.poll()
     world.cluster.topics.refresh()
     assert (world.all(), dict(world.cluster.topics.topics)) == ({}, {})
 
@@ -208,7 +208,7 @@ def test_ce_05_a_deposed_controller_can_write_to_no_table(world):
     for request in ("create_topic", "make_coffee"):
         ask(world, request, request, topic="t", assignment={"0": [1]})
         with pytest.raises(ControllerMovedException, match="controller epoch 1 is over"):
-            deposed.look()
+            deposed.poll()
     assert (outcomes(world, "create_topic"), outcomes(world, "make_coffee")) == (None, None)
 
 
@@ -223,8 +223,8 @@ def test_ar_01_the_balance_is_looked_at_5_s_after_failover_and_then_at_its_inter
         if elapsed == 8:
             world.cluster.metadata.refresh()
             world.cluster.metadata.put([with_leader(world.all()[P], 2, (1, 2, 3))], {"who": "test"})
-        world.look(1, 2, 3, after=0)
+        world.poll(1, 2, 3, after=0)
         world.clock.now = 100.0 + elapsed
-        world.look(1, 2, 3, after=0)
+        world.poll(1, 2, 3, after=0)
         leaders[elapsed] = world.partition()[0]
     assert leaders == {4: 2, 6: 1, 8: 2, 64: 2, 68: 1}

@@ -98,13 +98,13 @@ LOST = (
 
 
 def test_bl_12_a_broker_that_is_lost_and_comes_back_is_told_once_each(world, lines):
-    world.look(1, 2, 3)
+    world.poll(1, 2, 3)
     assert lines() == [], "nothing has changed"
-    world.look(2, 3)
+    world.poll(2, 3)
     assert lines() == [LOST]
-    world.look(2, 3)
+    world.poll(2, 3)
     assert lines() == []
-    world.look(1, 2, 3)
+    world.poll(1, 2, 3)
     assert lines() == ["controller epoch 1: broker 1 is back under broker epoch 1"]
 
 
@@ -113,7 +113,7 @@ def test_bl_12_an_isr_that_a_leader_has_changed_is_told(world, lines):
     assert found() == (1, (1, 2, 3), 0, 0)
     (registration,) = world.all().values()
     world.cluster.metadata.put([replace(registration, isr=(1, 3), partition_epoch=1)], {"who": "broker-1"})
-    world.look(1, 2, 3)
+    world.poll(1, 2, 3)
     assert lines() == ["controller epoch 1: IsrChangeNotification: broker 2 leaves 1 ISR (flights-0)"]
 
 
@@ -129,7 +129,7 @@ def test_bl_12_a_commit_whose_answer_is_lost_is_told_all_the_same(world, lines, 
         return version
 
     monkeypatch.setattr(DeltaLog, "commit", lose)
-    world.look(2, 3)
+    world.poll(2, 3)
     assert (left, lines()) == ([], [LOST])
 
 
@@ -137,9 +137,9 @@ def test_bl_12_what_did_not_land_is_not_told_before_it_has(world, lines, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(DeltaLog, "commit", lambda *_, **__: (_ for _ in ()).throw(CommitUnknown("away")))
         with pytest.raises(KafkaStorageException):
-            world.look(2, 3)
+            world.poll(2, 3)
     assert lines() == []
-    world.look(2, 3)
+    world.poll(2, 3)
     assert lines() == [LOST]
 
 
@@ -147,6 +147,6 @@ def test_bl_12_a_new_controller_tells_what_was_lost_under_the_last_one(world, li
     world.clock.now += 7
     for broker in (2, 3):
         world.beats[broker].update(1, "heartbeat")
-    world.liveness.look(world.cluster.refresh_brokers())
+    world.liveness.poll(world.cluster.refresh_brokers())
     world.fail_over()
     assert lines() == [LOST.replace("epoch 1: ", "epoch 2: ", 1)]

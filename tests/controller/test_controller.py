@@ -101,13 +101,13 @@ def test_ce_05_what_a_deposed_controller_writes_is_refused(world):
     a.tick()
     b.tick()
     world.pass_time(TIMEOUT, b)
-    a._active.look()
+    a._active.poll()
     world.pass_time(TIMEOUT + 1, alive=(2,))
     with pytest.raises(DecisionInterrupted, match="b was elected under epoch 2"):
-        a._active.look()
-    a._active._keep_office = lambda: None  # it does not read its lease while it decides
+        a._active.poll()
+    a._active._keep_lease = lambda: None  # it does not read its lease while it decides
     with pytest.raises(ControllerMovedException, match="metadata: controller epoch 1 is over: epoch 2"):
-        a._active.look()
+        a._active.poll()
     with pytest.raises(ControllerMovedException, match="b was elected under epoch 2"):
         a.tick()
     assert world.leader() == (1, 0), "it has written nothing"

@@ -64,11 +64,11 @@ def test_fo_02_td_04_deletions_that_are_under_way_are_read_with_all_the_rest(wor
 
 
 def test_li_01_bc_02_brokers_that_register_are_found_by_looking(world):
-    world.look(2, 3)
+    world.poll(2, 3)
     assert world.partition()[:2] == (2, (2, 3))
     assert set(world.controller.context.brokers) == {2, 3}
     world.register(1, epoch=2)
-    world.look(1, 2, 3)
+    world.poll(1, 2, 3)
     assert world.controller.context.brokers[1].broker_epoch == 2
     assert set(world.controller.context.replica_states.values()) == {"OnlineReplica"}
 
@@ -78,12 +78,12 @@ def test_ev_02_ev_03_a_new_office_begins_with_an_empty_queue_and_a_new_context(w
     change = MetadataTable.change
     monkeypatch.setattr(MetadataTable, "change", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
     with pytest.raises(OSError, match="full"):
-        world.look(2, 3)
+        world.poll(2, 3)
     monkeypatch.setattr(MetadataTable, "change", change)
     assert world.partition()[0] == 1
     commits = world.commits()
     world.fail_over()
     assert world.partition()[:2] == (2, (2, 3))
     assert world.commits() == commits + 2, "the claim, and one change"
-    world.look(2, 3)
+    world.poll(2, 3)
     assert world.commits() == commits + 2

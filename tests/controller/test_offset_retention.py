@@ -26,28 +26,28 @@ def committed(world):
 
 def delete_flights(world):
     world.cluster.admin.add(AdminRequest("request", "delete_topic", {"topic": "flights"}))
-    world.controller.look()
+    world.controller.poll()
     for beat in world.beats.values():
         beat.update(1, "applied", metadata_version=world.controller.context.deletions["flights-id"])
-    world.controller.look()
+    world.controller.poll()
 
 
 def test_td_03_ap_04_what_groups_have_committed_goes_with_its_topic(world):
     world.add_topic("other", (1, 2))
     commit(world, "flights", "other")
     world.fail_over()
-    world.controller.look()
+    world.controller.poll()
     assert committed(world) == ["flights-id", "other-id"]
     delete_flights(world)
     assert committed(world) == ["other-id"]
 
 
 def test_td_03_ap_04_what_is_committed_late_goes_at_the_next_look(world):
-    world.controller.look()
+    world.controller.poll()
     commit(world, "gone", "flights")
-    world.look(1, 2, 3, after=INTERVAL - 1)
+    world.poll(1, 2, 3, after=INTERVAL - 1)
     assert committed(world) == ["flights-id", "gone-id"]
-    world.look(1, 2, 3, after=1)
+    world.poll(1, 2, 3, after=1)
     assert committed(world) == ["flights-id"]
 
 
@@ -59,8 +59,8 @@ def test_td_03_ap_04_what_cannot_be_removed_now_holds_up_nobody(world, monkeypat
 
     with monkeypatch.context() as patched:
         patched.setattr(GroupTable, "forget_all_but", refuse)
-        world.controller.look()
+        world.controller.poll()
     assert "offsets of deleted topics stay for now: 503" in caplog.text
-    world.look(1, 2, 3, after=INTERVAL)
+    world.poll(1, 2, 3, after=INTERVAL)
     assert world.cluster.groups.committed("g") == {}
     assert TopicIdPartition("flights-id", 0) in world.all()

@@ -12,7 +12,7 @@ HOUR, WEEK = 3600, 7 * 24 * 3600
 @pytest.fixture
 def world(root):
     made = World(root)
-    made.controller.look()
+    made.controller.poll()
     return made
 
 
@@ -27,21 +27,21 @@ def is_known(world, name, given):
 
 def test_ap_06_a_name_expires_after_a_week(world):
     given = start(world, "importer")
-    world.look(1, 2, 3, after=HOUR)
-    world.look(1, 2, 3, after=WEEK - 1)
+    world.poll(1, 2, 3, after=HOUR)
+    world.poll(1, 2, 3, after=WEEK - 1)
     assert is_known(world, "importer", given)
-    world.look(1, 2, 3, after=HOUR)
-    world.look(1, 2, 3, after=WEEK)
+    world.poll(1, 2, 3, after=HOUR)
+    world.poll(1, 2, 3, after=WEEK)
     assert not is_known(world, "importer", given)
 
 
 def test_ap_06_the_next_controller_goes_on_from_what_the_last_one_saw(world):
     given = start(world, "importer")
-    world.look(1, 2, 3, after=HOUR)
-    world.look(1, 2, 3, after=WEEK - HOUR)
+    world.poll(1, 2, 3, after=HOUR)
+    world.poll(1, 2, 3, after=WEEK - HOUR)
     world.fail_over()
-    world.look(1, 2, 3, after=HOUR)
-    world.look(1, 2, 3, after=HOUR)
+    world.poll(1, 2, 3, after=HOUR)
+    world.poll(1, 2, 3, after=HOUR)
     assert not is_known(world, "importer", given)
 
 
@@ -50,12 +50,12 @@ def test_ap_06_names_that_cannot_be_removed_now_hold_up_nobody(world, monkeypatc
         raise KafkaStorageException("503")
 
     given = start(world, "importer")
-    world.look(1, 2, 3, after=HOUR)
+    world.poll(1, 2, 3, after=HOUR)
     with monkeypatch.context() as patched:
         patched.setattr(ProducerTable, "expire", refuse)
-        world.look(1, 2, 3, after=WEEK - HOUR)
+        world.poll(1, 2, 3, after=WEEK - HOUR)
     assert "names of producers that nobody uses stay for now: 503" in caplog.text
-    world.look(1, 2, 3, after=HOUR)
+    world.poll(1, 2, 3, after=HOUR)
     assert not is_known(world, "importer", given), "the time of the look that failed counts"
 
 
@@ -63,5 +63,5 @@ def test_names_are_looked_at_once_an_hour(world, monkeypatch):
     looks = []
     monkeypatch.setattr(ProducerTable, "expire", lambda *_: looks.append(1) or {})
     for after in (HOUR - 1, 1, 1, HOUR - 1):
-        world.look(1, 2, 3, after=after)
+        world.poll(1, 2, 3, after=after)
     assert len(looks) == 2

@@ -49,13 +49,13 @@ def test_tc_01_a_request_may_name_a_broker_that_has_just_registered_in_an_object
     """There the controller lists the registrations only now and then, and anew for a request."""
     with MemoryStore("requests").opened() as store:
         world = World(store.uri)
-        world.controller.look()
+        world.controller.poll()
         world.beats[4] = BrokerTable.open_or_create(world.cluster.root, 4)
         world.register(4, epoch=1)
-        world.controller.look()
+        world.controller.poll()
         assert 4 not in world.controller.context.brokers
         ask(world, topic="late", assignment={"0": [4]})
-        world.controller.look()
+        world.controller.poll()
         assert outcome(world) == "done"
 
 
@@ -64,7 +64,7 @@ def test_ev_01_a_row_that_cannot_be_read_is_answered_and_holds_up_nobody(world, 
     ask(world, "bad")
     world.cluster.admin._table.update({"who": "test"}, lambda rows: [{**rows[-1], "arguments": arguments}])
     ask(world, "good")
-    world.controller.look()
+    world.controller.poll()
     assert (outcome(world, "bad"), outcome(world, "good"), made(world)) == (
         "InvalidRequestException", "done", ["good"],
     )  # fmt: skip
@@ -85,7 +85,7 @@ def test_ev_01_a_request_that_meets_an_error_of_the_code_is_answered_and_holds_u
             patched.setattr(topic_requests, "check_topic_name", fail)
         else:
             patched.setitem(world.controller._handlers, ChangeMetadata, fail)
-        world.controller.look()
+        world.controller.poll()
     assert (outcome(world, "bad"), outcome(world, "good")) == ("UnknownServerException", "done")
 
 
@@ -95,10 +95,10 @@ def test_ev_05_a_request_of_too_many_partitions_is_refused_before_anything_is_bu
     for validate_only in (False, True):
         name = f"large-{validate_only}"
         ask(world, name, validate_only, topic="t", partitions=10_000_000, replication_factor=3)
-        world.controller.look()
+        world.controller.poll()
         assert outcome(world, name) == "PolicyViolationException"
     ask(world, "more", kind="create_partitions", topic="flights", total=10_000_000)
-    world.controller.look()
+    world.controller.poll()
     assert outcome(world, "more") == "PolicyViolationException"
 
 
@@ -123,9 +123,9 @@ def test_li_06_a_request_that_waits_longer_than_its_client_is_refused(world):
     ask(world, "begun", timeout_ms=5000)
     world.cluster.admin.move("begun", APPLYING, 1)
     requests = world.controller._requests
-    assert [asked.request_id for asked in requests.look()] == ["short", "long", "begun"]
+    assert [asked.request_id for asked in requests.poll()] == ["short", "long", "begun"]
     world.clock.now += 5
-    assert [asked.request_id for asked in requests.look()] == ["long", "begun"]
+    assert [asked.request_id for asked in requests.poll()] == ["long", "begun"]
     assert outcome(world, "short") == "TimeoutException"
 
 
@@ -135,22 +135,22 @@ def test_li_06_a_request_of_a_client_that_was_killed_while_there_was_no_controll
     deadline_ms = int((time.time() + hours * 3600) * 1000)
     row = AdminRequest("old", "create_topic", {"topic": "old", "assignment": {"0": [1]}}, deadline_ms=deadline_ms)
     world.cluster.admin.add(row)
-    world.controller.look()
+    world.controller.poll()
     assert (outcome(world, "old"), made(world)) == (expected, ["old"] if expected == "done" else [])
 
 
 def test_li_06_no_wrong_clock_refuses_a_request_that_comes_during_a_term(world):
-    world.controller.look()
+    world.controller.poll()
     world.cluster.admin.add(
         AdminRequest("t", "create_topic", {"topic": "t", "assignment": {"0": [1]}}, deadline_ms=1, timeout_ms=5000)
     )
-    world.controller.look()
+    world.controller.poll()
     assert outcome(world, "t") == "done"
 
 
 def test_li_06_a_request_whose_turn_comes_too_late_is_refused(world):
     ask(world, timeout_ms=5000)
-    (asked,) = world.controller._requests.look()
+    (asked,) = world.controller._requests.poll()
     world.clock.now += 5
     carry_out(world.controller._term._process(TopicChange(asked)), world.controller._handlers)
     assert (outcome(world), made(world)) == ("TimeoutException", [])
@@ -168,40 +168,40 @@ def test_li_06_a_request_that_is_withdrawn_meanwhile_is_not_carried_out(world, m
         return move(table, request_id, state, epoch)
 
     monkeypatch.setattr(AdminTable, "move", withdraw_first)
-    world.controller.look()
+    world.controller.poll()
     expected = "no row" if validate_only else "TimeoutException"
     assert (outcome(world), made(world)) == ("done" if validate_only and at == APPLYING else expected, [])
 
 
 def test_a_dry_run_is_never_begun_and_its_answer_goes_if_nobody_comes_for_it(world):
     ask(world, validate_only=True, timeout_ms=5000)
-    world.controller.look()
+    world.controller.poll()
     assert (outcome(world), made(world)) == ("done", [])
     world.clock.now += 29
-    world.controller.look()
+    world.controller.poll()
     assert outcome(world) == "done", "not before the time-out of requests"
     world.clock.now += 2
-    world.controller.look()
+    world.controller.poll()
     assert outcome(world) == "done", "it was seen decided at the look before the last one"
     world.clock.now += 30
-    world.controller.look()
+    world.controller.poll()
     assert outcome(world) == "no row"
 
 
 def test_li_01_a_broker_whose_registration_is_broken_holds_up_nobody(world):
     world.beats[3].update(1, "garbage", offline_partitions=("garbage",))
     ask(world)
-    world.look(1, 2)
+    world.poll(1, 2)
     assert (outcome(world), world.partition()[:2]) == ("done", (1, (1, 2))), "it is dead, as it says nothing any more"
 
 
 def test_li_02_le_03_ra_01_a_broker_that_is_dead_is_registered_all_the_same(world):
     """Topics may be created on it, and its partitions may be reassigned."""
-    world.look(1, 2)
+    world.poll(1, 2)
     ask(world, "over-it", topic="t", assignment={"0": [3, 1]})
     for request_id, target in (("stays", [1, 3]), ("stays-again", [2, 3])):
         ask(world, request_id, kind="alter_partition_reassignments", reassignments={"flights-0": target})
-        world.look(1, 2, after=1.0)
+        world.poll(1, 2, after=1.0)
     world.cluster.admin.refresh()
     found = {name: world.cluster.admin.request(name).outcomes for name in ("over-it", "stays", "stays-again")}
     assert [told.error for outcomes in found.values() for told in outcomes.values()] == [None, None, None]
@@ -230,12 +230,12 @@ class Slow:
     """A decision that takes `steps` seconds on the world's clock. An event may happen at each second."""
 
     def __init__(self, monkeypatch, world, steps, at_each=lambda: None):
-        def decide_slowly(known, event, keep_office):
+        def decide_slowly(known, event, keep_lease):
             for _ in range(steps if hasattr(event, "request") else 0):
                 world.clock.now += 1
                 at_each()
-                keep_office()
-            return decide(known, event, keep_office)
+                keep_lease()
+            return decide(known, event, keep_lease)
 
         monkeypatch.setattr(active_controller, "decide", decide_slowly)
 

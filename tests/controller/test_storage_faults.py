@@ -132,7 +132,7 @@ def world(root):
 def say(world, broker, **changes):
     world.beats[broker].refresh()
     world.beats[broker].update(1, "test", **changes)
-    world.controller.look()
+    world.controller.poll()
 
 
 def test_ol_02_li_04_who_says_that_its_storage_does_not_work_has_failed(world, caplog):
@@ -141,7 +141,7 @@ def test_ol_02_li_04_who_says_that_its_storage_does_not_work_has_failed(world, c
     assert "LogDirEventNotification: broker 1 has failed: the disk is gone" in caplog.text
     assert world.partition()[:2] == (2, (2, 3))
     world.register(1, epoch=2)
-    world.controller.look()
+    world.controller.poll()
     assert 1 in world.controller.context.live_brokers
     assert world.partition()[:2] == (2, (2, 3))
 

@@ -56,13 +56,13 @@ class World:
         if self.terms:
             self.fail_over()
 
-    def look(self, *alive, after=7.0):
+    def poll(self, *alive, after=7.0):
         """The controller looks again. Only these brokers have sent a heartbeat since."""
         self.clock.now += after
         for broker in alive:
             self.beats[broker].refresh()
             self.beats[broker].update(self.beats[broker].registration.broker_epoch, "heartbeat")
-        self.controller.look()
+        self.controller.poll()
 
     def all(self):
         self.cluster.metadata.refresh()

@@ -26,10 +26,10 @@ from lakelog.replication.protocol.delayed_operation import (
 )
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, Role
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from tests.protocol.chains import GENESIS, chained, chained_log, header
 
-ROW = Replica("t", "id", 0, 1, 1, 5, LEADER_ROLE, "Fetching", 0, 30, 20, (EpochEntry(5, 0),), None, 1)
+ROW = ReplicaStatus("t", "id", 0, 1, 1, 5, LEADER_ROLE, "Fetching", 0, 30, 20, (EpochEntry(5, 0),), None, 1)
 KEEPS = (EpochEntry(5, 0), EpochEntry(6, 20))
 TRUNCATED = (EpochEntry(5, 0), EpochEntry(6, 19))
 NEVER_HAD = (EpochEntry(4, 0), EpochEntry(6, 10))

@@ -13,14 +13,14 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.fencing import check_leader_epoch, check_leader_row, is_newer, row_counts
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
 from tests.protocol.chains import GENESIS, chained_log, header
 
 P = TopicIdPartition("id", 3)
 REGISTRATION = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
 LOG = chained_log(header(0, 4), header(5, 8), header(9, 12))
 AT_5, AT_9, AT_13 = (batch.header.chain for batch in LOG.batches)
-ROW = Replica("flights", "id", 3, 2, 20, 5, FOLLOWER_ROLE, "Fetching", 0, 9, 7, (), None, 1, chain=AT_9)
+ROW = ReplicaStatus("flights", "id", 3, 2, 20, 5, FOLLOWER_ROLE, "Fetching", 0, 9, 7, (), None, 1, chain=AT_9)
 EPOCHS = {1: 10, 2: 20}
 
 

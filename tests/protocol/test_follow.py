@@ -18,7 +18,7 @@ from lakelog.replication.protocol.partition_log import (
     Role,
 )
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_steps import (
     AdvanceFetchOffsets,
@@ -35,7 +35,7 @@ P, Q = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
 BATCHES = chained(*one_by_one(8, epoch=5), *one_by_one(20, 8, epoch=6))
 STRAY = chained(*one_by_one(13, 8, epoch=5), previous=BATCHES[7].chain)
 ENDS = [LogEnd(0, GENESIS), *(LogEnd(batch.next_offset, batch.chain) for batch in BATCHES)]
-LEADER_ROW = Replica(
+LEADER_ROW = ReplicaStatus(
     "t", "id", 0, 1, 1, 6, LEADER_ROLE, "Fetching", 0, 20, 15,
     (EpochEntry(5, 0, GENESIS), EpochEntry(6, 8, ENDS[8].chain)), None, 1, chain=ENDS[20].chain,
 )  # fmt: skip

@@ -17,7 +17,7 @@ from lakelog.replication.protocol.leadership import (
 )
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, ReplicaStatus
 from tests.protocol.chains import GENESIS, chained, one_by_one
 
 LAG, NOW = 10.0, 1000.0
@@ -42,7 +42,8 @@ def log_to(end, start=0, role=None, epoch_start=0):
 def row(broker, end, **said):
     epoch, chain = EPOCHS[broker], CHAINS[end]
     return replace(
-        Replica("t", "id", 0, broker, epoch, 5, FOLLOWER_ROLE, "Fetching", 0, end, 0, (), None, 1, chain=chain), **said
+        ReplicaStatus("t", "id", 0, broker, epoch, 5, FOLLOWER_ROLE, "Fetching", 0, end, 0, (), None, 1, chain=chain),
+        **said,
     )
 
 
@@ -119,9 +120,9 @@ def test_bl_08_the_same_role_under_a_later_registration(leader_epoch, partition_
 )
 def test_fe_03_a_row_that_does_not_count_moves_nothing(said):
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up(), 3: caught_up(99, end=7)})
-    looked = observe_followers(hosted, leader_inputs(rows={2: row(2, 40), 3: row(3, 50, **said)}))
-    assert looked.progress[3] == hosted.progress[3]
-    assert looked.pending is None, "nobody joins"
+    polled = observe_followers(hosted, leader_inputs(rows={2: row(2, 40), 3: row(3, 50, **said)}))
+    assert polled.progress[3] == hosted.progress[3]
+    assert polled.pending is None, "nobody joins"
     assert observe_followers(hosted, leader_inputs(ends={2: 40, 3: 50})).pending is not None, (
         "the same row, if it counted"
     )
@@ -132,8 +133,8 @@ def test_fe_03_a_row_that_does_not_count_moves_nothing(said):
 
 def test_fe_03_is_03_a_look_tells_how_far_each_follower_is():
     hosted = HostedPartition(WHOLE, 0, {2: FollowerProgress(30, 990.0, 995.0, 40)})
-    looked = observe_followers(hosted, leader_inputs(end=50, ends={2: 45, 3: 50}))
-    assert looked.progress == {2: FollowerProgress(45, 995.0, NOW, 50), 3: FollowerProgress(50, NOW, NOW, 50)}
+    polled = observe_followers(hosted, leader_inputs(end=50, ends={2: 45, 3: 50}))
+    assert polled.progress == {2: FollowerProgress(45, 995.0, NOW, 50), 3: FollowerProgress(50, NOW, NOW, 50)}
 
 
 def change(isr, joiners=None):
@@ -162,8 +163,8 @@ def test_is_01_is_02_is_04_which_change_a_look_calls_for(isr, ages, ends, may_sh
 @pytest.mark.parametrize(("end", "joins"), [(44, False), (45, True)])
 def test_is_04_the_start_of_the_leaders_epoch_is_reached(end, joins):
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up()})
-    looked = observe_followers(hosted, leader_inputs(ends={2: 40, 3: end}, log=log_to(50, epoch_start=45)))
-    assert (looked.pending is not None) is joins
+    polled = observe_followers(hosted, leader_inputs(ends={2: 40, 3: end}, log=log_to(50, epoch_start=45)))
+    assert (polled.pending is not None) is joins
 
 
 @pytest.mark.parametrize("eligible", [{1: 10, 2: 20}, {1: 10, 2: 20, 3: 30}], ids=["shutting down", "alive"])
@@ -177,8 +178,8 @@ def test_is_04_only_who_is_alive_and_stays_joins(eligible):
 def test_is_05_one_change_at_a_time():
     pending = change((1, 3))
     hosted = HostedPartition(WHOLE, 30, {2: caught_up(11), 3: caught_up(11)}, pending)
-    looked = observe_followers(hosted, leader_inputs(ends={2: 40, 3: 40}))
-    assert looked.pending is pending
+    polled = observe_followers(hosted, leader_inputs(ends={2: 40, 3: 40}))
+    assert polled.pending is pending
     assert observe_followers(replace(hosted, pending=None), leader_inputs(ends={2: 40, 3: 40})).pending == change((1,))
 
 
@@ -241,9 +242,9 @@ def test_hw_01_a_replica_that_was_caught_up_within_the_lag_time_is_waited_for():
 def test_is_02_hw_01_the_hw_moves_on_once_a_shrink_is_in_force_and_not_before():
     hosted = HostedPartition(WHOLE, 30, {2: caught_up(), 3: caught_up(11)})
     inputs = leader_inputs(ends={2: 50, 3: 35})
-    looked = observe_followers(hosted, inputs)
-    assert looked.pending == change((1, 2))
-    unknown = raise_high_watermark(looked, inputs)
+    polled = observe_followers(hosted, inputs)
+    assert polled.pending == change((1, 2))
+    unknown = raise_high_watermark(polled, inputs)
     assert unknown.high_watermark == 35
     settled = settle_isr_change(unknown, AlterIsrOutcome.APPLIED, with_isr(1, 2, partition_epoch=9))
     assert raise_high_watermark(settled, inputs).high_watermark == 50
@@ -252,9 +253,9 @@ def test_is_02_hw_01_the_hw_moves_on_once_a_shrink_is_in_force_and_not_before():
 def test_is_04_hw_01_a_joiner_holds_the_hw_from_the_moment_it_is_wanted():
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up()})
     inputs = leader_inputs(ends={2: 50, 3: 35})
-    looked = observe_followers(hosted, inputs)
-    assert looked.pending == change((1, 2, 3), {3: 30})
-    for known in (looked, settle_isr_change(looked, AlterIsrOutcome.FOUND, with_isr(1, 2, 3, partition_epoch=9))):
+    polled = observe_followers(hosted, inputs)
+    assert polled.pending == change((1, 2, 3), {3: 30})
+    for known in (polled, settle_isr_change(polled, AlterIsrOutcome.FOUND, with_isr(1, 2, 3, partition_epoch=9))):
         assert raise_high_watermark(known, inputs).high_watermark == 35
-    lost = settle_isr_change(looked, AlterIsrOutcome.LOST, with_isr(1, 2))
+    lost = settle_isr_change(polled, AlterIsrOutcome.LOST, with_isr(1, 2))
     assert raise_high_watermark(lost, inputs).high_watermark == 50

@@ -9,7 +9,7 @@ from lakelog.replication.protocol.append_plan import FetchedBatch, plan_appends
 from lakelog.replication.protocol.leader_epoch import EpochEntry, assign
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
 from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.truncation import (
     Truncation,
     are_of_the_log,
@@ -26,7 +26,7 @@ P = TopicIdPartition("id", 0)
 def leader_row(log, **said):
     """The row of a leader at epoch 9 that has written nothing under that epoch."""
     epochs = assign(log.lineage, 9, *log.log_end)
-    row = Replica(
+    row = ReplicaStatus(
         "t", "id", 0, 1, 1, 9, LEADER_ROLE, "Fetching", log.log_start_offset, log.log_end_offset, 0, epochs, None, 1,
         chain=log.log_end.chain,
     )  # fmt: skip

@@ -7,10 +7,10 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException, LeaderNotAvailableException
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Leadership, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Leadership, ReplicaStatus
 
 LED = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
-ROW = Replica("flights", "id", 3, 1, 1, 5, LEADER_ROLE, "Fetching", 0, 30, 20, (EpochEntry(5, 0),), None, 1)
+ROW = ReplicaStatus("flights", "id", 3, 1, 1, 5, LEADER_ROLE, "Fetching", 0, 30, 20, (EpochEntry(5, 0),), None, 1)
 
 
 def test_the_row_of_a_leader_that_has_taken_up_its_role():

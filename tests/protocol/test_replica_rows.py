@@ -12,7 +12,7 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Partiti
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.protocol.replica_rows import offline_row, replica_row
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 
 REGISTRATION = PartitionRegistration("flights", "id", 3, (1, 2), 1, 5, (1, 2))
 
@@ -33,7 +33,7 @@ def fetch(state="Fetching", epoch=5, delayed_until=None, error=None):
 
 
 def told(state="Fetching", epoch=5, broker_epoch=10):
-    return Replica("flights", "id", 3, 1, broker_epoch, epoch, "follower", state, 0, 99, 99, (), None, 1)
+    return ReplicaStatus("flights", "id", 3, 1, broker_epoch, epoch, "follower", state, 0, 99, 99, (), None, 1)
 
 
 def row_of(hosted_, log, fetch_=None, told_=None):
@@ -60,7 +60,7 @@ def test_dr_01_hw_02_the_hw_is_told_within_the_log(leader, known, told):
 
 
 def test_a_leader_says_what_its_log_has():
-    assert row_of(hosted(), log_to(9)) == Replica(
+    assert row_of(hosted(), log_to(9)) == ReplicaStatus(
         topic="flights",
         topic_id="id",
         partition=3,

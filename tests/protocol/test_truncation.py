@@ -7,7 +7,7 @@ from lakelog.replication.errors import CorruptRecordException, FencedLeaderEpoch
 from lakelog.replication.protocol.leader_epoch import EpochEntry, assign, end_offset_for, epoch_at
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, PartitionLog, PlacedBatch, Role
 from lakelog.replication.protocol.record_batch import LogEnd
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.truncation import Truncation, check_truncation, truncation_for, truncation_offset
 from tests.protocol.chains import chained, one_by_one
 
@@ -192,7 +192,7 @@ def log_of(*entries, end, role=FOLLOWS):
 
 def leader_of(*entries, end, start=0):
     epochs = tuple(EpochEntry(epoch, *at(offset)) for epoch, offset in (*entries, (9, end)))
-    return Replica("t", "id", 0, 1, 1, 9, LEADER_ROLE, "Fetching", start, end, 0, epochs, None, 1)
+    return ReplicaStatus("t", "id", 0, 1, 1, 9, LEADER_ROLE, "Fetching", start, end, 0, epochs, None, 1)
 
 
 EMPTY = leader_of(end=0)

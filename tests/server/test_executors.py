@@ -37,7 +37,7 @@ class Context:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(executors, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(executors, "_POLL_SECONDS", 0.001)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.server import follower_rows
-from lakelog.replication.server.follower_rows import FollowerRows
+from lakelog.replication.server.follower_rows import FollowerStatusReader
 from tests.clock import Clock
 from tests.hanging import Hanging, raises
 from tests.processes import wait_until
@@ -20,14 +20,14 @@ class World:
     def __init__(self):
         self.clock, self.reads, self.looks = Clock(), {2: lambda: "rows of 2", 3: lambda: "rows of 3"}, []
         self.late = threading.Event()
-        self.rows = FollowerRows(self.read, MAX_AGE, self.clock, when_late=self.late.set)
+        self.rows = FollowerStatusReader(self.read, MAX_AGE, self.clock, when_late=self.late.set)
 
     def read(self, broker):
         self.looks.append(broker)
         return self.reads[broker]()
 
-    def look(self):
-        return self.rows.look([2, 3])
+    def poll(self):
+        return self.rows.poll([2, 3])
 
 
 @pytest.fixture
@@ -41,58 +41,58 @@ def impatient(monkeypatch):
 
 
 def test_fe_03_each_look_reads_the_rows_of_every_follower(world):
-    assert world.look() == {2: "rows of 2", 3: "rows of 3"}
+    assert world.poll() == {2: "rows of 2", 3: "rows of 3"}
     world.reads[2] = lambda: "newer rows of 2"
-    assert world.look() == {2: "newer rows of 2", 3: "rows of 3"}
+    assert world.poll() == {2: "newer rows of 2", 3: "rows of 3"}
     assert sorted(world.looks) == [2, 2, 3, 3]
 
 
 def test_fe_03_a_root_that_hangs_keeps_nobody_from_the_rows_of_the_others(world, monkeypatch):
     """Its last rows count for a while. It is read again when the hanging read ends."""
-    world.look()
+    world.poll()
     hanging = world.reads[2] = Hanging(lambda: "late rows of 2")
     impatient(monkeypatch)
     world.reads[3] = lambda: "newer rows of 3"
-    wait_until(lambda: world.look() == {2: "rows of 2", 3: "newer rows of 3"}, "the rows of broker 3")
+    wait_until(lambda: world.poll() == {2: "rows of 2", 3: "newer rows of 3"}, "the rows of broker 3")
     world.clock.now += MAX_AGE + 1
-    wait_until(lambda: world.look()[3] == "newer rows of 3", "the rows of broker 3")
-    error = world.look()[2]
+    wait_until(lambda: world.poll()[3] == "newer rows of 3", "the rows of broker 3")
+    error = world.poll()[2]
     assert isinstance(error, KafkaStorageException)
     assert str(error) == "its root has not answered for 6 s"
     assert world.looks.count(2) == 2, "one look is enough"
     hanging.let_go()
-    wait_until(lambda: world.look()[2] == "late rows of 2", "its rows")
+    wait_until(lambda: world.poll()[2] == "late rows of 2", "its rows")
 
 
 def test_fe_03_a_root_that_hangs_is_waited_for_once(world, monkeypatch):
     hanging = world.reads[2] = Hanging()
     impatient(monkeypatch)
-    assert world.look()[2] == {}, "nothing is known of it yet"
+    assert world.poll()[2] == {}, "nothing is known of it yet"
     monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 1e6)
-    assert world.look() == {2: {}, 3: "rows of 3"}
+    assert world.poll() == {2: {}, 3: "rows of 3"}
     hanging.let_go()
 
 
 def test_do_02_the_end_of_a_read_for_which_no_look_waited_wakes_the_leader(world, monkeypatch):
     """A follower's commit wakes the leader while a read that began before it hangs: nothing else tells of it."""
-    world.look()
+    world.poll()
     assert not world.late.is_set(), "the look has the rows"
     hanging = world.reads[2] = Hanging(lambda: "late rows of 2")
     impatient(monkeypatch)
-    wait_until(lambda: world.look()[3] == "rows of 3", "a look that does not wait for broker 2")
+    wait_until(lambda: world.poll()[3] == "rows of 3", "a look that does not wait for broker 2")
     assert not world.late.is_set(), "nothing new can be read yet"
     hanging.let_go()
     assert world.late.wait(30)
     monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 30.0)
-    assert world.look()[2] == "late rows of 2"
+    assert world.poll()[2] == "late rows of 2"
 
 
 def test_rows_that_were_read_long_ago_are_none_while_the_next_look_is_under_way(world, monkeypatch):
-    world.look()
+    world.poll()
     world.clock.now += MAX_AGE + 1
     hanging = world.reads[2] = Hanging()
     impatient(monkeypatch)
-    assert world.look()[2] == {}
+    assert world.poll()[2] == {}
     hanging.let_go()
 
 
@@ -105,14 +105,14 @@ def test_fe_03_an_error_of_one_follower_is_told_and_costs_only_that_one(world, e
     def fail():
         raise error
 
-    world.look()
+    world.poll()
     world.reads[2] = fail
-    found = world.look()
+    found = world.poll()
     assert isinstance(found[2], LakelogException)
     assert str(found[2]) == told
     assert found[3] == "rows of 3"
     world.reads[2] = lambda: "rows again"
-    assert world.look()[2] == "rows again"
+    assert world.poll()[2] == "rows again"
 
 
 def threads():
@@ -121,22 +121,22 @@ def threads():
 
 def test_a_thread_serves_many_looks_and_ends_when_nobody_looks(world, monkeypatch):
     before = threads()
-    world.look()
+    world.poll()
     (mine,) = threads() - before
     for _ in range(3):
-        world.look()
+        world.poll()
     assert threads() - before == {mine}
     monkeypatch.setattr(follower_rows, "_LINGER_SECONDS", 0.0)
-    world.look()
+    world.poll()
     mine.join(30)
     assert not mine.is_alive()
     world.reads[2] = lambda: "newer rows of 2"
-    assert world.look()[2] == "newer rows of 2", "another thread has read them"
+    assert world.poll()[2] == "newer rows of 2", "another thread has read them"
 
 
 def test_a_thread_that_does_not_start_is_started_by_the_next_look(world, monkeypatch):
     with monkeypatch.context() as changed:
         changed.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
         with pytest.raises(RuntimeError):
-            world.look()
-    assert world.look() == {2: "rows of 2", 3: "rows of 3"}
+            world.poll()
+    assert world.poll() == {2: "rows of 2", 3: "rows of 3"}

@@ -8,7 +8,7 @@ import pytest
 
 from lakelog.replication.protocol.rounds.broker_steps import ReadFollowerRows
 from lakelog.replication.server import follower_rows
-from lakelog.replication.server.replica_manager import LeaderReads
+from lakelog.replication.server.replica_manager import LeaderRoundReads
 from tests.clock import Clock
 from tests.hanging import Hanging
 from tests.processes import wait_until
@@ -19,8 +19,8 @@ class Table:
     """A table of rows whose last look is so many seconds old. Another thread refreshes it right after the rows were
     read."""
 
-    def __init__(self, read, age):
-        self._read, self.looked_at = read, time.monotonic() - age
+    def __init__(self, read, max_staleness):
+        self._read, self.polled_at = read, time.monotonic() - max_staleness
 
     def poll(self, _):
         pass
@@ -28,7 +28,7 @@ class Table:
     @property
     def replicas(self):
         found = self._read()
-        self.looked_at = time.monotonic()
+        self.polled_at = time.monotonic()
         return found
 
 
@@ -40,17 +40,17 @@ class World:
         self.clock, self.reads = Clock(), {2: lambda: {P0: "row of 2"}, 3: lambda: {P0: "row of 3"}}
         self.woken = threading.Event()
         cache = SimpleNamespace(replica_table=self.table, wake=self.woken.set)
-        self.view = LeaderReads(1, new_log(root, P0), cache, 10_000, self.clock)
+        self.view = LeaderRoundReads(1, new_log(root, P0), cache, 10_000, self.clock)
 
     def table(self, broker):
         return Table(self.reads[broker], self.ages.get(broker, 0.0))
 
-    def look(self):
+    def poll(self):
         self.clock.now += 1
         return self.view.follower_rows(ReadFollowerRows((2, 3)))
 
     def looked_now(self):
-        return {broker for broker, began_at in self.look().began_at.items() if began_at == self.clock.now}
+        return {broker for broker, began_at in self.poll().began_at.items() if began_at == self.clock.now}
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_is_04_ol_01_rows_come_with_the_time_at_which_the_look_at_them_began(wor
     monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 0.05)
     hanging = world.reads[2] = Hanging(lambda: {P0: "row of 2"})
     wait_until(lambda: world.looked_now() == {3}, "a look that is not waited for")
-    assert world.look().rows[2] == {P0: "row of 2"}, "that it counts for the HW does no harm"
+    assert world.poll().rows[2] == {P0: "row of 2"}, "that it counts for the HW does no harm"
     assert not world.woken.is_set()
     hanging.let_go()
     assert world.woken.wait(30), "its rows are for the next round, which begins at once"
@@ -74,6 +74,6 @@ def test_is_04_ol_01_rows_come_with_the_time_at_which_the_look_at_them_began(wor
 
 def test_is_04_rows_of_an_older_look_of_this_process_come_with_its_time(world):
     world.ages = {2: 200.0}
-    began_at = world.look().began_at
+    began_at = world.poll().began_at
     assert world.clock.now - 200 <= began_at[2] < world.clock.now - 100
     assert began_at[3] == world.clock.now

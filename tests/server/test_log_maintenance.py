@@ -121,11 +121,11 @@ def test_na_04_removed_files_stay_for_those_who_read_older_versions(root):
 def test_ol_01_files_are_looked_for_now_and_then(root, is_local, rounds, monkeypatch):
     """A listing costs money, and a read of a broken file reports it anyway."""
     with MemoryStore("scrub").opened() as store:
-        world, looked = World(root if is_local else f"{store.uri}/broker", **{"log.cleaner.enable": "false"}), []
-        monkeypatch.setattr(world.log, "scrub", lambda: looked.append(world.maintenance._rounds) and False)
+        world, polled = World(root if is_local else f"{store.uri}/broker", **{"log.cleaner.enable": "false"}), []
+        monkeypatch.setattr(world.log, "scrub", lambda: polled.append(world.maintenance._rounds) and False)
         for _ in range(2 * rounds + 1):
             world.maintenance.run_once()
-    assert looked == [0, rounds, 2 * rounds]
+    assert polled == [0, rounds, 2 * rounds]
 
 
 @pytest.mark.parametrize("error", [KafkaStorageException("full"), ValueError("odd")], ids=["expected", "unexpected"])

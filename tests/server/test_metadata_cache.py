@@ -9,7 +9,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.elections import new_partition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.topic import Entity, Topic
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
@@ -128,7 +128,7 @@ def test_th_02_what_topics_throttle(cluster, clock):
 
 def test_what_a_broker_has_said_last_is_known_without_a_look_at_its_root(cluster, clock, root):
     home = f"{root}/broker-2"
-    row = Replica("t", "id", 0, 2, 1, 0, "follower", "Fetching", 0, 5, 0, (), None, 1)
+    row = ReplicaStatus("t", "id", 0, 2, 1, 0, "follower", "Fetching", 0, 5, 0, (), None, 1)
     published = ReplicaTable.create(StorageRoot.of(home))
     published.publish([row], "test")
     BrokerTable.open_or_create(cluster.root, 2).register(

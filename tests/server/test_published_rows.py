@@ -9,7 +9,7 @@ from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFet
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.server.replica_manager import PublishedRows, RowInputs
+from lakelog.replication.server.replica_manager import ReplicaStatusBuilder, RowInputs
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import log_state
 from lakelog.replication.storage.log.log_state import LogMark, RecentChanges
@@ -24,7 +24,7 @@ class World:
     def __init__(self, root, random):
         self.random, self.log = random, new_log(StorageRoot.of(root).child("log"))
         self.hosted, self.fetched, self.faults, self.published = {}, {}, {}, {}
-        self.rows = PublishedRows(1, 7)
+        self.rows = ReplicaStatusBuilder(1, 7)
         for partition in PARTITIONS:
             lead(self.log, partition, epoch=0)
 
@@ -79,7 +79,7 @@ def run(root, *seeds):
         for _ in range(40):
             for _ in range(world.random.randrange(3)):
                 world.move()
-            anew = world.build(PublishedRows(1, 7))
+            anew = world.build(ReplicaStatusBuilder(1, 7))
             assert facts(world.publish()) == facts(anew)
 
 
@@ -93,7 +93,7 @@ def test_hw_02_a_change_that_is_not_noticed_is_found(root, blind, monkeypatch):
     if blind == "log":
         monkeypatch.setattr(LogMark, "changed", lambda *_: ())
     else:
-        build = PublishedRows.build
+        build = ReplicaStatusBuilder.build
 
         def without(rows, inputs, *given):
             if rows._published is not None:
@@ -101,7 +101,7 @@ def test_hw_02_a_change_that_is_not_noticed_is_found(root, blind, monkeypatch):
                 rows._published = (last._replace(**{blind: getattr(inputs, blind)}), *rest)
             return build(rows, inputs, *given)
 
-        monkeypatch.setattr(PublishedRows, "build", without)
+        monkeypatch.setattr(ReplicaStatusBuilder, "build", without)
     with pytest.raises((AssertionError, KeyError)):
         run(root, *range(8))
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from tests.clock import Clock
 from tests.server.quota_cache import QuotaCache
@@ -128,11 +128,11 @@ class World:
     def rate(self, *ends, **told):
         """The rate that it reports after a follower has reached these offsets, one after the other."""
         for end in ends:
-            row = Replica(
+            row = ReplicaStatus(
                 TOPIC, P0.topic_id, 0, 2, 1, 0, "follower", "Fetching", 0, end, 0, (), None, 1
             )  # fmt: skip
             self.table.replicas = {p: dataclasses.replace(row, partition=p.partition, **told) for p in (P0, P1)}
-            self.quotas.look_at_followers(self.cache.partitions.values, self.log.refresh())
+            self.quotas.poll_followers(self.cache.partitions.values, self.log.refresh())
         return self.quotas.figures()["leader_replication_rate"]
 
 

@@ -94,16 +94,16 @@ class ControllerBench:
         everybody = set(self._brokers)
         steps = [self._measure("start-up", lambda: self._controller.fail_over({}), everybody)]
         self._fall_silent(LOST)
-        steps.append(self._measure("loss of a broker", self._controller.look, everybody - {LOST}))
+        steps.append(self._measure("loss of a broker", self._controller.poll, everybody - {LOST}))
         self._brokers[LEAVING].update(_EPOCH, "shutdown", shutting_down=True)
-        steps.append(self._measure("controlled shutdown", self._controller.look, everybody - {LOST, LEAVING}))
+        steps.append(self._measure("controlled shutdown", self._controller.poll, everybody - {LOST, LEAVING}))
         return steps
 
     def _fall_silent(self, broker: int) -> None:
         """Lets the session of one broker expire at the next look. The others send heartbeats all the time."""
         beat = self._config.broker_heartbeat_interval_ms / 1000
         while self._clock.now <= self._config.broker_session_timeout_ms / 1000:
-            self._controller.look()
+            self._controller.poll()
             self._clock.now += beat
             for table in (table for other, table in self._brokers.items() if other != broker):
                 table.update(_EPOCH, "heartbeat")

@@ -41,7 +41,7 @@ from lakelog.verification.bench.small_commits import SmallCommits
 
 PARTITIONS, TOPICS, BROKERS, FILES, COMMITS = "partitions", "topics", "brokers", "data files", "commits"
 _TIMES = 5
-_LOOKS = 20
+_POLLS = 20
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _check(
     leader: ScaleBroker, followers: Sequence[ScaleBroker], partition: TopicIdPartition, commits: SmallCommits
 ) -> None:  # fmt: skip
     """Raises LakelogException if a replica lacks records, or the HW has not come to the end: then no time counts."""
-    for _ in range(_LOOKS):  # a look does not wait for a follower's table that takes long to read
+    for _ in range(_POLLS):  # a look does not wait for a follower's table that takes long to read
         if leader.manager.led()[partition].high_watermark < commits.records:
             leader.manager.lead()
     ends = {broker.log.refresh().known(partition).log_end_offset for broker in (leader, *followers)}
@@ -343,7 +343,7 @@ class ScaleBroker:
     def lead(self) -> None:
         """Looks at the followers and measures what they fetch, as each round of a broker does."""
         self.manager.lead()
-        self._quotas.look_at_followers(self.manager.leads, self.log.current())
+        self._quotas.poll_followers(self.manager.leads, self.log.current())
 
     def fetch(self, lagging: Iterable[TopicIdPartition]) -> None:
         """Fetches until nothing is due. `lagging`: the partitions with news. Without a stream a round reads the headers

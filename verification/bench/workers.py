@@ -46,7 +46,7 @@ LEADER, FOLLOWER = 1, 2
 LATENCIES = {"PUT": 40, "GET": 25}  # milliseconds, about those of S3 within a region
 _NEVER = 1_000_000  # compaction would leave fewer segments to the next catch-up
 _PATIENCE = 600.0
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class _Brokers:
             return (row.log_end_offset if row else 0) == segments
 
         self._admin.alter_partition_reassignments({(topic, 0): replicas})
-        wait_until(has_them, f"broker {FOLLOWER} has {segments} segments of {topic}", _PATIENCE, _LOOK_SECONDS)
+        wait_until(has_them, f"broker {FOLLOWER} has {segments} segments of {topic}", _PATIENCE, _POLL_SECONDS)
 
     def _append(self, partition: PartitionRegistration, data: DataSet) -> None:
         """Commits through the store, but writes the segments into the store's folder: that part is not measured."""

@@ -10,7 +10,7 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.verification.faults.cluster_processes import STANDS, ClusterProcesses, ControllerProcess
 
 # The log start offset and the log end offset of each partition.
@@ -82,6 +82,6 @@ class ClusterHealth:
         return ""
 
 
-def _has(row: Replica, start: int, end: int, leads: bool) -> bool:
+def _has(row: ReplicaStatus, start: int, end: int, leads: bool) -> bool:
     is_complete = row.log_start_offset >= start and row.log_end_offset >= end
     return row.state == FollowerState.FETCHING and is_complete and (row.high_watermark >= end or not leads)

@@ -20,15 +20,15 @@ _SETS = ("isr", "offline")  # without order; `replicas` has an order, with the p
 
 def wait(scene: Scene, *, topic: str, partition: int, timeout_s: float, **expected: Any) -> Observed:
     """Waits up to `timeout_s` seconds until every running broker sees the partition as expected."""
-    return hold(lambda: look(scene, topic, partition, expected), timeout_s)
+    return hold(lambda: poll(scene, topic, partition, expected), timeout_s)
 
 
 def describe(scene: Scene, *, topic: str, partition: int, expect: Mapping[str, Any]) -> Observed:
     """Records the state of the partition. Expectations must hold within 5 s."""
-    return hold(lambda: look(scene, topic, partition, expect), _HOLD_SECONDS)
+    return hold(lambda: poll(scene, topic, partition, expect), _HOLD_SECONDS)
 
 
-def look(scene: Scene, topic: str, partition: int, expected: Mapping[str, Any]) -> Observed:
+def poll(scene: Scene, topic: str, partition: int, expected: Mapping[str, Any]) -> Observed:
     """One observation. It is valid only if each running broker has applied the observed version of the metadata.
 
     It reads the rows of leader and brokers after the metadata, so they have applied that version or a later one.

@@ -69,12 +69,12 @@ class Scene:
         return self._producers[settings]
 
 
-def hold(look: Callable[[], Observed], seconds: float) -> Observed:
-    """Repeats `look` until it returns no fault or `seconds` are over; returns the last result. Errors count as
+def hold(poll: Callable[[], Observed], seconds: float) -> Observed:
+    """Repeats `poll` until it returns no fault or `seconds` are over; returns the last result. Errors count as
     faults."""
     deadline = time.monotonic() + seconds
     while True:
-        outcome = attempt(look)
+        outcome = attempt(poll)
         if outcome.fault is None or time.monotonic() >= deadline:
             return outcome
         pause(_POLL_MS, deadline)

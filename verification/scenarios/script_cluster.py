@@ -54,7 +54,7 @@ SETTINGS = {
     "log.retention.check.interval.ms": 500,
     "log.cleaner.backoff.ms": 500,
 }
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _ELECTION_SECONDS = 20.0
 
 
@@ -80,7 +80,7 @@ class ScriptCluster(ABC):
             ending.callback(self._end_all)
             self._cluster = Cluster.open(self.uri)
             self._watch = LivenessWatch(Cluster.open(self.uri))
-            ending.callback(self._repeat(self._watch.look, _LOOK_SECONDS))
+            ending.callback(self._repeat(self._watch.poll, _POLL_SECONDS))
             self._ending = ending.pop_all()
         return self
 
@@ -243,11 +243,11 @@ class LivenessWatch:
         self._cluster = cluster
         self._liveness = Liveness(cluster.config.broker_session_timeout_ms, time.monotonic)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Reads the heartbeats once. On an error the next call tries again."""
         with suppress(LakelogException):
             brokers = self._cluster.refresh_brokers()
-            live = self._liveness.look(brokers)
+            live = self._liveness.poll(brokers)
             self.offline = {b for b, found in brokers.items() if b not in live or found.storage_error}
 
 

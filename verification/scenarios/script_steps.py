@@ -61,14 +61,14 @@ def bring_cluster_root_back(scene: Scene) -> Observed:
     roots.bring_back(uri)
     first: dict[int, tuple[int, int]] = {}
 
-    def look() -> Observed:
+    def poll() -> Observed:
         now = _beats(scene)  # in an object store this process believes the root again a second later
         first.update(first or now)
         silent = [broker for broker in scene.cluster.running() if now[broker] == first[broker]]
         fault = f"no heartbeat of {brokers_in_words(silent)}" if silent else None
         return Observed({"root_is_away": roots.is_away(uri)}, uri, fault)
 
-    return hold(look, _WORK_SECONDS)
+    return hold(poll, _WORK_SECONDS)
 
 
 def no_replica_deleted(scene: Scene) -> Observed:
@@ -149,7 +149,7 @@ def logs(
     readable.
     """
 
-    def look() -> Observed:
+    def poll() -> Observed:
         registration = leadership(scene, topic, partition).registration
         rows = {broker: _log(scene, broker, topic, partition) for broker in brokers or registration.replicas}
         first, *others = rows.values()
@@ -163,7 +163,7 @@ def logs(
         saw = {"same": are_same, "values": {str(broker): v for broker, v in values.items()}}
         return Observed(saw, words, "; ".join(faults) or None)
 
-    return hold(look, _HOLD_SECONDS)
+    return hold(poll, _HOLD_SECONDS)
 
 
 def _log(scene: Scene, broker: int, topic: str, partition: int) -> pa.Table:
@@ -196,13 +196,13 @@ def delete_records(scene: Scene, *, topic: str, partition: int, before_offset: i
 def consume(scene: Scene, *, topic: str, partition: int, expect_values: list[str] | None) -> Observed:
     """Reads from the log start to the high watermark, as a consumer does."""
 
-    def look() -> Observed:
+    def poll() -> Observed:
         values = _committed(scene, topic, partition)
         is_right = expect_values in (None, values)
         fault = None if is_right else f"{_in_words(values)}, expected {_in_words(expect_values or [])}"
         return Observed({"values": values}, _in_words(values), fault)
 
-    return hold(look, _CONSUME_SECONDS)
+    return hold(poll, _CONSUME_SECONDS)
 
 
 def _committed(scene: Scene, topic: str, partition: int) -> list[str]:
@@ -222,7 +222,7 @@ def epoch_end(scene: Scene, *, topic: str, partition: int, epochs: list[int]) ->
     """Asks the leader for the end offsets of epochs. Followers must refuse, because they may still truncate their
     logs."""
 
-    def look() -> Observed:
+    def poll() -> Observed:
         registration = leadership(scene, topic, partition).registration
         ends = scene.consumer.epoch_end(topic, partition, epochs)
         answers = {broker: _answer(scene, topic, partition, epochs, broker) for broker in registration.followers}
@@ -234,7 +234,7 @@ def epoch_end(scene: Scene, *, topic: str, partition: int, epochs: list[int]) ->
         }
         return Observed(saw, words, "; ".join(faults) or None)
 
-    return hold(look, _HOLD_SECONDS)
+    return hold(poll, _HOLD_SECONDS)
 
 
 def _answer(scene: Scene, topic: str, partition: int, epochs: list[int], broker: int) -> str:

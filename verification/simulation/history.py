@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lakelog.verification.simulation.world import World
 
 _ROUNDS = 1_200  # the most steps of each thread
-_LOOKS = 20  # steps between two checks of which processes run
+_POLLS = 20  # steps between two checks of which processes run
 
 
 def check_that_it_heals(world: World) -> None:
@@ -39,7 +39,7 @@ def check_that_it_heals(world: World) -> None:
     ill = "nothing has happened yet"
     controller = _let_one_controller_run(world)
     for number in range(_ROUNDS):
-        if number % _LOOKS == 0:
+        if number % _POLLS == 0:
             _let_everybody_run(world)
         threads = [thread for process in list(world.processes.values()) for thread in process.threads()]
         for thread in [*threads, controller]:

@@ -25,7 +25,7 @@ from lakelog.verification.simulation.simulated_tables import (
 class HistoryChecker(HistoryFacts):
     """Looks at every commit that lands and at everything that clients are told, and asks the invariants about it."""
 
-    def look(self, table: VersionedTable[Any], before: Any, after: Any, change: Any) -> None:
+    def poll(self, table: VersionedTable[Any], before: Any, after: Any, change: Any) -> None:
         """Checks the invariants after a commit."""
         if isinstance(after, SimulatedLogState):
             assert isinstance(change, SimulatedLogChange)

@@ -13,7 +13,7 @@ from lakelog.replication.protocol.partition_log import PartitionLog, role_versio
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.history_facts import AcknowledgedBatch, Branch, Entry, HistoryFacts
 from lakelog.verification.simulation.simulated_tables import Metadata, SimulatedLogChange, SimulatedLogState
@@ -224,14 +224,14 @@ def holds_committed(
         raise Violation("isr_holds_what_is_committed", text)
 
 
-def row_is_true(row: Replica, log: PartitionLog) -> None:
+def row_is_true(row: ReplicaStatus, log: PartitionLog) -> None:
     """A row that says Fetching has a LEO that is at most its log's."""
     if row.state == FollowerState.FETCHING and row.log_end_offset > log.log_end_offset:
         text = f"broker {row.broker_id}: the row's LEO is {row.log_end_offset}, the log's {log.log_end_offset}"
         raise Violation("a_row_never_claims_more_than_its_log", text)
 
 
-def rows_never_go_back(_: HistoryFacts, before: Replica | None, row: Replica) -> None:
+def rows_never_go_back(_: HistoryFacts, before: ReplicaStatus | None, row: ReplicaStatus) -> None:
     """What a broker says is of a later epoch each time; a leader's HW does not fall within one leadership."""
     if before is None:
         return
@@ -240,7 +240,7 @@ def rows_never_go_back(_: HistoryFacts, before: Replica | None, row: Replica) ->
         raise Violation("rows_never_go_back", f"broker {row.broker_id}: {before} became {row}")
 
 
-def high_watermark_never_falls(checker: HistoryFacts, _: Replica | None, row: Replica) -> None:
+def high_watermark_never_falls(checker: HistoryFacts, _: ReplicaStatus | None, row: ReplicaStatus) -> None:
     """Within one leadership the HW rises, whichever process of the broker tells it."""
     last = checker.high_watermarks.get((row.topic_id_partition, row.leader_epoch), 0)
     if row.role == LEADER_ROLE and row.high_watermark < last:
@@ -248,14 +248,14 @@ def high_watermark_never_falls(checker: HistoryFacts, _: Replica | None, row: Re
         raise Violation("high_watermark_never_falls", text)
 
 
-def rows_are_true(checker: HistoryFacts, _: Replica | None, row: Replica) -> None:
+def rows_are_true(checker: HistoryFacts, _: ReplicaStatus | None, row: ReplicaStatus) -> None:
     """A row never claims more than its log."""
     log = checker.log(row.broker_id, row.topic_id_partition)
     if log.role.leader_epoch == row.leader_epoch:
         row_is_true(row, log)
 
 
-def committed_prefixes_are_equal(checker: HistoryFacts, _: Replica | None, row: Replica) -> None:
+def committed_prefixes_are_equal(checker: HistoryFacts, _: ReplicaStatus | None, row: ReplicaStatus) -> None:
     """All leaders of one history agree on what lies below their HWs, no record is in it twice, and the ISR has it."""
     if row.role != LEADER_ROLE:
         return

@@ -20,7 +20,7 @@ from lakelog.replication.controller.controller_context import BrokerView, Contro
 from lakelog.replication.controller.decide import decide
 from lakelog.replication.controller.decision import Decision, uninterrupted
 from lakelog.replication.controller.events import Event
-from lakelog.replication.controller.term import ChangeTopics, Partitions, Term
+from lakelog.replication.controller.term import ChangeTopics, ControllerTerm, Partitions
 from lakelog.replication.controller.term import Round as ControllerSteps
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol import delayed_operation, elections, follow, isr, leadership
@@ -36,9 +36,9 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Partiti
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity, SendSequences
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
-from lakelog.replication.protocol.rounds.broker_rounds import Memory
+from lakelog.replication.protocol.rounds.broker_rounds import BrokerState
 from lakelog.replication.protocol.rounds.broker_steps import AlterPartitions, CommitRoles, PublishReplicas, Step
 from lakelog.replication.protocol.rounds.broker_steps import Round as LeaderSteps
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound, States
@@ -140,7 +140,7 @@ def _isr_changes_are_forced(
 
 def _truncates_to_the_high_watermark(
     truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog],
-    leaders: Mapping[Any, Replica], *given: Any,
+    leaders: Mapping[Any, ReplicaStatus], *given: Any,
 ) -> list[FetchStep]:  # fmt: skip
     """As before KIP-101. A follower takes the HW from its leader's row, limited by its own LEO."""
     steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
@@ -156,7 +156,7 @@ def _truncates_nothing(*given: Any) -> list[FetchStep]:
 
 def _restarts_at_the_leaders_end(
     truncating: Iterable[Any], fetching: Iterable[Any], logs: Mapping[Any, PartitionLog],
-    leaders: Mapping[Any, Replica], *given: Any,
+    leaders: Mapping[Any, ReplicaStatus], *given: Any,
 ) -> list[FetchStep]:  # fmt: skip
     """As in Kafka: a log that has lost everything restarts at the leader's end, and may lack records in between."""
 
@@ -184,12 +184,12 @@ def _says_so_before_it_is(*given: Any) -> list[Step]:
     return [*others[: after + 1], *roles, *others[after + 1 :]]
 
 
-def _acknowledges_at_once(row: Replica | None, *given: Any) -> delayed_operation.Completion:
+def _acknowledges_at_once(row: ReplicaStatus | None, *given: Any) -> delayed_operation.Completion:
     reached = replace(row, high_watermark=row.log_end_offset) if row else None
     return delayed_operation.produce_outcome(reached, *given)
 
 
-def _acknowledges_by_offset(row: Replica | None, leader_epoch: int, *given: Any) -> delayed_operation.Completion:
+def _acknowledges_by_offset(row: ReplicaStatus | None, leader_epoch: int, *given: Any) -> delayed_operation.Completion:
     """Trusts a later leader's HW, whatever records are at the offsets there."""
     same = replace(row, leader_epoch=leader_epoch) if row and row.leader_epoch > leader_epoch else row
     return delayed_operation.produce_outcome(same, leader_epoch, *given)
@@ -203,7 +203,7 @@ def _reads_any_log(*_: Any) -> None:
     return None
 
 
-def _fetches_from_any_leader(row: Replica | None, *_: Any) -> LakelogException | None:
+def _fetches_from_any_leader(row: ReplicaStatus | None, *_: Any) -> LakelogException | None:
     """Trusts the leader's row at any epoch, so its lineage may be of an older one."""
     return None if row is not None else LakelogException("no row")
 
@@ -238,10 +238,10 @@ def swapped(owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> 
 
 def _deciding(what: str, owner: ModuleType | type, name: str, broken: Callable[..., Any]) -> BrokenController:
     def decide_with(
-        context: ControllerContext, event: Event, keep_office: Callable[[], None] = uninterrupted
+        context: ControllerContext, event: Event, keep_lease: Callable[[], None] = uninterrupted
     ) -> Decision:
         with swapped(owner, name, broken):
-            return decide(context, event, keep_office)
+            return decide(context, event, keep_lease)
 
     return BrokenController(what, decide_with)
 
@@ -322,12 +322,12 @@ class BrokenRound(NamedTuple):
     rules: Mapping[str, Callable[..., Any]]
 
 
-class _DecidesOnWhatItKnew(Term):
+class _DecidesOnWhatItKnew(ControllerTerm):
     def _choose(self, event: Event, _: Partitions, __: Mapping[str, Outcome] | None) -> Decision:
         return self._decide(self.context, event)
 
 
-class _DropsTopicsFirst(Term):
+class _DropsTopicsFirst(ControllerTerm):
     def _write(self, event: Event, decision: Decision, request: AdminRequest | None) -> ControllerSteps[Decision]:
         if decision.dropped:
             yield ChangeTopics({}, decision.dropped, decision.why)
@@ -337,7 +337,7 @@ class _DropsTopicsFirst(Term):
 class _TakesNoAnswerForDone(LeaderRound):
     """Believes that its ISR change is in force, even without an answer."""
 
-    def run(self, memory: Memory) -> LeaderSteps[bool]:
+    def run(self, memory: BrokerState) -> LeaderSteps[bool]:
         def instead(step: Step) -> LeaderSteps[Any]:
             try:
                 return (yield step)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakelog.replication.controller.decide import decide
-from lakelog.replication.controller.term import Term
+from lakelog.replication.controller.term import ControllerTerm
 from lakelog.replication.protocol import follow, isr, leadership
 from lakelog.replication.protocol.append import place
 from lakelog.replication.protocol.chain import linked
@@ -45,7 +45,7 @@ class Rules(BrokerRules, SendRules):
     leader_round: Callable[..., LeaderRound] = LeaderRound
     fetch_round: Callable[..., FetchRound] = FetchRound
     produce: Rule = produce
-    term: Callable[..., Term] = Term
+    term: Callable[..., ControllerTerm] = ControllerTerm
     claims_are_checked: bool = True
     unknown_is_asked: bool = True
     rounds_are_awaited: bool = True

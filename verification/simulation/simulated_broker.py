@@ -20,9 +20,9 @@ from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, may_become
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.rounds import broker_steps, fetch_steps
-from lakelog.replication.protocol.rounds.broker_rounds import Memory
+from lakelog.replication.protocol.rounds.broker_rounds import BrokerState
 from lakelog.replication.protocol.rounds.broker_steps import OwnLogs, PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_round import FetchLimits
 from lakelog.replication.protocol.rounds.fetch_steps import RaiseLogStarts, TruncateLogs
@@ -42,7 +42,7 @@ from lakelog.verification.simulation.simulated_tables import (
 from lakelog.verification.simulation.stage import Stage
 
 
-class BrokerMemory(ABC):
+class SimulatedBrokerState(ABC):
     """What a process has read of the tables, and what it hosts."""
 
     def __init__(self, world: Stage, name: str, broker_id: int) -> None:
@@ -55,7 +55,7 @@ class BrokerMemory(ABC):
         self.log_table = world.logs[broker_id]
         self.log_version, self.log = 0, self.log_table.at(0)
         self.replica_table = world.replicas[broker_id]
-        self.published: Mapping[TopicIdPartition, Replica] = {}
+        self.published: Mapping[TopicIdPartition, ReplicaStatus] = {}
         self.metadata: Mapping[TopicIdPartition, PartitionRegistration] = {}
         self.registry: Mapping[int, BrokerRow] = {}
         self.hosted: dict[TopicIdPartition, HostedPartition] = {}
@@ -68,7 +68,7 @@ class BrokerMemory(ABC):
 class BrokerThread(Actor):
     """A thread of a process. All threads share the process's memory and lose it together."""
 
-    def __init__(self, process: BrokerMemory, name: str) -> None:
+    def __init__(self, process: SimulatedBrokerState, name: str) -> None:
         self.process = process
         self.rules = process.world.rules
         super().__init__(process.world, f"{process.name}/{name}")
@@ -80,7 +80,7 @@ class BrokerThread(Actor):
 
     def refresh_log(self) -> SimulatedLogState:
         """Replays the new commits of the log. Raises StaleBrokerEpochException, AnswerLost."""
-        self._see(*self.look(self.process.log_table, may_repeat=False))
+        self._see(*self.poll(self.process.log_table, may_repeat=False))
         return self.process.log
 
     def _see(self, version: int, state: SimulatedLogState) -> None:
@@ -114,16 +114,16 @@ class BrokerThread(Actor):
         if version is not None:
             process.published = table.at(table.newest).replicas
 
-    def _row(self, partition: TopicIdPartition, log: PartitionLog) -> Replica:
+    def _row(self, partition: TopicIdPartition, log: PartitionLog) -> ReplicaStatus:
         process = self.process
-        row: Replica = self.rules.replica_row(
+        row: ReplicaStatus = self.rules.replica_row(
             process.broker_id, process.epoch, process.hosted[partition], log, process.fetch_state(partition),
             process.published.get(partition), process.log_version,
         )  # fmt: skip
         return row
 
 
-def _facts(replicas: Mapping[TopicIdPartition, Replica]) -> dict[TopicIdPartition, Replica]:
+def _facts(replicas: Mapping[TopicIdPartition, ReplicaStatus]) -> dict[TopicIdPartition, ReplicaStatus]:
     return {partition: replace(row, log_version=0) for partition, row in replicas.items()}
 
 
@@ -156,9 +156,9 @@ def raised_log_starts(step: RaiseLogStarts, state: SimulatedLogState) -> Simulat
 class LeaderDuties(BrokerThread):
     """The leader's part of a broker's main thread."""
 
-    def __init__(self, process: BrokerMemory, name: str) -> None:
+    def __init__(self, process: SimulatedBrokerState, name: str) -> None:
         super().__init__(process, name)
-        self.memory = Memory(process.hosted, lambda: process.published, OfflineReplicas(process.broker_id))
+        self.memory = BrokerState(process.hosted, lambda: process.published, OfflineReplicas(process.broker_id))
         self._leader = self.rules.leader_round(  # lags count in each round: so more of them matter
             process.broker_id, self.world.setting.replica_lag_time_max, 0.0, lambda: self.world.now, self.rules
         )
@@ -173,21 +173,21 @@ class LeaderDuties(BrokerThread):
     def _lead(self) -> Generator[None, None, bool]:
         """Runs a leader's round. Returns whether there is news for other brokers."""
         before = dict(self.process.hosted)
-        has_news: bool = yield from self.carry_out(self._leader.run(self.memory), self.handlers)
+        has_new_commits: bool = yield from self.carry_out(self._leader.run(self.memory), self.handlers)
         for partition, now in self.process.hosted.items():
             is_led = now.registration.leader == self.process.broker_id
             if is_led and now.high_watermark != before[partition].high_watermark:
                 self.say("HW of %s: %d", str(partition), now.high_watermark)
-        return has_news
+        return has_new_commits
 
     def _follower_rows(self, step: broker_steps.ReadFollowerRows) -> Outcoming:
-        rows: dict[int, Mapping[TopicIdPartition, Replica]] = {}
+        rows: dict[int, Mapping[TopicIdPartition, ReplicaStatus]] = {}
         began_at: dict[int, float] = {}
         for broker in step.brokers:
             yield
             try:
                 began_at[broker] = self.world.now
-                rows[broker] = self.look(self.world.replicas[broker])[1].replicas
+                rows[broker] = self.poll(self.world.replicas[broker])[1].replicas
             except AnswerLost:
                 continue
         return broker_steps.FollowersSeen(rows, began_at)
@@ -240,7 +240,7 @@ _LIMITS = FetchLimits(response_max_bytes=5, partition_max_bytes=4, backoff_ms=30
 class SimulatedFetcher(BrokerThread):
     """Follows one source broker, one round after the other."""
 
-    def __init__(self, process: BrokerMemory, source: int) -> None:
+    def __init__(self, process: SimulatedBrokerState, source: int) -> None:
         super().__init__(process, f"fetcher-{source}")
         self.states = FetchStates(lambda: self.world.now)
         self._round = self.rules.fetch_round(self.states, _LIMITS, self.rules)
@@ -271,7 +271,7 @@ class SimulatedFetcher(BrokerThread):
 
     def _leader_rows(self, _: fetch_steps.ReadLeaderRows) -> Outcoming:
         yield from ()
-        return self.look(self.world.replicas[self._source])[1].replicas
+        return self.poll(self.world.replicas[self._source])[1].replicas
 
     def _followed_logs(self, step: fetch_steps.ReadFollowedLogs) -> Outcoming:
         yield
@@ -280,7 +280,7 @@ class SimulatedFetcher(BrokerThread):
 
     def _leader_batches(self, step: fetch_steps.ReadLeaderBatches) -> Outcoming:
         yield
-        state = self.look(self.world.logs[self._source], may_repeat=False)[1]
+        state = self.poll(self.world.logs[self._source], may_repeat=False)[1]
         ends = {
             p: [LogEnd(b.header.next_offset, b.header.chain) for b in state.partition(p).batches
                 if b.header.next_offset > offset]
@@ -303,7 +303,7 @@ class SimulatedFetcher(BrokerThread):
         table = self.world.logs[self._source]
         is_again, first = self.turn.fault == AGAIN, self._followed_to
         first = max(0, first - 1 - self.turn.salt % _REPEATED) if is_again else first
-        version, state = self.look(table, may_repeat=False)
+        version, state = self.poll(table, may_repeat=False)
         changes = [change for change in table.changes[first + 1 : version + 1] if change]
         self._tail = max(self._tail, version)
         added = [PlacedBatch(b.header.base_offset, b.header, b.segment) for change in changes for b in change.adds]
@@ -365,7 +365,7 @@ _PUBLISHES = 4  # one round in this many publishes the rows anyway, as a heartbe
 class SimulatedReplicaManager(LeaderDuties):
     """Repeats rounds: reads the metadata, applies it if it has moved, and does the duties of a leader."""
 
-    def __init__(self, process: BrokerMemory) -> None:
+    def __init__(self, process: SimulatedBrokerState) -> None:
         super().__init__(process, "main")
         self._version, self._applied = -1, -1
         self.fetchers: dict[int, SimulatedFetcher] = {}
@@ -427,11 +427,11 @@ class SimulatedReplicaManager(LeaderDuties):
     def _round(self) -> Work:
         process = self.process
         yield
-        version, metadata = self.look(self.world.metadata)
+        version, metadata = self.poll(self.world.metadata)
         if version > self._version:
             self._version, process.metadata = version, metadata.partitions
         yield
-        process.registry = self.look(self.world.registry)[1]
+        process.registry = self.poll(self.world.registry)[1]
         self.check_claim(process.registry[process.broker_id].broker_epoch, "brokers")
         if self._applied < self._version:
             version = self._version
@@ -441,9 +441,9 @@ class SimulatedReplicaManager(LeaderDuties):
             yield from self._tell_registry("metadata applied", lambda row: row._replace(metadata_version=version))
         if process.is_shutting_down and not process.registry[process.broker_id].shutting_down:
             yield from self._tell_registry("shutting down", lambda row: row._replace(shutting_down=True))
-        has_news = yield from self._lead()
-        if has_news or self.turn.salt % _PUBLISHES == 0:
-            yield from self.publish("high watermark" if has_news else "heartbeat")
+        has_new_commits = yield from self._lead()
+        if has_new_commits or self.turn.salt % _PUBLISHES == 0:
+            yield from self.publish("high watermark" if has_new_commits else "heartbeat")
 
     def _tell_registry(self, why: str, change: Callable[[BrokerRow], BrokerRow]) -> Work:
         me = self.process.broker_id
@@ -522,7 +522,7 @@ class SimulatedReplicaManager(LeaderDuties):
                 del self.fetchers[source]
 
 
-class SimulatedBrokerProcess(BrokerMemory):
+class SimulatedBrokerProcess(SimulatedBrokerState):
     """A broker may have several at a time: older ones are zombies, and must find out by themselves."""
 
     def __init__(self, world: Stage, name: str, broker_id: int) -> None:

@@ -12,7 +12,7 @@ from lakelog.replication.protocol.append import ALL, Appended, AppendPosition, P
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from lakelog.replication.protocol.replica_status import Leadership, Replica
+from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
 from lakelog.replication.protocol.rounds import send_round
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata, SendOptions
 from lakelog.replication.protocol.topic import partitions_of
@@ -94,8 +94,8 @@ class SimulatedProducer(Actor):
         return ProducerIdAndEpoch(self.world.number(), 0)
 
     def _partitions(self) -> dict[int, PartitionRegistration]:
-        topics = self.look(self.world.topics)[1].topics
-        return partitions_of(self.world.topic, topics, self.look(self.world.metadata)[1].partitions)
+        topics = self.poll(self.world.topics)[1].topics
+        return partitions_of(self.world.topic, topics, self.poll(self.world.metadata)[1].partitions)
 
     def _append(self, step: send_round.AppendToLeader) -> Outcoming:
         """Carries out one request: each send has one partition."""
@@ -142,19 +142,19 @@ class SimulatedProducer(Actor):
         if registration.leader == NO_LEADER:
             return Leadership(registration)
         try:
-            rows = self.look(self.world.replicas[registration.leader])[1].replicas
+            rows = self.poll(self.world.replicas[registration.leader])[1].replicas
         except AnswerLost as error:
             return Leadership(registration, error=error)
         return Leadership(registration, rows.get(registration.topic_id_partition))
 
     def _logs(self, step: send_round.ReadLeaderLogs) -> Outcoming:
         yield
-        state = self.look(self.world.logs[step.leader], may_repeat=False)[1]
+        state = self.poll(self.world.logs[step.leader], may_repeat=False)[1]
         return {partition: state.partition(partition) for partition in step.partitions}
 
     def _replicas(self, step: send_round.ReadReplicas) -> Outcoming:
         yield
-        return self.look(self.world.replicas[step.broker])[1].replicas
+        return self.poll(self.world.replicas[step.broker])[1].replicas
 
     def _pause(self, _: send_round.Pause) -> Outcoming:
         yield
@@ -175,7 +175,7 @@ class LeaderVisitor(Actor):
         while True:
             yield
             try:
-                partitions = self.look(self.world.metadata)[1].partitions.values()
+                partitions = self.poll(self.world.metadata)[1].partitions.values()
                 led = [registration for registration in partitions if registration.leader >= 0]
                 if led:
                     yield from self._go_to(led[self.turn.salt % len(led)])
@@ -184,12 +184,12 @@ class LeaderVisitor(Actor):
 
     def _go_to(self, registration: PartitionRegistration) -> Work:
         yield
-        rows = self.look(self.world.replicas[registration.leader])[1].replicas
+        rows = self.poll(self.world.replicas[registration.leader])[1].replicas
         row = Leadership(registration, rows.get(registration.topic_id_partition)).leader_row
         if row is not None:
             yield from self.visit(registration.leader, row)
 
-    def visit(self, leader: int, row: Replica) -> Work:
+    def visit(self, leader: int, row: ReplicaStatus) -> Work:
         """Acts on the leader's log, given its row. A subclass defines it."""
         raise TypeError(f"{type(self).__name__} does not define its visit")
 
@@ -197,10 +197,10 @@ class LeaderVisitor(Actor):
 class SimulatedReader(LeaderVisitor):
     """Reads the leader's HW first and then its log, as `clients.reader` does."""
 
-    def visit(self, leader: int, row: Replica) -> Work:
+    def visit(self, leader: int, row: ReplicaStatus) -> Work:
         partition = row.topic_id_partition
         yield
-        log = self.look(self.world.logs[leader], may_repeat=False)[1].partition(partition)
+        log = self.poll(self.world.logs[leader], may_repeat=False)[1].partition(partition)
         self.world.rules.check_log_leads(log, row, str(partition))
         self.world.checker.saw(partition, row.leader_epoch, log, row.high_watermark)
         self.say("has read %s below offset %d", str(partition), row.high_watermark)
@@ -209,7 +209,7 @@ class SimulatedReader(LeaderVisitor):
 class RecordDeleter(LeaderVisitor):
     """Raises the log start of a leader's log to some offset, whether it is committed or not."""
 
-    def visit(self, leader: int, row: Replica) -> Work:
+    def visit(self, leader: int, row: ReplicaStatus) -> Work:
         partition = row.topic_id_partition
         before = self.turn.salt % (row.log_end_offset + 2)
 
@@ -244,9 +244,9 @@ class SimulatedAdminClient(Actor):
         while True:
             yield
             try:
-                topics: Topics = self.look(self.world.topics)[1]
+                topics: Topics = self.poll(self.world.topics)[1]
                 yield
-                version, metadata = self.look(self.world.metadata)
+                version, metadata = self.poll(self.world.metadata)
                 wish = self._wish(topics, sorted(metadata.partitions.values(), key=_number))
                 if wish is not None:
                     yield from self._ask(AdminRequest(f"t{self.world.topic_id()}", *wish, metadata_version=version))

@@ -65,9 +65,9 @@ class SimulatedActiveController:
         yield from self._controller.carry_out(self._term.fail_over(brokers_before), self._handlers)
         self._has_failed_over = True
 
-    def look(self) -> Work:
+    def poll(self) -> Work:
         """Looks at every table once. Raises ControllerMovedException, AnswerLost."""
-        yield from self._controller.carry_out(self._term.look(), self._handlers)
+        yield from self._controller.carry_out(self._term.poll(), self._handlers)
 
     def _observe(self, event: Event, _: Decision, before: ControllerContext, after: ControllerContext) -> None:
         self._world.checker.look_at_decision(event, before, after)
@@ -91,11 +91,11 @@ class SimulatedActiveController:
 
     def _read_topics(self, _: term.ReadTopics) -> Outcoming:
         yield
-        return self._controller.look(self._world.topics, may_repeat=False)[1].topics
+        return self._controller.poll(self._world.topics, may_repeat=False)[1].topics
 
     def _read_metadata(self, _: term.ReadMetadata) -> Outcoming:
         yield
-        version, metadata = self._controller.look(self._world.metadata, may_repeat=self._has_failed_over)
+        version, metadata = self._controller.poll(self._world.metadata, may_repeat=self._has_failed_over)
         return version, metadata.partitions
 
     def _read_brokers(self, _: term.ReadBrokers) -> Outcoming:
@@ -104,11 +104,11 @@ class SimulatedActiveController:
 
     def _read_requests(self, _: term.ReadRequests) -> Outcoming:
         yield
-        return self._controller.look(self._world.admin)[1].requests
+        return self._controller.poll(self._world.admin)[1].requests
 
     def _settle_what_has_landed(self, _: term.SettleWhatHasLanded) -> Outcoming:
         yield
-        pending = self._controller.look(self._world.admin, may_repeat=False)[1].requests
+        pending = self._controller.poll(self._world.admin, may_repeat=False)[1].requests
         if pending:
             yield
             metadata = self._world.metadata
@@ -231,19 +231,19 @@ class SimulatedController(Actor):
             try:
                 if self.turn.salt % _RENEWALS == 0:
                     yield from self._renew(self.active.context.controller_epoch)
-                yield from self.active.look()
+                yield from self.active.poll()
             except AnswerLost as error:
                 self.say("gives up this look: %r", error)
 
     def _renew(self, epoch: int) -> Work:
         yield
-        elected = self.look(self.world.lease)[1]
+        elected = self.poll(self.world.lease)[1]
         if elected > epoch:
             raise ControllerMovedException(f"another was elected under controller epoch {elected}")
 
     def views(self) -> dict[int, BrokerView]:
         """The brokers that it believes to be alive. In a calm it is right; otherwise its answer may be old or wrong."""
-        registry = self.look(self.world.registry)[1]
+        registry = self.poll(self.world.registry)[1]
         random = Random(self.turn.salt)
         chance = 1.0 if self.world.is_calm else random.random()
         if chance >= _BELATED + _WRONG:

@@ -10,7 +10,7 @@ from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.partition_log import PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import BatchHeader, LogEnd, TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.topic import Topic
 
 State = TypeVar("State")
@@ -63,7 +63,7 @@ class Rows(NamedTuple):
     """`replicas` of one broker, and the highest broker epoch that has claimed the table."""
 
     broker_epoch: int
-    replicas: Mapping[TopicIdPartition, Replica]
+    replicas: Mapping[TopicIdPartition, ReplicaStatus]
 
 
 class SimulatedLogState(NamedTuple):

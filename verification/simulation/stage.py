@@ -39,7 +39,7 @@ class Stage(WorldState, ABC):
         """Whether a controller is at work."""
 
     def commit(self, actor: Committer, table: VersionedTable[Any], expected: int, change: Any, why: str) -> str:
-        """Compare-and-set. What has landed is shown to the checker, whatever the actor is told."""
+        """Compare-and-set. The checker sees every commit that landed, even if the actor gets an error."""
         if actor.turn.fault == DROPPED:
             actor.say("commits to %s (%s): never arrives, and is told nothing", table.name, why)
             return UNKNOWN
@@ -55,7 +55,7 @@ class Stage(WorldState, ABC):
         lost = actor.turn.fault == LANDED
         told = ", and is told nothing" if lost else ""
         actor.say("commits version %d of %s (%s)%s", table.newest, table.name, _words(before, after, why), told)
-        self.checker.look(table, before, after, change)
+        self.checker.poll(table, before, after, change)
         return UNKNOWN if lost else WON
 
 

@@ -11,7 +11,7 @@ from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.progress import CourseProgress
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
-from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.verification.faults.kill_harness import KillPlan, run_kill_test
 from lakelog.verification.faults.kill_report import show_figures
 from lakelog.verification.faults.outages import VICTIMS, victims
@@ -20,7 +20,7 @@ from lakelog.verification.faults.seeded_run import Figures, add_run_options, run
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    exit_when_told()
+    exit_when_signalled()
     return run(make_parser(), _kill_test, argv)
 
 

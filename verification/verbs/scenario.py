@@ -11,7 +11,7 @@ from pathlib import Path
 from lakelog.jobs.cli.console import run, say
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
-from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.jobs.demo.root_names import DISK, add_store
 from lakelog.verification.scenarios.script import ScriptError, read_script
 
@@ -20,7 +20,7 @@ _UNREADABLE, _SIMULATED = 2, "simulated"
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    exit_when_told()
+    exit_when_signalled()
     parser = make_parser()
     return run(parser, partial(_scenario, parser), argv)
 

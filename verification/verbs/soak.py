@@ -12,7 +12,7 @@ from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.progress import CourseProgress
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
-from lakelog.jobs.cli.waiting import exit_when_told
+from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.verification.faults.seeded_run import Figures, add_run_options, run_seeded
 from lakelog.verification.faults.soak_cluster import STORED
 from lakelog.verification.faults.soak_plan import KINDS, kinds_of
@@ -21,7 +21,7 @@ from lakelog.verification.faults.soak_run import SoakPlan, run_soak, show_figure
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    exit_when_told()
+    exit_when_signalled()
     parser = make_parser()
     return run(parser, lambda args: _soak(parser, args), argv)
 

@@ -20,7 +20,7 @@ from lakelog.replication.clients.producer import raise_first_error
 from lakelog.replication.clients.purgatory import until_available
 from lakelog.replication.clients.record_set import PartitionedRecords, record_set
 from lakelog.replication.clients.records import split
-from lakelog.replication.clients.sender import Sender
+from lakelog.replication.clients.sender import SendExecutor
 from lakelog.replication.clients.sink.routed_records import by_topic
 from lakelog.replication.clients.sink.sink_stage import Part, Sequences, SinkStage, Staged, StagedBatch
 from lakelog.replication.clients.topic_view import TopicView
@@ -59,7 +59,7 @@ class SinkSender:
         self._timeout_ms = timeout_ms
 
     def send(self, producer_id: int, parts: Sequence[Part], sequences: Sequences) -> None:
-        """Sends the records of parts, and waits until all are committed. What a log has already it does not take again.
+        """Sends the records of parts, and waits until all are committed. Appending is idempotent.
 
         Raises the error of the first partition that has one, UnknownTopicOrPartitionException, KafkaStorageException,
         and OutOfOrderSequenceException where acknowledged records of the query have been lost.
@@ -71,8 +71,8 @@ class SinkSender:
         """What the logs of the leaders of all partitions of topics know of producers. Waits for leaders, and raises the
         last error when the time is over."""
         deadline, pause = time.monotonic() + self._timeout_ms / 1000, self._view.cluster.config.lakelog_poll_interval_ms
-        look = partial(self._known, producer_ids, topics)
-        return until_available(look, deadline, pause, _PASSING)
+        poll = partial(self._known, producer_ids, topics)
+        return until_available(poll, deadline, pause, _PASSING)
 
     def _known(self, producer_ids: Collection[int], topics: Collection[str]) -> list[KnownProducer]:
         partitions = [(topic, r) for topic in topics for r in self._partitions(topic)]
@@ -99,7 +99,7 @@ class SinkSender:
         options = SendOptions(
             f"query {self._name}", ALL, _RETRIES, self._timeout_ms, time.monotonic() + self._timeout_ms / 1000
         )
-        sender = Sender(self._view, topic, given, options, self._no_other_identity)
+        sender = SendExecutor(self._view, topic, given, options, self._no_other_identity)
         raise_first_error(sender.run(produce(topic, given.counts, identity, options, time.monotonic)))
 
     def _no_other_identity(self, deadline: float) -> ProducerIdAndEpoch:
@@ -171,14 +171,14 @@ def commit_batch(
     OutOfOrderSequenceException if the logs have more records of the query than its stage knows. Raises
     KafkaStorageException, and what `check` and `logs` raise; the next run of the batch goes on from there.
     """
-    found = stage.look()
+    found = stage.poll()
     if batch_id > found.done:
         _finish_earlier(stage, found, batch_id, logs)
         batch = _staged(stage, found, batch_id, parts, logs, check)
         if batch is not None:
             _send(batch, logs)
             stage.put_done(batch_id)
-    stage.clean(stage.look())
+    stage.clean(stage.poll())
 
 
 def _finish_earlier(stage: SinkStage, found: Staged, batch_id: int, logs: Logs) -> None:
@@ -205,7 +205,7 @@ def _staged(
     producer_id, before = _start(stage, found)
     batch = _described(batch_id, producer_id, before, parts)
     if (where := _where_unknown(stage, found, batch, before, logs)) is not None:
-        if (now := stage.look()) != found:  # the root was away for a moment, or another driver was faster
+        if (now := stage.poll()) != found:  # the root was away for a moment, or another driver was faster
             _finish_earlier(stage, now, batch_id, logs)
             return _staged(stage, now, batch_id, parts, logs, check)
         raise OutOfOrderSequenceException(
@@ -215,8 +215,8 @@ def _staged(
         )
     if not stage.put_batch(batch):
         return stage.read_batch(batch_id)
-    now = stage.look()
-    if now.done >= batch_id:  # staged, finished and removed since the first look: what was put just now is no batch
+    now = stage.poll()
+    if now.done >= batch_id:  # staged, finished and removed since the first poll: what was put just now is no batch
         return None
     if batch_id not in now.batches:  # the root was away for so long
         raise KafkaStorageException(f"query {stage.name}: batch {batch_id} was staged just now, and is gone")

@@ -44,14 +44,14 @@ class PartitionView:
         """The id of the cluster."""
         return self.view.cluster.cluster_id
 
-    def retried(self, look: Callable[[], Answer]) -> Answer:
-        """The result of `look`, which is repeated after errors that may pass, such as a failover, until
+    def retried(self, poll: Callable[[], Answer]) -> Answer:
+        """The result of `poll`, which is repeated after errors that may pass, such as a failover, until
         `request.timeout.ms`. Raises the last of these errors then, and any other error at once."""
         config = self.view.cluster.config
         deadline = time.monotonic() + config.request_timeout_ms / 1000
         while True:
             try:
-                return look()
+                return poll()
             except UnknownTopicOrPartitionException:
                 raise
             except RetriableException:

@@ -175,9 +175,9 @@ class FindAgain:
     def __call__(self, lost: RecordRange) -> list[RecordRange]:
         """The ranges that have these records now. Raises as `plan_ranges`, and CorruptRecordException if the records at
         these offsets are others now: an unclean election has replaced them, or the topic was made again. KIP-320."""
-        return self._view.retried(lambda: self._look(lost))
+        return self._view.retried(lambda: self._poll(lost))
 
-    def _look(self, lost: RecordRange) -> list[RecordRange]:
+    def _poll(self, lost: RecordRange) -> list[RecordRange]:
         partition = TopicPartition(lost.topic, lost.partition)
         registered = {partition: self._view.view.partitions(lost.topic)[lost.partition]}
         if registered[partition].topic_id != lost.topic_id:

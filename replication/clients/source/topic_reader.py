@@ -192,9 +192,9 @@ class TopicReader(DataSourceReader):
 
     def _ranges(self) -> list[RecordRange]:
         view = partition_view(self._options)
-        return view.retried(lambda: self._look(view))
+        return view.retried(lambda: self._poll(view))
 
-    def _look(self, view: PartitionView) -> list[RecordRange]:
+    def _poll(self, view: PartitionView) -> list[RecordRange]:
         registered = view.registrations(must_exist=True)
         bounds = self._filters.within(self._bounds(view, registered))
         return plan_ranges(view, registered, bounds, self._filters.since)

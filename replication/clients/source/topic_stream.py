@@ -245,7 +245,7 @@ def may_start(available: int, least: int | None, waited_ms: float, max_delay_ms:
 
 
 Offset = dict[str, Any]
-_STORE_SECONDS = 0.5  # each look at an object store is paid for
+_STORE_SECONDS = 0.5  # each poll of an object store is paid for
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -323,7 +323,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch reads: as far as committed records go, within the limit."""
         view = self._open()
         begun = SourceOffset.from_json(start, view.cluster_id)
-        registered, readable = view.retried(lambda: self._look(view, begun))
+        registered, readable = view.retried(lambda: self._poll(view, begun))
         lost = LostRecords(self._options.fail_on_data_loss, begun)
         starts = lost.starts(registered, readable)
         ends = {p: _end(starts[p], begun.offsets[p], r) for p, r in readable.items() if p in starts}
@@ -345,7 +345,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seconds = cluster.config.lakelog_poll_interval_ms / 1000
         threading.Event().wait(seconds if cluster.root.is_local else max(seconds, _STORE_SECONDS))
 
-    def _look(
+    def _poll(
         self, view: PartitionView, begun: SourceOffset
     ) -> tuple[Registered, dict[TopicPartition, ReadablePartition]]:
         """The partitions, and those of them that can be read now. The others have nothing new until they can; a query
@@ -401,7 +401,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {partition: readable.high_watermark for partition, readable in found.items()}
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 (Spark's name)
-        """What was committed at the last look, for the progress of the query."""
+        """What was committed at the last poll, for the progress of the query."""
         return self._latest.to_json() if self._latest else None
 
     @plain_errors
@@ -443,5 +443,5 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _end(start: int, begun: int, readable: ReadablePartition) -> int:
-    """How far a micro-batch reads. Where the query goes back, it does only that: Spark reads from where it was."""
+    """The end offset of a micro-batch. After an offset reset the batch is empty: Spark continues from the new start."""
     return start if start < begun else max(start, readable.high_watermark)

@@ -17,7 +17,7 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdentity
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Leadership, Replica
+from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
 from lakelog.replication.protocol.rounds.send_round import (
     SEND_RULES,
     LeadershipsSeen,
@@ -76,7 +76,7 @@ class AcknowledgeRound:
         errors: dict[int, LakelogException | None] = {}
         waiting = sorted(self._records)
         while waiting:
-            yield from self._look(tuple(waiting))
+            yield from self._poll(tuple(waiting))
             time_is_over = self._clock() >= self._options.deadline
             for partition in list(waiting):
                 settled = yield from self._attempt(partition, time_is_over)
@@ -87,7 +87,7 @@ class AcknowledgeRound:
                 yield Pause(self._options.deadline)
         return {p: replace(records, error=errors[p]) for p, records in self._records.items()}
 
-    def _look(self, partitions: tuple[int, ...]) -> Round[None]:
+    def _poll(self, partitions: tuple[int, ...]) -> Round[None]:
         """If the metadata cannot be read, keeps what was seen last and stores the error in `_read_error`."""
         self._logs = {}
         try:
@@ -96,7 +96,7 @@ class AcknowledgeRound:
             self._read_error = error
 
     def _attempt(self, partition: int, time_is_over: bool) -> Round[Settled | None]:
-        """Settles a partition by the last look; None while it must wait, but never once the time is over."""
+        """Settles a partition by the last poll; None while it must wait, but never once the time is over."""
         seen, records = self._seen.partitions.get(partition), self._records[partition]
         if seen is None:
             return Settled((yield from self._timeout(records, None))) if time_is_over else None
@@ -147,7 +147,7 @@ class AcknowledgeRound:
         return self._rules.has_records(log, records.last_offset + 1, records.chain)
 
     def _retry(self, partition: int, send_again: SendAgain) -> Round[Settled | None]:
-        """Sends again. Only an error that is not retriable settles the partition; otherwise the next looks decide."""
+        """Sends again. Only an error that is not retriable settles the partition; otherwise the next polls decide."""
         answer = yield from send_again(partition)
         if answer is None:
             return None
@@ -195,7 +195,7 @@ def _lacking(registration: PartitionRegistration, last_offset: int) -> Round[str
     parts = []
     for broker in (b for b in registration.isr if b != registration.leader):
         try:
-            rows: Mapping[TopicIdPartition, Replica] = yield ReadReplicas(broker)
+            rows: Mapping[TopicIdPartition, ReplicaStatus] = yield ReadReplicas(broker)
         except LakelogException as error:
             parts.append(f"broker {broker} cannot be read ({error})")
             continue

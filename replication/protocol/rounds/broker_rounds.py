@@ -15,7 +15,7 @@ from lakelog.replication.protocol.leadership import HostedPartition, LeaderInput
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_registration import PartitionRegistration, Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.rounds.broker_steps import Step
 from lakelog.replication.protocol.rounds.fetch_steps import FetchStep
 
@@ -36,11 +36,13 @@ class BrokerRules:
         leadership.settle_isr_change
     )
     raise_high_watermark: Callable[[HostedPartition, LeaderInputs], HostedPartition] = leadership.raise_high_watermark
-    check_leader_row: Callable[[Replica | None, TopicIdPartition, int], LakelogException | None] = check_leader_row
+    check_leader_row: Callable[[ReplicaStatus | None, TopicIdPartition, int], LakelogException | None] = (
+        check_leader_row
+    )
     maybe_truncate: Callable[..., list[FetchStep]] = follow.maybe_truncate
-    may_append: Callable[[FetchedBatch, Replica, int], bool] = follow.may_append
+    may_append: Callable[[FetchedBatch, ReplicaStatus, int], bool] = follow.may_append
     plan_appends: Callable[..., AppendPlan] = plan_appends
-    append_fetched: Callable[[AppendPlan, Mapping[TopicIdPartition, Replica], Logs], list[FetchStep]] = (
+    append_fetched: Callable[[AppendPlan, Mapping[TopicIdPartition, ReplicaStatus], Logs], list[FetchStep]] = (
         follow.append_fetched
     )
 
@@ -49,9 +51,9 @@ RULES = BrokerRules()
 
 
 @dataclass(frozen=True)
-class Memory:
+class BrokerState:
     """A broker's knowledge of its replicas. `published` returns its rows as last written."""
 
     hosted: MutableMapping[TopicIdPartition, HostedPartition]
-    published: Callable[[], Mapping[TopicIdPartition, Replica]]
+    published: Callable[[], Mapping[TopicIdPartition, ReplicaStatus]]
     offline: OfflineReplicas

@@ -14,7 +14,7 @@ from lakelog.replication.protocol.isr import IsrChange
 from lakelog.replication.protocol.partition_log import PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.rounds import carry_out
 
 
@@ -98,7 +98,7 @@ class FollowersSeen(NamedTuple):
     """The rows of each broker, and when the read of each began, in seconds of the reader's clock. Rows that have not
     changed since the last answer are the same objects, as far as the reader knows."""
 
-    rows: Mapping[int, Mapping[TopicIdPartition, Replica]]
+    rows: Mapping[int, Mapping[TopicIdPartition, ReplicaStatus]]
     began_at: Mapping[int, float]
 
 

@@ -26,7 +26,7 @@ from lakelog.replication.protocol.fetch_state import FetchStates, NoLongerFetche
 from lakelog.replication.protocol.follow import LeaderRows, Logs
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules
 from lakelog.replication.protocol.rounds.broker_steps import OwnLogs, PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_steps import (
@@ -109,7 +109,7 @@ class FetchRound:
             yield from self._carry_out(todo, logs)
             return self._settle(plan, fetchable)
 
-    def _leaders(self, followed: States, rows: LeaderRows, removals: int) -> dict[TopicIdPartition, Replica]:
+    def _leaders(self, followed: States, rows: LeaderRows, removals: int) -> dict[TopicIdPartition, ReplicaStatus]:
         """The rows of the leaders that have taken up the leader epoch of their partition.
 
         A leader that is behind (UNKNOWN_LEADER_EPOCH) is waited for: its new row wakes this fetcher. If the follower is
@@ -117,7 +117,7 @@ class FetchRound:
         """
         check = self._rules.check_leader_row
         fenced: dict[TopicIdPartition, str] = {}
-        leaders: dict[TopicIdPartition, Replica] = {}
+        leaders: dict[TopicIdPartition, ReplicaStatus] = {}
         for partition, state in followed.items():
             row = rows.get(partition)
             error = check(row, partition, state.leader_epoch)

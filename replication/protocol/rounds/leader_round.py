@@ -19,8 +19,8 @@ from lakelog.replication.protocol.leadership import (
 )
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
-from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules, Memory
+from lakelog.replication.protocol.replica_status import ReplicaStatus
+from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules, BrokerState
 from lakelog.replication.protocol.rounds.broker_steps import (
     AlterPartitions,
     ClusterView,
@@ -33,14 +33,14 @@ from lakelog.replication.protocol.rounds.broker_steps import (
     Round,
 )
 
-Rows = Mapping[TopicIdPartition, Replica]
+Rows = Mapping[TopicIdPartition, ReplicaStatus]
 Value = TypeVar("Value")
 
 _MARGIN = 0.001  # seconds by which a partition is due early, as sums of floating-point numbers are not exact
 
 
 class CaughtUp(NamedTuple):
-    """The followers that a look has found caught up, and the progress of all that it has left behind."""
+    """The followers that a poll has found caught up, and the progress of all that it has left behind."""
 
     followers: tuple[int, ...]
     progress: Mapping[int, FollowerProgress]
@@ -50,7 +50,7 @@ class LeaderWatch:
     """The partitions that a broker leads, in `led`, and those of them that are due. [FE-03]
 
     It compares values by identity, so nobody may change a mapping that it was shown. `since`: when each registration
-    was seen for the first time, in seconds of the leader's clock. `caught_up`: what the last look at each partition
+    was seen for the first time, in seconds of the leader's clock. `caught_up`: what the last poll of each partition
     has found.
     """
 
@@ -194,12 +194,12 @@ class LeaderRound:
         self._isr_expiration_interval = isr_expiration_interval
         self._clock = clock
         self._rules = rules
-        self._lag_looked_at = self._looked_at = clock()
+        self._lag_checked_at = self._polled_at = clock()
         self._watch = LeaderWatch(broker_id)
         self._log_mark: object = None
         self._untold: set[TopicIdPartition] = set()  # partitions whose log start the rows do not have yet
 
-    def run(self, memory: Memory) -> Round[bool]:
+    def run(self, memory: BrokerState) -> Round[bool]:
         """Reads the followers' rows, changes the ISR, raises the HWs; returns whether the rows have news to publish.
 
         It looks only at partitions of which something has changed, see `LeaderWatch`: the result is as if it had looked
@@ -223,7 +223,7 @@ class LeaderRound:
         inputs = self._leader_inputs(rows, cluster, logs, now)
         before = {p: hosted[p].high_watermark for p in inputs}
         hosted.update({p: self._observed(p, hosted[p], found) for p, found in inputs.items()})
-        self._looked_at = now
+        self._polled_at = now
         changes = tuple(change for p in inputs if (change := hosted[p].pending))
         if changes:
             try:
@@ -242,8 +242,8 @@ class LeaderRound:
         self, found: FollowersSeen, cluster: ClusterView, logs: LogsSeen, now: float
     ) -> dict[TopicIdPartition, LeaderInputs]:
         """The inputs of the partitions that are due."""
-        may_shrink = now - self._lag_looked_at >= self._isr_expiration_interval
-        self._lag_looked_at = now if may_shrink else self._lag_looked_at
+        may_shrink = now - self._lag_checked_at >= self._isr_expiration_interval
+        self._lag_checked_at = now if may_shrink else self._lag_checked_at
         watch, rows = self._watch, found.rows
         watch.see_rows(rows)
         watch.see_cluster(cluster)
@@ -269,8 +269,8 @@ class LeaderRound:
         changes the registration before it does that. [IS-04, OL-01]
         """
         since = self._watch.since[registration.topic_id_partition]
-        looked, alive = found.began_at, cluster.alive
-        return {b: alive[b] for b in registration.followers if b in alive and looked.get(b, since) >= since}
+        polled, alive = found.began_at, cluster.alive
+        return {b: alive[b] for b in registration.followers if b in alive and polled.get(b, since) >= since}
 
     def _observed(self, partition: TopicIdPartition, hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
         """Observes the followers."""
@@ -280,9 +280,9 @@ class LeaderRound:
         return after
 
     def _up_to_date(self, hosted: HostedPartition, last: CaughtUp | None) -> HostedPartition:
-        """The partition as of the last look, which may not have looked at it. A new role has reset its progress."""
+        """The partition as of the last poll, which may not have looked at it. A new role has reset its progress."""
         is_known = last is not None and last.progress is hosted.progress
-        return still_caught_up(hosted, last.followers, self._looked_at) if last and is_known else hosted
+        return still_caught_up(hosted, last.followers, self._polled_at) if last and is_known else hosted
 
     def _settle(
         self, hosted: Mapping[TopicIdPartition, HostedPartition], inputs: Mapping[TopicIdPartition, LeaderInputs],
@@ -299,9 +299,9 @@ class LeaderRound:
             waits = sum(broker in cluster.alive for broker in followers) > len(found.eligible)
             watch.settled(partition, None if waits or partition in changing else after)
 
-    def _note_untold(self, looked_at: Iterable[TopicIdPartition], published: Rows, logs: LogsSeen) -> bool:
+    def _note_untold(self, polled_at: Iterable[TopicIdPartition], published: Rows, logs: LogsSeen) -> bool:
         """Whether a client has raised a log start since the row was published; others wait for it."""
-        for partition in {*looked_at, *self._watch.see_published(published), *self._untold}:
+        for partition in {*polled_at, *self._watch.see_published(published), *self._untold}:
             row = published.get(partition) if partition in self._watch.led else None
             is_raised = row is not None and row.log_start_offset < logs.log_of(partition).log_start_offset
             (self._untold.add if is_raised else self._untold.discard)(partition)

@@ -1,6 +1,6 @@
 """The sends of a producer in flight: each goes on in its own round, in the order in which they began.
 
-Kafka: `Sender.runOnce`, `RecordAccumulator`, max.in.flight.requests.per.connection. KIP-98, KAFKA-5494. [AP-06]
+Kafka: `SendExecutor.runOnce`, `RecordAccumulator`, max.in.flight.requests.per.connection. KIP-98, KAFKA-5494. [AP-06]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Answers: TypeAlias = Mapping[int, RecordMetadata]
 
 
 @dataclass(eq=False)
-class Sending:
+class InFlightBatch:
     """A send and its round. `owner` carries out its steps, and `done` takes its answers, or the error that it raised.
 
     `deadline`: on the monotonic clock, in seconds. `is_backing_off`: it pauses before another attempt.
@@ -49,14 +49,18 @@ class PipelineRound:
     """
 
     def __init__(
-        self, next_send: Callable[[], Sending | None], max_in_flight: int, clock: Callable[[], float], seconds: float
+        self,
+        next_send: Callable[[], InFlightBatch | None],
+        max_in_flight: int,
+        clock: Callable[[], float],
+        seconds: float,
     ) -> None:
         self._next_send = next_send
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._seconds = seconds
-        self._look_at = 0.0
-        self._in_flight: list[Sending] = []
+        self._read_for = 0.0
+        self._in_flight: list[InFlightBatch] = []
 
     @property
     def in_flight(self) -> int:
@@ -72,19 +76,19 @@ class PipelineRound:
             begun = self._next_send() if len(self._in_flight) < self._max_in_flight else None
             if begun is not None:
                 if not self._in_flight:
-                    self._look_at = self._clock() + self._seconds
+                    self._read_for = self._clock() + self._seconds
                 self._in_flight.append(begun)
                 yield from self._advance(begun)
             elif not self._in_flight:
                 return
-            if begun is None or self._clock() >= self._look_at:
-                yield from self._look(begun)
+            if begun is None or self._clock() >= self._read_for:
+                yield from self._poll(begun)
 
-    def _look(self, begun: Sending | None) -> Round[None]:
+    def _poll(self, begun: InFlightBatch | None) -> Round[None]:
         """Lets all sends go on that have paused, in their order; before that, it waits if nothing has begun."""
         if begun is None and (yield self._pause()):
             return
-        self._look_at = self._clock() + self._seconds
+        self._read_for = self._clock() + self._seconds
         for sending in list(self._in_flight):
             if sending is not begun:
                 yield from self._advance(sending)
@@ -93,7 +97,7 @@ class PipelineRound:
         deadline = min(sending.deadline for sending in self._in_flight)
         return Pause(deadline, any(sending.is_backing_off for sending in self._in_flight))
 
-    def _advance(self, sending: Sending) -> Round[None]:
+    def _advance(self, sending: InFlightBatch) -> Round[None]:
         """Carries out the steps of a send until it pauses or ends. Its errors end this send only."""
         try:
             step = next(sending.work)
@@ -110,7 +114,7 @@ class PipelineRound:
         except Exception as error:
             self._end(sending, None, error)
 
-    def _end(self, sending: Sending, answers: Answers | None, error: BaseException | None) -> None:
+    def _end(self, sending: InFlightBatch, answers: Answers | None, error: BaseException | None) -> None:
         self._in_flight.remove(sending)
         sending.done(answers, error)
 

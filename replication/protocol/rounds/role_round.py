@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from lakelog.replication.protocol.partition_registration import Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules, Memory
+from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules, BrokerState
 from lakelog.replication.protocol.rounds.broker_steps import (
     DeleteLogs,
     FenceIsrChanges,
@@ -24,7 +24,7 @@ from lakelog.replication.protocol.rounds.broker_steps import (
 
 
 def take_up_roles(
-    broker_id: int, broker_epoch: int, memory: Memory, metadata: Registrations, rules: BrokerRules = RULES
+    broker_id: int, broker_epoch: int, memory: BrokerState, metadata: Registrations, rules: BrokerRules = RULES
 ) -> Round[None]:
     """Moves a broker's process from its roles to those that the metadata gives it; unchanged replicas stay as they are.
 
@@ -38,7 +38,7 @@ def take_up_roles(
     if own.has_broken_files:
         yield DeleteLogs(())
         own = yield ReadOwnLogs(given)
-    has_changed = offline.look(own.faults, given)
+    has_changed = offline.poll(own.faults, given)
     kept = offline.without_led
     steps = rules.become_leader_or_follower(broker_id, kept(before), kept(given), kept(own.logs))
     if has_changed:
@@ -48,7 +48,7 @@ def take_up_roles(
     yield from _repair(memory)
 
 
-def _repair(memory: Memory) -> Round[None]:
+def _repair(memory: BrokerState) -> Round[None]:
     """Removes the broken batches of replicas that can be fetched again and that no leader can be adding to its ISR.
 
     A leader may have read such a replica's row when it was in order, and be about to add it. So this commits to the

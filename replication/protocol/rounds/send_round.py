@@ -1,6 +1,6 @@
 """One send: appends records to the leaders of their partitions, and retries until every partition has a final answer.
 
-Kafka: `Sender`, `ReplicaManager.appendRecords`. [AP-02, AP-06, AP-07]
+Kafka: `SendExecutor`, `ReplicaManager.appendRecords`. [AP-02, AP-06, AP-07]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import SendSequences, Turn
 from lakelog.replication.protocol.record_batch import OfPartition, TopicIdPartition
-from lakelog.replication.protocol.replica_status import Leadership, Replica, no_leader
+from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus, no_leader
 from lakelog.replication.protocol.rounds import carry_out
 from lakelog.replication.protocol.rounds.carry_out import Result
 
@@ -98,7 +98,7 @@ class ReadReplicas(NamedTuple):
 
 class Pause(NamedTuple):
     """Waits for a poll interval, but not beyond the deadline on the monotonic clock, in seconds. `is_backoff`: what
-    follows is another attempt, of which there may be few. Otherwise it is a look, and news may end the pause early."""
+    follows is another attempt, of which there may be few. Otherwise it is a poll, and news may end the pause early."""
 
     deadline: float
     is_backoff: bool = False
@@ -156,10 +156,10 @@ class SendRules:
     """The rules of a send, as fields, so that the simulation can replace one."""
 
     check_min_isr: Callable[[int, int, int, str, int], None] = append.check_min_isr
-    produce_outcome: Callable[[Replica | None, int, int, int, int, bool], delayed_operation.Completion] = (
+    produce_outcome: Callable[[ReplicaStatus | None, int, int, int, int, bool], delayed_operation.Completion] = (
         delayed_operation.produce_outcome
     )
-    check_log_leads: Callable[[PartitionLog, Replica, str], None] = delayed_operation.check_log_leads
+    check_log_leads: Callable[[PartitionLog, ReplicaStatus, str], None] = delayed_operation.check_log_leads
     has_records: Callable[[PartitionLog, int, str], bool] = delayed_operation.has_records
 
 
@@ -180,7 +180,7 @@ class SendRound:
         self._clock = clock
         self._rules = rules
         self._refusals: dict[int, LakelogException] = {}  # the last error of each partition that was out of order
-        self._is_unread = False  # whether the last look at the metadata failed
+        self._is_unread = False  # whether the last poll of the metadata failed
 
     def run(self) -> Round[dict[int, RecordMetadata]]:
         """Appends, and retries until every partition has a final answer or the time is over; returns the answers.

@@ -19,7 +19,7 @@ from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
 from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.rounds.broker_steps import OwnLogs, PublishReplicas
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
 from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRound
@@ -46,7 +46,7 @@ from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas
-from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import Fetched
 from lakelog.replication.storage.log.log_snapshot import batch_ends_from
@@ -59,7 +59,7 @@ from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
-LeaderRows: TypeAlias = Mapping[TopicIdPartition, Replica]
+LeaderRows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
 
 _NEVER = float("inf")
 _SHARES = 4  # times `lakelog.executor.copy.bytes`: the most bytes of a planned round with executors
@@ -145,8 +145,8 @@ class FetchRunner:
         self._context.writes.done(self)
 
     def run(self) -> bool:
-        """Runs one round, and returns whether more can be fetched at once. A round takes the segments that `has_news`
-        has found.
+        """Runs one round, and returns whether more can be fetched at once. A round takes the segments that
+        `has_new_commits` has found.
 
         Raises StaleBrokerEpochException once a newer process of this broker has claimed its tables, and BrokerKilled.
         Other errors of Lakelog and of the store delay the partitions instead.
@@ -199,7 +199,7 @@ class FetchRunner:
         if not states or not self._headers.follows:
             return appended, []
         try:
-            own = self._context.log.refresh(YOUNG_SECONDS)
+            own = self._context.log.refresh(RECENT_SECONDS)
             topics = {p: own.topics[p.topic_id] for p in states if p.topic_id in own.topics}
             lagging = frozenset(p for p, state in states.items() if state.lagging)
             self._forget_headers()
@@ -227,12 +227,12 @@ class FetchRunner:
             self._headers.forget(self._headers.partitions - plan.left_out)
             self._is_planned = bool(plan.chosen)
 
-    def has_news(self) -> bool:
+    def has_new_commits(self) -> bool:
         """Whether a round is due, because the leader's log has new segments, or its rows call for one: see
-        `HeaderFetch.has_news` and `LeaderRowWatch`."""
-        return self._headers.has_news() or self._rows_have_news()
+        `HeaderFetch.has_new_commits` and `LeaderRowWatch`."""
+        return self._headers.has_new_commits() or self._rows_have_changed()
 
-    def _rows_have_news(self) -> bool:
+    def _rows_have_changed(self) -> bool:
         """Whether the leader's rows call for a round. Rows that cannot be read do: it delays the partitions, and tells
         why."""
         followed = self._states.all()
@@ -241,7 +241,7 @@ class FetchRunner:
         try:
             table = self._context.leader_replicas()
             table.poll()
-            return self._watch.has_news(table.replicas, followed)
+            return self._watch.has_new_commits(table.replicas, followed)
         except (LakelogException, OSError):
             return any(state.delayed_until is None for state in followed.values())
 
@@ -275,9 +275,9 @@ class FetchRunner:
             verb = "is" if len(names) == 1 else "are"
             logger.log(level, "%s: %s %s delayed: %s", self._context.name, first_names(names), verb, error_line(error))
 
-    def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, Replica]:
+    def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, ReplicaStatus]:
         table = self._context.leader_replicas()
-        table.poll(YOUNG_SECONDS)
+        table.poll(RECENT_SECONDS)
         rows = table.replicas
         if not self._has_read_rows:  # the round goes on with its first rows, and newer ones call for another round
             self._has_read_rows = True
@@ -285,7 +285,7 @@ class FetchRunner:
         return rows
 
     def _followed_logs(self, step: ReadFollowedLogs) -> OwnLogs:
-        state = self._context.log.refresh(YOUNG_SECONDS)
+        state = self._context.log.refresh(RECENT_SECONDS)
         faults = {p: fault for p in step.partitions if (fault := state.fault(p)) is not None}
         return OwnLogs({p: state.known(p) for p in step.partitions}, faults)
 
@@ -341,7 +341,7 @@ class LeaderRowWatch:
         self._read = self._compared = rows
         self._due_at = _NEVER
 
-    def has_news(self, rows: LeaderRows, followed: Collection[TopicIdPartition]) -> bool:
+    def has_new_commits(self, rows: LeaderRows, followed: Collection[TopicIdPartition]) -> bool:
         """Whether a round is due for these rows, of which the partitions in `followed` count."""
         if rows is not self._compared:  # a poll without new rows costs nothing, however many there are
             self._compared = rows
@@ -356,11 +356,11 @@ class LeaderRowWatch:
         return self._wait_max if is_raised else _NEVER
 
 
-def _led(rows: LeaderRows, partition: TopicIdPartition) -> Replica | None:
+def _led(rows: LeaderRows, partition: TopicIdPartition) -> ReplicaStatus | None:
     """The row of a partition that the broker leads. Its rows as a follower concern nobody here."""
     row = rows.get(partition)
     return row if row is not None and row.role == LEADER_ROLE else None
 
 
-def _urgent(row: Replica | None) -> tuple[object, ...] | None:
+def _urgent(row: ReplicaStatus | None) -> tuple[object, ...] | None:
     return None if row is None else (row.state, row.leader_epoch, row.log_start_offset, row.epochs)

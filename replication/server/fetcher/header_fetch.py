@@ -15,7 +15,7 @@ from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, RECENT_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, SoughtRange, read_segments
 from lakelog.replication.storage.log.log_snapshot import Read, segments_from, wanted_batches
@@ -25,16 +25,16 @@ from lakelog.replication.storage.log.segment import Segment
 logger = logging.getLogger(__name__)
 
 _MOST_FOUND = 64  # segments: then a round comes first, or they would fill the memory
-_FIRST_WAIT_SECONDS = 0.2  # after an error of a look; twice as long after each further one
+_FIRST_WAIT_SECONDS = 0.2  # after an error of a poll; twice as long after each further one
 
 
 class HeaderFetch:
     """Reads the batch headers of one fetcher's rounds. The driver reads them, or executors where they are many, see
     `SegmentCopier.read_footers`.
 
-    `source` is the log of broker `leader`. `has_news` looks for new segments of that leader, and the next fetch takes
-    them: at most `max_bytes` of them or one larger segment. If it `has_more`, the fetch after it need not wait for
-    news.
+    `source` is the log of broker `leader`. `has_new_commits` looks for new segments of that leader, and the next fetch
+    takes them: at most `max_bytes` of them or one larger segment. If it `has_more`, the fetch after it need not wait
+    for news.
 
     The batches of a lagging partition come from the snapshot. They stay in memory until its log has them, with those
     of newer commits, so that a long catch-up reads each footer once.
@@ -46,12 +46,12 @@ class HeaderFetch:
         self._name, self._source, self._max_bytes = name, source, max_bytes
         self._read_footers = read_footers or partial(read_segments, source)
         self._segments = NewSegments(source, leader)
-        self._found: list[NewSegment] = []  # by looks, and no round has finished with them
-        self._told = self._taken = 0  # how many of them `has_news` has told of, and the last fetch has taken
-        self._errors, self._next_look_at = 0, float("-inf")
+        self._found: list[NewSegment] = []  # by polls, and no round has finished with them
+        self._told = self._taken = 0  # how many of them `has_new_commits` has told of, and the last fetch has taken
+        self._errors, self._next_poll_at = 0, float("-inf")
         self._left: dict[TopicIdPartition, list[FetchedBatch]] = {}  # of lagging partitions, which still lack them
         self._known: dict[str, Segment] = {}
-        self._must_look = self.follows = False
+        self._must_poll = self.follows = False
 
     @property
     def segments(self) -> Mapping[str, Segment]:
@@ -63,45 +63,45 @@ class HeaderFetch:
         KafkaStorageException."""
         self.stop()
         self._segments.begin()
-        self._errors, self._next_look_at, self.follows = 0, float("-inf"), True
+        self._errors, self._next_poll_at, self.follows = 0, float("-inf"), True
 
     def stop(self) -> None:
         """Follows the log no more, and drops all that it has found."""
         self._found, self._told, self._taken = [], 0, 0
-        self._must_look = self.follows = False
+        self._must_poll = self.follows = False
         self.forget()
 
-    def has_news(self) -> bool:
+    def has_new_commits(self) -> bool:
         """Whether there are segments, or a gap, of which no call before has told. In an object store it may use an
-        earlier look of this process, the older the less happens.
+        earlier poll of this process, the older the less happens.
 
         The first of several errors counts as news: the next fetch looks again, and raises the error if it is still
         there.
         """
-        if self.follows and len(self._found) < _MOST_FOUND and time.monotonic() >= self._next_look_at:
+        if self.follows and len(self._found) < _MOST_FOUND and time.monotonic() >= self._next_poll_at:
             try:
-                self._look(LONGEST_SECONDS)
+                self._poll(LONGEST_SECONDS)
             except KafkaStorageException:
                 wait = min(_FIRST_WAIT_SECONDS * 2 ** min(self._errors, 10), LONGEST_SECONDS)
-                self._errors, self._next_look_at = self._errors + 1, time.monotonic() + wait
+                self._errors, self._next_poll_at = self._errors + 1, time.monotonic() + wait
                 if self._errors == 1:
-                    self._must_look = True
+                    self._must_poll = True
                     return True
-        has_news = len(self._found) > self._told
+        has_new_commits = len(self._found) > self._told
         self._told = len(self._found)
-        return has_news
+        return has_new_commits
 
-    def _look(self, age: float) -> None:
+    def _poll(self, max_staleness: float) -> None:
         """Adds the segments of the next commits to those that were found."""
-        self._found += self._segments.read(self._source.poll_age(age))
-        self._errors, self._must_look = 0, False
+        self._found += self._segments.read(self._source.poll_staleness(max_staleness))
+        self._errors, self._must_poll = 0, False
         must_list = self._segments.version < 0 and not self._source.is_local  # there is no log yet
-        self._next_look_at = time.monotonic() + LONGEST_SECONDS if must_list else float("-inf")
+        self._next_poll_at = time.monotonic() + LONGEST_SECONDS if must_list else float("-inf")
 
     @property
     def has_found(self) -> bool:
         """Whether the next fetch takes segments that were found, or looks for them again after an error."""
-        return bool(self._found) or self._must_look
+        return bool(self._found) or self._must_poll
 
     @property
     def has_more(self) -> bool:
@@ -130,11 +130,11 @@ class HeaderFetch:
 
         Raises KafkaStorageException if the leader's log cannot be read.
         """
-        if self._must_look:
-            self._must_look = False
-            self._look(YOUNG_SECONDS)
+        if self._must_poll:
+            self._must_poll = False
+            self._poll(RECENT_SECONDS)
         while self._segments.has_more and sum(_sizes(self._found)) < self._max_bytes:
-            self._look(YOUNG_SECONDS)
+            self._poll(RECENT_SECONDS)
         fitting = sum(1 for size in accumulate(_sizes(self._found)) if size <= self._max_bytes)
         self._taken = max(fitting, min(len(self._found), 1))
         return self._fetch(step, self._found[: self._taken])
@@ -143,7 +143,7 @@ class HeaderFetch:
         """What the follower lacks. It looks once, because rounds wait meanwhile. The batches stay in memory, for
         partitions that lag from now on, and the fetches go on after them. If a part cannot be read, it returns nothing,
         and the next fetch tells why. Raises KafkaStorageException."""
-        self._look(YOUNG_SECONDS)
+        self._poll(RECENT_SECONDS)
         found = self._fetch(step, self._found)
         if found.failed or found.commits_have_gap:
             return []

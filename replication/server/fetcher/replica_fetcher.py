@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 0.1
 _OPEN_SECONDS = 30.0  # a micro-batch costs Spark more than a small fetch costs everything else
 _IDLE_TIMES = 10  # as long without a record, of which Spark would have nothing to tell
-_QUERY_LOOK_SECONDS = 1.0  # a look at the query is a call of the JVM, and costs more than one at a table
+_QUERY_POLL_SECONDS = 1.0  # a poll of the query is a call of the JVM, and costs more than one at a table
 
 
 def fetcher_name(key: BrokerIdAndFetcherId) -> str:
@@ -151,7 +151,7 @@ class ReplicaFetcher:
         self._ending: threading.Thread | None = None
         self._query: StreamingQuery | None = None
         self._failures, self._restart_at = 0, 0.0  # the query's failures in a row; when it may start again
-        self._query_looked_at, self._has_ended = float("-inf"), False
+        self._query_polled_at, self._has_ended = float("-inf"), False
         self._thread = PeriodicTask(
             f"broker-{broker_id}", fetcher_name(key), config.lakelog_poll_interval_ms, pause_point, self.keep_running,
             is_poll=True,
@@ -257,7 +257,7 @@ class ReplicaFetcher:
     def _is_due(self) -> bool:
         """Whether a round was asked for, a delay is over, or the leader's log or its rows have news. It looks at the
         leader first, so that any round takes what is new."""
-        return self._round.has_news() or self._is_asked.is_set() or self._states.has_due()
+        return self._round.has_new_commits() or self._is_asked.is_set() or self._states.has_due()
 
     def _fetch(self) -> bool:
         """Runs a round. Returns whether more can be fetched at once; then it has asked for the next one."""
@@ -286,9 +286,9 @@ class ReplicaFetcher:
             self._loop.hand_back(own)
 
     def _finds_end(self, query: StreamingQuery) -> bool:
-        if time.monotonic() < self._query_looked_at + _QUERY_LOOK_SECONDS:
+        if time.monotonic() < self._query_polled_at + _QUERY_POLL_SECONDS:
             return False
-        self._query_looked_at = time.monotonic()
+        self._query_polled_at = time.monotonic()
         self._end_with_spark()  # its queries stay active
         return not query.isActive
 

@@ -132,8 +132,8 @@ def _count(value: object) -> int:
     return value
 
 
-def check_commits(root: StorageRoot, looked_at: int = 16) -> None:
-    """Checks the `looked_at` newest commits of a table, and the size of every commit that is still there.
+def check_commits(root: StorageRoot, polled_at: int = 16) -> None:
+    """Checks the `polled_at` newest commits of a table, and the size of every commit that is still there.
 
     Raises KafkaStorageException, naming the file, if one of the newest commits is torn or any commit is empty. delta-rs
     reads an empty commit as one without changes.
@@ -143,7 +143,7 @@ def check_commits(root: StorageRoot, looked_at: int = 16) -> None:
     for version in versions:
         if sizes[commit_name(version).rpartition("/")[2]] == 0:
             raise KafkaStorageException(torn_commit(root, version, "0 bytes"))
-    for version in versions[-looked_at:]:
+    for version in versions[-polled_at:]:
         try:
             read_commit(root, version)
         except FileNotFoundError:  # a clean-up has deleted it meanwhile

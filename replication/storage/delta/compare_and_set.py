@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException, TimeoutException
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
-from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 MAX_ATTEMPTS = 200
@@ -21,16 +21,16 @@ def compare_and_set(
     table: StorageRoot,
     attempt: Callable[[float | None], int | None],
     deadline: float | None = None,
-    patience: float | None = None,
-    turns: Turns | None = None,
+    max_staleness: float | None = None,
+    backoff: CommitBackoff | None = None,
 ) -> int | None:
     """Calls `attempt`, which reads, decides and commits, until it wins, and returns its result.
 
-    In an object store the first attempt gets an age in seconds, and may decide on what this process has seen of the
-    table within it: its commit loses if the table has moved. Nothing else is believed of it: if it commits nothing or
-    raises an error of the protocol, the next attempt reads the table, as its age is None. With `patience`, in seconds,
-    the work may wait so long (infinite: it looks for nothing): that is the age, and "nothing to do" is believed. With
-    `turns`, where a table has several writers, the first attempt lets others go first, and then reads the table, too.
+    In an object store the first attempt gets a maximum staleness in seconds, and may decide on a view of the table that
+    this process has read within it: its commit loses if the table has moved. A cached view counts for a commit only. If
+    the attempt commits nothing or raises an error of the protocol, it is repeated on a fresh read, for which it gets
+    None. With `max_staleness` "nothing to do" counts from a view of that age, too; infinity reads nothing. With
+    `backoff`, where a table has several writers, the first attempt lets others go first, and then reads the table, too.
 
     After an unknown outcome it calls `attempt` again, so `attempt` must recognise its own commit. Raises
     KafkaStorageException, naming the table, if outcomes stay unknown, as on a disk that cannot be written, and
@@ -38,23 +38,23 @@ def compare_and_set(
     attempt.
     """
     uri, unknown, pause = table.uri, 0, threading.Event()
-    is_distant, turns = table.newest_versions is not None, turns or Turns()
-    for_others = _until(deadline, turns.next_pause()) if is_distant else 0.0
+    is_distant, backoff = table.newest_versions is not None, backoff or CommitBackoff()
+    for_others = _until(deadline, backoff.next_pause()) if is_distant else 0.0
     pause.wait(for_others)
     for number in range(MAX_ATTEMPTS):
-        age = YOUNG_SECONDS if number == 0 and is_distant and not for_others else None
+        staleness = RECENT_SECONDS if number == 0 and is_distant and not for_others else None
         began_at = time.monotonic()
         try:
-            won = attempt(age if age is None or patience is None else patience)
+            won = attempt(staleness if staleness is None or max_staleness is None else max_staleness)
             if won is not None:
-                turns.won(time.monotonic() - began_at)
-            if won is not None or age is None or patience is not None:
+                backoff.won(time.monotonic() - began_at)
+            if won is not None or staleness is None or max_staleness is not None:
                 return won
             continue
         except (CommitConflict, CommitUnknown) as error:
             is_unknown = isinstance(error, CommitUnknown)
             if not is_unknown:
-                turns.lost()
+                backoff.lost()
             is_over = deadline is not None and time.monotonic() >= deadline
             unknown += is_unknown
             if unknown == MAX_UNKNOWN or (is_over and is_unknown):
@@ -62,7 +62,7 @@ def compare_and_set(
             if is_over:
                 raise TimeoutException(f"{uri}: timed out after others won {number + 1} commits in a row") from error
         except LakelogException as error:
-            if age is None or isinstance(error, KafkaStorageException):
+            if staleness is None or isinstance(error, KafkaStorageException):
                 raise
             continue
         pause.wait(random.uniform(0, min(0.001 * 2**number, _LONGEST_PAUSE_SECONDS)))
@@ -79,7 +79,7 @@ _LONGEST_SECONDS = 1.0  # a commit that took longer has met a fault of the store
 _FIRST_STREAK, _LONGEST_STREAK = 8, 64  # commits in a row after which a writer once lets others go first
 
 
-class Turns:
+class CommitBackoff:
     """What one writer remembers of the race for its table. Threads may share it: a lost update costs a short wait."""
 
     def __init__(self) -> None:

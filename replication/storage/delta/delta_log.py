@@ -48,11 +48,11 @@ from lakelog.replication.storage.delta.table_opening import (
 from lakelog.schemas import Table
 
 _KEPT = 16
-_SURE_SECONDS = 60.0  # how long a look at a commit counts for polls of an object store
+_SURE_SECONDS = 60.0  # how long a poll of a commit counts for polls of an object store
 SURE_FOR_COMMITS_SECONDS = 10.0  # a commit on a table that has gone meanwhile leaves its file there
 
 
-class KnownCommits:
+class CommitTracker:
     """The commits of one table that one reader or writer has seen. It is not thread-safe."""
 
     def __init__(self, root: StorageRoot) -> None:
@@ -83,19 +83,19 @@ class KnownCommits:
             found.append(commit)
         return found
 
-    def looked_at(self, version: int, since: float | None) -> float | None:
-        """When this process has begun a look that found no commit after a version, if it did `since` then; None for
-        never."""
+    def polled_at(self, version: int, since: float | None) -> float | None:
+        """The monotonic time at which a poll of this process began that found no commit after a version; None if there
+        was none since `since`."""
         noted = self._root.newest_versions
-        return None if noted is None or since is None else noted.looked_at(self._root.uri, version, since)
+        return None if noted is None or since is None else noted.polled_at(self._root.uri, version, since)
 
     @contextmanager
-    def one_look(self, version: int, since: float | None) -> Iterator[None]:
-        """For who looks for the commits after a version, or takes a look that this process has begun `since` then. If
-        there is none yet, only one thread looks at a time, and the others have its answer."""
+    def one_poll(self, version: int, since: float | None) -> Iterator[None]:
+        """Coalesces concurrent reads of the commits after a version: one thread reads, the others wait for its result.
+        A poll that began at or after `since` is such a result already."""
         noted = self._root.newest_versions
-        is_known = self.looked_at(version + len(self.in_hand(version)), since) is not None
-        with nullcontext() if noted is None or since is None or is_known else noted.one_look(self._root.uri):
+        is_known = self.polled_at(version + len(self.in_hand(version)), since) is not None
+        with nullcontext() if noted is None or since is None or is_known else noted.one_poll(self._root.uri):
             yield
 
     def is_there(self, version: int) -> bool:
@@ -120,11 +120,11 @@ class KnownCommits:
         return not self._root.is_local and version == sure and time.monotonic() - at < seconds
 
     def may_follow(self, version: int) -> bool:
-        """Whether the commit is there, so that another one may follow it, as far as a look tells that is young enough
-        for a writer."""
+        """Whether the commit is there, so that another one may follow it, by a poll that is recent enough for a
+        writer."""
         return self.is_sure(version, SURE_FOR_COMMITS_SECONDS) or self.is_there(version)
 
-    def _look(self, version: int) -> tuple[Stamp | None, bool]:
+    def _poll(self, version: int) -> tuple[Stamp | None, bool]:
         """The stamp of the commit after a version, None without one, and whether the version is still there. One
         look-up is enough if it was there a moment ago and no commit follows."""
         if self.is_sure(version) and not self._root.exists(commit_name(version + 1)):
@@ -140,7 +140,7 @@ class KnownCommits:
         Lists the log only if `known` is -1 or gone, because the next file may then be a late one in a clean-up's gap.
         """
         while known >= 0:
-            following, is_there = self._look(known)
+            following, is_there = self._poll(known)
             if not is_there:
                 break
             if following is None:
@@ -172,7 +172,7 @@ class DeltaLog:
         self.root = root
         self._is_owner, self._is_held = False, False
         self._own: tuple[Commit, float] | None = None  # the commit that was written last, and when that began
-        self.looked_at = time.monotonic()  # when the look began that found `version` to be the newest
+        self.polled_at = time.monotonic()  # when the poll began that found `version` to be the newest
         self._checkpointed = int(handle.version())
         self._use(handle, tail)
 
@@ -190,7 +190,7 @@ class DeltaLog:
         self._handle = handle
         self._version = int(handle.version())
         self._unique_id = newest.unique_id if newest else None  # of the commit of that version
-        self._commits, self._checkpointed = KnownCommits(self.root), min(self._checkpointed, self._version)
+        self._commits, self._checkpointed = CommitTracker(self.root), min(self._checkpointed, self._version)
         self._synced = -1  # up to this version the names of commits are durable, as far as this process has seen to it
         self._txns: dict[str, int] = {}  # those after the version of the handle
         self._inlined: list[str] = []  # files whose content is in the last commit
@@ -276,11 +276,11 @@ class DeltaLog:
             self.root.guard.check()
         return open_version(self.root, self.version)
 
-    def move(self, age: float | None = None) -> list[Commit] | None:
+    def move(self, max_staleness: float | None = None) -> list[Commit] | None:
         """Replays the following commits, to the newest version, and returns them in order.
 
-        Without an `age` the store is always asked. A poll of an object store takes a look of this process that is at
-        most so many seconds old.
+        Without a `max_staleness` it always reads the store. With one, in seconds, it may use what another poll of this
+        process has found, if the table is in an object store.
 
         Returns None if the table was opened anew, because a clean-up has deleted commits that were not replayed, or
         another tool has changed more than files: the state must be built from `active_files`. A clean-up deletes the
@@ -293,18 +293,18 @@ class DeltaLog:
         if self.root.guard is not None and self.root.guard.is_wrong:
             self.root.guard.check()
         started = time.monotonic()
-        since = None if age is None else started - age
-        with self._commits.one_look(self.version, since):
+        since = None if max_staleness is None else started - max_staleness
+        with self._commits.one_poll(self.version, since):
             return self._move(started, since)
 
     def _move(self, started: float, since: float | None) -> list[Commit] | None:
         found, noted = self._commits.in_hand(self.version), self.root.newest_versions
         base = self.version + len(found)
         is_plain = all(commit.is_plain for commit in found)  # a follower shares commits that it does not replay
-        seen = self._commits.looked_at(base, since) if is_plain else None
+        seen = self._commits.polled_at(base, since) if is_plain else None
         if seen is None:
             guard = self.root.guard
-            expected = None if guard is None else guard.seen(self.root)  # before the look: others may commit meanwhile
+            expected = None if guard is None else guard.seen(self.root)  # before the poll: others may commit meanwhile
             try:
                 read = read_commits_after(self.root, base)
             except CorruptRecordException as error:
@@ -330,9 +330,9 @@ class DeltaLog:
         found = follow
         for commit in found:
             self._apply(commit)
-        self.looked_at = started if seen is None else seen
+        self.polled_at = started if seen is None else seen
         if noted is not None and seen is None:
-            noted.looked(self.root.uri, self.version, started)
+            noted.polled(self.root.uri, self.version, started)
         return found
 
     def hold(self) -> None:
@@ -384,7 +384,7 @@ class DeltaLog:
         assert self._own is not None, "a commit is replayed once"
         (commit, began_at), self._own = self._own, None
         self._apply(commit, began_at)
-        self.looked_at = max(self.looked_at, began_at)
+        self.polled_at = max(self.polled_at, began_at)
         notify_listeners(self.root.uri, commit.info.get("why"))
         return commit
 

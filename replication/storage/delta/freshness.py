@@ -165,22 +165,22 @@ def _bytes_of(commit: Commit) -> int:
 Value = TypeVar("Value")
 
 LONGEST_SECONDS = 5.0
-YOUNG_SECONDS = 1.0  # the age of what a client or a commit begins with
+RECENT_SECONDS = 1.0  # the maximum staleness of a view that a client or a commit begins with
 _SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
-_PATIENCE_SECONDS = 1.0  # for the look of another thread; then a thread looks itself
+_POLL_TIMEOUT_SECONDS = 1.0  # for the poll of another thread; then a thread polls itself
 TABLES_KEPT = 10_000  # of which a process knows the newest version
 _QUIET_SECONDS, _QUIET_LISTINGS = 20.0, 3  # after so long, listings count so many times as long; they cost most
 
 
-def idle_age(seconds: float) -> float:
-    """The age in seconds that an answer to a poll may have, and the time between two polls, where nothing has moved for
-    so many `seconds`."""
+def idle_staleness(seconds: float) -> float:
+    """The maximum staleness of an answer to a poll, and the time between two polls, in seconds, of a table that has not
+    moved for so many `seconds`."""
     return min(max(0.0, seconds) * _PART, LONGEST_SECONDS)
 
 
-class NewestVersions:
-    """The newest version of each table, by URI, and the time of the look that found it; `commits` has the newest
-    commits themselves. It gives up what it knows of the tables that have not moved for longest. Threads may share it.
+class VersionCache:
+    """The newest version of each table, by URI, and the time of the poll that found it; `commits` has the newest
+    commits themselves. It drops the tables that have not moved for longest. Threads may share it.
     """
 
     def __init__(self) -> None:
@@ -188,39 +188,40 @@ class NewestVersions:
         self._lock = threading.Lock()
         self._found: OrderedDict[str, tuple[int, float]] = OrderedDict()  # the one that was noted last at the end
         self._listings: OrderedDict[str, tuple[Sequence[str], float]] = OrderedDict()
-        self._looking: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()  # as long as a thread has it
+        self._polling: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()  # as long as a thread has it
         self._moved_at = time.monotonic()
 
-    def age(self, longest: float = LONGEST_SECONDS) -> float:
-        """The age in seconds that an answer to a poll may have, `longest` at most."""
-        return min(max(idle_age(time.monotonic() - self._moved_at), _SHORTEST_SECONDS), longest)
+    def max_staleness(self, longest: float = LONGEST_SECONDS) -> float:
+        """The maximum staleness of an answer to a poll, in seconds, `longest` at most. It shrinks while commits are
+        frequent."""
+        return min(max(idle_staleness(time.monotonic() - self._moved_at), _SHORTEST_SECONDS), longest)
 
     @contextmanager
-    def one_look(self, uri: str) -> Iterator[None]:
-        """Only one thread looks at a table at a time: the others wait for its answer, which may do for them, too."""
+    def one_poll(self, uri: str) -> Iterator[None]:
+        """Coalesces concurrent polls of a table: one thread polls, the others wait for its answer."""
         with self._lock:
-            lock = self._looking.setdefault(uri, threading.RLock())
-        is_alone = lock.acquire(timeout=_PATIENCE_SECONDS)
+            lock = self._polling.setdefault(uri, threading.RLock())
+        is_alone = lock.acquire(timeout=_POLL_TIMEOUT_SECONDS)
         try:
             yield
         finally:
             if is_alone:
                 lock.release()
 
-    def listing(self, uri: str, age: float, list_now: Callable[[], Sequence[str]]) -> Sequence[str]:
-        """The names in a folder as `list_now` has found them `age` seconds ago at most; three times as long ago where
-        nothing has moved for a while."""
-        age *= _QUIET_LISTINGS if time.monotonic() - self._moved_at > _QUIET_SECONDS else 1
-        with self.one_look(uri):
+    def listing(self, uri: str, max_staleness: float, list_now: Callable[[], Sequence[str]]) -> Sequence[str]:
+        """The names in a folder, from `list_now` or as it has found them at most `max_staleness` seconds ago; three
+        times as long ago if nothing has moved for a while."""
+        max_staleness *= _QUIET_LISTINGS if time.monotonic() - self._moved_at > _QUIET_SECONDS else 1
+        with self.one_poll(uri):
             names, listed_at = self._listings.get(uri, ((), float("-inf")))
-            if (now := time.monotonic()) - listed_at >= age:
+            if (now := time.monotonic()) - listed_at >= max_staleness:
                 names = list_now()
                 with self._lock:
                     _put(self._listings, uri, (names, now))
             return names
 
-    def looked(self, uri: str, version: int, at: float) -> None:
-        """Notes a look that began `at` a time of the monotonic clock: the table had this version and no later one."""
+    def polled(self, uri: str, version: int, at: float) -> None:
+        """Notes a poll that began `at` a time of the monotonic clock: the table had this version and no later one."""
         with self._lock:
             _put(self._found, uri, (version, at))
 
@@ -233,11 +234,11 @@ class NewestVersions:
             if why not in QUIET:
                 self._moved_at = time.monotonic()
 
-    def looked_at(self, uri: str, version: int, since: float) -> float | None:
-        """When the look began that has found no later version than this one; None if it began before `since`, or a
+    def polled_at(self, uri: str, version: int, since: float) -> float | None:
+        """When the poll began that has found no later version than this one; None if it began before `since`, or a
         later version exists."""
-        newest, looked_at = self._found.get(uri, (-1, float("-inf")))
-        return looked_at if newest == version and looked_at >= since else None
+        newest, polled_at = self._found.get(uri, (-1, float("-inf")))
+        return polled_at if newest == version and polled_at >= since else None
 
     def forget(self, uri: str) -> None:
         """Drops all that is known of a table, because its history is another one than was known."""

@@ -94,7 +94,7 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
     is torn. What is decided does not change while it is carried out, so a recovery that ends half way is repeated.
     Raises KafkaStorageException, and CorruptRecordException for a torn commit otherwise.
     """
-    looks_for_torn = is_after_crash and root.is_local  # in an object store each look is paid for: once one was met
+    looks_for_torn = is_after_crash and root.is_local  # in an object store each poll is paid for: once one was met
     refused_checkpoints = set[str]()
     while True:
         lost = _torn_commits(root) if looks_for_torn else {}

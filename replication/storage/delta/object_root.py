@@ -21,7 +21,7 @@ from obstore.store import ObjectStore, from_url
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.delta.checkpoint import create_checkpoint
 from lakelog.replication.storage.delta.commit import Stamp
-from lakelog.replication.storage.delta.freshness import NewestVersions
+from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, words_of, writing
 from lakelog.replication.storage.delta.table_handle import TableHandle
@@ -147,7 +147,7 @@ class ObjectRoot(StorageRoot):
         return False
 
     @property
-    def newest_versions(self) -> NewestVersions:
+    def newest_versions(self) -> VersionCache:
         """Where this process notes the versions of the tables of one store and its access options."""
         return _newest_versions(tuple(sorted(self.options.items())))
 
@@ -291,8 +291,8 @@ class ObjectRoot(StorageRoot):
 
 
 @cache
-def _newest_versions(_: tuple[tuple[str, str], ...]) -> NewestVersions:
-    return NewestVersions()
+def _newest_versions(_: tuple[tuple[str, str], ...]) -> VersionCache:
+    return VersionCache()
 
 
 @cache
@@ -304,7 +304,7 @@ def _opened(bucket: str, options: tuple[tuple[str, str], ...], timeout_ms: int) 
 
 
 def _is_known(bucket: str, option: Any) -> bool:
-    """Whether obstore's store knows an option. Some are for delta-rs alone, and it ignores those of others, too."""
+    """Whether obstore's store knows an option. It does not know those of delta-rs alone."""
     try:
         from_url(bucket, config=option)
     except UnknownConfigurationKeyError:

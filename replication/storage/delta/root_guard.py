@@ -162,13 +162,13 @@ class ClusterRootGuard:
             self._doubtful |= {self._name(table)} & self._seen.keys()
         self._check()
 
-    def check(self, age: float = 0.0) -> None:
+    def check(self, max_staleness: float = 0.0) -> None:
         """Raises InconsistentClusterRootException unless the root is the one that was seen, in that state or a later
-        one; in an object store, as a check has found that is at most `age` seconds old. Raises KafkaStorageException if
-        the root cannot be read."""
+        one; in an object store, as a check has found that is at most `max_staleness` seconds old. Raises
+        KafkaStorageException if the root cannot be read."""
         since = time.monotonic() - self._checked_at
         if not self._plain.is_local:
-            if self._error is None and since < age:
+            if self._error is None and since < max_staleness:
                 return
             if self._error is not None and since < _AGAIN_SECONDS:
                 raise InconsistentClusterRootException(self._error)

@@ -105,4 +105,4 @@ def storage_error(root: StorageRoot, cluster_id: str, broker_id: int) -> str | N
 def _check_table(table: StorageRoot) -> None:
     if last_version(table) < 0:
         raise KafkaStorageException(f"{table.uri}: the table is gone")
-    check_commits(table, looked_at=1)
+    check_commits(table, polled_at=1)

@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError
 from lakelog.replication.errors import IllegalStateException, InvalidConfigurationException
 from lakelog.replication.properties import is_utf8
 from lakelog.replication.storage.delta.commit import Commit, Stamp
-from lakelog.replication.storage.delta.freshness import NewestVersions
+from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.store_errors import reading, writing
 from lakelog.replication.storage.delta.table_handle import TableHandle
 
@@ -163,9 +163,9 @@ class RootGuard(Protocol):
     def is_wrong(self) -> bool:
         """Whether the last check has refused the root."""
 
-    def check(self, age: float = 0.0) -> None:
+    def check(self, max_staleness: float = 0.0) -> None:
         """Raises KafkaStorageException unless the root is the one that was seen. In an object store a check counts that
-        is at most `age` seconds old."""
+        is at most `max_staleness` seconds old."""
 
     def hold(self, table: StorageRoot) -> None:
         """Makes the table of this process's own broker one that may not be made again."""
@@ -228,13 +228,13 @@ class StorageRoot:
         return replace(self, fsync=self.fsync or self.is_local)
 
     @property
-    def newest_versions(self) -> NewestVersions | None:
+    def newest_versions(self) -> VersionCache | None:
         """Where this process notes the versions of tables; None where a look-up costs nothing."""
         return None
 
-    def poll_age(self, longest: float) -> float:
+    def poll_staleness(self, longest: float) -> float:
         """The age in seconds that an answer to a poll may have, `longest` at most: the more happens, the younger."""
-        return longest if self.newest_versions is None else self.newest_versions.age(longest)
+        return longest if self.newest_versions is None else self.newest_versions.max_staleness(longest)
 
     @property
     def spark_uri(self) -> str:
@@ -437,7 +437,7 @@ class StorageRoot:
                 os.remove(folder.path(moved))
 
     def _copy_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
-        """Does what `move_out` does, where files cannot be moved. A file that takes the name between the last look and
+        """Does what `move_out` does, where files cannot be moved. A file that takes the name between the last poll and
         the deletion is deleted: obstore cannot delete a file on the condition that it has an ETag."""
         try:
             content = self.read_buffer(name)

@@ -179,11 +179,11 @@ HEAL_SECONDS = 10.0  # the interval at which a handle reads its broken files aga
 
 
 class Healing:
-    """The checks of one handle, one at a time. `look` must not hold a lock while it reads."""
+    """The checks of one handle, one at a time. `poll` must not hold a lock while it reads."""
 
-    def __init__(self, name: str, look: Callable[[], object]) -> None:
+    def __init__(self, name: str, poll: Callable[[], object]) -> None:
         self._name = name
-        self._look = look
+        self._poll = poll
         self._counted_from: float | None = None
         self._is_under_way = False
 
@@ -204,7 +204,7 @@ class Healing:
 
     def _run(self) -> None:
         try:
-            self._look()
+            self._poll()
         except LakelogException as error:
             logger.warning("%s: cannot read broken files again: %s", self._name, error)
         finally:

@@ -99,7 +99,7 @@ class NewFiles:
 
     def _ends_at(self, version: int) -> bool:
         """Whether the log ends at a version, and is still the one that the first change followed. One listing tells
-        both, since a root may go away and come back between two looks."""
+        both, since a root may go away and come back between two polls."""
         (since, stamp), root = self._since, self._log.root
         names = [f"_delta_log/{name}" for name in root.child("_delta_log").list()]
         is_there = commit_name(since) in names and commit_name(version + 1) not in names
@@ -173,7 +173,7 @@ def take_out(log: ReplicaLog, cause: Mapping[str, Any], plan: Callable[[LogState
 
         for _ in range(_MAX_ROUNDS):
             try:
-                return log.transact(cause, decide, patience=LONGEST_SECONDS)
+                return log.transact(cause, decide, max_staleness=LONGEST_SECONDS)
             except _NotWritten as wanted:
                 rewriter.write(wanted.removal)
         raise KafkaStorageException(f"{log.root.uri}: the records to rewrite have changed {_MAX_ROUNDS} times")

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_format import read_commit
-from lakelog.replication.storage.delta.delta_log import KnownCommits
+from lakelog.replication.storage.delta.delta_log import CommitTracker
 from lakelog.replication.storage.delta.freshness import note_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import is_snapshot, leader_of
 
-FULL_LOOK = 64  # commits that one look reads from the log
+FULL_POLL = 64  # commits that one poll reads from the log
 
 
 class NewSegment(NamedTuple):
@@ -34,21 +34,21 @@ class NewSegments:
 
     def __init__(self, log: StorageRoot, leader: int) -> None:
         self._log, self._leader = log, leader
-        self._commits = KnownCommits(log)
+        self._commits = CommitTracker(log)
         self.version = -1  # up to it all commits were read, or told of as a gap
-        self.has_more = False  # the last look may have ended before the newest commit
+        self.has_more = False  # the last poll may have ended before the newest commit
 
     def begin(self) -> None:
         """Goes on after the newest commit, which a listing tells. Raises KafkaStorageException."""
         self.version, self.has_more = self._commits.newest(-1), False
 
-    def read(self, age: float | None = None) -> list[NewSegment]:
+    def read(self, max_staleness: float | None = None) -> list[NewSegment]:
         """The segments of the next commits, of about 64 of them. If some commits cannot be read, it returns one gap
-        instead. In an object store it may use a look of this process that began at most `age` seconds ago. Raises
-        KafkaStorageException; then the next call reads the same."""
+        instead. In an object store it may use a poll of this process that began at most `max_staleness` seconds ago.
+        Raises KafkaStorageException; then the next call reads the same."""
         started = time.monotonic()
-        since = None if age is None else started - age
-        with self._commits.one_look(self.version, since):
+        since = None if max_staleness is None else started - max_staleness
+        with self._commits.one_poll(self.version, since):
             return self._read(started, since)
 
     def _read(self, started: float, since: float | None) -> list[NewSegment]:
@@ -60,12 +60,12 @@ class NewSegments:
             return []
         commits = self._commits.in_hand(begin) if begin >= 0 else []
         in_hand = len(commits)
-        if begin >= 0 and self._commits.looked_at(begin + in_hand, since) is not None:
+        if begin >= 0 and self._commits.polled_at(begin + in_hand, since) is not None:
             self.version = begin + in_hand
             return self._segments_of(commits)
         torn: str | None = None
         try:
-            while len(commits) < FULL_LOOK:
+            while len(commits) < FULL_POLL:
                 commits.append(read_commit(self._log, begin + len(commits) + 1))
         except FileNotFoundError:
             pass
@@ -76,14 +76,14 @@ class NewSegments:
         if begin >= 0 and not is_sure and not self._commits.is_there(begin):
             newest = self._commits.newest(-1)
             return self._gap(newest, f"{self._log.uri} was made again" if newest <= begin else torn)
-        if torn is not None or len(commits) < min(newest + 1, FULL_LOOK):
+        if torn is not None or len(commits) < min(newest + 1, FULL_POLL):
             return self._gap(max(newest, begin + len(commits) + 1), torn)
         for commit in commits[in_hand:]:
             self._share(commit)
             self._commits.remember(commit.version, commit.stamp)
-        self.version, self.has_more = begin + len(commits), len(commits) >= FULL_LOOK
+        self.version, self.has_more = begin + len(commits), len(commits) >= FULL_POLL
         if self._log.newest_versions is not None and not self.has_more:
-            self._log.newest_versions.looked(self._log.uri, self.version, started)
+            self._log.newest_versions.polled(self._log.uri, self.version, started)
         return self._segments_of(commits)
 
     def _segments_of(self, commits: Sequence[Commit]) -> list[NewSegment]:

@@ -76,7 +76,7 @@ class DigestScrub:
         self._log = log
         self._rate = bytes_per_second
         self._clock = clock
-        self._looked_at = clock()
+        self._polled_at = clock()
         self._credit = 0.0
         usual = _AGAIN_SECONDS if log.root.is_local else _AGAIN_IN_A_STORE_SECONDS
         self._again = usual if again is None else again
@@ -88,17 +88,17 @@ class DigestScrub:
         """Reads the files that are due, each at most once. Returns the number of broken ones. Raises
         KafkaStorageException."""
         now = self._clock()
-        self._credit = min(self._credit + (now - self._looked_at) * self._rate, _LONGEST_SECONDS * self._rate)
-        self._looked_at = now
+        self._credit = min(self._credit + (now - self._polled_at) * self._rate, _LONGEST_SECONDS * self._rate)
+        self._polled_at = now
         return sum(self._is_broken(name) for name in self._due())
 
     def _due(self) -> Sequence[str]:
         """The next files that the credit allows; the last of them may exceed it."""
         log, state = self._log, self._log.current()
         segments = dict(state.segments)
-        self._read_at = {name: at for name, at in self._read_at.items() if self._looked_at - at < self._again}
+        self._read_at = {name: at for name, at in self._read_at.items() if self._polled_at - at < self._again}
         if not log.root.is_local:  # a new file had the right bytes when it was written
-            self._read_at.update(dict.fromkeys(segments.keys() - self._seen, self._looked_at))
+            self._read_at.update(dict.fromkeys(segments.keys() - self._seen, self._polled_at))
             self._seen = segments.keys()
         names = sorted(segments.keys() - state.broken.keys() - self._read_at.keys())
         start = bisect_right(names, self._last)
@@ -111,7 +111,7 @@ class DigestScrub:
         return due
 
     def _is_broken(self, name: str) -> bool:
-        self._last, self._read_at[name] = name, self._looked_at
+        self._last, self._read_at[name] = name, self._polled_at
         segment = self._log.current().segments.get(name)
         if segment is None:  # another commit has removed it meanwhile
             return False

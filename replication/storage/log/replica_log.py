@@ -21,7 +21,7 @@ from lakelog.replication.protocol.partition_log import LEADER, STOPPED, Role, ma
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
 from lakelog.replication.storage.delta.commit_format import check_commits
-from lakelog.replication.storage.delta.compare_and_set import Turns, compare_and_set
+from lakelog.replication.storage.delta.compare_and_set import CommitBackoff, compare_and_set
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -52,7 +52,7 @@ class ReplicaLog:
     """A handle on a log table for its owner, a producer or a reader. Threads may share it."""
 
     def __init__(self, log: DeltaLog) -> None:
-        self._log, self._txns, self._turns = log, Transactions(log), Turns()
+        self._log, self._txns, self._turns = log, Transactions(log), CommitBackoff()
         self._lock = threading.RLock()
         self._broker_epoch: int | None = None
         self._known_segments: dict[str, Segment | BrokenSegment] = {}
@@ -101,17 +101,18 @@ class ReplicaLog:
         """What tells the commit of the replayed version from another one of that version; None if it was not seen."""
         return self._log.stamp
 
-    def refresh(self, age: float | None = None) -> LogState:
-        """Replays the commits since the last refresh and returns the state. A poll gives an `age`, see `DeltaLog.move`.
+    def refresh(self, max_staleness: float | None = None) -> LogState:
+        """Replays the commits since the last refresh and returns the state. A poll gives a `max_staleness`, see
+        `DeltaLog.move`.
 
         Raises StaleBrokerEpochException if a newer process has claimed this process's log,
         InconsistentBrokerRootException if that lacks commits that were replayed, and KafkaStorageException.
         """
-        return self._refresh(age if age is None else self.root.poll_age(age))
+        return self._refresh(max_staleness if max_staleness is None else self.root.poll_staleness(max_staleness))
 
-    def _refresh(self, age: float | None) -> LogState:
+    def _refresh(self, max_staleness: float | None) -> LogState:
         with self._lock:
-            self._replay(self._log.move(age))
+            self._replay(self._log.move(max_staleness))
             if self._state.broken:
                 self._healing.begin_if_due()
             if self._broker_epoch is not None and self._state.broker_epoch > self._broker_epoch:
@@ -153,7 +154,7 @@ class ReplicaLog:
         failure the next refresh rebuilds again."""
         self._is_doubtful = True
         self._unplaced.clear()
-        check_commits(self.root, looked_at=1)
+        check_commits(self.root, polled_at=1)
         segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
         self._txns = Transactions(self._log)  # the version may be another commit now
         state = LogState(self._transaction_version)  # a new one: other threads may be reading the old one
@@ -204,25 +205,29 @@ class ReplicaLog:
         return [self._known_segments.get(file.name) or found[file.name] for file in files]
 
     def transact(
-        self, cause: Mapping[str, Any], decide: Decision, deadline: float | None = None, patience: float | None = None
+        self,
+        cause: Mapping[str, Any],
+        decide: Decision,
+        deadline: float | None = None,
+        max_staleness: float | None = None,
     ) -> int | None:
         """Commits the change that `decide` returns for the newest state; calls it again after each commit of others.
 
         Returns the version, None if there was nothing to do; what is there is durable then, too, as after a commit.
         After an unknown outcome it decides again on the new state. Raises what `decide` raises, KafkaStorageException,
-        and TimeoutException if others win until the `deadline` (s). `patience`: for how many seconds the work may wait,
-        see `compare_and_set`.
+        and TimeoutException if others win until the `deadline` (s). `max_staleness`: for how many seconds the work may
+        wait, see `compare_and_set`.
         """
 
-        def attempt(age: float | None) -> int | None:
+        def attempt(max_staleness: float | None) -> int | None:
             with self._lock:
-                change = decide(self._refresh(age))
+                change = decide(self._refresh(max_staleness))
                 if change is None:
                     self._log.sync()  # what is there already is acknowledged, too
                     return None
                 return self._commit(cause, change)
 
-        return compare_and_set(self.root, attempt, deadline, patience, self._turns)
+        return compare_and_set(self.root, attempt, deadline, max_staleness, self._turns)
 
     def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
         check_change(self.root, self._state, change)

@@ -59,7 +59,7 @@ class AdminTable(ControlledTable[list[AdminRequest]]):
         self._table.update(cause, change, deadline=deadline, once=True)
 
     def withdraw(self, request_id: str, error: Outcome, who: str) -> AdminRequest | None:
-        """Settles a request that no controller carries out yet, with `error`; one that only asked goes without a trace.
+        """Fails a request that no controller has taken up, with `error`. A dry run is deleted instead.
 
         Returns the request as it is then: what was decided or is being applied stays as it is; None if it is gone.
         """
@@ -146,7 +146,7 @@ def _is_decided(row: Row) -> bool:
 
 
 def _request(row: Row) -> AdminRequest:
-    """The row as a request. What cannot be decoded of it is left out, and said."""
+    """The row as a request. Fields that cannot be decoded are omitted, and named in `problem`."""
     problems: list[str] = []
     arguments = _decoded(row["arguments"], _arguments, problems)
     outcomes = None if row["outcomes"] is None else _decoded(row["outcomes"], _outcomes, problems)

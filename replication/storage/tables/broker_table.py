@@ -95,16 +95,16 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
             written[:] = [{**rows[0], **changes}]
             return list(written)
 
-        version = self._table.update({"who": "broker", "why": why}, change, patience=LONGEST_SECONDS)
+        version = self._table.update({"who": "broker", "why": why}, change, max_staleness=LONGEST_SECONDS)
         assert version is not None, "a heartbeat is always written"
         return dataclasses.replace(_registration(written[0]), heartbeat=version)
 
 
-def broker_ids(cluster: StorageRoot, age: float = 0.0) -> list[int]:
+def broker_ids(cluster: StorageRoot, max_staleness: float = 0.0) -> list[int]:
     """Ids of all brokers that have ever registered with the cluster; in an object store as this process has seen them
-    `age` seconds ago at most."""
+    `max_staleness` seconds ago at most."""
     folder, noted = cluster.child(BROKERS.name), cluster.newest_versions
-    names = noted.listing(folder.uri, age, folder.list) if noted else folder.list()
+    names = noted.listing(folder.uri, max_staleness, folder.list) if noted else folder.list()
     return sorted(int(name) for name in names if name.isdigit())
 
 
@@ -135,21 +135,21 @@ class BrokerDirectory:
         """The registrations as last read, by broker id."""
         return dict(sorted(self._registrations.items()))
 
-    def refresh(self, age: float | None = None) -> None:
-        """Reads every registration again that has moved. A poll gives an `age`, as for `TypedTable.watch`, and in an
-        object store this process looks for new brokers every 5 s, and every 15 s where nothing happens.
+    def refresh(self, max_staleness: float | None = None) -> None:
+        """Reads every registration again that has moved. A poll gives a `max_staleness`, as for `TypedTable.watch`, and
+        in an object store this process looks for new brokers every 5 s, and every 15 s where nothing happens.
 
         A table that cannot be read says nothing new: its broker counts as dead once its heartbeat has stood still for
         long enough, as any other. Raises KafkaStorageException where none can be read: it is the store then, and
         InconsistentClusterRootException.
         """
         errors: dict[int, LakelogException] = {}
-        there = broker_ids(self._cluster, 0.0 if age is None else LONGEST_SECONDS)
+        there = broker_ids(self._cluster, 0.0 if max_staleness is None else LONGEST_SECONDS)
         if self._cluster.guard is not None and not self._tables.keys() <= set(there):
             self._cluster.guard.check()
         for broker_id in there:
             try:
-                self._refresh(broker_id, age)
+                self._refresh(broker_id, max_staleness)
             except InconsistentClusterRootException:
                 raise
             except LakelogException as error:
@@ -159,10 +159,10 @@ class BrokerDirectory:
             raise of_the_store[0]
         self._note_unreadable({broker_id: str(error) for broker_id, error in errors.items()})
 
-    def _refresh(self, broker_id: int, age: float | None) -> None:
+    def _refresh(self, broker_id: int, max_staleness: float | None) -> None:
         table = self._tables.get(broker_id)
         if table is not None:
-            table.refresh() if age is None else table.watch(age)
+            table.refresh() if max_staleness is None else table.watch(max_staleness)
         else:
             table = BrokerTable.open_if_registered(self._cluster, broker_id)
         registration = None if table is None else _read_registration(table, broker_id)
@@ -170,7 +170,7 @@ class BrokerDirectory:
             self._tables[broker_id], self._registrations[broker_id] = table, registration
 
     def _note_unreadable(self, unreadable: dict[int, str]) -> None:
-        """Logs each error once: it is met with every look."""
+        """Logs each error once: it is met with every poll."""
         for broker_id, error in unreadable.items():
             if self._unreadable.get(broker_id) != error:
                 logger.warning("the registration of broker %d cannot be read: %s", broker_id, error)

@@ -13,11 +13,13 @@ from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.tables.state_table import Row, TypedTable
 from lakelog.schemas import CONTROLLER
 
-_UNTIL_IT_LOSES = float("inf")  # age of a look before a renewal: the renewal itself tells whether the table has moved
+# The staleness of the view that a renewal begins with: its commit loses if the table has moved.
+_UNTIL_IT_LOSES = float("inf")
 
 
 class ControllerLease(TypedTable[Lease | None]):
-    """The office of the controller, as one process sees it. Kafka: the znodes `/controller` and `/controller_epoch`."""
+    """The lease of the active controller, as one process sees it. Kafka: the znodes `/controller` and
+    `/controller_epoch`."""
 
     TABLE = CONTROLLER
 
@@ -26,9 +28,10 @@ class ControllerLease(TypedTable[Lease | None]):
         self.refresh()
         return self._lease
 
-    def watched(self, age: float) -> Lease | None:
-        """The row as a look of this process has found it that, in an object store, is at most `age` seconds old."""
-        self.watch(age)
+    def watched(self, max_staleness: float) -> Lease | None:
+        """The row. In an object store it may come from an earlier poll of this process, at most `max_staleness` seconds
+        old."""
+        self.watch(max_staleness)
         return self._lease
 
     @property
@@ -36,7 +39,7 @@ class ControllerLease(TypedTable[Lease | None]):
         return _lease(self._table.rows, self.version)
 
     def elect(self, controller_id: str, seen: Lease | None) -> Lease | None:
-        """Takes the office over from `seen`, under the next epoch; None if the row is not what was seen any more."""
+        """Acquires the lease with the next epoch if the row still equals `seen`; otherwise returns None."""
         mine = Lease(controller_id, seen.controller_epoch + 1 if seen else 1)
 
         def change(rows: list[Row]) -> list[Row] | None:
@@ -53,10 +56,12 @@ class ControllerLease(TypedTable[Lease | None]):
         return self._change(held, "renewed", lambda found: found, _UNTIL_IT_LOSES)
 
     def resign(self, held: Lease) -> None:
-        """Gives the office up: the next one need not wait. Raises ControllerMovedException. [CE-06]"""
+        """Releases the lease, so that the next controller need not wait. Raises ControllerMovedException. [CE-06]"""
         self._change(held, "resigned", lambda found: dataclasses.replace(found, resigned=True))
 
-    def _change(self, held: Lease, why: str, move: Callable[[Lease], Lease], patience: float | None = None) -> Lease:
+    def _change(
+        self, held: Lease, why: str, move: Callable[[Lease], Lease], max_staleness: float | None = None
+    ) -> Lease:
         def change(rows: list[Row]) -> list[Row]:
             found = _lease(rows, self.version)
             if found is None or found.controller_epoch != held.controller_epoch:
@@ -70,7 +75,7 @@ class ControllerLease(TypedTable[Lease | None]):
                 )
             return [_row(move(found))]
 
-        self._table.update({"who": held.controller_id, "why": why}, change, patience=patience)
+        self._table.update({"who": held.controller_id, "why": why}, change, max_staleness=max_staleness)
         moved = self._lease
         assert moved is not None, "a lease that is held has a row"
         return moved

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from lakelog.replication.errors import CorruptRecordException, StaleBrokerEpochException
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_txns import BROKER_EPOCH
 from lakelog.replication.storage.tables.state_table import Row, RowValues, StateTable, TypedTable
 from lakelog.schemas import REPLICAS
 
 
-class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
-    """The replicas table of one broker, as `Replica` values."""
+class ReplicaTable(TypedTable[Mapping[TopicIdPartition, ReplicaStatus]]):
+    """The replicas table of one broker, as `ReplicaStatus` values."""
 
     TABLE = REPLICAS
 
@@ -26,14 +26,14 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
         self._checked = -1  # up to this version nobody else has claimed the table
 
     @property
-    def replicas(self) -> Mapping[TopicIdPartition, Replica]:
+    def replicas(self) -> Mapping[TopicIdPartition, ReplicaStatus]:
         """The broker's replicas as last read: rows that other threads have read meanwhile are not lost again.
 
         Raises CorruptRecordException for rows that make no sense.
         """
         return self._value
 
-    def _decode(self, rows: list[Row]) -> Mapping[TopicIdPartition, Replica]:
+    def _decode(self, rows: list[Row]) -> Mapping[TopicIdPartition, ReplicaStatus]:
         try:
             return self._values.decode(rows)
         except (TypeError, ValueError) as error:
@@ -59,7 +59,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
             )
         return -1 if claimed is None else claimed
 
-    def publish(self, replicas: Iterable[Replica], why: str) -> int | None:
+    def publish(self, replicas: Iterable[ReplicaStatus], why: str) -> int | None:
         """Replaces all rows, unless they are the same but for the log version. Returns the version written.
 
         Raises StaleBrokerEpochException if a newer process has claimed the table.
@@ -78,13 +78,15 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, Replica]]):
             self._decoded = rows, ordered  # if they land they are the table's, and need not be decoded
             return rows
 
-        version = self._table.update({"who": "broker", "why": why}, change, patience=LONGEST_SECONDS)
+        version = self._table.update({"who": "broker", "why": why}, change, max_staleness=LONGEST_SECONDS)
         # Its own version only: the handle may have moved on to a claim that came right after it.
         self._checked = self._checked if version is None else version
         return version
 
 
-def _by_key(known: Mapping[TopicIdPartition, Replica], rows: list[Replica]) -> dict[TopicIdPartition, Replica]:
+def _by_key(
+    known: Mapping[TopicIdPartition, ReplicaStatus], rows: list[ReplicaStatus]
+) -> dict[TopicIdPartition, ReplicaStatus]:
     """The rows by partition. Known rows that are in their places have their keys already."""
     if len(rows) != len(known):
         return {row.topic_id_partition: row for row in rows}
@@ -93,12 +95,12 @@ def _by_key(known: Mapping[TopicIdPartition, Replica], rows: list[Replica]) -> d
     }
 
 
-def _replica(row: Row) -> Replica:
+def _replica(row: Row) -> ReplicaStatus:
     epochs = tuple(EpochEntry(int(e["leader_epoch"]), int(e["start_offset"]), e["chain"]) for e in row["epochs"])
-    return Replica(**{**row, "epochs": epochs})
+    return ReplicaStatus(**{**row, "epochs": epochs})
 
 
-def _row(replica: Replica) -> Row:
+def _row(replica: ReplicaStatus) -> Row:
     row = {name: getattr(replica, name) for name in REPLICAS.names}
     row["epochs"] = [entry._asdict() for entry in replica.epochs]
     return row

@@ -224,28 +224,28 @@ class StateTable:
             return decode(self._rows)
 
     @property
-    def looked_at(self) -> float:
-        """The monotonic time at which the look began that found the rows to be the newest. Rows that are read after it
+    def polled_at(self) -> float:
+        """The monotonic time at which the poll began that found the rows to be the newest. Rows that are read after it
         are from that look or a later one. It waits for a refresh that is under way."""
         with self._lock:
-            return self._log.looked_at
+            return self._log.polled_at
 
     def refresh(self) -> bool:
-        """Reads the table again if it has moved; tells whether it had."""
+        """Reads the table again if it has moved. Returns whether it had."""
         return self._refresh(None)
 
-    def poll(self, age: float = LONGEST_SECONDS) -> bool:
-        """Like `refresh`, but in an object store it may take a look of this process, at most `age` seconds old; the
-        more happens, the younger."""
-        return self._refresh(self._log.root.poll_age(age))
+    def poll(self, max_staleness: float = LONGEST_SECONDS) -> bool:
+        """Like `refresh`, but in an object store it may use an earlier poll of this process: at most `max_staleness`
+        seconds old, and less while commits are frequent."""
+        return self._refresh(self._log.root.poll_staleness(max_staleness))
 
-    def watch(self, age: float) -> bool:
-        """Like `poll`, where it does not count how much happens."""
-        return self._refresh(age)
+    def watch(self, max_staleness: float) -> bool:
+        """Like `poll`, but with a fixed maximum staleness."""
+        return self._refresh(max_staleness)
 
-    def _refresh(self, age: float | None) -> bool:
+    def _refresh(self, max_staleness: float | None) -> bool:
         with self._lock:
-            if self._log.move(age) == [] and self._loaded == self._log.version:
+            if self._log.move(max_staleness) == [] and self._loaded == self._log.version:
                 return False
             self._load()
             return True
@@ -312,23 +312,22 @@ class StateTable:
         txns: Mapping[str, int] | None = None,
         deadline: float | None = None,
         once: bool = False,
-        patience: float | None = None,
+        max_staleness: float | None = None,
     ) -> int | None:
-        """Writes what `change` makes of the newest rows, asking again when somebody else has written in between.
+        """Commits what `change` makes of the newest rows. It calls `change` again if another writer wins in between.
 
-        Returns the version written, or None if `change` answered None: nothing to do; what is there is durable then,
-        too, as after a commit. A commit that changes no row has no file, but for one in 50: it moves the version, and
-        writes `cause` and `txns`. Since an outcome that cannot be told is decided anew, `change` must know its own work
-        when it sees it. With `once` the table's log is looked at first: what has landed is not written again over what
-        others have made of it since; `change` must then answer the same for the same rows. `patience`: see
-        `compare_and_set`. Raises KafkaStorageException, and TimeoutException where others have won until `deadline`, of
-        the monotonic clock.
+        Returns the version written, or None if `change` returned None: there is nothing to do, and the rows are
+        durable, as after a commit. A commit that changes no row has no file, except for one in 50: it moves the
+        version, and writes `cause` and `txns`. If the outcome of a commit is unknown, `change` runs again, so it must
+        be idempotent. `once` first searches the log for this update, so that a later writer's rows are not overwritten;
+        then `change` must return the same for the same rows. `max_staleness`: see `compare_and_set`. Raises
+        KafkaStorageException, and TimeoutException if others win until `deadline`, in seconds of the monotonic clock.
         """
         update, tried = uuid.uuid4().hex, set[int]()
 
-        def attempt(age: float | None) -> int | None:
+        def attempt(max_staleness: float | None) -> int | None:
             with self._lock:
-                self._refresh(age)
+                self._refresh(max_staleness)
                 landed = self._landed(tried, update) if once else None
                 rows = None if landed is not None else change(list(self._rows))
                 if rows is None:
@@ -337,7 +336,7 @@ class StateTable:
                 tried.add(self._log.version + 1)
                 return self._commit({**cause, _UPDATE: update}, rows, txns)  # `change` may have added to the cause
 
-        return compare_and_set(self._log.root, attempt, deadline, patience)
+        return compare_and_set(self._log.root, attempt, deadline, max_staleness)
 
     def _landed(self, tried: Iterable[int], update: str) -> int | None:
         """The version that is this update's own commit, of those that it has tried; None if none is, or none is left.
@@ -399,7 +398,7 @@ def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
 _Self = TypeVar("_Self", bound="TypedTable")  # type: ignore[type-arg]
 
 _CONTROLLER_EPOCH = "controller-epoch"
-_MAINTENANCE_SECONDS = 30.0  # age of a look before a checkpoint, which may be so late
+_MAINTENANCE_SECONDS = 30.0  # age of a poll before a checkpoint, which may be so late
 
 
 class TypedTable(Generic[Value]):
@@ -444,23 +443,23 @@ class TypedTable(Generic[Value]):
         raise TypeError(f"{type(self).__name__} does not decode its rows")
 
     @property
-    def looked_at(self) -> float:
-        """The monotonic time at which the look began that found the rows to be the newest. Ask for it before the rows:
+    def polled_at(self) -> float:
+        """The monotonic time at which the poll began that found the rows to be the newest. Ask for it before the rows:
         another thread may refresh the table in between."""
-        return self._table.looked_at
+        return self._table.polled_at
 
     def refresh(self) -> bool:
-        """Reads the table again if it has moved; tells whether it had."""
+        """Reads the table again if it has moved. Returns whether it had."""
         return self._table.refresh()
 
-    def poll(self, age: float = LONGEST_SECONDS) -> bool:
-        """Like `refresh`, but in an object store it may take a look of this process, at most `age` seconds old; the
-        more happens, the younger."""
-        return self._table.poll(age)
+    def poll(self, max_staleness: float = LONGEST_SECONDS) -> bool:
+        """Like `refresh`, but in an object store it may use an earlier poll of this process: at most `max_staleness`
+        seconds old, and less while commits are frequent."""
+        return self._table.poll(max_staleness)
 
-    def watch(self, age: float) -> bool:
-        """Like `poll`, where it does not count how much happens."""
-        return self._table.watch(age)
+    def watch(self, max_staleness: float) -> bool:
+        """Like `poll`, but with a fixed maximum staleness."""
+        return self._table.watch(max_staleness)
 
     def maintain(self) -> None:
         """Keeps opening cheap; for the table's owner (the active controller, or the broker), now and then."""

@@ -173,10 +173,10 @@ def test_a_batch_that_was_staged_and_not_finished_comes_before_a_later_one(tmp_p
 def test_a_batch_without_records_stages_nothing(tmp_path):
     driver = Driver(tmp_path, Logs())
     driver.commit(0)
-    assert driver.stage.look() == Staged()
+    assert driver.stage.poll() == Staged()
 
 
-def age(folder, seconds):
+def max_staleness(folder, seconds):
     for file in folder.iterdir():
         os.utime(file, (file.stat().st_mtime - seconds,) * 2)
 
@@ -196,7 +196,7 @@ def test_what_dead_queries_have_left_is_freed(tmp_path):
     (tmp_path / "not-ours" / "file").write_bytes(b"x")
     before = sorted(file.name for file in (tmp_path / "unfinished").iterdir())
     for name in ("finished", "unfinished", "write-1", "not-ours"):
-        age(tmp_path / name, 100)
+        max_staleness(tmp_path / name, 100)
     free_unused_stages(StorageRoot.of(str(tmp_path)), "own", 99)
     left = {folder.name: sorted(file.name for file in folder.iterdir()) for folder in tmp_path.iterdir()}
     assert left == {
@@ -233,8 +233,8 @@ def test_an_older_version_refuses_batches_that_tasks_have_encoded_and_a_newer_on
 def test_a_driver_that_another_has_overtaken_is_fenced(tmp_path):
     logs = Logs()
     late, ahead = Driver(tmp_path, logs), Driver(tmp_path, logs)
-    looked = late.stage.look()
-    late.stage.look = lambda: looked
+    polled = late.stage.poll()
+    late.stage.poll = lambda: polled
     with pytest.raises(Crash):
         Driver(tmp_path, logs, dies_at=1).commit(5, {0: letters("a")})
     with pytest.raises(ProducerFencedException, match=r"batch 4 comes after batch 5: another driver"):
@@ -257,7 +257,7 @@ def test_a_batch_that_another_driver_has_finished_and_removed_meanwhile_is_not_s
     late.stage.put_batch = overtaken
     late.commit(1, {0: letters("x"), 1: letters("y")})
     assert logs.values == {("t", 0): letters("a123")}
-    assert late.stage.look().done == 3
+    assert late.stage.poll().done == 3
 
 
 def test_a_late_clean_up_removes_no_part_of_a_later_batch(tmp_path):
@@ -272,7 +272,7 @@ def test_a_late_clean_up_removes_no_part_of_a_later_batch(tmp_path):
     assert driver.logs.values == {("t", 0): [b"a", *values]}
     with pytest.raises(CorruptRecordException, match=f"{part.name}: is gone"):
         list(staged_records(driver.stage, [part]))
-    assert driver.stage.look() == Staged(batches=(1,), finished=(1,))
+    assert driver.stage.poll() == Staged(batches=(1,), finished=(1,))
 
 
 def test_parts_of_any_kind_keep_their_order(tmp_path):
@@ -473,7 +473,7 @@ def mounted(tmp_path):
 
 @few_parts
 @pytest.mark.parametrize("what", ["nothing", "an empty folder", "an older copy"])
-@pytest.mark.parametrize("call", ["put_parts", "look", "put_batch", "put_done"])
+@pytest.mark.parametrize("call", ["put_parts", "poll", "put_batch", "put_done"])
 def test_a_batch_goes_on_only_in_the_cluster_root_that_was_seen(mounted, what, call):
     """An empty stage in another root says nothing: the records would be doubled."""
     logs = Logs()
@@ -493,7 +493,7 @@ def test_a_batch_goes_on_only_in_the_cluster_root_that_was_seen(mounted, what, c
         driver.commit(batch_id, task)
     assert mounted.files() == set()
     mounted.mount()
-    if call in ("put_parts", "look"):
+    if call in ("put_parts", "poll"):
         assert logs.values == before
     Driver(mounted.stage, logs).commit(batch_id, task)
     assert logs.values == {("t", 0): letters("ac"[: batch_id + 1]), ("t", 1): letters("b") + task[1] * batch_id}
@@ -555,12 +555,12 @@ def test_with_fsync_a_power_cut_takes_nothing_of_a_batch_that_is_staged(power_cu
     assert {bool(part.content) for part in put} == {True, False}
     assert stage.put_batch(StagedBatch(0, 7, tuple(put), {}, {}))
     after = power_cut.after()
-    assert after.look().batches == (0,)
+    assert after.poll().batches == (0,)
     ((_, records),) = staged_records(after, after.read_batch(0).parts)  # it checks their bytes
     assert sum(each.num_rows for each in records.by_partition[0]) == 2
     stage.put_done(0)
-    stage.clean(stage.look())
-    assert power_cut.after().look().finished == (0,)
+    stage.clean(stage.poll())
+    assert power_cut.after().poll().finished == (0,)
 
 
 @pytest.mark.parametrize("mark", ["batch", "done"])
@@ -576,9 +576,9 @@ def test_with_fsync_who_finds_a_mark_of_a_driver_that_has_died_makes_it_durable(
         dying.setattr(StorageRoot, "sync_folder", raises(Crash()))
         with pytest.raises(Crash):
             last()
-    found = power_cut.stage.look()
+    found = power_cut.stage.poll()
     assert (found.batches, found.done) == ((0,), 0 if mark == "done" else -1)
-    after = power_cut.after().look()
+    after = power_cut.after().poll()
     assert (after.batches, after.done) == (found.batches, found.done)
 
 

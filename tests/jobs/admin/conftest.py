@@ -13,6 +13,6 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Records the command's waits instead of waiting. Its clock stands still."""
     waited: list[float] = []
     monkeypatch.setattr(heartbeats, "time", SimpleNamespace(time=lambda: NOW))
-    for look in (heartbeats.observe, heartbeats.observe_brokers, heartbeats.observe_controller):
-        monkeypatch.setattr(look, "__defaults__", (waited.append,))
+    for poll in (heartbeats.observe, heartbeats.observe_brokers, heartbeats.observe_controller):
+        monkeypatch.setattr(poll, "__defaults__", (waited.append,))
     return waited

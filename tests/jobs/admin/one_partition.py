@@ -6,7 +6,7 @@ from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -53,7 +53,7 @@ def publish(cluster: Cluster, high_watermark: int) -> TopicView:
     """Publishes the leader's row: log start, LEO and HW."""
     log = log_of(cluster, 1).refresh().partition(TopicIdPartition(TOPIC_ID, 0))
     start, end = log.log_start_offset, log.log_end_offset
-    row = Replica(
+    row = ReplicaStatus(
         TOPIC, TOPIC_ID, 0, 1, 1, 0, LEADER_ROLE, "Fetching", start, end, high_watermark, (), None, 0,
         chain=log.log_end.chain,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from lakelog.jobs.cli.options import Invocation
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 
 ACTIVE = SeenController(Lease("c", 3), "active", 1.0)
 GONE = SeenController(Lease("c", 3), "gone", 40.0)
@@ -33,8 +33,8 @@ def broker(number: int, state: str = "alive", age: float = 1.0, error: str | Non
 
 
 def row(number: int, role: str = "follower", lag: int | None = 0, state: str = "Fetching", error: str | None = None,
-        partition: int = 0) -> Replica:  # fmt: skip
-    return Replica("t", "id", partition, number, 1, 0, role, state, 0, 0, 0, (), error, 0, lag)
+        partition: int = 0) -> ReplicaStatus:  # fmt: skip
+    return ReplicaStatus("t", "id", partition, number, 1, 0, role, state, 0, 0, 0, (), error, 0, lag)
 
 
 def state_of(

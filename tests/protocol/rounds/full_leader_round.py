@@ -17,7 +17,7 @@ class FullLeaderRound:
 
     def __init__(self, lag_time, interval, clock):
         self._lag_time, self._interval, self._clock = lag_time, interval, clock
-        self._lag_looked_at, self._since = clock(), {}
+        self._lag_checked_at, self._since = clock(), {}
 
     def run(self, memory):
         hosted, published = memory.hosted, memory.published()
@@ -53,8 +53,8 @@ class FullLeaderRound:
 
     def _inputs(self, led, seen, cluster, logs):
         now, rows = self._clock(), seen.rows
-        may_shrink = now - self._lag_looked_at >= self._interval
-        self._lag_looked_at = now if may_shrink else self._lag_looked_at
+        may_shrink = now - self._lag_checked_at >= self._interval
+        self._lag_checked_at = now if may_shrink else self._lag_checked_at
         return {
             p: LeaderInputs(
                 logs[p], {b: rows[b][p] for b in r.followers if b in rows and p in rows[b]}, cluster.broker_epochs,
@@ -65,7 +65,7 @@ class FullLeaderRound:
 
     def _eligible(self, partition, registration, seen, cluster):
         _, since = self._since[partition]
-        looked = seen.began_at
+        polled = seen.began_at
         return {
-            b: cluster.alive[b] for b in registration.followers if b in cluster.alive and looked.get(b, since) >= since
+            b: cluster.alive[b] for b in registration.followers if b in cluster.alive and polled.get(b, since) >= since
         }

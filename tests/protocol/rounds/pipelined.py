@@ -11,10 +11,10 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Partiti
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.record_batch import BatchHeader
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, Replica, no_leader
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, ReplicaStatus, no_leader
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, Sending, StepOf
+from lakelog.replication.protocol.rounds.pipeline_round import InFlightBatch, PipelineRound, StepOf
 from lakelog.replication.protocol.rounds.send_round import (
     AppendToLeader,
     AppendToLeaders,
@@ -134,7 +134,7 @@ class World:
         options = SendOptions("a test", ALL, 99, 1000, sent.deadline)
         counts = {p: len(values) for p, values in sent.values.items()}
         work = produce("t", counts, self.identity, options, lambda: self.now)
-        return Sending(work, sent.deadline, sent, sent.done)
+        return InFlightBatch(work, sent.deadline, sent, sent.done)
 
     def go_on(self, until=lambda: False):
         """Runs the pipeline; after an interruption nothing is in flight any more."""
@@ -211,7 +211,7 @@ class World:
         log, epoch = self.logs[registration.leader, partition], registration.leader_epoch
         if not log.role.leads_at(epoch):
             return Leadership(registration, error=no_leader(registration))
-        row = Replica(
+        row = ReplicaStatus(
             "t", "id", partition, registration.leader, 1, epoch, LEADER_ROLE, "Fetching", 0, log.log_end_offset,
             self.high_watermarks[partition], log.lineage, None, 1, chain=log.log_end.chain,
         )  # fmt: skip

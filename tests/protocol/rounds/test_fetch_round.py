@@ -13,7 +13,7 @@ from lakelog.replication.protocol.leader_epoch import assign
 from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState, OwnLogs, PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import (
@@ -79,7 +79,7 @@ class World:
 
     def row(self, partition):
         log = self.leader
-        return Replica(
+        return ReplicaStatus(
             "t", "id", partition.partition, 1, 1, self.leader_epoch, LEADER_ROLE, "Fetching", log.log_start_offset,
             log.log_end_offset, self.high_watermark, assign(log.lineage, self.leader_epoch, *log.log_end), None, 1,
             chain=log.log_end.chain,

@@ -9,7 +9,7 @@ from lakelog.replication.protocol.isr import AlterIsrOutcome, alter_partition
 from lakelog.replication.protocol.leadership import host
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_log import FENCED, LEADER, Role
-from lakelog.replication.protocol.rounds.broker_rounds import Memory
+from lakelog.replication.protocol.rounds.broker_rounds import BrokerState
 from lakelog.replication.protocol.rounds.broker_steps import (
     AlterPartitions,
     ClusterView,
@@ -38,7 +38,7 @@ class World:
         self.alive = {b: EPOCHS[b] for b in (2, 3)}
         self.rows = {b: {P: row(b, end)} for b, end in zip((2, 3), ends, strict=True)}
         self.began_at, self.told = {}, {}
-        self.memory = Memory(
+        self.memory = BrokerState(
             {P: host(None, None, registration, self.log, 1, self.clock.now)}, lambda: self.told, OfflineReplicas(1)
         )
         self.round = LeaderRound(1, LAG, LAG / 2, self.clock)
@@ -99,7 +99,7 @@ def test_fe_03_who_leads_nothing_looks_at_nothing(leader):
 
 def test_ol_01_what_has_a_broken_file_is_not_led():
     world = World()
-    world.memory.offline.look({P: "is gone"}, {P: WHOLE})
+    world.memory.offline.poll({P: "is gone"}, {P: WHOLE})
     assert (world.run(), world.steps, world.hosted.high_watermark) == (False, [], 0)
 
 

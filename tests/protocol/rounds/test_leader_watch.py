@@ -13,7 +13,7 @@ from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_log import FENCED, LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds import leader_round
-from lakelog.replication.protocol.rounds.broker_rounds import RULES, Memory
+from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerState
 from lakelog.replication.protocol.rounds.broker_steps import (
     AlterPartitions,
     ClusterView,
@@ -50,7 +50,7 @@ class World:
         self.epochs, self.alive = dict(EPOCHS), {2: 20, 3: 30}
         self.rows, self.began_at, self.told, self.faults, self.min_isr = {2: {}, 3: {}}, {}, {}, {}, 1
         self.fails = None
-        self.memories = [Memory({}, lambda: self.told, OfflineReplicas(1)) for _ in range(2)]
+        self.memories = [BrokerState({}, lambda: self.told, OfflineReplicas(1)) for _ in range(2)]
         self.leaders = [LeaderRound(1, LAG, LAG / 2, self.clock, rules), FullLeaderRound(LAG, LAG / 2, self.clock)]
         self.hosted = [memory.hosted for memory in self.memories]
         for partition in PARTITIONS:
@@ -87,7 +87,7 @@ class World:
     def altered(self, change):
         return alter_partition(self.current[change.topic_id_partition], change, self.epochs)
 
-    def look(self):
+    def poll(self):
         """Both looks: they must do the same."""
         done = []
         for leader, memory in zip(self.leaders, self.memories, strict=True):
@@ -196,7 +196,7 @@ class World:
     def break_file(self, partition):
         self.faults = {} if self.faults else {partition: "is gone"}
         for memory in self.memories:
-            memory.offline.look(self.faults, self.current)
+            memory.offline.poll(self.faults, self.current)
 
     def configure(self, _):
         self.min_isr = self.random.choice((1, 2))
@@ -221,10 +221,10 @@ def run(seeds):
             world.clock.now += world.random.choice((0, 0.25, 0.25, 1, 4.5, LAG / 2, 6, LAG))
             error = world.random.choice((KafkaStorageException("503"), StaleBrokerEpochException("fenced")))
             world.fails = (world.random.choice(STEPS), error) if world.random.random() < 0.15 else None
-            world.look()
+            world.poll()
         world.fails = None
         world.alive = {**world.alive, 99: 1}  # so that it looks at everything, and knows when followers were caught up
-        world.look()
+        world.poll()
         assert world.hosted[0] == world.hosted[1]
 
 
@@ -246,7 +246,7 @@ def _all_have_come(leader, hosted, inputs, changing, cluster):
 
 
 def _goes_on(leader, hosted, last):
-    return still_caught_up(hosted, last.followers if last else (), leader._looked_at)
+    return still_caught_up(hosted, last.followers if last else (), leader._polled_at)
 
 
 BLIND = {
@@ -281,17 +281,17 @@ def test_fe_03_a_look_at_which_nothing_is_new_looks_at_no_partition():
     world = World(Random(1), replace(RULES, observe_followers=observe))
     for broker in (2, 3):
         world.rows[broker] = {p: row(broker, 20, partition=p.partition) for p in PARTITIONS}
-    world.look()
+    world.poll()
     assert asked == [0, 1, 2]
     for _ in range(20):
         world.clock.now += LAG / 3
-        world.look()
+        world.poll()
     assert asked == [0, 1, 2]
     world.append(PARTITIONS[1])
-    world.look()
+    world.poll()
     assert asked == [0, 1, 2, 1]
     world.rows[2] = {**world.rows[2], PARTITIONS[2]: row(2, 20, partition=2)}
-    world.look()
+    world.poll()
     assert asked == [0, 1, 2, 1, 2]
 
 
@@ -299,13 +299,13 @@ def test_what_a_broker_leads_no_more_is_forgotten():
     world = World(Random(1))
     for broker in (2, 3):
         world.rows[broker] = {p: row(broker, 19, partition=p.partition) for p in PARTITIONS}
-    world.look()
+    world.poll()
     watch = world.leaders[0]._watch
     watch.expect(PARTITIONS[0], 200.0, is_out_of_sync=True)
     kept = ("led", "since", "caught_up", "_hosted", "_passing", "_out_of_sync")
     assert all(getattr(watch, name) for name in kept)
     for hosted in world.hosted:
         hosted.clear()
-    world.look()
+    world.poll()
     assert not [name for name in kept if getattr(watch, name)]
     assert watch.followers == ()

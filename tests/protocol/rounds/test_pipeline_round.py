@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException, OutOfOrderSequenceException
 from lakelog.replication.protocol.producer_identity import SendSequences, Turn
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, Sending, StepOf
+from lakelog.replication.protocol.rounds.pipeline_round import InFlightBatch, PipelineRound, StepOf
 from lakelog.replication.protocol.rounds.send_round import Pause
 from tests.protocol.rounds.pipelined import PARTITIONS, Interrupted, World
 
@@ -117,7 +117,7 @@ class Pipeline:
         if not self.waiting:
             return None
         number, steps = self.waiting.popleft()
-        return Sending(self.work(steps), 10.0 - number, number, lambda *ended: self.told.append((number, *ended)))
+        return InFlightBatch(self.work(steps), 10.0 - number, number, lambda *ended: self.told.append((number, *ended)))
 
     def work(self, steps):
         for step in steps:
@@ -140,17 +140,17 @@ class Pipeline:
 
 
 def test_ap_06_a_send_begins_while_those_before_it_wait_and_all_look_after_one_pause():
-    pipeline = Pipeline(["append", "pause", "look"], ["append", "pause", "look"])
+    pipeline = Pipeline(["append", "pause", "poll"], ["append", "pause", "poll"])
     assert pipeline.run() == [
-        "append of 0", "append of 1", "pause until 9.0", "look of 0", (0, "answers", None), "look of 1",
+        "append of 0", "append of 1", "pause until 9.0", "poll of 0", (0, "answers", None), "poll of 1",
         (1, "answers", None),
     ]  # fmt: skip
 
 
 def test_ap_06_a_pause_of_all_is_a_backoff_as_long_as_one_of_them_is_about_to_try_again():
-    pipeline = Pipeline(["append", "backoff", "retry", "pause", "look"], ["append", "pause", "look", "pause", "again"])
+    pipeline = Pipeline(["append", "backoff", "retry", "pause", "poll"], ["append", "pause", "poll", "pause", "again"])
     assert pipeline.run() == [
-        "append of 0", "append of 1", "backoff until 9.0", "retry of 0", "look of 1", "pause until 9.0", "look of 0",
+        "append of 0", "append of 1", "backoff until 9.0", "retry of 0", "poll of 1", "pause until 9.0", "poll of 0",
         (0, "answers", None), "again of 1", (1, "answers", None),
     ]  # fmt: skip
 
@@ -163,7 +163,7 @@ def test_ap_06_no_more_sends_are_in_flight_than_allowed():
 
 
 def test_ap_06_a_pause_that_was_cut_short_begins_what_is_new_and_looks_later():
-    pipeline = Pipeline(["append", "pause", "look"], wakes=[True])
+    pipeline = Pipeline(["append", "pause", "poll"], wakes=[True])
     told, wait = pipeline.told, pipeline.pause
 
     def put_meanwhile(step):
@@ -174,13 +174,13 @@ def test_ap_06_a_pause_that_was_cut_short_begins_what_is_new_and_looks_later():
 
     pipeline.pause = put_meanwhile
     assert pipeline.run()[1:] == [
-        "pause until 10.0", "append of 1", (1, "answers", None), "pause until 10.0", "look of 0",
+        "pause until 10.0", "append of 1", (1, "answers", None), "pause until 10.0", "poll of 0",
         (0, "answers", None),
     ]  # fmt: skip
 
 
 def test_ap_06_while_sends_begin_the_others_look_when_it_is_time():
-    pipeline = Pipeline(["append", "pause", "look"], *[["append"]] * 3)
+    pipeline = Pipeline(["append", "pause", "poll"], *[["append"]] * 3)
     begin = pipeline.next_send
 
     def take_long():
@@ -188,16 +188,16 @@ def test_ap_06_while_sends_begin_the_others_look_when_it_is_time():
         return begin()
 
     pipeline.round._next_send = take_long
-    assert pipeline.run().index("look of 0") < pipeline.told.index("append of 3")
+    assert pipeline.run().index("poll of 0") < pipeline.told.index("append of 3")
 
 
 def test_ap_06_an_error_of_a_send_ends_no_other():
-    pipeline = Pipeline(["append", LOST], ["append", "pause", "look"])
+    pipeline = Pipeline(["append", LOST], ["append", "pause", "poll"])
     assert [ended for ended in pipeline.run() if isinstance(ended, tuple)] == [(0, None, LOST), (1, "answers", None)]
 
 
 def test_ap_06_an_interruption_ends_all_sends_in_flight_and_no_other():
-    pipeline = Pipeline(["append", "pause", "look"], ["append", Interrupted()], ["append"])
+    pipeline = Pipeline(["append", "pause", "poll"], ["append", Interrupted()], ["append"])
     with pytest.raises(Interrupted) as interrupted:
         pipeline.run()
     pipeline.round.abort(interrupted.value)
@@ -207,7 +207,7 @@ def test_ap_06_an_interruption_ends_all_sends_in_flight_and_no_other():
 
 
 def test_ap_06_what_is_left_goes_on_later():
-    pipeline = Pipeline(["append", "pause", "look"], ["append"])
+    pipeline = Pipeline(["append", "pause", "poll"], ["append"])
     assert pipeline.run(lambda: (1, "answers", None) in pipeline.told)[-1] == (1, "answers", None)
     assert pipeline.round.in_flight == 1
     assert pipeline.run()[-1] == (0, "answers", None)

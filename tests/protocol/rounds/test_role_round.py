@@ -8,7 +8,7 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.leadership import host
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
-from lakelog.replication.protocol.rounds.broker_rounds import Memory
+from lakelog.replication.protocol.rounds.broker_rounds import BrokerState
 from lakelog.replication.protocol.rounds.broker_steps import (
     CommitRoles,
     DeleteLogs,
@@ -39,7 +39,7 @@ class World:
     def __init__(self, metadata=LED):
         self.metadata, self.log = {P: metadata}, log_to(50)
         self.own, self.told, self.is_fenced = OwnLogs({P: self.log}), {}, True
-        self.memory = Memory({}, lambda: self.told, OfflineReplicas(1))
+        self.memory = BrokerState({}, lambda: self.told, OfflineReplicas(1))
         self.rounds = Rounds(self.answer)
 
     def run(self):
@@ -157,7 +157,7 @@ def test_bl_02_what_is_offline_is_not_led():
 def test_ol_01_nothing_is_dropped_before_its_row_says_that_it_is_offline():
     """Otherwise a leader that reads the old row counts records that are gone."""
     replicas = OfflineReplicas(1)
-    replicas.look({P: "is gone"}, {P: FOLLOWED})
+    replicas.poll({P: "is gone"}, {P: FOLLOWED})
     assert replicas.repairable({}) == {}
     assert replicas.repairable({P: row(1, 50)}) == {}
     assert replicas.repairable({P: row(1, 50, state=FollowerState.OFFLINE)}) == {P: 5}

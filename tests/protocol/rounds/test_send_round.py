@@ -20,7 +20,7 @@ from lakelog.replication.protocol.leader_epoch import assign
 from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, ReplicaStatus
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.send_round import (
     AppendToLeader,
@@ -110,7 +110,7 @@ class World:
 
     def row(self, number, broker):
         epoch, log = self.registrations[number].leader_epoch, self.log
-        return Replica(
+        return ReplicaStatus(
             "t", "id", number, broker, 1, epoch, LEADER_ROLE, "Fetching", 0, log.log_end_offset, self.high_watermark,
             assign(log.lineage, epoch, *log.log_end), None, 1, chain=log.log_end.chain,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.replica_rows import replica_row
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound
 from lakelog.replication.protocol.rounds.fetch_steps import ReadLeaderRows
@@ -80,7 +80,7 @@ class World:
         state = self.leader.refresh()
         logs = {p: state.partition(p) for p in (P0, P1)}
         rows = [
-            Replica(
+            ReplicaStatus(
                 TOPIC, p.topic_id, p.partition, 1, 1, epoch, "leader", "Fetching", log.log_start_offset,
                 log.log_end_offset, high_watermark, log.lineage, None, state.version, chain=log.log_end.chain,
             )
@@ -115,7 +115,7 @@ class World:
 
     def fetch(self):
         if self._looks:
-            self.round.has_news()
+            self.round.has_new_commits()
         return self.round.run()
 
     def files(self, log):
@@ -159,7 +159,7 @@ def test_ft_10_what_is_there_already_is_skipped(world):
     fill(world.leader, P0, 10)
     world.begin_after()
     fill(world.leader, P0, 1)
-    world.round.has_news()
+    world.round.has_new_commits()
     found = [*world.round._headers._found]
     assert found
     world.states.fell_behind([P0])
@@ -364,8 +364,8 @@ def test_fm_07_what_is_being_appended_is_waited_for(world, monkeypatch):
     assert leo(world.follower) == 5
 
 
-@pytest.mark.parametrize("has_news", [True, False])
-def test_other_fetchers_wait_for_a_round_that_was_told_of_news_until_it_ends(world, monkeypatch, has_news):
+@pytest.mark.parametrize("has_new_commits", [True, False])
+def test_other_fetchers_wait_for_a_round_that_was_told_of_news_until_it_ends(world, monkeypatch, has_new_commits):
     world.fetch()
     appends, expected = world.round._context.writes._appends, []
 
@@ -375,9 +375,9 @@ def test_other_fetchers_wait_for_a_round_that_was_told_of_news_until_it_ends(wor
         return False
 
     monkeypatch.setattr(FetchRound, "run", looks)
-    fill(world.leader, P0, *[1] * has_news)
+    fill(world.leader, P0, *[1] * has_new_commits)
     world.fetch()
-    assert (expected, appends._expected) == ([world.round] * has_news, {})
+    assert (expected, appends._expected) == ([world.round] * has_new_commits, {})
 
 
 def test_many_small_commits_are_one_commit_of_the_follower(world):

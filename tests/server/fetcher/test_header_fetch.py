@@ -51,7 +51,7 @@ def step(ends, lagging=()):
 def read(fetch, ends, lagging=(), looks=True, topics=None):
     """What a fetch reads, after a look."""
     if looks:
-        fetch.has_news()
+        fetch.has_new_commits()
     return fetch.fetch(step(ends, lagging)._replace(topics=topics or {}))
 
 
@@ -190,7 +190,7 @@ def test_fe_02_a_segment_that_exceeds_the_bound_is_left_to_the_next_fetch(log, b
 @pytest.mark.parametrize(("bound", "fitting"), [(UNBOUNDED, 5), (1, 1)])
 def test_fe_02_a_fetch_looks_on_until_its_bytes_are_full(log, monkeypatch, bound, fitting):
     """A look ends after some commits. A round for each look would append and publish each time."""
-    monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
+    monkeypatch.setattr(new_segments, "FULL_POLL", 2)
     fetch = begun(log, bound)
     fill(log, P0, *[1] * 5)
     assert (len(fetched(fetch, {P0: 0})), fetch.has_more) == (fitting, fitting < 5)
@@ -270,7 +270,7 @@ def test_do_01_in_an_object_store_the_look_that_told_of_new_segments_is_enough()
         log = new_log(f"{store.uri}/log", P0, P1)
         fetch = begun(log)
         fill(log, P0, 3)
-        assert fetch.has_news()
+        assert fetch.has_new_commits()
         assert store.faults.of(lambda: fetched(fetch, {P0: 0}, looks=False)) == ([(0, 0, 2)], 0)
 
 
@@ -339,7 +339,7 @@ def test_ft_12_where_a_part_cannot_be_read_nothing_is_behind_and_the_next_fetch_
     else:
         log.root.delete(sorted(log.current().segments)[0])
     assert fetch.behind(step({P0: 0, P1: 0})) == []
-    assert fetch.has_news(), "it calls for that fetch"
+    assert fetch.has_new_commits(), "it calls for that fetch"
     assert read(fetch, {P0: 0, P1: 0}, looks=False).commits_have_gap
 
 
@@ -350,7 +350,7 @@ def test_ft_12_where_what_is_behind_cannot_be_read_a_round_that_fetches_nothing_
         fetch.behind(step({P0: 0}))
     fetch.done()
     fetch._read_footers = footers
-    assert fetch.has_news()
+    assert fetch.has_new_commits()
     assert fetched(fetch, {P0: 0}, looks=False) == [(0, 0, 0)]
 
 
@@ -362,7 +362,7 @@ def test_tr_06_what_begins_above_a_log_that_was_truncated_is_not_used(log, fetch
 
 def test_ft_05_one_look_at_the_commits_is_behind_at_a_time_and_the_rounds_go_on(log, monkeypatch):
     """No round runs meanwhile, and a stop waits."""
-    monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
+    monkeypatch.setattr(new_segments, "FULL_POLL", 2)
     fetch = begun(log)
     fill(log, P0, 1, 1, 1)
     assert [b.base_offset for b in fetch.behind(step({P0: 0}))] == [0, 1]

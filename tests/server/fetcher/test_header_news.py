@@ -26,37 +26,37 @@ def log(root):
 @pytest.fixture
 def watch(log):
     made = begun(log)
-    assert not made.has_news()
+    assert not made.has_new_commits()
     return made
 
 
 def test_ft_05_who_does_not_follow_yet_looks_at_nothing(log):
     fetch = HeaderFetch("broker-2", log.root, 1, UNBOUNDED)
     fill(log, P0, 1)
-    assert not fetch.has_news()
+    assert not fetch.has_new_commits()
 
 
 def test_ft_05_new_segments_are_news_once(log, watch):
     for _ in range(2):
         fill(log, P0, 1)
-        assert (watch.has_news(), watch.has_news()) == (True, False)
+        assert (watch.has_new_commits(), watch.has_new_commits()) == (True, False)
 
 
 def test_ft_05_what_the_leader_itself_fetched_is_no_news(log, watch):
     lead(log, P0, epoch=1)
     follow_commit(log)
-    assert not watch.has_news()
+    assert not watch.has_new_commits()
     fill(log, P0, 1, epoch=1)
-    assert watch.has_news()
+    assert watch.has_new_commits()
 
 
 def test_ft_05_each_commit_is_read_once_by_the_look_that_tells_of_it(log, watch, monkeypatch):
     read = commits_read(monkeypatch)
     follow_commit(log)
     fill(log, P0, 1, 1)
-    assert watch.has_news()
+    assert watch.has_new_commits()
     assert fetched(watch, {P0: 0}, looks=False) == [(0, 0, 0), (0, 1, 1)]
-    assert not watch.has_news()
+    assert not watch.has_new_commits()
     assert read == [2, 3, 4]
 
 
@@ -64,23 +64,23 @@ def test_ft_05_a_follower_that_cannot_fetch_looks_no_further_until_it_has(log, w
     """Otherwise what it has found would fill the memory."""
     monkeypatch.setattr(header_fetch, "_MOST_FOUND", 2)
     fill(log, P0, 1, 1)
-    assert watch.has_news()
+    assert watch.has_new_commits()
     fill(log, P0, 1)
-    assert not watch.has_news()
+    assert not watch.has_new_commits()
     assert fetched(watch, {P0: 0}, looks=False) == [(0, 0, 0), (0, 1, 1)]
-    assert watch.has_news()
+    assert watch.has_new_commits()
     assert fetched(watch, {P0: 2}, looks=False) == [(0, 2, 2)]
 
 
 @pytest.mark.parametrize("commits", [0, 3])
 def test_a_log_that_was_made_again_is_news(log, watch, commits):
     fill(log, P0, *[1] * commits)
-    assert watch.has_news() == (commits > 0)
+    assert watch.has_new_commits() == (commits > 0)
     log.root.delete_folder()
     again = new_log(log.root, P0, P1)
-    assert (watch.has_news(), watch.has_news()) == (True, False)
+    assert (watch.has_new_commits(), watch.has_new_commits()) == (True, False)
     fill(again, P0, 1)
-    assert watch.has_news()
+    assert watch.has_new_commits()
 
 
 def test_ft_06_an_error_of_the_store_is_news_once_so_that_a_fetch_tells_of_it_and_the_next_looks_are_rare(
@@ -92,12 +92,12 @@ def test_ft_06_an_error_of_the_store_is_news_once_so_that_a_fetch_tells_of_it_an
         broken.setattr(NewSegments, "read", lambda *_: looks.append(1) or raises(KafkaStorageException("503"))())
         found = []
         for _ in range(200):
-            found.append(watch.has_news())
+            found.append(watch.has_new_commits())
             clock.now += 0.05
     assert (found.count(True), found[0]) == (1, True)
     assert len(looks) == 6, "after 0.2, 0.4, 0.8, 1.6 and 3.2 s more"
     clock.now += 5
-    assert (watch.has_news(), watch.has_news()) == (True, False)
+    assert (watch.has_new_commits(), watch.has_new_commits()) == (True, False)
 
 
 def test_ft_06_a_fetch_looks_again_after_an_error_and_fails_only_if_that_look_does(log, watch, monkeypatch):
@@ -105,23 +105,23 @@ def test_ft_06_a_fetch_looks_again_after_an_error_and_fails_only_if_that_look_do
     fill(log, P0, 1)
     with monkeypatch.context() as broken:
         broken.setattr(NewSegments, "read", raises(KafkaStorageException("503 Slow Down")))
-        assert watch.has_news()
+        assert watch.has_new_commits()
     assert watch.has_found
     assert fetched(watch, {P0: 0}, looks=False) == [(0, 0, 0)]
     assert not watch.has_found
 
 
 def test_ft_06_after_a_look_that_has_failed_no_round_follows_at_once(log, watch, monkeypatch):
-    monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
+    monkeypatch.setattr(new_segments, "FULL_POLL", 2)
     fill(log, P0, *[1] * 3)
-    watch.has_news()
+    watch.has_new_commits()
     with monkeypatch.context() as broken:
         broken.setattr(new_segments, "read_commit", raises(KafkaStorageException("503 Slow Down")))
         with pytest.raises(KafkaStorageException):
             fetched(watch, {P0: 0}, looks=False)
     assert fetched(watch, {P0: 0}, looks=False) == [(0, 0, 0), (0, 1, 1)]
     assert not watch.has_more
-    assert watch.has_news()
+    assert watch.has_new_commits()
     assert fetched(watch, {P0: 2}, looks=False) == [(0, 2, 2)]
 
 
@@ -130,10 +130,10 @@ def test_ft_06_an_error_that_no_fetch_has_told_is_forgotten_when_the_log_can_be_
 ):
     with monkeypatch.context() as broken:
         broken.setattr(NewSegments, "read", raises(KafkaStorageException("503 Slow Down")))
-        assert watch.has_news()
+        assert watch.has_new_commits()
     clock.now += 5
     fill(log, P0, 1)
-    assert watch.has_news()
+    assert watch.has_new_commits()
     assert fetched(watch, {P0: 0}, looks=False) == [(0, 0, 0)]
 
 
@@ -141,15 +141,15 @@ def test_a_store_may_be_away_for_hours(watch, monkeypatch, clock):
     with monkeypatch.context() as broken:
         broken.setattr(NewSegments, "read", raises(KafkaStorageException("503 Slow Down")))
         for _ in range(1_100):
-            watch.has_news()
+            watch.has_new_commits()
             clock.now += 5
-    assert not watch.has_news()
+    assert not watch.has_new_commits()
 
 
 def test_many_waiting_commits_are_read_in_parts_so_that_the_thread_has_time_for_other_work(log, watch, monkeypatch):
-    monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
+    monkeypatch.setattr(new_segments, "FULL_POLL", 2)
     fill(log, P0, *[1] * 5)
-    assert [watch.has_news() for _ in range(4)] == [True, True, True, False]
+    assert [watch.has_new_commits() for _ in range(4)] == [True, True, True, False]
 
 
 def test_ft_05_where_there_is_no_log_yet_it_is_listed_rarely(store, clock):
@@ -158,12 +158,12 @@ def test_ft_05_where_there_is_no_log_yet_it_is_listed_rarely(store, clock):
     listed, names = [], store.names
     store.names = lambda folder: listed.append(folder) or names(folder)
     for _ in range(100):
-        watch.has_news()
+        watch.has_new_commits()
         clock.now += 0.05
     assert len(listed) <= 2
     fill(new_log(StorageRoot.of(f"{store.uri}/broker-9/log"), P0), P0, 1)
     clock.now += 5
-    assert watch.has_news()
+    assert watch.has_new_commits()
 
 
 clock = pytest.fixture(monotonic_clock)
@@ -177,7 +177,7 @@ def far(store):
 
 def looks(store, *watches):
     """Which have news, and the look-ups that all of them take."""
-    return store.faults.of(lambda: [watch.has_news() for watch in watches])
+    return store.faults.of(lambda: [watch.has_new_commits() for watch in watches])
 
 
 def test_ft_05_followers_in_one_process_share_their_looks_which_are_rare_where_nothing_happens(store, far, clock):

@@ -53,18 +53,18 @@ def test_fm_07_a_round_that_starts_over_has_the_same_headers_again(world, monkey
 
 
 def test_ft_05_each_new_segment_is_fetched_once(world, monkeypatch):
-    looked_at = []
+    polled_at = []
     reads = segment_copier.read_segments
     monkeypatch.setattr(
         segment_copier,
         "read_segments",
-        lambda root, files, *rest: looked_at.append(len(files)) or reads(root, files, *rest),
+        lambda root, files, *rest: polled_at.append(len(files)) or reads(root, files, *rest),
     )
     for count in (1, 2, 0):
         fill(world.leader, P0, *[1] * count)
         world.fetch()
     world.round.run()
-    assert looked_at == [1, 2]
+    assert polled_at == [1, 2]
 
 
 def test_ft_10_a_batch_after_the_snapshot_of_a_gap_comes_with_the_next_fetch(world, monkeypatch):

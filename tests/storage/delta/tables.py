@@ -114,30 +114,30 @@ class Place:
     """A table's place, and a function that makes a file of its log older, by so many seconds."""
 
     root: StorageRoot
-    age: Callable[[str, float], None]
+    max_staleness: Callable[[str, float], None]
 
     def age_commits(self, *versions, seconds=2 * HOUR):
         for version in versions:
-            self.age(commit_name(version), seconds)
+            self.max_staleness(commit_name(version), seconds)
 
 
 def on_disk(folder):
     root = StorageRoot.of(folder)
 
-    def age(name, seconds):
+    def max_staleness(name, seconds):
         then = time.time() - seconds
         os.utime(root.path(name), (then, then))
 
-    return Place(root, age)
+    return Place(root, max_staleness)
 
 
 def in_memory(store):
     root = StorageRoot.of(f"{store.uri}/table")
 
-    def age(name, seconds):
+    def max_staleness(name, seconds):
         folder, _, file = name.rpartition("/")
         now, store.wall_clock = store.wall_clock, lambda: time.time() - seconds
         root.child(folder).write(file, root.read(name))
         store.wall_clock = now
 
-    return Place(root, age)
+    return Place(root, max_staleness)

@@ -7,9 +7,9 @@ import pytest
 
 from lakelog.replication.errors import FencedLeaderEpochException, KafkaStorageException
 from lakelog.replication.storage.delta import compare_and_set as module
-from lakelog.replication.storage.delta.compare_and_set import Turns, compare_and_set
+from lakelog.replication.storage.delta.compare_and_set import CommitBackoff, compare_and_set
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown
-from lakelog.replication.storage.delta.freshness import YOUNG_SECONDS
+from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.memory_root import MemoryStore
 
@@ -25,34 +25,34 @@ def bucket():
         yield StorageRoot.of(f"{store.uri}/table")
 
 
-def attempts(root, *outcomes, patience=None):
+def attempts(root, *outcomes, max_staleness=None):
     """The ages that the attempts got, and the result or error of the last one."""
-    return attempts_on(root, Turns(), *outcomes, patience=patience)
+    return attempts_on(root, CommitBackoff(), *outcomes, max_staleness=max_staleness)
 
 
-def attempts_on(root, turns, *outcomes, patience=None, deadline=None):
+def attempts_on(root, turns, *outcomes, max_staleness=None, deadline=None):
     ages, left = [], list(outcomes)
 
-    def attempt(age):
-        ages.append(age)
+    def attempt(max_staleness):
+        ages.append(max_staleness)
         outcome = left.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     try:
-        return ages, compare_and_set(root, attempt, deadline, patience, turns)
+        return ages, compare_and_set(root, attempt, deadline, max_staleness, turns)
     except Exception as error:
         return ages, error
 
 
 FENCED, BROKEN, LOST = FencedLeaderEpochException("fenced"), KafkaStorageException("503"), CommitConflict("another")
 UNKNOWN = CommitUnknown("no reply")
-YOUNG = YOUNG_SECONDS
+YOUNG = RECENT_SECONDS
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "patience", "ages", "result"),
+    ("outcomes", "max_staleness", "ages", "result"),
     [
         pytest.param([7], None, [YOUNG], 7, id="a commit is its own look"),
         pytest.param([LOST, 8], None, [YOUNG, None], 8, id="a loser reads the table"),
@@ -66,14 +66,14 @@ YOUNG = YOUNG_SECONDS
         pytest.param([FENCED, None], 5.0, [5.0, None], None, id="patient work believes no error"),
     ],
 )
-def test_what_is_believed_of_a_look_that_others_have_made(bucket, outcomes, patience, ages, result):
-    assert attempts(bucket, *outcomes, patience=patience) == (ages, result)
+def test_what_is_believed_of_a_look_that_others_have_made(bucket, outcomes, max_staleness, ages, result):
+    assert attempts(bucket, *outcomes, max_staleness=max_staleness) == (ages, result)
 
 
 @pytest.mark.parametrize("outcome", [7, None, FENCED])
-@pytest.mark.parametrize("patience", [None, 5.0])
-def test_on_a_disk_the_first_look_counts(tmp_path, outcome, patience):
-    assert attempts(StorageRoot.of(str(tmp_path)), outcome, patience=patience) == ([None], outcome)
+@pytest.mark.parametrize("max_staleness", [None, 5.0])
+def test_on_a_disk_the_first_look_counts(tmp_path, outcome, max_staleness):
+    assert attempts(StorageRoot.of(str(tmp_path)), outcome, max_staleness=max_staleness) == ([None], outcome)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def waited(monkeypatch):
 
 
 def test_a_writer_in_a_store_waits_for_its_turn_and_then_reads_the_table(bucket, waited):
-    turns = Turns()
+    turns = CommitBackoff()
     turns.lost()
     turns.won(0.8)
     assert attempts_on(bucket, turns, 7) == ([None], 7)
@@ -94,7 +94,7 @@ def test_a_writer_in_a_store_waits_for_its_turn_and_then_reads_the_table(bucket,
 
 @pytest.mark.parametrize(("left", "waits"), [(-5.0, 0.0), (0.4, pytest.approx(0.4, abs=0.1))])
 def test_a_writer_waits_for_its_turn_until_its_deadline_at_most(bucket, waited, left, waits):
-    turns = Turns()
+    turns = CommitBackoff()
     turns.lost()
     turns.won(0.8)
     assert attempts_on(bucket, turns, 7, deadline=time.monotonic() + left)[1] == 7
@@ -102,7 +102,7 @@ def test_a_writer_waits_for_its_turn_until_its_deadline_at_most(bucket, waited, 
 
 
 def test_a_writer_on_a_disk_waits_for_nobody(tmp_path, waited):
-    root, turns = StorageRoot.of(str(tmp_path)), Turns()
+    root, turns = StorageRoot.of(str(tmp_path)), CommitBackoff()
     turns.lost()
     turns.won(0.8)
     assert attempts_on(root, turns, 7) == ([None], 7)
@@ -111,14 +111,14 @@ def test_a_writer_on_a_disk_waits_for_nobody(tmp_path, waited):
 
 @pytest.mark.parametrize(("outcomes", "is_pausing"), [([LOST, 8], True), ([UNKNOWN, 8], False), ([7], False)])
 def test_only_a_commit_of_another_writer_makes_a_writer_give_way(bucket, outcomes, is_pausing):
-    turns = Turns()
+    turns = CommitBackoff()
     attempts_on(bucket, turns, *outcomes)
     turns.won(0.8)
     assert (turns.next_pause() > 0) == is_pausing
 
 
 def test_the_time_of_a_commit_is_that_of_its_last_attempt(bucket, monkeypatch):
-    turns, noted = Turns(), []
+    turns, noted = CommitBackoff(), []
     monkeypatch.setattr(turns, "won", noted.append)
     attempts_on(bucket, turns, LOST, 8)
     attempts_on(bucket, turns, None, None)

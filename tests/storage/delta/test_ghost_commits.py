@@ -11,7 +11,7 @@ from lakelog.replication.errors import CorruptRecordException, KafkaStorageExcep
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta import commit_format, log_recovery
 from lakelog.replication.storage.delta.commit_format import commit_name, drop_commits_before, is_commit, read_commit
-from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog, KnownCommits
+from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitTracker, CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.log_recovery import ASIDE
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments, replica_log
@@ -94,7 +94,7 @@ def test_a_reader_does_not_take_what_lies_in_the_hole_for_a_commit_that_follows(
 
 def test_a_newest_version_is_looked_for_from_a_commit_that_is_still_the_one_that_was_seen(log):
     version = log.current().version
-    seen, unseen = KnownCommits(log.root), KnownCommits(log.root)
+    seen, unseen = CommitTracker(log.root), CommitTracker(log.root)
     assert seen.newest(version) == version
     leave_behind(log, version)
     assert [known.newest(version) for known in (seen, unseen)] == [log.current().version, version]
@@ -102,7 +102,7 @@ def test_a_newest_version_is_looked_for_from_a_commit_that_is_still_the_one_that
 
 
 def test_a_commit_that_was_passed_on_the_way_is_known_too(log):
-    known, first = KnownCommits(log.root), log.current().version
+    known, first = CommitTracker(log.root), log.current().version
     assert known.newest(first) == first
     fill(log, P0, 1, 1)
     assert known.newest(first) == first + 2
@@ -501,7 +501,7 @@ def test_a_hole_that_comes_while_commits_are_read_is_found(log, monkeypatch):
 
 def test_few_commits_are_kept_in_mind(log):
     fill(log, P0, *[1] * 40)
-    known = KnownCommits(log.root)
+    known = CommitTracker(log.root)
     assert known.newest(1) == 43
     assert len(known._seen) == 16
 
@@ -565,7 +565,9 @@ def test_a_log_that_has_lost_its_end_is_read_anew_where_that_could_not_be_told_a
     """The handle is at the log's new end, whose commit has not changed."""
     behind = ReplicaLog.open(log.root)
     lose(log, behind.current().version)
-    monkeypatch.setattr(KnownCommits, "remember", fails_once(KnownCommits.remember, KafkaStorageException("timed out")))
+    monkeypatch.setattr(
+        CommitTracker, "remember", fails_once(CommitTracker.remember, KafkaStorageException("timed out"))
+    )
     with pytest.raises(KafkaStorageException, match="timed out"):
         behind.refresh()
     assert facts(behind, P0) == facts(ReplicaLog.open(log.root), P0)

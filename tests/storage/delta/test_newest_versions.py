@@ -8,8 +8,8 @@ import pytest
 from lakelog.replication.storage.delta import freshness
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_format import commit_content, commit_name
-from lakelog.replication.storage.delta.delta_log import DeltaLog, KnownCommits
-from lakelog.replication.storage.delta.freshness import KEPT_BYTES, LONGEST_SECONDS, NewestVersions
+from lakelog.replication.storage.delta.delta_log import CommitTracker, DeltaLog
+from lakelog.replication.storage.delta.freshness import KEPT_BYTES, LONGEST_SECONDS, VersionCache
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.schemas import LOG
@@ -29,7 +29,7 @@ def root(store):
 @pytest.fixture
 def logs(root, clock):
     """Two users of one table in which nothing has happened for a long time."""
-    assert root.newest_versions.age() == 0.2
+    assert root.newest_versions.max_staleness() == 0.2
     found = DeltaLog.create(root, LOG), DeltaLog.open(root)
     clock.now += 1000
     return found
@@ -40,9 +40,9 @@ def elsewhere(root, version, why="append"):
     assert root.put_if_absent(commit_name(version), commit_content({"why": why}, "nonce", [], [], {}))
 
 
-def poll(log, age=LONGEST_SECONDS):
+def poll(log, max_staleness=LONGEST_SECONDS):
     """The versions that a poll has found; None where the table was opened anew."""
-    found = log.move(age)
+    found = log.move(max_staleness)
     return found if found is None else [commit.version for commit in found]
 
 
@@ -93,7 +93,7 @@ def test_a_commit_of_this_process_is_known_at_once_and_nobody_reads_it(store, lo
     assert [poll(one), poll(other)] == [[], []]
     write(one)
     assert store.faults.of(lambda: poll(other)) == ([1], 0)
-    assert (facts_of(other), other.looked_at) == (facts_of(one), one.looked_at)
+    assert (facts_of(other), other.polled_at) == (facts_of(one), one.polled_at)
 
 
 def facts_of(log):
@@ -157,13 +157,13 @@ def test_a_commit_of_another_process_is_seen_when_the_look_is_too_old(root, logs
 
 
 @pytest.mark.parametrize(
-    ("why", "age"), [("append", 0.2), ("heartbeat", LONGEST_SECONDS), ("renewed", LONGEST_SECONDS)]
+    ("why", "max_staleness"), [("append", 0.2), ("heartbeat", LONGEST_SECONDS), ("renewed", LONGEST_SECONDS)]
 )
-def test_polls_become_frequent_when_something_happens_and_heartbeats_are_nothing(root, logs, why, age):
+def test_polls_become_frequent_when_something_happens_and_heartbeats_are_nothing(root, logs, why, max_staleness):
     (one, _) = logs
     elsewhere(root, 1, why)
     one.move()
-    assert root.newest_versions.age() == root.poll_age(LONGEST_SECONDS) == age
+    assert root.newest_versions.max_staleness() == root.poll_staleness(LONGEST_SECONDS) == max_staleness
 
 
 def test_the_less_happens_the_older_a_look_may_be(root, logs, clock):
@@ -172,10 +172,10 @@ def test_the_less_happens_the_older_a_look_may_be(root, logs, clock):
     ages = []
     for _ in range(4):
         clock.now += 4
-        ages.append(root.newest_versions.age())
+        ages.append(root.newest_versions.max_staleness())
     assert ages == [1, 2, 3, 4]
     clock.now += 100
-    assert (root.newest_versions.age(), root.newest_versions.age(2.0)) == (LONGEST_SECONDS, 2.0)
+    assert (root.newest_versions.max_staleness(), root.newest_versions.max_staleness(2.0)) == (LONGEST_SECONDS, 2.0)
 
 
 def test_a_poll_does_not_look_again_at_a_commit_that_was_just_there(store, logs, clock):
@@ -198,10 +198,10 @@ def test_a_commit_right_after_a_look_asks_only_whether_the_commit_before_it_is_s
 
 def test_two_stores_with_a_bucket_of_one_name_share_nothing():
     here, there = (StorageRoot.of("s3://bucket", {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}) for port in (1, 2))
-    here.newest_versions.looked("s3://bucket/log", 5, 1.0)
-    assert here.child("log").newest_versions.looked_at("s3://bucket/log", 5, 1.0) == 1.0
-    assert here.child("log").newest_versions.looked_at("s3://bucket/log", 5, 1.1) is None
-    assert there.newest_versions.looked_at("s3://bucket/log", 5, 0.0) is None
+    here.newest_versions.polled("s3://bucket/log", 5, 1.0)
+    assert here.child("log").newest_versions.polled_at("s3://bucket/log", 5, 1.0) == 1.0
+    assert here.child("log").newest_versions.polled_at("s3://bucket/log", 5, 1.1) is None
+    assert there.newest_versions.polled_at("s3://bucket/log", 5, 0.0) is None
 
 
 def test_where_the_newest_commit_has_vanished_that_is_seen_a_while_later(root, logs, clock):
@@ -238,7 +238,7 @@ def test_commits_of_a_table_that_was_made_again_are_not_taken_for_those_that_fol
     for version in (1, 2, 3):
         elsewhere(root, version, "another")
     clock.now += 1
-    (gap,) = segments.read(age=0.0)
+    (gap,) = segments.read(max_staleness=0.0)
     assert gap.gap is not None
     assert segments.version == 3
     assert poll(one, 0.0) is None
@@ -247,7 +247,7 @@ def test_commits_of_a_table_that_was_made_again_are_not_taken_for_those_that_fol
 
 def test_a_look_for_the_newest_version_finds_that_the_table_was_made_again(root):
     DeltaLog.create(root, LOG)
-    commits = KnownCommits(root)
+    commits = CommitTracker(root)
     assert commits.newest(-1) == 0
     root.child("_delta_log").delete_folder()
     root.put_if_absent(commit_name(0), commit_content({"why": "made again"}, "nonce", [], [], {}))
@@ -260,14 +260,14 @@ def test_a_look_for_the_newest_version_finds_that_the_table_was_made_again(root)
 def test_when_a_look_began_is_told_only_of_one_that_found_the_version_to_be_the_newest(root, logs, clock):
     (one, _) = logs
     assert one.move() == []
-    before = one.looked_at
+    before = one.polled_at
     assert before == clock.now
     elsewhere(root, 1)
     clock.now += 1
     assert poll(one) == []
-    assert one.looked_at == before
+    assert one.polled_at == before
     one.move()
-    assert one.looked_at == clock.now
+    assert one.polled_at == clock.now
 
 
 def test_a_commit_is_a_look_that_began_before_it_was_written(store, logs, clock, monkeypatch):
@@ -283,9 +283,9 @@ def test_a_commit_is_a_look_that_began_before_it_was_written(store, logs, clock,
     monkeypatch.setattr(store, "put_if_absent", puts_slowly)
     began_at = clock.now
     write(one)
-    assert (clock.now, one.looked_at) == (began_at + 3, began_at)
+    assert (clock.now, one.polled_at) == (began_at + 3, began_at)
     assert poll(other, 4.0) == [1]
-    assert other.looked_at == began_at
+    assert other.polled_at == began_at
 
 
 def test_on_a_disk_every_poll_looks(clock):
@@ -303,7 +303,7 @@ def test_what_another_tool_changes_is_seen_though_a_follower_has_looked_before(r
     clock.now += 1000
     content = root.read(commit_name(0))  # with `metaData` and `protocol`
     root.put(commit_name(one.version + 1), content)
-    follower.read(age=5.0)
+    follower.read(max_staleness=5.0)
     assert follower.version == start + 1
     assert [poll(log) for log in logs] == [None, None]
     assert other.version == start + 1
@@ -312,14 +312,16 @@ def test_what_another_tool_changes_is_seen_though_a_follower_has_looked_before(r
 def test_a_folder_is_listed_once_for_all_who_poll_it_and_at_once_for_who_must_know(store, clock):
     listed = []
 
-    def look(age):
-        return store.newest_versions.listing("bucket/brokers", age, lambda: listed.append(clock.now) or [len(listed)])
+    def poll(max_staleness):
+        return store.newest_versions.listing(
+            "bucket/brokers", max_staleness, lambda: listed.append(clock.now) or [len(listed)]
+        )
 
-    assert [look(5.0), look(5.0), look(0.0), look(5.0)] == [[1], [1], [2], [2]]
+    assert [poll(5.0), poll(5.0), poll(0.0), poll(5.0)] == [[1], [1], [2], [2]]
     clock.now += 4.9
-    assert look(5.0) == [2]
+    assert poll(5.0) == [2]
     clock.now += 0.1
-    assert look(5.0) == [3]
+    assert poll(5.0) == [3]
 
 
 def test_a_listing_that_fails_is_done_again(store):
@@ -351,7 +353,7 @@ def known_commits(noted, tables, count):
 
 
 def test_the_commits_of_all_tables_together_take_no_more_than_their_share_of_memory():
-    noted, tables, size = NewestVersions(), 200, 100_000
+    noted, tables, size = VersionCache(), 200, 100_000
     for table in range(tables):
         for before, commit in commits_of(table, 20, size):
             noted.commits.add(f"{table}", before, commit)
@@ -361,7 +363,7 @@ def test_the_commits_of_all_tables_together_take_no_more_than_their_share_of_mem
 
 
 def test_a_commit_that_is_given_up_makes_room_for_others():
-    noted, size = NewestVersions(), 100_000
+    noted, size = VersionCache(), 100_000
     for _ in range(3):
         for table in range(20):
             for before, commit in commits_of(table, 16, size):
@@ -375,30 +377,30 @@ def test_a_commit_that_is_given_up_makes_room_for_others():
 
 def test_what_is_known_of_the_tables_that_moved_first_is_given_up(monkeypatch):
     monkeypatch.setattr(freshness, "TABLES_KEPT", 3)
-    noted, listed = NewestVersions(), []
+    noted, listed = VersionCache(), []
 
     def listing(uri):
         return noted.listing(uri, 60, lambda: listed.append(uri) or [uri])
 
     for uri in "abcad":
-        noted.looked(uri, 1, 5.0)
+        noted.polled(uri, 1, 5.0)
         noted.moved(uri, 2, "append", 6.0)
         assert listing(uri) == [uri]
-    assert [uri for uri in "abcd" if noted.looked_at(uri, 2, 0.0)] == ["a", "c", "d"]
+    assert [uri for uri in "abcd" if noted.polled_at(uri, 2, 0.0)] == ["a", "c", "d"]
     assert listed == ["a", "b", "c", "d"]
     assert listing("b") == ["b"]
 
 
 def test_threads_that_wait_for_one_look_have_one_lock_and_nobody_has_it_for_ever():
-    noted, ended = NewestVersions(), []
+    noted, ended = VersionCache(), []
 
-    def look():
-        with noted.one_look("a"):
+    def poll():
+        with noted.one_poll("a"):
             ended.append("second")
 
-    with noted.one_look("a"):
+    with noted.one_poll("a"):
         gc.collect()
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=poll)
         thread.start()
         thread.join(0.1)
         ended.append("first")

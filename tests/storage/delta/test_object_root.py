@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
-from lakelog.replication.storage.delta.delta_log import DeltaLog, KnownCommits
+from lakelog.replication.storage.delta.delta_log import CommitTracker, DeltaLog
 from lakelog.replication.storage.delta.object_root import client_arguments, store_options
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment import read_segment
@@ -46,7 +46,7 @@ def root(s3_options: dict[str, str]) -> Iterator[StorageRoot]:
         pytest.param(lambda root: root.exists("a"), ["HEAD"], id="a file that is there"),
         pytest.param(lambda root: root.exists("none"), ["HEAD"], id="a file that is not there"),
         pytest.param(lambda root: root.sizes(["a", "none", "a"]), ["HEAD"] * 3, id="sizes"),
-        pytest.param(lambda root: KnownCommits(root).is_there(0), ["HEAD"], id="a commit that is not there"),
+        pytest.param(lambda root: CommitTracker(root).is_there(0), ["HEAD"], id="a commit that is not there"),
         pytest.param(lambda root: root.list(), ["LIST"], id="list"),
         pytest.param(lambda root: root.child("none").list(), ["LIST"], id="an empty folder"),
         pytest.param(lambda root: root.read("a"), ["GET"], id="read"),

@@ -55,16 +55,16 @@ def black_hole():
 
 
 @pytest.mark.parametrize(
-    "look",
+    "poll",
     [
         pytest.param(lambda root: root.sizes(["a"]), id="obstore"),
         pytest.param(lambda root: root.list(), id="a listing"),
         pytest.param(DeltaLog.open, id="delta-rs"),
     ],
 )
-def test_a_store_that_never_answers_has_failed(black_hole, look):
+def test_a_store_that_never_answers_has_failed(black_hole, poll):
     """Without deadlines of our own, delta-rs takes three minutes to say so."""
     options = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "eu", "AWS_ALLOW_HTTP": "true"}
     root = StorageRoot.of("s3://bucket/broker-2", {**options, "AWS_ENDPOINT_URL": black_hole}, timeout_ms=1000)
     with pytest.raises(KafkaStorageException, match=r"s3://bucket/broker-2.*: cannot be read: "):
-        look(root)
+        poll(root)

@@ -177,7 +177,7 @@ def test_clean_up_leaves_a_checkpoint_that_all_younger_commits_are_read_from(pla
     checkpoint(log)
     checkpoint(go_on(log, 3, 4, 5, 6))
     place.age_commits(*range(5))
-    place.age("_delta_log/00000000000000000002.checkpoint.parquet", 2 * HOUR)
+    place.max_staleness("_delta_log/00000000000000000002.checkpoint.parquet", 2 * HOUR)
     handle = table.open_table()
     handle.cleanup_metadata()
     assert log_of(table) == [(2, "checkpoint"), *commits(2, 3, 4, 5), (6, "checkpoint"), (6, "commit")]
@@ -194,7 +194,7 @@ def test_clean_up_is_of_what_came_before_the_handle_s_version(place, table):
     checkpoint(go_on(log, 3, 4))
     place.age_commits(*range(5))
     for version in (2, 4):
-        place.age(f"_delta_log/{version:020d}.checkpoint.parquet", 2 * HOUR)
+        place.max_staleness(f"_delta_log/{version:020d}.checkpoint.parquet", 2 * HOUR)
     behind.cleanup_metadata()
     assert log_of(table) == [(2, "checkpoint"), *commits(2, 3), (4, "checkpoint"), (4, "commit")]
     table.open_table().cleanup_metadata()

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from lakelog.replication.storage.delta.compare_and_set import Turns
+from lakelog.replication.storage.delta.compare_and_set import CommitBackoff
 
 TOOK = 0.1  # seconds of a commit
 
@@ -34,7 +34,7 @@ def commits(turns, clock, count, rest=0.0):
 
 
 def test_a_writer_that_has_lost_gives_others_the_time_of_one_or_two_commits(clock):
-    turns = Turns()
+    turns = CommitBackoff()
     turns.lost()
     first, *following = commits(turns, clock, 40)
     assert first == 0.0, "it has not won yet"
@@ -43,7 +43,7 @@ def test_a_writer_that_has_lost_gives_others_the_time_of_one_or_two_commits(cloc
 
 
 def test_time_that_has_passed_since_the_last_commit_counts(clock):
-    turns = Turns()
+    turns = CommitBackoff()
     turns.lost()
     assert all(pause <= TOOK for pause in commits(turns, clock, 20, rest=TOOK))
     assert not any(commits(turns, clock, 20, rest=2 * TOOK)[1:])
@@ -51,7 +51,7 @@ def test_time_that_has_passed_since_the_last_commit_counts(clock):
 
 @pytest.mark.parametrize(("seconds", "pauses"), [(9.9, True), (10.1, False)])
 def test_a_lost_commit_is_remembered_for_ten_seconds(clock, seconds, pauses):
-    turns = Turns()
+    turns = CommitBackoff()
     turns.lost()
     clock.at += seconds
     turns.won(TOOK)
@@ -60,12 +60,12 @@ def test_a_lost_commit_is_remembered_for_ten_seconds(clock, seconds, pauses):
 
 def test_a_writer_that_never_loses_lets_others_go_first_now_and_then(clock):
     """Others who lose all the time leave no trace in the table."""
-    at = [number for number, pause in enumerate(commits(Turns(), clock, 300)) if pause]
+    at = [number for number, pause in enumerate(commits(CommitBackoff(), clock, 300)) if pause]
     assert at == [8, 24, 56, 120, 184, 248]
 
 
 def test_after_a_lost_commit_it_does_so_sooner_again(clock):
-    turns = Turns()
+    turns = CommitBackoff()
     commits(turns, clock, 300)
     turns.lost()
     clock.at += 20.0
@@ -73,11 +73,11 @@ def test_after_a_lost_commit_it_does_so_sooner_again(clock):
 
 
 def test_a_writer_that_rests_between_commits_never_waits(clock):
-    assert not any(commits(Turns(), clock, 300, rest=2 * TOOK))
+    assert not any(commits(CommitBackoff(), clock, 300, rest=2 * TOOK))
 
 
 def test_a_commit_that_a_fault_of_the_store_has_held_up_holds_up_no_other():
-    turns = Turns()
+    turns = CommitBackoff()
     turns.lost()
     turns.won(60.0)
     assert 0 < turns.next_pause() <= 2.0

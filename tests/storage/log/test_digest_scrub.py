@@ -74,7 +74,7 @@ def test_it_goes_around_and_goes_on_where_it_stood(log, read):
     for _ in range(6):
         clock.now += 1 << 20
         scrub._credit = 0.5
-        scrub._looked_at = clock.now
+        scrub._polled_at = clock.now
         scrub.run_once()
     names = sorted(log.refresh().segments)
     start = names.index(read[0])

@@ -158,7 +158,7 @@ def test_a_log_that_was_made_again_is_a_gap_and_is_read_from_its_newest_commit_o
 
 def test_what_one_look_does_not_read_is_read_by_the_next_ones(log, reader, monkeypatch):
     """A follower may be told once of all that has happened."""
-    monkeypatch.setattr(new_segments, "FULL_LOOK", 2)
+    monkeypatch.setattr(new_segments, "FULL_POLL", 2)
     fill(log, P0, 1, 1, 1)
     follow_commit(log)
     follow_commit(log, first=1)

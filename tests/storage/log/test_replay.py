@@ -10,7 +10,7 @@ from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta import commit_format, delta_log, storage_root
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version
-from lakelog.replication.storage.delta.delta_log import KnownCommits
+from lakelog.replication.storage.delta.delta_log import CommitTracker
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments
 from lakelog.replication.storage.log.log_append import Appended
@@ -252,7 +252,7 @@ def test_the_newest_version_is_found_from_any_known_one(log, known, cleaned):
     fill(log, P0, *[1] * 5)
     if cleaned:
         clean_up(log.root)
-    assert KnownCommits(log.root).newest(known) == last_version(log.root) == 6
+    assert CommitTracker(log.root).newest(known) == last_version(log.root) == 6
 
 
 def test_the_newest_version_is_listed_once_where_nothing_is_known(log, monkeypatch):
@@ -260,12 +260,12 @@ def test_the_newest_version_is_listed_once_where_nothing_is_known(log, monkeypat
     fill(log, P0, *[1] * 5)
     asked, stamps = [], StorageRoot.stamps
     monkeypatch.setattr(StorageRoot, "stamps", lambda self, names: asked.append(names) or stamps(self, names))
-    assert KnownCommits(log.root).newest(-1) == 6
+    assert CommitTracker(log.root).newest(-1) == 6
     assert len(asked) <= 1
 
 
 def test_a_table_that_is_not_there_has_no_version(root):
-    assert KnownCommits(StorageRoot.of(root)).newest(-1) == last_version(StorageRoot.of(root)) == -1
+    assert CommitTracker(StorageRoot.of(root)).newest(-1) == last_version(StorageRoot.of(root)) == -1
 
 
 def test_a_clean_up_during_the_read_of_an_empty_partition_is_no_error(log):

@@ -393,8 +393,8 @@ def test_the_state_is_there_while_a_look_at_the_table_hangs(log, monkeypatch):
     """A heartbeat reports how far the log was read, even while the store hangs."""
     move = Hanging(lambda *_: [])
     monkeypatch.setattr(DeltaLog, "move", move)
-    look = in_background(log.refresh)
+    poll = in_background(log.refresh)
     assert move.is_entered.wait(30)
     assert ends(in_background(log.current))
     move.let_go()
-    assert ends(look)
+    assert ends(poll)

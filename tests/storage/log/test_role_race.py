@@ -38,8 +38,8 @@ def change_roles(start, uri):
     return Counter()
 
 
-def produce(start, uri, producer_id, patience):
-    """A producer that learns of a new epoch after `patience` refusals: with many it is a leader deposed long ago.
+def produce(start, uri, producer_id, max_staleness):
+    """A producer that learns of a new epoch after `max_staleness` refusals: with many it is a leader deposed long ago.
 
     Sequences that were truncated or that it cannot be sure of are not used again: it takes a new id."""
     log = ReplicaLog.open(StorageRoot.of(uri))
@@ -47,7 +47,7 @@ def produce(start, uri, producer_id, patience):
     outcomes, sequence, epoch, refused = Counter(), 0, 0, 0
     while (role := log.current().partition(P0).role) != END:
         decided_at = log.current().version
-        if refused >= patience:
+        if refused >= max_staleness:
             epoch, refused = role.leader_epoch, 0
         (outcome,) = send(log, request(P0, 2, sequence, epoch, producer_id=producer_id))
         outcomes[type(outcome).__name__] += 1

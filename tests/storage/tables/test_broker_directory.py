@@ -39,8 +39,8 @@ def beat(home, broker):
     BrokerTable.open(home, broker).update(1, "heartbeat")
 
 
-def look(directory, age=None):
-    directory.refresh(age)
+def poll(directory, max_staleness=None):
+    directory.refresh(max_staleness)
     return {broker: found.heartbeat for broker, found in directory.registrations.items()}
 
 
@@ -58,68 +58,70 @@ def register_without_files(home, broker):
 )  # fmt: skip
 def test_li_01_a_registration_that_cannot_be_read_says_nothing_new_and_hides_no_other(cluster, caplog, breaks):
     directory = BrokerDirectory(cluster)
-    assert look(directory) == {1: 1, 2: 1}
+    assert poll(directory) == {1: 1, 2: 1}
     beat(cluster, 2)
     breaks(cluster)
     beat(cluster, 1)
     with caplog.at_level(logging.WARNING):
-        assert (look(directory), look(directory)) == ({1: 2, 2: 1}, {1: 2, 2: 1})
-        assert look(BrokerDirectory(cluster)) == {1: 2}, "who has never seen it knows nothing of it"
+        assert (poll(directory), poll(directory)) == ({1: 2, 2: 1}, {1: 2, 2: 1})
+        assert poll(BrokerDirectory(cluster)) == {1: 2}, "who has never seen it knows nothing of it"
     told = [record.message for record in caplog.records]
     assert len(told) == 2, "once for each who looks, however often"
     assert all(words.startswith("the registration of broker 2 cannot be read: ") for words in told)
 
 
-@pytest.mark.parametrize(("quiet_seconds", "age"), [(0.0, 5.0), (21.0, 15.0)], ids=["busy", "quiet"])
-def test_bc_02_new_brokers_are_found_by_one_listing_for_all_in_an_object_store(monkeypatch, quiet_seconds, age):
+@pytest.mark.parametrize(("quiet_seconds", "max_staleness"), [(0.0, 5.0), (21.0, 15.0)], ids=["busy", "quiet"])
+def test_bc_02_new_brokers_are_found_by_one_listing_for_all_in_an_object_store(
+    monkeypatch, quiet_seconds, max_staleness
+):
     clock, running = monotonic_clock(monkeypatch), ["others"]
     with MemoryStore("brokers", process=lambda: running[-1]).opened() as store:
         home = StorageRoot.of(f"{store.uri}/cluster")
         register(home, 1)
         running.append("this one")
-        assert home.newest_versions.age() > 0, "begins now"
+        assert home.newest_versions.max_staleness() > 0, "begins now"
         clock.now += quiet_seconds
         listed, names = [], store.names
         monkeypatch.setattr(store, "names", lambda folder: listed.append(folder) or names(folder))
         directories = BrokerDirectory(home), BrokerDirectory(home)
-        assert [look(directory, 1.0) for directory in directories] == [{1: 1}] * 2
+        assert [poll(directory, 1.0) for directory in directories] == [{1: 1}] * 2
         running.append("others")
         register(home, 2)
         running.append("this one")
-        clock.now += age - 0.1
-        assert [look(directory, 1.0) for directory in directories] == [{1: 1}] * 2
+        clock.now += max_staleness - 0.1
+        assert [poll(directory, 1.0) for directory in directories] == [{1: 1}] * 2
         clock.now += 0.2
-        assert [look(directory, 1.0) for directory in directories] == [{1: 1, 2: 1}] * 2
+        assert [poll(directory, 1.0) for directory in directories] == [{1: 1, 2: 1}] * 2
         assert listed.count(home.child("brokers").uri) == 2
         register(home, 3)
-        assert look(directories[0]) == {1: 1, 2: 1, 3: 1}, "who does not poll sees them as they are now"
+        assert poll(directories[0]) == {1: 1, 2: 1, 3: 1}, "who does not poll sees them as they are now"
 
 
 def test_bc_01_a_heartbeat_that_changes_nothing_needs_no_file(cluster):
     directory, table = BrokerDirectory(cluster), BrokerTable.open(cluster, 2)
-    assert look(directory) == {1: 1, 2: 1}
+    assert poll(directory) == {1: 1, 2: 1}
     lose_files(cluster, 2)
     table.update(1, "heartbeat")
-    assert look(directory) == {1: 1, 2: 2}
+    assert poll(directory) == {1: 1, 2: 2}
 
 
 @pytest.mark.parametrize("broken", [(1,), (1, 2)])
 def test_li_01_a_broken_file_is_no_trouble_of_the_store_though_it_be_the_only_one(cluster, broken):
     for broker in broken:
         lose_files(cluster, broker)
-    assert look(BrokerDirectory(cluster)) == {b: 1 for b in (1, 2) if b not in broken}
+    assert poll(BrokerDirectory(cluster)) == {b: 1 for b in (1, 2) if b not in broken}
 
 
 def test_li_01_a_store_that_cannot_be_read_at_all_is_an_error(cluster, monkeypatch):
     directory = BrokerDirectory(cluster)
-    look(directory)
+    poll(directory)
 
     def away(_):
         raise KafkaStorageException("503")
 
     monkeypatch.setattr(BrokerTable, "refresh", away)
     with pytest.raises(KafkaStorageException, match="503"):
-        look(directory)
+        poll(directory)
 
 
 @pytest.mark.parametrize(
@@ -134,14 +136,14 @@ def test_ol_01_a_row_that_makes_no_sense_is_named_and_its_broker_may_replace_it(
     directory = BrokerDirectory(cluster)
     table = StateTable.open(cluster.child("brokers", "1"), BROKERS)
     table.update({"who": "test"}, lambda rows: [{**rows[0], **fields}])
-    assert look(directory) == {2: 1}
+    assert poll(directory) == {2: 1}
     assert f"the row of broker 1 makes no sense: {words}" in caplog.text
     register(cluster, 1)
-    assert look(directory) == {1: 3, 2: 1}
+    assert poll(directory) == {1: 3, 2: 1}
 
 
 def test_ol_01_a_counter_that_is_no_number_is_named(cluster, caplog, monkeypatch):
     broken = BrokerRegistration(1, "/1", None, 1, "many", False, None, "log", 0)
     monkeypatch.setattr(BrokerTable, "registration", broken)
-    assert look(BrokerDirectory(cluster)) == {}
+    assert poll(BrokerDirectory(cluster)) == {}
     assert "the row of broker 1 makes no sense: metadata_version is 'many', no integer" in caplog.text

@@ -4,14 +4,14 @@ import pytest
 
 from lakelog.replication.errors import StaleBrokerEpochException
 from lakelog.replication.protocol.leader_epoch import EpochEntry
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 
 def replica(epoch, end):
-    return Replica(
+    return ReplicaStatus(
         "t", "id", 0, 1, epoch, 0, "follower", "Fetching", 0, end, 0, (EpochEntry(0, 0),), None, 1
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ same."""
 import pytest
 
 from lakelog.replication.errors import ControllerMovedException
-from lakelog.replication.storage.delta.freshness import NewestVersions, SharedCommits
+from lakelog.replication.storage.delta.freshness import SharedCommits, VersionCache
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
 from tests.clock import monotonic_clock
@@ -39,7 +39,7 @@ def test_ce_02_a_renewal_loses_to_an_election_of_another_process(root, lease, cl
     held = lease.elect("one", None)
     clock.now += RENEWAL_SECONDS
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(NewestVersions, "moved", lambda *_: None)
+        elsewhere.setattr(VersionCache, "moved", lambda *_: None)
         elsewhere.setattr(SharedCommits, "add", lambda *_: None)
         other = ControllerLease.open(root)
         elected = other.elect("other", other.read())

@@ -17,7 +17,7 @@ from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Replica
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
@@ -35,7 +35,9 @@ from tests.storage.delta.answers import refuse_all
 from tests.storage.log.test_replay import clean_up, fails_once
 
 REGISTRATION = BrokerRegistration(1, "/root", "rack a", 1, -1, False, None, "log-id", 3)
-REPLICA = Replica("t", "id", 0, 1, 2, 3, "follower", "Fetching", 0, 9, 7, (EpochEntry(0, 0), EpochEntry(3, 5)), None, 4)
+REPLICA = ReplicaStatus(
+    "t", "id", 0, 1, 2, 3, "follower", "Fetching", 0, 9, 7, (EpochEntry(0, 0), EpochEntry(3, 5)), None, 4
+)
 PARTITION = PartitionRegistration("t", "id", 0, (1, 2, 3), 1, 4, (1, 3), 2, 5, (3,), (2,))
 
 
@@ -145,7 +147,7 @@ def test_a_refresh_tells_whether_the_table_has_moved(storage, producers):
 def test_the_time_of_a_look_is_not_told_before_its_rows_are_there(storage, producers, monkeypatch):
     other, load, told = StateTable.open(storage, PRODUCERS), StateTable._load, []
     producers.update({}, add("second"))
-    asks = threading.Thread(target=lambda: told.append((other.looked_at, names(other))))
+    asks = threading.Thread(target=lambda: told.append((other.polled_at, names(other))))
 
     def loads(table):
         asks.start()
@@ -154,11 +156,11 @@ def test_the_time_of_a_look_is_not_told_before_its_rows_are_there(storage, produ
         load(table)
 
     monkeypatch.setattr(StateTable, "_load", loads)
-    before = other.looked_at
+    before = other.polled_at
     other.refresh()
     asks.join(30)
-    ((looked_at, found),) = told
-    assert (looked_at > before, found) == (True, ["first", "second"])
+    ((polled_at, found),) = told
+    assert (polled_at > before, found) == (True, ["first", "second"])
 
 
 def test_a_reader_that_is_far_behind_a_clean_up_reads_the_newest_rows(storage, producers):

@@ -10,7 +10,7 @@ import pytest
 
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.verification.faults.cluster_health import ClusterHealth
@@ -18,7 +18,7 @@ from tests.jobs.admin.one_partition import one_partition, start_at, write
 from tests.storage.logs import TOPIC, TOPIC_ID
 
 P0 = TopicIdPartition(TOPIC_ID, 0)
-LEADER = Replica(TOPIC, TOPIC_ID, 0, 1, 1, 0, LEADER_ROLE, "Fetching", 1, 3, 3, (), None, 0)
+LEADER = ReplicaStatus(TOPIC, TOPIC_ID, 0, 1, 1, 0, LEADER_ROLE, "Fetching", 1, 3, 3, (), None, 0)
 FOLLOWER = replace(LEADER, broker_id=2, role=FOLLOWER_ROLE, high_watermark=2)
 
 
@@ -89,7 +89,7 @@ def test_ce_01_one_controller_is_active_and_all_are_there(
         pytest.param([LEADER, FOLLOWER, replace(FOLLOWER, partition=1)], "broker 2 still has rows", id="a clean-up"),
     ],
 )
-def test_dr_02_every_broker_has_it_all(cluster: Cluster, rows: Sequence[Replica], lacking: str) -> None:
+def test_dr_02_every_broker_has_it_all(cluster: Cluster, rows: Sequence[ReplicaStatus], lacking: str) -> None:
     for broker in (1, 2):
         own = [row for row in rows if row.broker_id == broker]
         ReplicaTable.open(cluster.broker_root(broker)).publish(own, "test")

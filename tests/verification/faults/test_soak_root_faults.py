@@ -77,10 +77,10 @@ def test_an_emptied_root_is_there_and_holds_nothing(cluster: Cluster, tmp_path: 
 @pytest.mark.parametrize("seed", range(10))
 def test_rot_flips_one_bit_of_the_records_and_leaves_size_and_age(cluster: Cluster, seed: int) -> None:
     (path,) = Path(cluster.broker_root(1).uri, LOG.name).glob("*.parquet")
-    before, age, footer = path.read_bytes(), path.stat().st_mtime_ns, pq.read_metadata(path).serialized_size
+    before, max_staleness, footer = path.read_bytes(), path.stat().st_mtime_ns, pq.read_metadata(path).serialized_size
     rot(path, random.Random(seed))
     after = path.read_bytes()
-    assert (len(after), path.stat().st_mtime_ns) == (len(before), age)
+    assert (len(after), path.stat().st_mtime_ns) == (len(before), max_staleness)
     different = [n for n, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
     assert [(before[n] ^ after[n]).bit_count() for n in different] == [1]
     assert 4 <= different[0] < len(before) - footer - 8

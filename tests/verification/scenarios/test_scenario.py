@@ -11,7 +11,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import TimeoutException
 from lakelog.replication.protocol.elections import new_partition, with_leader
 from lakelog.replication.protocol.partition_log import STOPPED, Role
-from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -22,7 +22,7 @@ from lakelog.replication.storage.tables.metadata_table import metadata_history
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 from lakelog.verification.scenarios import observation, script_steps
-from lakelog.verification.scenarios.observation import differences, look
+from lakelog.verification.scenarios.observation import differences, poll
 from lakelog.verification.scenarios.report import Report, ScriptResult, StepResult, states, write_json
 from lakelog.verification.scenarios.scene import Observed, Scene, attempt, hold
 from lakelog.verification.scenarios.script import ScriptError, read_script
@@ -221,7 +221,7 @@ class Tables:
     def say(self, broker: int, high_watermark: int) -> None:
         end, chain = self.logs[broker].refresh().partition(P0).log_end
         role = LEADER_ROLE if broker == 1 else FOLLOWER_ROLE
-        row = Replica(
+        row = ReplicaStatus(
             TOPIC, TOPIC_ID, 0, broker, 1, 0, role, "Fetching", 0, end, high_watermark, (), None, 0, chain=chain
         )
         ReplicaTable.open(self.cluster.broker_root(broker)).publish([row], "test")
@@ -255,7 +255,7 @@ def test_a_producer_goes_on_unless_other_settings_are_wanted(scene: Scene) -> No
 
 def test_what_is_seen_of_a_partition(tables: Tables, scene: Scene) -> None:
     tables.say(1, 0)
-    outcome = look(scene, TOPIC, 0, {"leader": 1, "hw": 0, "offline": [2]})
+    outcome = poll(scene, TOPIC, 0, {"leader": 1, "hw": 0, "offline": [2]})
     assert outcome.fault is None
     assert outcome.saw == {
         "leader": 1, "leader_epoch": 0, "isr": [1, 2], "replicas": [1, 2], "offline": [2], "hw": 0,
@@ -268,15 +268,15 @@ def test_a_look_counts_once_every_running_broker_has_applied_the_metadata(tables
     changed = with_leader(tables.partition, 1, [1])
     version = tables.cluster.metadata.put([changed], {"who": "test", "why": "changed"})
     registry = BrokerTable.open(tables.cluster.root, 1)
-    assert look(scene, TOPIC, 0, {"leader": 1}).fault == "; ".join(
+    assert poll(scene, TOPIC, 0, {"leader": 1}).fault == "; ".join(
         f"broker {broker} has applied metadata version {version - 1}, not yet {version}" for broker in (1, 2)
     )
     registry.update(1, "test", metadata_version=version)
-    assert look(scene, TOPIC, 0, {"leader": 1}).fault.startswith("broker 2 has applied")
+    assert poll(scene, TOPIC, 0, {"leader": 1}).fault.startswith("broker 2 has applied")
     tables.now_running = [1]
-    assert look(scene, TOPIC, 0, {"leader": 1}).fault is None
-    assert look(scene, TOPIC, 0, {"leader_epoch": 0}).fault == "leader_epoch is 1, expected 0"
-    assert look(scene, TOPIC, 0, {}).saw["hw"] is None, "the leader has not taken up this epoch"
+    assert poll(scene, TOPIC, 0, {"leader": 1}).fault is None
+    assert poll(scene, TOPIC, 0, {"leader_epoch": 0}).fault == "leader_epoch is 1, expected 0"
+    assert poll(scene, TOPIC, 0, {}).saw["hw"] is None, "the leader has not taken up this epoch"
 
 
 @pytest.mark.parametrize("retries", [None, 0])

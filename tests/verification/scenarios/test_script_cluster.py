@@ -141,10 +141,10 @@ def test_one_that_has_resigned_or_does_not_run_is_not_in_office(
 ) -> None:
     """The step waits for an election. Here one is held after the first look without a controller."""
     looks: list[object] = []
-    look = cluster._in_office
+    poll = cluster._in_office
 
     def then_elect() -> str | None:
-        looks.append(look())
+        looks.append(poll())
         if len(looks) == 1:
             cluster.elect(SECOND)
         return looks[-1]
@@ -167,8 +167,8 @@ def test_the_history_is_of_the_script_only(cluster: Remembered) -> None:
 
 
 def test_what_is_repeated_beside_a_script_ends_with_it(cluster: Remembered) -> None:
-    before, looked = threading.active_count(), threading.Event()
-    end = cluster._repeat(looked.set, 0.001)
-    assert looked.wait(30)
+    before, polled = threading.active_count(), threading.Event()
+    end = cluster._repeat(polled.set, 0.001)
+    assert polled.wait(30)
     end()
     assert threading.active_count() == before

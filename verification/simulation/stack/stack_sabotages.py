@@ -44,25 +44,25 @@ _may_meet = SoughtRange.may_meet
 
 
 def _is_decided_once(
-    log: ReplicaLog, cause: Any, decide: Callable[[LogState], Any], deadline: Any = None, patience: Any = None
+    log: ReplicaLog, cause: Any, decide: Callable[[LogState], Any], deadline: Any = None, max_staleness: Any = None
 ) -> Any:
     decided: list[LogChange | None] = []
 
-    def attempt(age: float | None) -> int | None:
+    def attempt(max_staleness: float | None) -> int | None:
         with log._lock:
-            state = log._refresh(age)
+            state = log._refresh(max_staleness)
             decided.append(decided[0] if decided else decide(state))
             return None if decided[0] is None else log._commit(cause, decided[0])
 
-    return compare_and_set(log.root, attempt, deadline, patience)
+    return compare_and_set(log.root, attempt, deadline, max_staleness)
 
 
 def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = None, *_: Any, **__: Any) -> Any:
     decided: list[Any] = []
 
-    def attempt(age: float | None) -> int | None:
+    def attempt(max_staleness: float | None) -> int | None:
         with table._lock:
-            table._refresh(age)
+            table._refresh(max_staleness)
             decided.append(decided[0] if decided else change(list(table._rows)))
             return None if decided[0] is None else table._commit(dict(cause), decided[0], txns)
 
@@ -106,12 +106,12 @@ STORAGE: dict[str, StackSabotage] = {
     ),
     "the_predecessor_is_not_checked": StackSabotage(
         "a commit counts even if the commit before it is gone",
-        at(("storage.delta.delta_log.KnownCommits.is_there", lambda *_: True)),
+        at(("storage.delta.delta_log.CommitTracker.is_there", lambda *_: True)),
         rare.commit_into_a_hole,
     ),
     "commits_are_known_by_name": StackSabotage(
         "a file with the name of a known commit counts as that commit",
-        at(("storage.delta.delta_log.KnownCommits._is_known", lambda _, __, stamp: stamp is not None)),
+        at(("storage.delta.delta_log.CommitTracker._is_known", lambda _, __, stamp: stamp is not None)),
         rare.commit_into_a_hole,
     ),
     "compaction_spoils_a_row": StackSabotage(

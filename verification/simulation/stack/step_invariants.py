@@ -11,7 +11,7 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, Replica
+from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.verification.simulation.history_events import NO_FAULTS, Violation, as_violation
@@ -44,7 +44,7 @@ def checked(
     """Wraps `publish`: raises Violation if a row differs from its log in end or lineage, and adds the high watermark of
     each leader's row to `told_hws`."""
 
-    def published(table: ReplicaTable, rows: Iterable[Replica], why: str) -> Any:
+    def published(table: ReplicaTable, rows: Iterable[ReplicaStatus], why: str) -> Any:
         who, told = actor(), list(rows)
         session = who.broker.session if isinstance(who, StackBroker) and who.broker is not None else None
         if who is not None and session is not None:

@@ -23,9 +23,9 @@ class Streamed:
     def step(self, fetcher):
         if fetcher not in self._streams:
             self._streams.add(fetcher)
-            fetcher._round.has_news()
+            fetcher._round.has_new_commits()
             fetcher._process(None, 0)
-        elif fetcher._round.has_news():
+        elif fetcher._round.has_new_commits():
             self.micro_batches += 1
             fetcher._process(fetcher._follower_query.behind, 1)
         if fetcher._is_due():
@@ -56,7 +56,7 @@ def asks_for_no_more(fetcher):
 @pytest.mark.usefixtures("streamed")
 @pytest.mark.parametrize(
     ("of", "name", "sabotage"),
-    [(FetchRunner, "has_news", lambda _: False), (ReplicaFetcher, "_fetch", asks_for_no_more)],
+    [(FetchRunner, "has_new_commits", lambda _: False), (ReplicaFetcher, "_fetch", asks_for_no_more)],
     ids=["news", "asked"],
 )
 def test_ft_01_each_call_for_a_round_is_needed(monkeypatch, of, name, sabotage):

@@ -137,11 +137,11 @@ def look_before_the_truncation(world: StackWorld) -> None:
     (_, two, three) = world.nodes.values()
     _tail_below_what_is_committed(world)
 
-    def look() -> None:
+    def poll() -> None:
         world.run(two)
         kill(world, two)
 
-    with meanwhile(fetch_runner, "truncate_logs", look):
+    with meanwhile(fetch_runner, "truncate_logs", poll):
         world.run(three)
     try_to_elect(world, 3)
 
