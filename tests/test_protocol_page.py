@@ -1,6 +1,7 @@
 """Keeps the table of `replication/README.md` true: everything that it names exists."""
 
 import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -17,12 +18,21 @@ SUBJECTS = re.findall(r"^### (.+)\n\n(.+)\n\n((?:\|.*\n?)+)", RULES, re.M)
 TESTS = set(re.findall(r"def (test_\w+)", "".join(p.read_text() for p in HOUSE.glob("tests/**/test_*.py"))))
 
 
+FLOWS = re.findall(
+    r"^\| ([^|]+) \| `([\w.]+)` \| (`[^|]+) \|$", PAGE.partition("## Where to begin\n")[2].partition("\n## ")[0], re.M
+)
+
+
+def _package(parts):
+    return "lakelog" if parts[0] == "jobs" else "lakelog.replication"
+
+
 def resolve(path):
-    """The object that a dotted path below `replication` names."""
+    """The object that a dotted path below `replication`, or below `jobs`, names."""
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
         try:
-            found = importlib.import_module("lakelog.replication." + ".".join(parts[:length]))
+            found = importlib.import_module(".".join((_package(parts), *parts[:length])))
         except ModuleNotFoundError:
             continue
         for name in parts[length:]:
@@ -97,3 +107,18 @@ def test_function_and_test_of_a_rule_exist(ids, _rule, function, test):
 def test_what_does_not_exist_is_noticed(path):
     with pytest.raises(AttributeError):
         resolve(path)
+
+
+@pytest.mark.parametrize("flow", ["send", "fetch", "high watermark", "failover", "verb"])
+def test_each_station_of_a_flow_is_there_and_is_named_by_one_before_it(flow):
+    """A station after a semicolon reads what the one before it has committed, so no code names it."""
+    ((entrance, stations),) = [(entrance, rest) for name, entrance, rest in FLOWS if name.startswith(flow)]
+    ways = [re.findall(r"`([\w.]+)`", way) for way in f"`{entrance}`, {stations}".split(";")]
+    assert sum(map(len, ways)) >= 10
+    for way in ways:
+        passed = set()
+        for station in way:
+            found = resolve(station)
+            name = found.__qualname__.rpartition(".")[2]
+            assert not passed or name in passed, f"{station}: no station before it names {name}"
+            passed |= set(re.findall(r"\w+", inspect.getsource(inspect.getmodule(found))))
