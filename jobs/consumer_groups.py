@@ -38,7 +38,7 @@ from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.clients.group_access import GroupAccess, check_empty
-from lakelog.replication.clients.led_partition import Answer, LedPartition, ask_leaders
+from lakelog.replication.clients.partition_reader import Answer, OpenPartition, ask_leaders
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import (
     GroupIdNotFoundException,
@@ -111,7 +111,7 @@ def _offsets(groups: GroupsView, name: str, group: ConsumerGroup) -> list[Offset
         if groups.topics.get(p.topic) == p.topic_id
     }
 
-    def ask(led: LedPartition) -> Lag:
+    def ask(led: OpenPartition) -> Lag:
         registration = led.registration
         return lag_of(led, committed.get((registration.topic, registration.partition)))
 
@@ -156,7 +156,7 @@ def _new_offsets(
     partitions: Collection[TopicPartition],
     committed: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    def ask(led: LedPartition) -> int:
+    def ask(led: OpenPartition) -> int:
         registration = led.registration
         return rule(led, committed.get((registration.topic, registration.partition)))
 
@@ -547,12 +547,12 @@ class GroupsView:
         return {(row.topic, row.partition): row.committed_offset for row in sorted(rows, key=lambda r: r[1:4])}
 
     def ask(
-        self, partitions: Iterable[TopicPartition], ask: Callable[[LedPartition], Answer]
+        self, partitions: Iterable[TopicPartition], ask: Callable[[OpenPartition], Answer]
     ) -> dict[TopicPartition, Answer | LakelogException]:
         """The answer of each partition's leader, or its error. That is UnknownTopicIdException if the topic was made
         again since this view has read the topics: the group's offsets are of the old one."""
 
-        def checked(led: LedPartition) -> Answer:
+        def checked(led: OpenPartition) -> Answer:
             check_topic_id(led.registration, self.topics.get(led.registration.topic, ""))
             return ask(led)
 

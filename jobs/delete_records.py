@@ -15,9 +15,9 @@ from lakelog.jobs.cli.outcomes import say_refused
 from lakelog.jobs.cli.partition_files import TopicPartition, read_offsets
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
-from lakelog.replication.clients.led_partition import led_partition
+from lakelog.replication.clients.partition_reader import PartitionReader
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import LakelogException, UnknownTopicOrPartitionException
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.broker_registration import Liveness
 from lakelog.replication.protocol.log_retention import HIGH_WATERMARK, delete_records_offset, low_watermark
@@ -98,7 +98,10 @@ def _would_delete(view: TopicView, topic: str, number: int, before_offset: int) 
     """Raises what the deletion would raise."""
     name = f"{topic}-{number}"
     check_not_internal(topic, "delete-records")
-    led = led_partition(view, view.leaderships(topic, [number]).get(number), name)
+    found = view.leaderships(topic, [number]).get(number)
+    if found is None:
+        raise UnknownTopicOrPartitionException(f"{name}: no such partition")
+    led = PartitionReader(view).open(found)
     may_delete = view.config(topic).cleanup_policy == "delete"
     epoch, high_watermark = led.registration.leader_epoch, led.row.high_watermark
     stop = delete_records_offset(led.log, epoch, high_watermark, before_offset, may_delete, name)

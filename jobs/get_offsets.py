@@ -13,8 +13,8 @@ from lakelog.jobs.cli.options import TEXT, admin_parser
 from lakelog.jobs.cli.outcomes import say_refused
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
-from lakelog.replication.clients.led_partition import ask_leaders
 from lakelog.replication.clients.offset_lookup import LATEST, NAMES, TimestampAndOffset, offset_for
+from lakelog.replication.clients.partition_reader import ask_leaders
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.admin_request import Outcome

@@ -96,7 +96,7 @@ def while_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Cal
 
     def happens(*things: Callable[[], object]) -> Iterator[Callable[[], object]]:
         left = iter(things)
-        for module in ("delayed_operation", "sender"):
+        for module in ("purgatory", "sender"):
             monkeypatch.setattr(f"lakelog.replication.clients.{module}.pause", lambda *_: next(left)())
         return left
 

@@ -11,13 +11,13 @@ from typing import NamedTuple, TypeAlias
 from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.cli.partition_files import TopicPartition
-from lakelog.replication.clients.led_partition import LedPartition
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST, committed_batches, offset_for, records_of
+from lakelog.replication.clients.partition_reader import OpenPartition
 from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.protocol.partition_log import PlacedBatch
 
 # The new offset of a partition; the second argument is the committed one, None if there is none.
-Rule: TypeAlias = Callable[[LedPartition, int | None], int]
+Rule: TypeAlias = Callable[[OpenPartition, int | None], int]
 
 
 def to_time(time: int) -> Rule:
@@ -36,7 +36,7 @@ def shift_by(records: int) -> Rule:
     The rule raises InvalidRequestException for a partition without a committed offset.
     """
 
-    def shifted(led: LedPartition, committed: int | None) -> int:
+    def shifted(led: OpenPartition, committed: int | None) -> int:
         if committed is None:
             raise InvalidRequestException(
                 f"{led.registration.name}: there is no committed offset that --shift-by could start from"
@@ -46,28 +46,28 @@ def shift_by(records: int) -> Rule:
     return shifted
 
 
-def _earliest(led: LedPartition, _: int | None) -> int:
+def _earliest(led: OpenPartition, _: int | None) -> int:
     return _offset(led, EARLIEST)
 
 
-def _latest(led: LedPartition, _: int | None) -> int:
+def _latest(led: OpenPartition, _: int | None) -> int:
     return _offset(led, LATEST)
 
 
-def _current(led: LedPartition, committed: int | None) -> int:
+def _current(led: OpenPartition, committed: int | None) -> int:
     return _latest(led, None) if committed is None else committed
 
 
 TO_EARLIEST, TO_LATEST, TO_CURRENT = _earliest, _latest, _current
 
 
-def _offset(led: LedPartition, time: int) -> int:
+def _offset(led: OpenPartition, time: int) -> int:
     found = offset_for(led, time) or offset_for(led, LATEST)
     assert found is not None, "every partition has a high watermark"
     return found.offset
 
 
-def _within(led: LedPartition, offset: int) -> int:
+def _within(led: OpenPartition, offset: int) -> int:
     """As Kafka's tool does it, with the same words."""
     for bound, is_outside, what in (
         (_earliest(led, None), offset.__lt__, "lower than earliest"),
@@ -166,7 +166,7 @@ class Lag(NamedTuple):
     bytes: int | None = None
 
 
-def lag_of(led: LedPartition, committed: int | None) -> Lag:
+def lag_of(led: OpenPartition, committed: int | None) -> Lag:
     """The lag of a group that has committed this offset. Of the files it reads the timestamps of one batch at most.
 
     Raises OffsetNotAvailableException as long as a new leader does not know how much is committed.
@@ -187,7 +187,7 @@ def _share(batch: PlacedBatch, start: int, stop: int) -> int:
     return batch.header.bytes * records // batch.header.records
 
 
-def _milliseconds(led: LedPartition, unread: list[PlacedBatch], committed: int) -> int:
+def _milliseconds(led: OpenPartition, unread: list[PlacedBatch], committed: int) -> int:
     if not unread:
         return 0
     next_record = next((time for offset, time in records_of(led, unread[0]) if offset >= committed), None)

@@ -11,8 +11,8 @@ from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.group_access import GroupAccess
-from lakelog.replication.clients.led_partition import led_partition
 from lakelog.replication.clients.offset_lookup import offset_for
+from lakelog.replication.clients.partition_reader import PartitionReader
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -86,9 +86,9 @@ class ConsoleReader:
 
     def _poll(self, partitions: Collection[int]) -> dict[int, int]:
         watch, found = TopicWatch(self._view, self._topic, partitions, self._topic_id), {}
+        reader = PartitionReader(self._view)
         for number in partitions:
-            led = led_partition(self._view, watch.leadership(number), f"{self._topic}-{number}")
-            offset = offset_for(led, self._begin)
+            offset = offset_for(reader.open(watch.leadership(number)), self._begin)
             assert offset is not None, "a log has a start and a HW"
             found[number] = offset.offset
         return found

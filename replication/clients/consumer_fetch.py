@@ -7,32 +7,27 @@ Kafka: `Fetcher`, `ReplicaManager.fetchMessages`. KIP-392. [FE-01, FE-02, DO-02]
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Generic, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
+from lakelog.replication.clients.partition_reader import OpenPartition, PartitionReader
 from lakelog.replication.clients.purgatory import DelayedOperation, Purgatory
-from lakelog.replication.clients.readable_partition import ReadablePartition, ReplicaSelector
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.errors import LakelogException, error_or
 from lakelog.replication.protocol.delayed_operation import (
     batches_within,
     check_fetch_offset,
-    check_log_leads,
     fetch_outcome,
 )
-from lakelog.replication.protocol.fencing import check_leader_row
-from lakelog.replication.protocol.partition_log import PartitionLog, PlacedBatch
-from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition, TopicPartition
 from lakelog.replication.protocol.replica_status import Leadership
 from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.partition_rows import RowRange, read_row_ranges, row_ranges
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.schemas import LOG
@@ -134,38 +129,16 @@ def fetch_records(
     return fetch.answers
 
 
-def led_log(seen: Leadership, refreshed: Callable[[int], LogState]) -> PartitionLog:
-    """The partition's log at its leader, read after the leader's row. Raises why it has no leader, or not yet."""
-    registration, row = seen.registration, seen.row
-    name = registration.name
-    if seen.unavailable and (seen.error or registration.leader == NO_LEADER):
-        raise seen.unavailable
-    error = check_leader_row(row, registration.topic_id_partition, registration.leader_epoch)
-    if error:
-        raise error
-    log = refreshed(registration.leader).partition(registration.topic_id_partition)
-    if row:
-        check_log_leads(log, row, name)
-    return log
-
-
 class _Readable(NamedTuple):
-    """The batches between a fetch offset and the HW, in a log whose replica was checked."""
+    """The batches between a fetch offset and the HW of an open partition."""
 
-    registration: PartitionRegistration
+    opened: OpenPartition
     batches: list[PlacedBatch]
-    high_watermark: int
-    log_start_offset: int
-    root: StorageRoot
-    segments: Mapping[str, Segment]
 
     @classmethod
-    def of(cls, near: ReadablePartition, offset: int) -> Self:
-        """The batches of a replica in the reader's rack."""
-        batches = near.log.batches_between(offset, near.high_watermark)
-        return cls(
-            near.registration, batches, near.high_watermark, near.log.log_start_offset, near.root, near.state.segments
-        )
+    def of(cls, opened: OpenPartition, offset: int) -> Self:
+        """The batches from an offset on."""
+        return cls(opened, opened.log.batches_between(offset, opened.high_watermark))
 
     @property
     def sizes(self) -> list[int]:
@@ -176,9 +149,9 @@ class _Readable(NamedTuple):
         """The rows of the first `count` batches from `offset` to the HW, in the files of the version that was
         checked."""
         batches = self.batches[:count]
-        stop = min(self.high_watermark, batches[-1].header.next_offset if batches else offset)
-        segments = [self.segments[name] for name in dict.fromkeys(batch.segment for batch in batches)]
-        return WantedRows(self.root, segments, self.registration.topic_id_partition, offset, stop)
+        stop = min(self.opened.high_watermark, batches[-1].header.next_offset if batches else offset)
+        segments = [self.opened.state.segments[name] for name in dict.fromkeys(batch.segment for batch in batches)]
+        return WantedRows(self.opened.root, segments, self.opened.registration.topic_id_partition, offset, stop)
 
 
 class _DelayedFetch:
@@ -194,7 +167,7 @@ class _DelayedFetch:
         self._min_bytes = min_bytes
         self._max_bytes = max_bytes
         self._rack = rack
-        self._near: dict[TopicPartition, ReadablePartition] = {}  # read last, instead of the leader
+        self._near: dict[TopicPartition, OpenPartition] = {}  # read last, instead of the leader
         self._broken: set[TopicPartition] = set()  # those of which only the leader is read, as a file could not be
         self._watches: dict[str, TopicWatch | LakelogException] = {}
         for topic in {partition.topic for partition in offsets}:
@@ -212,14 +185,14 @@ class _DelayedFetch:
         led = {TopicPartition(topic, number) for topic, watch in watches for number in watch.moved()}
         return led | {partition for partition, near in self._near.items() if self._row(near) != near.row}
 
-    def _row(self, near: ReadablePartition) -> object:
+    def _row(self, near: OpenPartition) -> object:
         rows = error_or(self._view.replicas, near.row.broker_id, RECENT_SECONDS)
         return rows if isinstance(rows, LakelogException) else rows.get(near.registration.topic_id_partition)
 
     def attempt(self, time_is_over: bool) -> bool:
-        refreshed = cache(self._refreshed)
-        self._near = self._find_near()
-        found = {partition: self._poll(partition, offset, refreshed) for partition, offset in self._offsets.items()}
+        reader = PartitionReader(self._view, self._rack)
+        self._near = self._find_near(reader)
+        found = {partition: self._poll(partition, offset, reader) for partition, offset in self._offsets.items()}
         readable = [f if isinstance(f, LakelogException) else sum(f.sizes) for f in found.values()]
         outcome = fetch_outcome(readable, self._min_bytes, self._max_bytes, time_is_over)
         if not outcome.is_done:
@@ -229,44 +202,33 @@ class _DelayedFetch:
         self._broken |= broken
         return not broken or self.attempt(time_is_over)
 
-    def _find_near(self) -> dict[TopicPartition, ReadablePartition]:
+    def _find_near(self, reader: PartitionReader) -> dict[TopicPartition, OpenPartition]:
         """The replicas that are read instead of leaders: those in the reader's rack that have the offset."""
+        chosen = dict[TopicPartition, OpenPartition]()
         if self._rack is None:
-            return {}
-        selector, chosen = ReplicaSelector(self._view, self._rack), dict[TopicPartition, ReadablePartition]()
+            return chosen
         for partition, offset in self._offsets.items():
             if partition in self._broken:
                 continue
             watch = self._watches[partition.topic]
             seen = error_or(watch.leadership, partition.partition) if isinstance(watch, TopicWatch) else None
-            near = selector.in_rack(seen.registration) if isinstance(seen, Leadership) else None
+            near = reader.in_rack(seen.registration) if isinstance(seen, Leadership) else None
             if near and near.log.log_start_offset <= offset <= near.high_watermark:
                 chosen[partition] = near
         return chosen
 
-    def _refreshed(self, leader: int) -> tuple[StorageRoot, LogState]:
-        log = self._view.log(leader)
-        return log.root, log.refresh()
-
-    def _poll(
-        self, partition: TopicPartition, offset: int, refreshed: Callable[[int], tuple[StorageRoot, LogState]]
-    ) -> _Readable | LakelogException:
-        """Reads the HW first and then the log, never the other way round."""
+    def _poll(self, partition: TopicPartition, offset: int, reader: PartitionReader) -> _Readable | LakelogException:
         watch = self._watches[partition.topic]
         if isinstance(watch, LakelogException):
             return watch
         if partition in self._near:
             return _Readable.of(self._near[partition], offset)
         try:
-            seen = watch.leadership(partition.partition)
-            log = led_log(seen, lambda leader: refreshed(leader)[1])
-            check_fetch_offset(offset, log, f"{partition.topic}-{partition.partition}")
+            opened = reader.open_for_fetch(watch.leadership(partition.partition))
+            check_fetch_offset(offset, opened.log, f"{partition.topic}-{partition.partition}")
         except LakelogException as error:
             return error
-        high_watermark = seen.row.high_watermark if seen.row else 0
-        batches = log.batches_between(offset, high_watermark)
-        root, state = refreshed(seen.registration.leader)
-        return _Readable(seen.registration, batches, high_watermark, log.log_start_offset, root, state.segments)
+        return _Readable.of(opened, offset)
 
     def _read(
         self, found: Mapping[TopicPartition, _Readable | LakelogException]
@@ -289,5 +251,7 @@ class _DelayedFetch:
 def _answer(polled: _Readable, rows: pa.Table | LakelogException) -> FetchedRecords:
     if isinstance(rows, LakelogException):
         return FetchedRecords(error=rows)
-    topic_id = polled.registration.topic_id
-    return FetchedRecords(rows, polled.high_watermark, polled.log_start_offset, topic_id=topic_id)
+    opened = polled.opened
+    return FetchedRecords(
+        rows, opened.high_watermark, opened.log.log_start_offset, topic_id=opened.registration.topic_id
+    )

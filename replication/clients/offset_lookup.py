@@ -8,8 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.replication.clients.consumer_fetch import led_log
-from lakelog.replication.clients.led_partition import LedPartition
+from lakelog.replication.clients.partition_reader import OpenPartition, PartitionReader
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.errors import NotLeaderOrFollowerException
 from lakelog.replication.protocol.delayed_operation import check_offset_available
@@ -31,7 +30,7 @@ class TimestampAndOffset(NamedTuple):
     timestamp: int | None = None
 
 
-def offset_for(led: LedPartition, time: int) -> TimestampAndOffset | None:
+def offset_for(led: OpenPartition, time: int) -> TimestampAndOffset | None:
     """The offset that `time` stands for, None if no committed record is as late as that, or there is none at all.
 
     Headers tell which batches may hold it; only their rows are read. Raises OffsetNotAvailableException where that
@@ -49,7 +48,7 @@ def offset_for(led: LedPartition, time: int) -> TimestampAndOffset | None:
     return _latest_record(led) if time == MAX_TIMESTAMP else None
 
 
-def _first_record_since(led: LedPartition, time: int) -> TimestampAndOffset | None:
+def _first_record_since(led: OpenPartition, time: int) -> TimestampAndOffset | None:
     for batch in committed_batches(led):
         if batch.header.max_timestamp < time:
             continue
@@ -59,7 +58,7 @@ def _first_record_since(led: LedPartition, time: int) -> TimestampAndOffset | No
     return None
 
 
-def _latest_record(led: LedPartition) -> TimestampAndOffset | None:
+def _latest_record(led: OpenPartition) -> TimestampAndOffset | None:
     """The latest batches come first, and reading ends where none can hold a later record than was found."""
     found: tuple[int, int] | None = None
     for batch in sorted(committed_batches(led), key=lambda b: (-b.header.max_timestamp, b.base_offset)):
@@ -74,13 +73,13 @@ def _answer(offset: int, microseconds: int) -> TimestampAndOffset:
     return TimestampAndOffset(offset, microseconds // _MICROSECONDS)
 
 
-def committed_batches(led: LedPartition) -> Iterator[PlacedBatch]:
+def committed_batches(led: OpenPartition) -> Iterator[PlacedBatch]:
     """The batches that have committed records, in order."""
     start, stop = led.log.log_start_offset, led.row.high_watermark
     return (b for b in led.log.batches if b.header.next_offset > start and b.base_offset < stop)
 
 
-def records_of(led: LedPartition, batch: PlacedBatch) -> list[tuple[int, int]]:
+def records_of(led: OpenPartition, batch: PlacedBatch) -> list[tuple[int, int]]:
     """Offsets and timestamps in µs of the batch's committed records, in order."""
     start = max(batch.base_offset, led.log.log_start_offset)
     stop = min(batch.header.next_offset, led.row.high_watermark)
@@ -111,5 +110,5 @@ def epoch_ends(
         raise NotLeaderOrFollowerException(
             f"{topic}-{partition}: broker {broker_id} does not lead, broker {registration.leader} does"
         )
-    log = led_log(seen, lambda leader: view.log(leader).refresh())
+    log = PartitionReader(view).open_for_fetch(seen).log
     return {e: EpochEndOffset(*end_offset_for(log.lineage, log.log_end_offset, e)) for e in epochs}

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
-from lakelog.replication.clients.consumer_fetch import FetchedRecords, led_log
+from lakelog.replication.clients.consumer_fetch import FetchedRecords
+from lakelog.replication.clients.partition_reader import PartitionReader
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.errors import IllegalStateException, NoOffsetForPartitionException
 from lakelog.replication.protocol.delayed_operation import check_offset_available
@@ -24,12 +25,11 @@ def starting_offset(view: TopicView, partition: AssignedPartition, reset: str) -
     if reset == "none":
         raise NoOffsetForPartitionException(f"{name}: the group has committed no offset, and auto.offset.reset is none")
     seen = TopicWatch(view, partition.topic, [number], partition.topic_id).leadership(number)
-    high_watermark = seen.available_row().high_watermark
-    log = led_log(seen, lambda leader: view.log(leader).refresh())
+    opened = PartitionReader(view).open(seen)
     if reset == "earliest":
-        return log.log_start_offset
-    check_offset_available(None, high_watermark, log.epoch_start, name)
-    return high_watermark
+        return opened.log.log_start_offset
+    check_offset_available(None, opened.high_watermark, opened.log.epoch_start, name)
+    return opened.high_watermark
 
 
 class Positions:

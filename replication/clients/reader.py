@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakelog.replication.clients.arguments import spark_session_of, text
+from lakelog.replication.clients.partition_reader import OpenPartition, PartitionReader
 from lakelog.replication.clients.purgatory import until_available
 from lakelog.replication.clients.topic_view import TopicView, forget_view, open_view
 from lakelog.replication.config import Config
@@ -24,11 +25,10 @@ from lakelog.replication.errors import (
     OffsetOutOfRangeException,
 )
 from lakelog.replication.frames.expressions import committed_records
-from lakelog.replication.protocol.delayed_operation import check_log_leads, check_offset_available
+from lakelog.replication.protocol.delayed_operation import check_offset_available
 from lakelog.replication.protocol.partition_log import PartitionLog
-from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus, no_leader
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.segment import Segment, read_records, rows_of, size_fault
@@ -232,7 +232,8 @@ def _read(spark: SparkSession, view: TopicView, topic: str, starting: Offsets, e
     by_leader: dict[int, list[PartitionRegistration]] = {}
     for registration in partitions.values():
         by_leader.setdefault(registration.leader, []).append(registration)
-    reads = [_read_leader(view, leader, led, starting, ending) for leader, led in sorted(by_leader.items())]
+    reader = PartitionReader(view)
+    reads = [_read_leader(reader, led, starting, ending) for _, led in sorted(by_leader.items())]
     return committed_segments(spark, reads)
 
 
@@ -259,38 +260,24 @@ def _check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Of
             )
 
 
-def _read_leader(
-    view: TopicView, leader: int, led: list[PartitionRegistration], starting: Offsets, ending: Offsets
-) -> LogRead:
-    """Reads the HW first, then the log, so that the log has all records below the HW if the broker still leads."""
-    if leader == NO_LEADER:
-        raise no_leader(led[0])
-    rows = view.replicas(leader)
-    log = view.log(leader)
-    state = log.refresh()
+def _read_leader(reader: PartitionReader, led: list[PartitionRegistration], *offsets: Offsets) -> LogRead:
     bounds: dict[TopicIdPartition, tuple[int, int]] = {}
     for registration in led:
-        row = Leadership(registration, rows.get(registration.topic_id_partition)).available_row()
-        partition_log = state.partition(registration.topic_id_partition)
-        check_log_leads(partition_log, row, registration.name)
-        start, stop = _bounds(registration, row, partition_log, starting, ending)
-        _check_files(log.root, state, partition_log, start, stop)
-        bounds[registration.topic_id_partition] = start, stop
-    return LogRead(log.root, state, bounds)
+        opened = reader.leader(registration)
+        start, stop = bounds[registration.topic_id_partition] = _bounds(opened, *offsets)
+        _check_files(opened, start, stop)
+    return LogRead(opened.root, opened.state, bounds)
 
 
-def _bounds(
-    registration: PartitionRegistration, row: ReplicaStatus, log: PartitionLog, starting: Offsets, ending: Offsets
-) -> tuple[int, int]:
-    name = registration.name
-    chosen = [
-        _chosen(given, registration.partition, default) for given, default in ((starting, EARLIEST), (ending, LATEST))
-    ]
-    start, stop = (_offset(choice, log, row.high_watermark, name) for choice in chosen)
+def _bounds(opened: OpenPartition, starting: Offsets, ending: Offsets) -> tuple[int, int]:
+    name, number = opened.registration.name, opened.registration.partition
+    chosen = [_chosen(given, number, default) for given, default in ((starting, EARLIEST), (ending, LATEST))]
+    start, stop = (_offset(choice, opened.log, opened.high_watermark, name) for choice in chosen)
+    lowest, highest = opened.log.log_start_offset, opened.high_watermark
     for offset in (start, stop):
-        if not log.log_start_offset <= offset <= row.high_watermark:
+        if not lowest <= offset <= highest:
             raise OffsetOutOfRangeException(
-                f"{name}: offset {offset} is out of range, committed: {log.log_start_offset} to {row.high_watermark}"
+                f"{name}: offset {offset} is out of range, committed: {lowest} to {highest}"
             )
     return start, stop
 
@@ -307,10 +294,10 @@ def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str
     return high_watermark if number is None else number
 
 
-def _check_files(root: StorageRoot, state: LogState, partition_log: PartitionLog, start: int, stop: int) -> None:
+def _check_files(opened: OpenPartition, start: int, stop: int) -> None:
     """Raises CorruptRecordException, naming the file, for a missing or short file. Spark would raise a stack trace."""
-    names = list(dict.fromkeys(batch.segment for batch in partition_log.batches_between(start, stop)))
-    for name, size in zip(names, root.sizes(names), strict=True):
-        fault = size_fault(root, state.segments[name].file, size)
+    names = list(dict.fromkeys(batch.segment for batch in opened.log.batches_between(start, stop)))
+    for name, size in zip(names, opened.root.sizes(names), strict=True):
+        fault = size_fault(opened.root, opened.state.segments[name].file, size)
         if fault:
             raise CorruptRecordException(fault)

@@ -5,8 +5,8 @@ import pytest
 
 from lakelog.replication.clients import positions
 from lakelog.replication.clients.consumer import Consumer
-from lakelog.replication.clients.led_partition import ask_leaders
 from lakelog.replication.clients.offset_lookup import LATEST, offset_for
+from lakelog.replication.clients.partition_reader import ask_leaders
 from lakelog.replication.clients.record_deletion import delete_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import UnknownTopicIdException, UnknownTopicOrPartitionException

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST, offset_for
-from lakelog.replication.clients.readable_partition import ReadablePartition, ReplicaSelector
+from lakelog.replication.clients.partition_reader import OpenPartition, PartitionReader
 from lakelog.replication.clients.source.offset_spec import OffsetSpec
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.clients.topic_view import TopicView, open_view, pause
@@ -91,31 +91,29 @@ class PartitionView:
             )
         return {partition: each for partition, each in found.items() if partition in self.options.assigned}
 
-    def led(self, registered: Registered) -> dict[TopicPartition, ReadablePartition]:
-        """The leader of each partition. Raises as `ReplicaSelector.nearest`."""
-        selector = ReplicaSelector(self.view, None)
-        return {partition: selector.nearest(each, 0) for partition, each in registered.items()}
+    def led(self, registered: Registered) -> dict[TopicPartition, OpenPartition]:
+        """The leader of each partition. Raises as `PartitionReader.leader`."""
+        reader = PartitionReader(self.view)
+        return {partition: reader.leader(each) for partition, each in registered.items()}
 
     def nearest(
         self, registered: Registered, offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, ReadablePartition | LakelogException]:
+    ) -> dict[TopicPartition, OpenPartition | LakelogException]:
         """The replica of each partition that is read from its offset, or its start, or why there is none now."""
-        selector = ReplicaSelector(self.view, self.options.rack)
+        reader = PartitionReader(self.view, self.options.rack)
         return {
-            partition: error_or(selector.nearest, each, offsets.get(partition, 0))
+            partition: error_or(reader.nearest, each, offsets.get(partition, 0))
             for partition, each in registered.items()
         }
 
     def holding(
         self, registered: Registered, bounds: Mapping[TopicPartition, tuple[int, int]]
-    ) -> dict[TopicPartition, ReadablePartition]:
-        """A replica of each partition that has all its records within the bounds. Raises as `ReplicaSelector`."""
-        selector = ReplicaSelector(self.view, self.options.rack)
-        return {partition: selector.holding(registered[partition], *bounds[partition]) for partition in bounds}
+    ) -> dict[TopicPartition, OpenPartition]:
+        """A replica of each partition that has all its records within the bounds. Raises as `PartitionReader`."""
+        reader = PartitionReader(self.view, self.options.rack)
+        return {partition: reader.holding(registered[partition], *bounds[partition]) for partition in bounds}
 
-    def offsets(
-        self, spec: OffsetSpec, readable: Mapping[TopicPartition, ReadablePartition]
-    ) -> dict[TopicPartition, int]:
+    def offsets(self, spec: OffsetSpec, readable: Mapping[TopicPartition, OpenPartition]) -> dict[TopicPartition, int]:
         """The offset of each partition that one side of the read stands for.
 
         Raises OffsetOutOfRangeException for an offset that is not in the log or not committed, and where no record is
@@ -127,7 +125,7 @@ class PartitionView:
         return {partition: _offset(spec, partition, r, committed) for partition, r in readable.items()}
 
     def _committed(
-        self, spec: OffsetSpec, readable: Mapping[TopicPartition, ReadablePartition]
+        self, spec: OffsetSpec, readable: Mapping[TopicPartition, OpenPartition]
     ) -> dict[TopicPartition, int]:
         """What the group has committed, where that is asked for."""
         if not spec.is_group or self.options.group is None:
@@ -155,7 +153,7 @@ def _check_named(spec: OffsetSpec, readable: Mapping[TopicPartition, object]) ->
 
 
 def _offset(
-    spec: OffsetSpec, partition: TopicPartition, readable: ReadablePartition,
+    spec: OffsetSpec, partition: TopicPartition, readable: OpenPartition,
     committed: Mapping[TopicPartition, int],
 ) -> int:  # fmt: skip
     timestamp = spec.timestamp_of(partition)
@@ -163,7 +161,7 @@ def _offset(
         return _offset_at(spec, partition, readable, timestamp)
     offset = committed.get(partition, spec.offset_of(partition))
     if offset in (LATEST, EARLIEST):
-        found = offset_for(readable.led, offset)
+        found = offset_for(readable, offset)
         assert found is not None, "every log has a start and an end"
         return found.offset
     first, high_watermark = readable.log.log_start_offset, readable.high_watermark
@@ -178,9 +176,9 @@ def _offset(
 
 
 def _offset_at(
-    spec: OffsetSpec, partition: TopicPartition, readable: ReadablePartition, timestamp: int
+    spec: OffsetSpec, partition: TopicPartition, readable: OpenPartition, timestamp: int
 ) -> int:  # fmt: skip
-    found = offset_for(readable.led, timestamp)
+    found = offset_for(readable, timestamp)
     if found is not None:
         return found.offset
     if not spec.or_latest:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from lakelog.replication.clients.readable_partition import ReadablePartition
+from lakelog.replication.clients.partition_reader import OpenPartition
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.errors import CorruptRecordException
@@ -64,7 +64,7 @@ class RecordRange:
         return replace(self, first_row=self.first_row + start - self.start, start=start, stop=stop, bytes=size)
 
 
-def ranges_of(readable: ReadablePartition, start: int, stop: int, since: int | None = None) -> Iterator[RecordRange]:
+def ranges_of(readable: OpenPartition, start: int, stop: int, since: int | None = None) -> Iterator[RecordRange]:
     """The ranges of a partition from offset `start` to before `stop`. Segments without a record of it from `since` on
     (microseconds since 1970) are left out."""
     newest: dict[str, int] = {}
@@ -75,7 +75,7 @@ def ranges_of(readable: ReadablePartition, start: int, stop: int, since: int | N
             yield from _in_segment(readable, readable.state.segments[name], start, stop)
 
 
-def _in_segment(readable: ReadablePartition, segment: Segment, start: int, stop: int) -> Iterator[RecordRange]:
+def _in_segment(readable: OpenPartition, segment: Segment, start: int, stop: int) -> Iterator[RecordRange]:
     rows = sum(header.records for header in segment.headers)
     file = SegmentFile(readable.root, segment.name, segment.file.size, rows)
     bytes_a_record = sum(header.bytes for header in segment.headers) / max(1, rows)
@@ -140,7 +140,7 @@ def plan_ranges(
     view: PartitionView, registered: Registered, bounds: Bounds, since: int | None = None
 ) -> list[RecordRange]:
     """The ranges of all records within the bounds, without segments that have no record from `since` on (microseconds
-    since 1970). Raises as `ReplicaSelector.holding`, and CorruptRecordException if records are missing in a log."""
+    since 1970). Raises as `PartitionReader.holding`, and CorruptRecordException if records are missing in a log."""
     wanted = {partition: each for partition, each in bounds.items() if each[0] < each[1]}
     found: list[RecordRange] = []
     for partition, readable in view.holding(registered, wanted).items():
@@ -148,7 +148,7 @@ def plan_ranges(
     return found
 
 
-def _ranges(readable: ReadablePartition, start: int, stop: int, since: int | None = None) -> list[RecordRange]:
+def _ranges(readable: OpenPartition, start: int, stop: int, since: int | None = None) -> list[RecordRange]:
     ranges = list(ranges_of(readable, start, stop))
     if sum(each.records for each in ranges) != stop - start:
         name = readable.registration.name

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from lakelog.replication.clients.group_access import GroupAccess
+from lakelog.replication.clients.partition_reader import OpenPartition
 from lakelog.replication.clients.plain_errors import plain_errors
-from lakelog.replication.clients.readable_partition import ReadablePartition
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
 from lakelog.replication.clients.source.read_plan import Bounds, RecordRange, plan_ranges, plan_tasks
 from lakelog.replication.clients.source.source_columns import arrow_schema
@@ -121,7 +121,7 @@ class LostRecords:
         self._ended = ended
 
     def starts(
-        self, registered: Registered, readable: Mapping[TopicPartition, ReadablePartition]
+        self, registered: Registered, readable: Mapping[TopicPartition, OpenPartition]
     ) -> dict[TopicPartition, int]:
         """Where the next micro-batch starts, for each partition that goes on. Raises OffsetOutOfRangeException for a
         topic that is gone or was made again, and for records that are deleted, unless the query goes on without."""
@@ -132,7 +132,7 @@ class LostRecords:
         }
 
     def target(
-        self, target: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, ReadablePartition]
+        self, target: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, OpenPartition]
     ) -> dict[TopicPartition, int]:
         """Where a query ends that reads what was committed up to the `target`. Raises as `starts`."""
         left = dict(target)
@@ -153,7 +153,7 @@ class LostRecords:
             kept[partition] = start, max(start, self._kept(self._ended or self._begun, partition, readable))
         return kept
 
-    def _kept(self, known: SourceOffset, partition: TopicPartition, readable: ReadablePartition) -> int:
+    def _kept(self, known: SourceOffset, partition: TopicPartition, readable: OpenPartition) -> int:
         """The offset of a partition, or the nearest one at which its log goes on."""
         offset, log = known.offsets[partition], readable.log
         first, end = log.log_start_offset, log.log_end_offset
@@ -181,7 +181,7 @@ class LostRecords:
 
 
 def epochs_before(
-    known: SourceOffset, readable: Mapping[TopicPartition, ReadablePartition], begun: SourceOffset | None
+    known: SourceOffset, readable: Mapping[TopicPartition, OpenPartition], begun: SourceOffset | None
 ) -> dict[TopicPartition, LastEpoch]:
     """The leader epoch of the record before each offset that is `known`. It stays that of the offset `begun` where that
     is the same: a partition may be unreadable for a while, or have no record left."""
@@ -345,9 +345,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seconds = cluster.config.lakelog_poll_interval_ms / 1000
         threading.Event().wait(seconds if cluster.root.is_local else max(seconds, _STORE_SECONDS))
 
-    def _poll(
-        self, view: PartitionView, begun: SourceOffset
-    ) -> tuple[Registered, dict[TopicPartition, ReadablePartition]]:
+    def _poll(self, view: PartitionView, begun: SourceOffset) -> tuple[Registered, dict[TopicPartition, OpenPartition]]:
         """The partitions, and those of them that can be read now. The others have nothing new until they can; a query
         with Trigger.AvailableNow waits for them, since it ends when nothing is new."""
         registered = view.registrations(must_exist=False)
@@ -358,9 +356,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise OffsetNotAvailableException(f"{partition}: the leader does not know yet what is committed")
             return registered, led
         found = view.nearest(registered, begun.offsets)
-        if any(not isinstance(each, ReadablePartition) for each in found.values()):
+        if any(not isinstance(each, OpenPartition) for each in found.values()):
             view.view.cluster.refresh_brokers()
-        return registered, {p: each for p, each in found.items() if isinstance(each, ReadablePartition)}
+        return registered, {p: each for p, each in found.items() if isinstance(each, OpenPartition)}
 
     def _within_limit(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: ReadLimit
@@ -378,7 +376,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _offset(
         self, registered: Registered, offsets: Mapping[TopicPartition, int],
-        readable: Mapping[TopicPartition, ReadablePartition], begun: SourceOffset | None = None,
+        readable: Mapping[TopicPartition, OpenPartition], begun: SourceOffset | None = None,
     ) -> SourceOffset:  # fmt: skip
         ids = {partition.topic: registered[partition].topic_id for partition in offsets}
         found = SourceOffset(self._open().cluster_id, ids, offsets)
@@ -442,6 +440,6 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._access.commit(rows, time.monotonic() + cluster.config.request_timeout_ms / 1000)
 
 
-def _end(start: int, begun: int, readable: ReadablePartition) -> int:
+def _end(start: int, begun: int, readable: OpenPartition) -> int:
     """The end offset of a micro-batch. After an offset reset the batch is empty: Spark continues from the new start."""
     return start if start < begun else max(start, readable.high_watermark)

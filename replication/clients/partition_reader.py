@@ -1,0 +1,249 @@
+"""Opens partitions for reading: at their leaders, or at in-sync replicas that are nearer or hold certain records.
+
+Only this module knows the order of the reads: the replica's row first, then its log, then the check that the row
+describes the log. So the log has all records below the row's high watermark.
+
+Kafka: `RackAwareReplicaSelector`, KIP-392.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from lakelog.replication.clients.purgatory import until_available
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import (
+    LakelogException,
+    LeaderNotAvailableException,
+    NotLeaderOrFollowerException,
+    OffsetNotAvailableException,
+    OffsetOutOfRangeException,
+    UnknownTopicOrPartitionException,
+    error_or,
+)
+from lakelog.replication.protocol.delayed_operation import check_log_leads, has_records
+from lakelog.replication.protocol.fencing import check_leader_row
+from lakelog.replication.protocol.fetch_state import FollowerState
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica_status import (
+    FOLLOWER_ROLE,
+    LEADER_ROLE,
+    Leadership,
+    ReplicaStatus,
+    no_leader,
+)
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_state import LogState
+
+Rows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
+Found = TypeVar("Found")
+Answer = TypeVar("Answer")
+
+
+class OpenPartition(NamedTuple):
+    """A replica that can be read up to its own high watermark. `state` and `root` are those of its broker's log."""
+
+    registration: PartitionRegistration
+    row: ReplicaStatus
+    state: LogState
+    root: StorageRoot
+
+    @property
+    def log(self) -> PartitionLog:
+        """The partition's log at this replica."""
+        return self.state.known(self.registration.topic_id_partition)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the replica leads the partition."""
+        return self.row.role == LEADER_ROLE
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which records may be read here."""
+        return self.row.high_watermark
+
+
+class PartitionReader:
+    """Opens partitions at one poll: each broker's rows and log are read once. A row that the caller has read must be
+    older than the reader. `rack`: where the reading process is; None if that does not matter."""
+
+    def __init__(self, view: TopicView, rack: str | None = None) -> None:
+        self._view = view
+        self._rack = rack
+        self._rows: dict[int, Rows | LakelogException] = {}
+        self._states: dict[int, LogState | LakelogException] = {}
+
+    def leader(self, registration: PartitionRegistration) -> OpenPartition:
+        """The partition at its leader. Raises as `open`, and what the leader's table raises."""
+        if registration.leader == NO_LEADER:
+            raise no_leader(registration)
+        row = self._rows_of(registration.leader).get(registration.topic_id_partition)
+        return self.open(Leadership(registration, row))
+
+    def open(self, seen: Leadership) -> OpenPartition:
+        """The partition at its leader, whose row was read before.
+
+        Raises `Leadership.unavailable`, NotLeaderOrFollowerException or LeaderNotAvailableException if the log is not
+        the one that the row describes, KafkaStorageException, CorruptRecordException, BrokerNotAvailableException.
+        """
+        return self._opened(seen.registration, seen.available_row(), seen.registration.leader)
+
+    def open_for_fetch(self, seen: Leadership) -> OpenPartition:
+        """The same with the errors of a fetch, by which a consumer knows an older leader from a newer one: see
+        `check_leader_row`."""
+        registration, row = seen.registration, seen.row
+        if seen.unavailable and (seen.error or registration.leader == NO_LEADER):
+            raise seen.unavailable
+        error = check_leader_row(row, registration.topic_id_partition, registration.leader_epoch)
+        if error or row is None:
+            raise error or no_leader(registration)
+        return self._opened(registration, row, registration.leader)
+
+    def nearest(self, registration: PartitionRegistration, offset: int) -> OpenPartition:
+        """An in-sync replica in the reader's rack whose log starts at the offset or before, or else the leader.
+
+        The log of a new leader may start before those of its followers, which have deleted what an earlier one has.
+        Raises as `leader`.
+        """
+        near = self.in_rack(registration)
+        if near is not None and near.log.log_start_offset <= offset:
+            return near
+        return self.leader(registration)
+
+    def in_rack(self, registration: PartitionRegistration) -> OpenPartition | None:
+        """An in-sync follower in the reader's rack, unless the leader is there too, or there is none."""
+        for broker in self._nearest_first(registration):
+            if broker == registration.leader:
+                break
+            found = error_or(self._replica, registration, broker)
+            if isinstance(found, OpenPartition):
+                return found
+        return None
+
+    def holding(self, registration: PartitionRegistration, start: int, stop: int) -> OpenPartition:
+        """A replica with all committed records from `start` to before `stop`: the nearest, the leader, or any other
+        in-sync one, which may be read while the leader's root cannot be reached.
+
+        Raises OffsetOutOfRangeException if records from `start` on are deleted, and LeaderNotAvailableException if no
+        replica has come as far as `stop`.
+        """
+        behind = f"{registration.name}: no replica has committed records up to offset {stop}"
+        error: LakelogException = LeaderNotAvailableException(behind)
+        for broker in self._all(registration):
+            found = error_or(self._replica, registration, broker)
+            if isinstance(found, LakelogException):
+                error = found if broker == registration.leader else error
+            elif found.high_watermark >= stop and found.log.log_start_offset <= start:
+                return found
+            elif found.log.log_start_offset > start and found.is_leader:
+                raise OffsetOutOfRangeException(
+                    f"{registration.name}: records from offset {start} on are deleted, the log starts at "
+                    f"{found.log.log_start_offset}"
+                )
+        raise error
+
+    def _nearest_first(self, registration: PartitionRegistration) -> list[int]:
+        near = [b for b in registration.isr if b != registration.leader and self._is_near(b)]
+        is_near = registration.leader != NO_LEADER and self._is_near(registration.leader)
+        return [registration.leader, *near] if is_near else [*near, registration.leader]
+
+    def _all(self, registration: PartitionRegistration) -> Iterator[int]:
+        chosen = [b for b in self._nearest_first(registration) if b != NO_LEADER]
+        yield from dict.fromkeys((*chosen, *registration.isr))
+
+    def _is_near(self, broker: int) -> bool:
+        known = self._view.cluster.brokers.get(broker)
+        return self._rack is not None and known is not None and known.rack == self._rack
+
+    def _replica(self, registration: PartitionRegistration, broker: int) -> OpenPartition:
+        if broker == registration.leader:
+            return self.leader(registration)
+        row = self._rows_of(broker).get(registration.topic_id_partition)
+        if row is None or row.leader_epoch != registration.leader_epoch:
+            raise LeaderNotAvailableException(
+                f"{registration.name}: broker {broker} has not taken up its role under leader epoch "
+                f"{registration.leader_epoch}"
+            )
+        return self._opened(registration, row, broker)
+
+    def _opened(self, registration: PartitionRegistration, row: ReplicaStatus, broker: int) -> OpenPartition:
+        log = self._view.log(broker)
+        if broker not in self._states:
+            self._states[broker] = error_or(log.refresh)
+        state = _or_raise(self._states[broker])
+        partition_log = state.partition(registration.topic_id_partition)
+        if broker == registration.leader:
+            check_log_leads(partition_log, row, registration.name)
+        else:
+            _check_follows(registration, row, partition_log)
+        return OpenPartition(registration, row, state, log.root)
+
+    def _rows_of(self, broker: int) -> Rows:
+        if broker not in self._rows:
+            self._rows[broker] = error_or(self._view.replicas, broker)
+            self._states.pop(broker, None)  # a log that was read before may lack records below the rows' HWs
+        return _or_raise(self._rows[broker])
+
+
+def ask_leaders(
+    view: TopicView, topic: str, numbers: Collection[int], ask: Callable[[OpenPartition], Answer], deadline: float
+) -> dict[int, Answer | LakelogException]:
+    """What `ask` answers to each of these partitions, opened at its leader, or its error.
+
+    Leaders that have just changed are asked again until `deadline` (s, monotonic clock): they have not taken up their
+    role yet, or do not know how much is committed. A partition without a leader is answered at once. All answers are of
+    one topic id: if the topic is made again meanwhile, all its partitions are asked anew.
+    Raises UnknownTopicOrPartitionException if there is no such topic.
+    """
+    answers: dict[int, Answer | LakelogException] = {}
+    passing: dict[int, LakelogException] = {}  # errors of leaders that are asked again
+    topic_ids: set[str] = set()
+
+    def poll() -> None:
+        found = view.leaderships(topic, numbers)
+        ids = {each.registration.topic_id for each in found.values()}
+        if ids - topic_ids:
+            answers.clear()
+        topic_ids.update(ids)
+        passing.clear()
+        reader = PartitionReader(view)
+        for number in (number for number in numbers if number not in answers):
+            try:
+                if number not in found:
+                    raise UnknownTopicOrPartitionException(f"{topic}-{number}: no such partition")
+                answers[number] = ask(reader.open(found[number]))
+            except LakelogException as error:
+                (passing if _may_pass(found.get(number), error) else answers)[number] = error
+        for late in passing.values():
+            raise late
+
+    with suppress(*_PASSING):  # the partition's answer says so
+        until_available(poll, deadline, view.cluster.config.lakelog_poll_interval_ms, _PASSING)
+    return {number: passing[number] if number in passing else answers[number] for number in numbers}
+
+
+# Kafka's admin client retries these.
+_PASSING = (OffsetNotAvailableException, LeaderNotAvailableException, NotLeaderOrFollowerException)
+
+
+def _may_pass(found: Leadership | None, error: LakelogException) -> bool:
+    """Whether the leader may answer in a moment: not if nobody leads, or the root cannot be read."""
+    return found is not None and found.registration.leader != NO_LEADER and isinstance(error, _PASSING)
+
+
+def _or_raise(found: Found | LakelogException) -> Found:
+    if isinstance(found, LakelogException):
+        raise found
+    return found
+
+
+def _check_follows(registration: PartitionRegistration, row: ReplicaStatus, log: PartitionLog) -> None:
+    """A follower's row describes its log if the log follows at the row's epoch and has the row's chain at its LEO."""
+    follows = row.role == FOLLOWER_ROLE and row.state == FollowerState.FETCHING
+    if not follows or not log.role.follows_at(row.leader_epoch) or not has_records(log, row.log_end_offset, row.chain):
+        raise LeaderNotAvailableException(f"{registration.name}: broker {row.broker_id} is not in sync")

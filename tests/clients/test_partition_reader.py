@@ -1,0 +1,77 @@
+"""A partition is opened by its replica's row, the log after it, and the check that the row describes the log. [FE-01]"""
+
+import pytest
+
+from lakelog.replication.clients.partition_reader import PartitionReader
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import (
+    FencedLeaderEpochException,
+    LeaderNotAvailableException,
+    NotLeaderOrFollowerException,
+    UnknownLeaderEpochException,
+)
+from lakelog.replication.protocol.partition_registration import NO_LEADER
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from tests.clients.world import filled_world
+from tests.storage.logs import P1, TOPIC, fill
+
+
+@pytest.fixture
+def world(root):
+    return filled_world(root)
+
+
+@pytest.fixture
+def view(world):
+    return TopicView(Cluster.open(world.uri))
+
+
+def seen(view, number=0):
+    return view.leaderships(TOPIC, [number])[number]
+
+
+def test_fe_01_the_log_is_read_again_after_rows_that_came_later(world, view):
+    """Otherwise a row that is newer than the log would promise records that the reader does not know."""
+    reader, before = PartitionReader(view), seen(view)
+    assert reader.open(before).log.log_end_offset == 3
+    fill(world.logs[1], P1, 4)
+    world.say(6, P1)
+    opened = reader.leader(seen(view, 1).registration)
+    assert (opened.high_watermark, opened.log.log_end_offset) == (6, 6)
+
+
+def test_each_broker_is_read_once_for_all_its_partitions(world, view, monkeypatch):
+    registrations = [seen(view, number).registration for number in (0, 1)]
+    read = []
+    for kind, name in ((ReplicaTable, "refresh"), (ReplicaLog, "refresh")):
+        original = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *given, f=original, k=kind: read.append(k.__name__) or f(*given))
+    reader = PartitionReader(view)
+    assert [reader.leader(registration).high_watermark for registration in registrations] == [3, 2]
+    assert read == ["ReplicaTable", "ReplicaLog"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "row", "opening", "fetching"),
+    [
+        ({"leader": NO_LEADER}, {}, LeaderNotAvailableException, LeaderNotAvailableException),
+        ({"leader_epoch": 1}, {}, LeaderNotAvailableException, UnknownLeaderEpochException),
+        ({}, {"leader_epoch": 1}, LeaderNotAvailableException, FencedLeaderEpochException),
+        ({}, {"role": "follower"}, LeaderNotAvailableException, NotLeaderOrFollowerException),
+        ({}, {"chain": "another"}, LeaderNotAvailableException, LeaderNotAvailableException),
+    ],
+    ids=["no leader", "not yet", "no longer", "a follower", "its end is lost"],
+)
+def test_a_partition_that_cannot_be_read_has_the_error_of_a_client_or_of_a_fetch(
+    world, view, metadata, row, opening, fetching
+):
+    world.change(**metadata)
+    world.say(3, **row)
+    view.cluster.metadata.refresh()
+    reader = PartitionReader(view)
+    with pytest.raises(opening):
+        reader.open(seen(view))
+    with pytest.raises(fetching):
+        reader.open_for_fetch(seen(view))
