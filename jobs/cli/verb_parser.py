@@ -257,11 +257,13 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Measure the controller", "lakelog bench controller --partitions 10000 --brokers 5"),
         ("Run all benchmarks", "lakelog bench all --out figures.json"),
     ),
-    "kill-test": (
-        ("Kill ten controllers and ten leaders", "lakelog kill-test --victims controller,leader --kills 10"),
-        ("Run it again with the same random choices", "lakelog kill-test --seed 2026"),
+    "soak": (
+        ("Run 100 faults in 40 minutes", "lakelog soak --minutes 40 --faults 100 --seed 2026"),
+        (
+            "Kill leaders and controllers only, and measure how long nothing is acknowledged",
+            "lakelog soak --kinds kill-broker,kill-controller,kill-both --minutes 10 --faults 30",
+        ),
     ),
-    "soak": (("Run 100 faults in 40 minutes", "lakelog soak --minutes 40 --faults 100 --seed 2026"),),
     "simulate": (
         ("Check the rules over 5000 histories", "lakelog simulate --seeds 5000"),
         ("Check all of the code but Spark", "lakelog simulate --tier stack --seeds 100"),

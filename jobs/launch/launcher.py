@@ -69,9 +69,6 @@ VERBS = {
         "measure sends, replication, growth, log maintenance or the controller, or all of them",
         ("controller", "scale", "all"),
     ),
-    "kill-test": Verb(
-        "lakelog.verification.verbs.kill_test", False, "kill controllers and leaders, then check every record"
-    ),
     "soak": Verb(
         "lakelog.verification.verbs.soak", False, "run a cluster under load and faults, then check every record"
     ),

@@ -1,4 +1,4 @@
-"""A partition is opened by its replica's row, the log after it, and the check that the row describes the log. [FE-01]"""
+"""A partition is opened by its replica's row, its log after that, and the check that the row describes the log."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_fe_01_the_log_is_read_again_after_rows_that_came_later(world, view):
     assert (opened.high_watermark, opened.log.log_end_offset) == (6, 6)
 
 
-def test_each_broker_is_read_once_for_all_its_partitions(world, view, monkeypatch):
+def test_each_broker_is_read_once_for_all_its_partitions(view, monkeypatch):
     registrations = [seen(view, number).registration for number in (0, 1)]
     read = []
     for kind, name in ((ReplicaTable, "refresh"), (ReplicaLog, "refresh")):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
+import shutil
 import signal
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
 from lakelog.verification.faults.cluster_health import ClusterHealth
 from lakelog.verification.faults.cluster_processes import BrokerProcess, ClusterProcesses, ControllerProcess
+from lakelog.verification.faults.outages import OutageMeter, Wait
 from lakelog.verification.faults.soak_cluster import BROKERS, CLUSTER, SoakCluster
 from lakelog.verification.faults.soak_plan import Fault
 from lakelog.verification.faults.storage_faults import bring_back, empty, forget_since, rot, take_away
@@ -208,10 +210,8 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-# Waits until the check returns no fault. The text describes the wait.
-Wait = Callable[[Callable[[], str], str], None]
-
 _FENCED = "StaleBrokerEpochException"
+_HALF = 0.5  # of the killed brokers lose their checkpoints
 _ALL_COMMITTED, _FROM = -1, 0.9  # an extent above 0.9 deletes all committed records
 
 _Thing = TypeVar("_Thing")
@@ -220,22 +220,25 @@ _Thing = TypeVar("_Thing")
 class SoakFaults:
     """Carries out one fault at a time, so no two brokers are away at once.
 
-    `wait` waits for a check, `let` waits a number of seconds. `roots` carries out the faults of roots. `deletable` is
-    the topic whose records may be deleted. `not_in_order` counts the processes that did not stop with status 0.
+    `wait` waits for a check, `let` waits a number of seconds. `roots` carries out the faults of roots. `meter` kills,
+    and measures the outage. `deletable` is the topic whose records may be deleted. `not_in_order` counts the processes
+    that did not stop with status 0, `checkpoints_deleted` the killed brokers that began without their checkpoints.
     """
 
     def __init__(
-        self, processes: ClusterProcesses, roots: RootFaults, health: ClusterHealth, admin: AdminClient, deletable: str,
-        wait: Wait, let: Callable[[float], None],
+        self, processes: ClusterProcesses, roots: RootFaults, health: ClusterHealth, meter: OutageMeter,
+        admin: AdminClient, deletable: str, wait: Wait, let: Callable[[float], None],
     ) -> None:  # fmt: skip
         self._processes = processes
         self._roots = roots
         self._health = health
+        self._meter = meter
         self._admin = admin
         self._deletable = deletable
         self._wait = wait
         self._let = let
         self.not_in_order = 0
+        self.checkpoints_deleted = 0
 
     def prepare(self, fault: Fault) -> None:
         """Waits until the fault may begin. One that takes away a replica begins when all replicas have all records; the
@@ -256,18 +259,29 @@ class SoakFaults:
         return done
 
     def _kill_broker(self, fault: Fault) -> str:
-        return self._kill([self._broker(fault)], fault)
+        return self._kill(fault, broker=self._broker(fault))
 
     def _kill_controller(self, fault: Fault) -> str:
-        return self._kill([self._controller()], fault)
+        return self._kill(fault, controller=self._controller())
 
     def _kill_both(self, fault: Fault) -> str:
-        return self._kill([self._controller(), self._broker(fault)], fault)
+        return self._kill(fault, self._controller(), self._broker(fault))
 
-    def _kill(self, victims: Sequence[ServerProcess], fault: Fault) -> str:
-        for process in victims:
-            process.kill()
+    def _kill(
+        self, fault: Fault, controller: ControllerProcess | None = None, broker: BrokerProcess | None = None
+    ) -> str:
+        """Starts the processes again only when the outage is measured. A broker may have lost its checkpoints."""
+        victims = [process for process in (controller, broker) if process is not None]
+        led = {
+            found.partition
+            for found in self._health.partitions()
+            if found.topic == self._meter.topic and (broker is None or found.leader == fault.broker)
+        }
+        self._meter.kill(fault.kind, victims, led, lambda: "" if self._health.active() else "none is", self._wait)
         self._let(fault.lasts_s)
+        if broker is not None and fault.extent < _HALF and (checkpoints := Path(broker.root, "checkpoints")).is_dir():
+            shutil.rmtree(checkpoints)
+            self.checkpoints_deleted += 1
         for process in victims:
             process.start()
         return " and ".join(process.name for process in victims)

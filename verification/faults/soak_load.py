@@ -13,7 +13,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException, OffsetOutOfRangeException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.verification.faults.number_producer import AcknowledgedRecord, NumberProducer, NumberSender, RepeatedWork
-from lakelog.verification.faults.outages import LongestWait
+from lakelog.verification.faults.outages import LongestWait, OutageMeter
 
 # Each producer of a topic: first number, records a partition, timeout (ms). One waits for brokers that are away, the
 # other one keeps appending.
@@ -103,6 +103,7 @@ class TopicLoad:
         ]
         self.probes = [Probe(cluster_uri, topic, partitions, partition, config) for partition in range(partitions)]
         self.reader = LoadReader(cluster_uri, topic, partitions)
+        self.meter = OutageMeter(cluster_uri, topic, partitions, config)
 
     @property
     def senders(self) -> list[NumberProducer | Probe]:
@@ -112,11 +113,11 @@ class TopicLoad:
     @property
     def acknowledged(self) -> list[AcknowledgedRecord]:
         """All records that the senders got acknowledgements for."""
-        return [record for sender in self.senders for record in sender.acknowledged]
+        return [record for sender in (*self.senders, *self.meter.senders) for record in sender.acknowledged]
 
     def count(self) -> int:
         """The number of acknowledged records."""
-        return sum(len(sender.acknowledged) for sender in self.senders)
+        return sum(len(sender.acknowledged) for sender in (*self.senders, *self.meter.senders))
 
     def has_begun(self) -> bool:
         """Whether every partition has acknowledged a record."""

@@ -22,6 +22,7 @@ from lakelog.replication.errors import LakelogException, TimeoutException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.verification.faults.cluster_health import ClusterHealth
 from lakelog.verification.faults.log_check import TopicLogs, doubled
+from lakelog.verification.faults.outages import KILLS, Outage, distribution, too_long
 from lakelog.verification.faults.soak_cluster import BROKERS, DISKS, STORED, SoakCluster
 from lakelog.verification.faults.soak_faults import RootFaults, SoakFaults
 from lakelog.verification.faults.soak_load import SoakLoad, TopicLoad
@@ -35,13 +36,17 @@ WRONG = (
     "read_out_of_order", "read_and_gone",
 )  # fmt: skip
 _ERRORS = ("not_acknowledged", "not_read_at_once")
-_TABLES = ("faults_by_kind", "topics", "unavailable", "fault_list", "failures", *_ERRORS)
+_TABLES = (
+    "faults_by_kind", "topics", "unavailable", "time_to_first_acknowledged", "outages", "fault_list", "failures",
+    *_ERRORS,
+)  # fmt: skip
 
 
 @dataclass
 class Course:
     """The events of a soak: each fault that has begun, in order; the errors that interrupted the soak; the number of
-    processes that did not stop in order; the numbers of rotten and of repaired files."""
+    processes that did not stop in order; the numbers of rotten and of repaired files; the outages after kills, and how
+    many of them were too long. That counts if nothing but kills was asked for: other faults make a cluster slower."""
 
     planned: int
     seed: int
@@ -50,6 +55,10 @@ class Course:
     not_in_order: int = 0
     rotted: int = 0
     repaired: int = 0
+    checkpoints_deleted: int = 0
+    outages: Sequence[Outage] = ()
+    too_long: int = 0
+    only_kills: bool = False
 
     def faults(self) -> dict[str, int]:
         """The number of completed faults of each kind."""
@@ -104,8 +113,9 @@ def soak_figures(
     are_used = bool(topics) and all(found["acknowledged"] and found["read"] for found in topics.values())
     is_whole = not course.failures and not course.not_in_order and faults == course.planned
     is_repaired = course.repaired == course.rotted
+    is_fast = not (course.only_kills and course.too_long)
     return {
-        "ok": bool(is_whole and is_repaired and are_used and not any(wrong.values())),
+        "ok": bool(is_whole and is_repaired and is_fast and are_used and not any(wrong.values())),
         "seed": course.seed,
         "planned": course.planned,
         "faults": faults,
@@ -114,9 +124,13 @@ def soak_figures(
         "repaired": course.repaired,
         "longest_unavailable_ms": max((found["longest_ms"] for found in waits), default=None),
         "not_stopped_in_order": course.not_in_order,
+        "checkpoints_deleted": course.checkpoints_deleted,
+        "kills_beyond_session_timeout_plus_2_s": course.too_long,
         "faults_by_kind": by_kind,
         "topics": dict(topics),
         "unavailable": list(waits),
+        "time_to_first_acknowledged": distribution(course.outages),
+        "outages": [outage._asdict() for outage in course.outages],
         **errors,
         "failures": course.failures,
         "fault_list": course.fault_list,
@@ -129,6 +143,7 @@ def show_figures(figures: Figures) -> None:
     show([{"fault": kind, "times": times} for kind, times in figures["faults_by_kind"].items()])
     show([{"topic": topic, **found} for topic, found in figures["topics"].items()])
     show(figures["unavailable"])
+    show(figures["time_to_first_acknowledged"])
     names = sorted({name for column in _ERRORS for name in figures[column]})
     show([{"error": name, **{column: figures[column].get(name, 0) for column in _ERRORS}} for name in names])
     show([{"failure": failure} for failure in figures["failures"]])
@@ -205,8 +220,11 @@ class Soak:
             cluster_uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()}, plan.store == DISKS
         )
         self._roots = RootFaults(cluster, KEPT, self._health.is_alone, self._let)
-        self._faults = SoakFaults(processes, self._roots, self._health, self._admin, TRIMMED, self._wait, self._let)
-        self._course = Course(plan.faults, plan.seed)
+        self._meter = next(load.meter for load in self._load.topics if load.topic == KEPT)
+        self._faults = SoakFaults(
+            processes, self._roots, self._health, self._meter, self._admin, TRIMMED, self._wait, self._let
+        )
+        self._course = Course(plan.faults, plan.seed, only_kills=set(plan.kinds) <= set(KILLS))
         self._checked: dict[str, dict[str, Any]] = {}
         self._began = time.monotonic()
         self._is_loaded = False
@@ -339,6 +357,8 @@ class Soak:
         """The figures as a JSON object."""
         self._course.not_in_order = self._faults.not_in_order
         self._course.rotted, self._course.repaired = self._roots.rotted, self._roots.repaired
+        self._course.checkpoints_deleted, self._course.outages = self._faults.checkpoints_deleted, self._meter.outages
+        self._course.too_long = too_long(self._meter.outages, self._view.cluster.config)
         is_checked = len(self._checked) == len(ASSIGNMENTS)
         waits = unavailable(self._load.topics, self._began)
         logs = [process.log.read_text() for process in self._processes.brokers.values() if process.log.exists()]

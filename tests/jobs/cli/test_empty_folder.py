@@ -11,7 +11,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.verification.verbs import kill_test, soak
+from lakelog.verification.verbs import soak
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def _status(main: Callable[[list[str]], int], words: list[str]) -> object:
         return stop.code
 
 
-@pytest.mark.parametrize("verb", [quickstart, soak, kill_test], ids=lambda verb: verb.__name__)
+@pytest.mark.parametrize("verb", [quickstart, soak], ids=lambda verb: verb.__name__)
 def test_the_folder_of_a_cluster_is_refused(verb: object, running: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(running.rglob("*"))
     assert _status(verb.main, ["--keep", str(running)]) == 2  # type: ignore[attr-defined]

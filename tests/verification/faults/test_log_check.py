@@ -1,4 +1,4 @@
-"""The final check of the kill test finds lost, doubled and different records."""
+"""The final check of a soak finds lost, doubled and different records."""
 
 from collections.abc import Sequence
 from pathlib import Path

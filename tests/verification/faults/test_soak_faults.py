@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,6 +100,7 @@ class FakeCluster:
         self.has_disks = False
         self.without_power: list[list[Any]] = []
         self.cluster_root = ["right"]
+        self.measured: list[tuple[str, set[int]]] = []
 
     def faults(self) -> SoakFaults:
         health: Any = SimpleNamespace(
@@ -121,7 +123,13 @@ class FakeCluster:
         )
         processes.all = lambda: [*self.brokers.values(), *self.controllers.values()]
         self.roots = RootFaults(cluster, "kept", lambda broker: broker in self.alone, self._let)
-        return SoakFaults(processes, self.roots, health, admin, "trimmed", self._wait, self._let)
+        meter: Any = SimpleNamespace(topic="kept", kill=self._kill)
+        return SoakFaults(processes, self.roots, health, meter, admin, "trimmed", self._wait, self._let)
+
+    def _kill(self, kind: str, killed: list[FakeProcess], partitions: set[int], *_: object) -> None:
+        self.measured.append((kind, partitions))
+        for process in killed:
+            process.kill()
 
     def _wait(self, lacks: Callable[[], str], what: str) -> None:
         self.waited_for.append(what)
@@ -203,6 +211,34 @@ def test_what_is_done_to_processes(cluster: FakeCluster, kind: str, broker: list
     assert cluster.brokers[2].done == broker
     assert cluster.controllers["controller-1"].done == controller
     assert ("broker 2" in done, "controller-1" in done) == (KINDS[kind].takes_broker, bool(controller))
+
+
+@pytest.mark.parametrize(
+    ("kind", "leader", "partitions"),
+    [
+        ("kill-broker", 2, {0, 1}),
+        ("kill-both", 2, {0, 1}),
+        ("kill-broker", 3, set()),
+        ("kill-controller", 3, {0, 1}),  # every leader lives: the outage is that of a send
+    ],
+)
+def test_the_outage_of_a_kill_is_that_of_the_partitions_that_the_dead_broker_led(
+    cluster: FakeCluster, kind: str, leader: int, partitions: set[int]
+) -> None:
+    cluster.found = [replace(found, leader=leader) for found in cluster.found]
+    cluster.faults().carry_out(fault(kind))
+    assert cluster.measured == [(kind, partitions)]
+
+
+@pytest.mark.parametrize(("extent", "is_deleted"), [(0.49, True), (0.5, False)])
+def test_half_of_the_killed_brokers_begin_without_their_checkpoints(
+    cluster: FakeCluster, extent: float, is_deleted: bool
+) -> None:
+    checkpoints = cluster.folders[2] / "checkpoints"
+    checkpoints.mkdir()
+    faults = cluster.faults()
+    faults.carry_out(replace(fault("kill-broker"), extent=extent))
+    assert (checkpoints.exists(), faults.checkpoints_deleted) == (not is_deleted, int(is_deleted))
 
 
 @pytest.mark.parametrize("seed", range(5))

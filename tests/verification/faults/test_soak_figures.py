@@ -57,6 +57,12 @@ def test_a_soak_that_left_its_course_is_not_ok(changed: Course) -> None:
     assert figures(changed)["ok"] is False
 
 
+@pytest.mark.parametrize(("only_kills", "ok"), [(True, False), (False, True)])
+def test_a_long_outage_counts_if_nothing_but_kills_was_asked_for(only_kills: bool, ok: bool) -> None:
+    found = figures(course(3.0, 9.0, too_long=1, only_kills=only_kills))
+    assert (found["kills_beyond_session_timeout_plus_2_s"], found["ok"]) == (1, ok)
+
+
 def test_what_was_not_looked_for_is_not_known() -> None:
     found = soak_figures(course(3.0, 9.0), {}, WAITS, ERRORS)
     assert found["ok"] is False
