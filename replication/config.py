@@ -1,4 +1,5 @@
-"""Reads and checks the settings of a process or a topic. One error lists everything that is wrong.
+"""All settings with their types and defaults; reads and checks those of a process or a topic. One error lists
+everything that is wrong.
 
 Storage options (credentials, endpoints) belong to a root. They are never stored in a table and never appear in an error
 text or a `repr`.

@@ -36,8 +36,9 @@ def check_installed(extras: Sequence[str], options: Options) -> None:
 
 
 def has_checkout() -> bool:
-    """Whether this is a checkout, which has `verification`; the installed package has not."""
-    return find_spec(_CHECKOUT) is not None
+    """Whether this is a checkout, which has `verification` beside it; the installed package has not, also if Python
+    would find the one of some checkout."""
+    return (Path(__file__).parents[2] / "verification").is_dir()
 
 
 def needs_checkout(module: str) -> bool:

@@ -1,6 +1,6 @@
 """The sends of a producer that wait or are in flight, and the thread that carries them out.
 
-Kafka: `RecordAccumulator`, `SendExecutor`. [AP-06]
+Kafka: `RecordAccumulator`, `Sender`. [AP-06]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, cast
 
-from lakelog.replication.clients import sender
+from lakelog.replication.clients import send_executor
 from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.one_process import OneProcessFuture
 from lakelog.replication.clients.record_set import ArrowRecordSet, RecordSet
@@ -506,7 +506,7 @@ class SendsInFlight:
             now = time.monotonic()
             until = min(poll_at, self._waiting.expires_at, math.inf if left is None else now + left)
             wait_ms = max(0, math.ceil((until - now) * 1000))
-            if not sender.pause(wait_ms, step.deadline, self._woken) and until == poll_at:
+            if not send_executor.pause(wait_ms, step.deadline, self._woken) and until == poll_at:
                 break
         self._polls_now = False
         return False

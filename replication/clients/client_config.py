@@ -1,4 +1,5 @@
-"""The base of the settings of clients: each is a field, checked by its type when the client is made."""
+"""The settings of producers and consumers: each is a field, checked by its type when the client is made. The names and
+meanings are those of Kafka's `ProducerConfig` and `ConsumerConfig`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sends a request to the controller as a row in the `admin` table, and waits until the controller has decided it.
+"""Sends a request to the controller as a row in the `admin` table, waits until the controller has decided it, and says
+why no controller answers.
 
 Kafka: `BrokerToControllerChannelManager`, through which brokers forward the requests of admin clients.
 """

@@ -1,4 +1,5 @@
-"""Which offset of a partition a time stands for. Kafka: `Partition.fetchOffsetForTimestamp`, KIP-734."""
+"""Which offset of a partition a time stands for, and where its leader epochs end. Kafka:
+`Partition.fetchOffsetForTimestamp`, KIP-734."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that belong to the process that made them.
+"""Clients that belong to the process that made them, and that `with` and `async with` blocks close.
 
 A producer's id and sequences, and a consumer's membership, identify one process. A fork copies them, and also the locks
 and the threads' work, but no thread. So a client refuses to work in a child. Kafka's clients for Python (librdkafka)

@@ -1,4 +1,5 @@
-"""Where a member is to read on in each partition that it owns. Kafka: `SubscriptionState`. [AP-04]"""
+"""Where a member is to read on in each partition that it owns, and where it starts. Kafka: `SubscriptionState`.
+[AP-04]"""
 
 from __future__ import annotations
 

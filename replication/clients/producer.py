@@ -1,4 +1,4 @@
-"""Appends records to the logs of their leaders.
+"""Appends records to the logs of their leaders, under a name of its own if it has one.
 
 Kafka: `KafkaProducer`, `ReplicaManager.appendRecords`. [AP-02, AP-06]
 """
@@ -21,7 +21,7 @@ from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.delivery_reports import OnDelivery, deadline_in, seconds_left
 from lakelog.replication.clients.one_process import Closing
 from lakelog.replication.clients.record_set import ArrowRecordSet, Records, record_set
-from lakelog.replication.clients.sender import SendExecutor
+from lakelog.replication.clients.send_executor import SendExecutor
 from lakelog.replication.clients.single_records import SingleRecords, remember
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config

@@ -1,4 +1,4 @@
-"""Converts a user's table to records: checks the columns, fills in defaults and chooses partitions."""
+"""Converts records of Python and tables of users: checks the columns, fills in defaults and chooses partitions."""
 
 from __future__ import annotations
 

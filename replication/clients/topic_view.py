@@ -1,4 +1,5 @@
-"""A client's view of a topic: its partitions, their leaders, and the leaders' rows."""
+"""A client's view of a topic: its partitions, their leaders, and the leaders' rows. Spark reuses its Python workers, so
+a process keeps its views open for later plans."""
 
 from __future__ import annotations
 

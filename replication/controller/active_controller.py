@@ -1,4 +1,5 @@
-"""The active controller: carries out its rounds on the cluster's tables. [FO-01, FO-05]"""
+"""The active controller: carries out its rounds on the cluster's tables, takes up the requests in `admin`, and removes
+what has expired. [FO-01, FO-05]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rounds of the active controller, from failover on: its reads, decisions and writes in order. See `steps`.
+"""The rounds of the active controller, from failover on: their steps, and their reads, decisions and writes in order.
 
 Kafka: `KafkaController.onControllerFailover` and its event handlers. [FO-01, FO-02, FO-03, FO-04, FO-05]
 """

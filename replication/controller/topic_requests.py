@@ -1,4 +1,4 @@
-"""Creates topics, adds partitions and changes settings of topics.
+"""Creates topics, adds partitions, and changes settings of topics and brokers.
 
 Kafka: `AdminManager`, `KafkaController.onNewPartitionCreation`. [LI-02, LI-07]
 """

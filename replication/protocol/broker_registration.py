@@ -1,4 +1,5 @@
-"""A broker's registration, which it publishes again with each heartbeat. [BC-01]"""
+"""A broker's registration, which it publishes again with each heartbeat, and which brokers are alive by that.
+[BC-01]"""
 
 from __future__ import annotations
 

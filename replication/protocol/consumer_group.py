@@ -1,4 +1,4 @@
-"""The state of a consumer group, and the rules by which its members change it.
+"""The state of a consumer group, the rules by which its members change it, and who may commit its offsets.
 
 There is no coordinator. The members share a table, and the first one that sees that a change is needed computes it: a
 member has come, has gone or is dead, or a topic has other partitions. Each such change raises the generation and

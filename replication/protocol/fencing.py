@@ -1,4 +1,5 @@
-"""Compares epochs, so that nobody takes the word of an older leader, controller or broker process for a newer one's."""
+"""Compares epochs, so that nobody takes the word of an older leader, controller or broker process for a newer one's;
+and the lease of the active controller. [CE-02]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A follower's fetch state for one partition: how far it has come, and whether it may fetch now.
+"""A follower's fetch states: how far it has come in each partition, whether it may fetch now, and which of its fetchers
+does. [FS-01, FS-02, FT-15, FM-03]
 
 Kafka: `PartitionFetchState`, `AbstractFetcherThread`.
 """
@@ -10,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from lakelog.replication.protocol import fetch_state as rules
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 
@@ -217,7 +217,7 @@ class FetchStates:
         """
         before = dict(self._states)
         for partition, initial in partitions.items():
-            self._states[partition] = rules.assigned(
+            self._states[partition] = assigned(
                 before.get(partition), *partition, initial.leader_epoch, initial.fetch_offset
             )
         return self._states != before
@@ -248,7 +248,7 @@ class FetchStates:
     def end_delays(self) -> bool:
         """Ends the delays that are over; returns whether there were any."""
         now = self._clock()
-        moved = [self._move(p, lambda s: rules.ready(s, now)) for p in self.all()]
+        moved = [self._move(p, lambda s: ready(s, now)) for p in self.all()]
         return any(moved)
 
     def has_due(self) -> bool:
@@ -266,25 +266,25 @@ class FetchStates:
 
     def truncated(self, partition: TopicIdPartition, offset: int) -> None:
         """The log agrees with the leader's up to `offset`, its LEO."""
-        self._move(partition, lambda s: rules.truncated(s, offset))
+        self._move(partition, lambda s: truncated(s, offset))
 
     def diverged(self, partitions: Iterable[TopicIdPartition], error: str) -> None:
         """The logs differ from their leaders'; they are truncated again."""
         for partition in partitions:
-            self._move(partition, lambda s: rules.diverged(s, error))
+            self._move(partition, lambda s: diverged(s, error))
 
     def advanced(self, partition: TopicIdPartition, offset: int, leader_high_watermark: int | None = None) -> None:
         """The log has all records below `offset`."""
-        self._move(partition, lambda s: rules.advanced(s, offset, leader_high_watermark))
+        self._move(partition, lambda s: advanced(s, offset, leader_high_watermark))
 
     def fell_behind(self, partitions: Iterable[TopicIdPartition]) -> None:
         """The commits have a gap; the fetcher must read the leader's snapshot."""
         for partition in partitions:
-            self._move(partition, rules.fell_behind)
+            self._move(partition, fell_behind)
 
     def caught_up(self, partition: TopicIdPartition) -> None:
         """The fetcher has read the snapshot to its end."""
-        self._move(partition, rules.caught_up)
+        self._move(partition, caught_up)
 
     def delay(self, partition: TopicIdPartition, error: str | None, backoff_ms: float) -> None:
         """Delays the partition by `backoff_ms`. The snapshot is read next, because rounds read commits meanwhile.
@@ -292,7 +292,7 @@ class FetchStates:
         `error`: None if a quota causes the delay.
         """
         until = self._clock() + backoff_ms / 1000
-        self._move(partition, lambda s: rules.delayed(rules.fell_behind(s), error, until))
+        self._move(partition, lambda s: delayed(fell_behind(s), error, until))
 
     def _move(
         self, partition: TopicIdPartition, transition: Callable[[PartitionFetchState], PartitionFetchState]

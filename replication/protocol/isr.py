@@ -1,6 +1,6 @@
 """The in-sync replicas. The leader decides on a change of the ISR and commits it to `metadata` by compare-and-set.
 
-Kafka: `Partition.maybeShrinkIsr`, `Partition.maybeExpandIsr`, `ReplicaStatus.updateFetchState`. KIP-497.
+Kafka: `Partition.maybeShrinkIsr`, `Partition.maybeExpandIsr`, `Replica.updateFetchState`. KIP-497.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def observe(
     The leader keeps that earlier LEO as the target until the follower reaches it: it looks many times during one fetch,
     and a new target at each poll would move the goal. In Kafka a poll is a fetch.
 
-    Kafka: `ReplicaStatus.updateFetchState`. [IS-03]
+    Kafka: `Replica.updateFetchState`. [IS-03]
     """
     if log_end_offset >= leader_log_end_offset:
         return FollowerProgress(log_end_offset, now, now, leader_log_end_offset)

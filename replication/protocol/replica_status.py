@@ -1,4 +1,5 @@
-"""A row of a broker's `replicas` table, in which it publishes the state of one replica."""
+"""The row in which a broker publishes the state of one replica, and a partition's leader: its registration with that
+row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic, as the cluster knows it."""
+"""A topic, as the cluster knows it; the rules for its name; and the entities that have settings. [TH-02]"""
 
 from __future__ import annotations
 

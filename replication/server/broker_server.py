@@ -1,4 +1,5 @@
-"""A broker: registers, runs a session, sends heartbeats and reports a failed root. Kafka: `KafkaServer`. [BR-01]"""
+"""A broker: registers, runs a session under each broker epoch, sends heartbeats and reports a failed root. Kafka:
+`KafkaServer`. [BR-01]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Maintains a broker's log: scrubs, retention, deletion of old segments, compaction, deletion of unused files.
+"""Maintains a broker's log: scrubs, retention, deletion of old segments, deletion of unused files, and compaction at a
+pace that producers and followers do not feel.
 
 Kafka: `LogManager` (retention), `LogCleaner`. It has a thread of its own: none of it is urgent, and leading and
 following must not wait for it.

@@ -1,4 +1,5 @@
-"""Tasks that a broker repeats on threads of their own, such as its heartbeat and its log maintenance."""
+"""Tasks that a broker repeats on threads of their own, such as its heartbeat and its log maintenance, and the points at
+which a test freezes or ends it."""
 
 from __future__ import annotations
 

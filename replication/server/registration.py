@@ -1,4 +1,4 @@
-"""Registers a broker, each time under a new broker epoch, and writes its heartbeats. [BC-01]
+"""Registers a broker, if its id is free, each time under a new broker epoch, and writes its heartbeats. [BC-01]
 
 Heartbeats come from a thread of their own. The lock ensures that none is written after the table has a new epoch and
 before this process has it.

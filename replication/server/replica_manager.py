@@ -1,4 +1,5 @@
-"""The replicas that a broker hosts: their roles, their high watermarks and their published rows.
+"""The replicas that a broker hosts: their roles, their high watermarks, their published rows, and the log of their
+changes.
 
 Kafka: `ReplicaManager`, `Partition`. The rules in `protocol` return steps, and this module carries them out on tables
 in the given order.

@@ -1,4 +1,5 @@
-"""Checks that a Spark session can run a broker: once, at the start, before anything is written.
+"""Checks that a Spark session can run a broker: once, at the start, before anything is written. Later it ends a broker
+whose Spark has ended.
 
 Without the check a broker would register and lead, while its own fetchers fail again and again.
 """

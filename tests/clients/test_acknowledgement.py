@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from lakelog.replication.clients.sender import SendExecutor
+from lakelog.replication.clients.send_executor import SendExecutor
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import KafkaStorageException, LakelogException, NotLeaderOrFollowerException
 from lakelog.replication.protocol.append import ALL

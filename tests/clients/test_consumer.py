@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lakelog.replication.clients import reader
+from lakelog.replication.clients import partition_reader
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.reader import read_committed
@@ -277,7 +277,7 @@ def test_fe_01_a_compaction_that_another_thread_sees_does_not_disturb_read_commi
         open_view(world.uri, Config()).log(1).refresh()
         check_log_leads(partition_log, row, name)
 
-    monkeypatch.setattr(reader, "check_log_leads", compacted)
+    monkeypatch.setattr(partition_reader, "check_log_leads", compacted)
     read = read_committed(spark, world.uri, TOPIC)
     assert [row.offset for row in read.orderBy("offset").collect()] == [0, 1, 2]
     assert len(world.logs[1].refresh().segments) == 1

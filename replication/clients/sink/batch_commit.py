@@ -20,7 +20,7 @@ from lakelog.replication.clients.producer import raise_first_error
 from lakelog.replication.clients.purgatory import until_available
 from lakelog.replication.clients.record_set import PartitionedRecords, record_set
 from lakelog.replication.clients.records import split
-from lakelog.replication.clients.sender import SendExecutor
+from lakelog.replication.clients.send_executor import SendExecutor
 from lakelog.replication.clients.sink.routed_records import by_topic
 from lakelog.replication.clients.sink.sink_stage import Part, Sequences, SinkStage, Staged, StagedBatch
 from lakelog.replication.clients.topic_view import TopicView

@@ -1,4 +1,5 @@
-"""Where a read starts and ends, as the options say. Spark: `KafkaOffsetRangeLimit`, `KafkaSourceProvider`."""
+"""Where a read starts and ends, as the options say, in JSON or in words. Spark: `KafkaOffsetRangeLimit`, `JsonUtils`,
+`KafkaSourceProvider`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The batch read of `format("lakelog")`. Spark: `KafkaRelation`, `KafkaBatch`."""
+"""The batch read of `format("lakelog")`: its filters, its tasks, and what a task does on an executor, where it needs
+neither JVM nor Delta. Spark: `KafkaRelation`, `KafkaBatch`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The stream of `format("lakelog")`. Spark: `KafkaMicroBatchStream`."""
+"""The stream of `format("lakelog")`: its offsets, its rate limit, and records that it can no longer read. Spark:
+`KafkaMicroBatchStream`."""
 
 from __future__ import annotations
 

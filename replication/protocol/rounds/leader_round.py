@@ -1,4 +1,5 @@
-"""A round of a leader: its reads, decisions and writes, in their order. See `broker_rounds`."""
+"""A round of a leader: which partitions it must look at, its reads, decisions and writes, in their order. See
+`broker_rounds`."""
 
 from __future__ import annotations
 

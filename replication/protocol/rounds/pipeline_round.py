@@ -1,6 +1,6 @@
 """The sends of a producer in flight: each goes on in its own round, in the order in which they began.
 
-Kafka: `SendExecutor.runOnce`, `RecordAccumulator`, max.in.flight.requests.per.connection. KIP-98, KAFKA-5494. [AP-06]
+Kafka: `Sender.runOnce`, `RecordAccumulator`, max.in.flight.requests.per.connection. KIP-98, KAFKA-5494. [AP-06]
 """
 
 from __future__ import annotations

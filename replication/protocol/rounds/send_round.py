@@ -1,6 +1,6 @@
 """One send: appends records to the leaders of their partitions, and retries until every partition has a final answer.
 
-Kafka: `SendExecutor`, `ReplicaManager.appendRecords`. [AP-02, AP-06, AP-07]
+Kafka: `Sender`, `ReplicaManager.appendRecords`. [AP-02, AP-06, AP-07]
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The loop around every compare-and-set: after a lost one it replays and decides again, with jitter."""
+"""The loop around every compare-and-set: after a lost one it replays and decides again, with jitter. Writers of one
+table let others go first after they have won, where commits take long."""
 
 from __future__ import annotations
 

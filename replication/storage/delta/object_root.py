@@ -1,4 +1,5 @@
-"""A storage root in an object store: S3, Azure or Google Cloud Storage, by obstore.
+"""A storage root in an object store (S3, Azure or Google Cloud Storage, by obstore), its options, and its objects as
+files that pyarrow reads in parts.
 
 Looking up a file is one request, whether it exists or not, and a file is put only if there is none. obstore takes the
 options of delta-rs, which opens tables: both use the same library of Rust.

@@ -1,4 +1,5 @@
-"""Segments that are missing or do not match their commits, and the partitions that they may hold.
+"""Segments that are missing or do not match their commits, the partitions that they may hold, and the thread that reads
+them again from time to time. [OL-01]
 
 A broken file must affect only its own partitions. Its headers name them if they were read before it broke; otherwise
 the statistics of its commit give a range. Kafka: a failed log directory. [OL-01]

@@ -1,4 +1,5 @@
-"""Repairs broken replicas: removes broken batches and everything after them, to fetch them again from the leader.
+"""Finds files whose bytes differ from the committed ones, and repairs broken replicas: removes broken batches and
+everything after them, to fetch them again from the leader.
 
 Only a follower that nobody relies on may do this, because the last complete copy of a record must never go. [OL-01]
 """

@@ -1,5 +1,5 @@
 """Copies a segment byte for byte: within a bucket the store copies it. Otherwise this process reads and writes the
-bytes; a large file between folders of this machine goes in small pieces."""
+bytes; a large file between folders of this machine goes in small pieces. `rewrite` copies some batches of a segment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of one kind of table of a cluster, now or at an earlier time.
+"""The rows of one kind of table of a cluster, now or at an earlier time, and the Spark data source that returns them.
 
 What a broker's root does not give is left out, and the row of the broker says why: a dead broker or a root that is out
 of reach hides no other.

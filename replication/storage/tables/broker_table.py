@@ -1,4 +1,5 @@
-"""`brokers/<id>`: registrations and heartbeats, a table a broker, so that no two brokers ever contend. [BC-01]
+"""`brokers/<id>`: registrations and heartbeats, a table a broker, so that no two brokers ever contend; and all of them
+as a directory, where a broken one hides no other. [BC-01]
 
 The heartbeat is the version of the table, so that one without news is a commit without a file.
 """

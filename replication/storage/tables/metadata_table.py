@@ -1,4 +1,4 @@
-"""`metadata`: leader, ISR and replicas of each partition. [IS-05, LE-06]"""
+"""`metadata`: leader, ISR and replicas of each partition, now and version by version. [IS-05, LE-06]"""
 
 from __future__ import annotations
 

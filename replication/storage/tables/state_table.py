@@ -1,4 +1,5 @@
-"""A small table that is read whole and written whole, by compare-and-set."""
+"""A small table that is read whole and written whole, by compare-and-set: its rows as columns of files, as dicts, and
+as values of a type. The state tables derive from `TypedTable`."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class StackWorld:
         self.store.process = self._looker
         changes.enter_context(self.store.opened())
         changes.change(ReplicaTable, "publish", checked(ReplicaTable.publish, self._actor, self.told_hws))
-        for place in ("sender", "purgatory"):
+        for place in ("send_executor", "purgatory"):
             changes.change(f"clients.{place}", "pause", self._pause)
         self.disasters = Disasters(self)
         self._format(properties)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakelog.replication.clients import sender
+from lakelog.replication.clients import send_executor
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
@@ -189,7 +189,7 @@ def append_to_one_that_follows(world: StackWorld) -> None:
         thaw(one)
         wait_for(world, lambda: is_in_sync(world, 1, one, two), 1, 2)
 
-    append, first = sender.append, [depose]
+    append, first = send_executor.append, [depose]
 
     def is_slow(*given: Any) -> Any:
         if not first:
@@ -198,7 +198,7 @@ def append_to_one_that_follows(world: StackWorld) -> None:
         return append(*given)
 
     with Changes() as changes, only(world):
-        changes.change(sender, "append", is_slow)
+        changes.change(send_executor, "append", is_slow)
         client.send({0: 1}, 1000)
     with only(world, one, two):
         other.send({0: 1}, 5000)

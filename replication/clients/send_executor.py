@@ -1,4 +1,4 @@
-"""Carries out the steps of `send_round` and `acknowledge_round` on a cluster's tables. Kafka: `SendExecutor`."""
+"""Carries out the steps of `send_round` and `acknowledge_round` on a cluster's tables. Kafka: `Sender`."""
 
 from __future__ import annotations
 
