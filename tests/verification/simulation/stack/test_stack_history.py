@@ -31,8 +31,8 @@ from lakelog.verification.simulation.stack.stack_history import run
 
 def test_no_invariant_is_violated():
     histories = [run(seed) for seed in range(1, 6)]
-    assert [str(stack_history.violation) for history in histories if stack_history.violation] == []
-    assert sum(stack_history.steps for history in histories) > 300
+    assert [str(history.violation) for history in histories if history.violation] == []
+    assert sum(history.steps for history in histories) > 300
 
 
 SAYS = (
