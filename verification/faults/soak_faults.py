@@ -259,13 +259,13 @@ class SoakFaults:
         return done
 
     def _kill_broker(self, fault: Fault) -> str:
-        return self._kill(fault, broker=self._broker(fault))
+        return self._kill(fault, broker=self._leader(fault))
 
     def _kill_controller(self, fault: Fault) -> str:
         return self._kill(fault, controller=self._controller())
 
     def _kill_both(self, fault: Fault) -> str:
-        return self._kill(fault, self._controller(), self._broker(fault))
+        return self._kill(fault, self._controller(), self._leader(fault))
 
     def _kill(
         self, fault: Fault, controller: ControllerProcess | None = None, broker: BrokerProcess | None = None
@@ -275,7 +275,7 @@ class SoakFaults:
         led = {
             found.partition
             for found in self._health.partitions()
-            if found.topic == self._meter.topic and (broker is None or found.leader == fault.broker)
+            if found.topic == self._meter.topic and (broker is None or found.leader == broker.broker_id)
         }
         self._meter.kill(fault.kind, victims, led, lambda: "" if self._health.active() else "none is", self._wait)
         self._let(fault.lasts_s)
@@ -382,6 +382,12 @@ class SoakFaults:
             return f"{error.name}: {error}"
         words = Counter(outcome.error or "elected" for outcome in outcomes.values())
         return ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
+
+    def _leader(self, fault: Fault) -> BrokerProcess:
+        """The first broker of the fault's order that leads a partition of the topic whose outages are measured."""
+        leaders = {found.leader for found in self._health.partitions() if found.topic == self._meter.topic}
+        leading = (broker for broker in fault.brokers if broker in leaders)
+        return self._processes.brokers[next(leading, fault.broker)]
 
     def _broker(self, fault: Fault) -> BrokerProcess:
         return self._processes.brokers[fault.broker]

@@ -47,7 +47,7 @@ class HeaderFetch:
         self._read_footers = read_footers or partial(read_segments, source)
         self._segments = NewSegments(source, leader)
         self._found: list[NewSegment] = []  # by polls, and no round has finished with them
-        self._told = self._taken = 0  # how many of them `has_new_commits` has told of, and the last fetch has taken
+        self._reported = self._taken = 0  # of them: by `has_new_commits`, and by the last fetch
         self._errors, self._next_poll_at = 0, float("-inf")
         self._left: dict[TopicIdPartition, list[FetchedBatch]] = {}  # of lagging partitions, which still lack them
         self._known: dict[str, Segment] = {}
@@ -67,12 +67,12 @@ class HeaderFetch:
 
     def stop(self) -> None:
         """Follows the log no more, and drops all that it has found."""
-        self._found, self._told, self._taken = [], 0, 0
+        self._found, self._reported, self._taken = [], 0, 0
         self._must_poll = self.follows = False
         self.forget()
 
     def has_new_commits(self) -> bool:
-        """Whether there are segments, or a gap, of which no call before has told. In an object store it may use an
+        """Whether there are segments, or a gap, that no call before has reported. In an object store it may use an
         earlier poll of this process, the older the less happens.
 
         The first of several errors counts as news: the next fetch looks again, and raises the error if it is still
@@ -87,8 +87,8 @@ class HeaderFetch:
                 if self._errors == 1:
                     self._must_poll = True
                     return True
-        has_new_commits = len(self._found) > self._told
-        self._told = len(self._found)
+        has_new_commits = len(self._found) > self._reported
+        self._reported = len(self._found)
         return has_new_commits
 
     def _poll(self, max_staleness: float) -> None:
@@ -121,7 +121,7 @@ class HeaderFetch:
         """Ends a round: the next fetch goes on after the last one. Until then a fetch returns the same headers again,
         because a round may start over."""
         del self._found[: self._taken]
-        self._told, self._taken = max(self._told - self._taken, 0), 0
+        self._reported, self._taken = max(self._reported - self._taken, 0), 0
         names = {batch.segment for left in self._left.values() for batch in left}
         self._known = {name: segment for name, segment in self._known.items() if name in names}
 

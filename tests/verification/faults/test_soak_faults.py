@@ -28,6 +28,7 @@ class FakeProcess:
         self.root = str(root)
         self.state = "running"
         self.done: list[str] = []
+        self.broker_id = -1
         self._status = status
         self.fails = False
 
@@ -82,6 +83,8 @@ class FakeCluster:
 
     def __init__(self, folder: Path, status: int = 0) -> None:
         self.brokers = {i: FakeProcess(f"broker {i}", folder / f"broker-{i}", status) for i in ALL}
+        for i, broker in self.brokers.items():
+            broker.broker_id = i
         self.controllers = {"controller-1": FakeProcess("controller-1", folder, status)}
         self.store = FakeProcess("store", folder)
         self.folders = {i: Path(process.root) for i, process in self.brokers.items()}
@@ -214,20 +217,24 @@ def test_what_is_done_to_processes(cluster: FakeCluster, kind: str, broker: list
 
 
 @pytest.mark.parametrize(
-    ("kind", "leader", "partitions"),
+    ("kind", "leader", "dead"),
     [
-        ("kill-broker", 2, {0, 1}),
-        ("kill-both", 2, {0, 1}),
-        ("kill-broker", 3, set()),
-        ("kill-controller", 3, {0, 1}),  # every leader lives: the outage is that of a send
+        ("kill-broker", 2, 2),
+        ("kill-both", 2, 2),
+        ("kill-broker", 3, 3),  # the fault's first broker, 2, leads nothing
+        ("kill-both", -1, 2),
+        ("kill-controller", 3, None),  # every leader lives: the outage is that of a send
     ],
 )
 def test_the_outage_of_a_kill_is_that_of_the_partitions_that_the_dead_broker_led(
-    cluster: FakeCluster, kind: str, leader: int, partitions: set[int]
+    cluster: FakeCluster, kind: str, leader: int, dead: int | None
 ) -> None:
     cluster.found = [replace(found, leader=leader) for found in cluster.found]
     cluster.faults().carry_out(fault(kind))
-    assert cluster.measured == [(kind, partitions)]
+    assert [number for number, broker in cluster.brokers.items() if "kill" in broker.done] == [dead] * (
+        dead is not None
+    )
+    assert cluster.measured == [(kind, {0, 1} if leader in (2, 3) else set())]
 
 
 @pytest.mark.parametrize(("extent", "is_deleted"), [(0.49, True), (0.5, False)])
