@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lakelog.verification.faults.outages import Outage
 from lakelog.verification.faults.soak_run import WRONG, Course, show_figures, soak_figures
 
 TOPIC = {**dict.fromkeys(WRONG, 0), "acknowledged": 10, "read": 12, "deleted": 0}
@@ -57,10 +58,10 @@ def test_a_soak_that_left_its_course_is_not_ok(changed: Course) -> None:
     assert figures(changed)["ok"] is False
 
 
-@pytest.mark.parametrize(("only_kills", "ok"), [(True, False), (False, True)])
-def test_a_long_outage_counts_if_nothing_but_kills_was_asked_for(only_kills: bool, ok: bool) -> None:
-    found = figures(course(3.0, 9.0, too_long=1, only_kills=only_kills))
-    assert (found["kills_beyond_session_timeout_plus_2_s"], found["ok"]) == (1, ok)
+def test_outages_are_counted_and_a_slow_machine_is_no_fault() -> None:
+    found = figures(course(3.0, 9.0, outages=[Outage("kill-both", ["broker 1"], [0], [8.5], 4.0)], too_long=1))
+    assert (found["kills_beyond_session_timeout_plus_2_s"], found["ok"]) == (1, True)
+    assert [(row["kind"], row["max_s"]) for row in found["time_to_first_acknowledged"]] == [("kill-both", 8.5)]
 
 
 def test_what_was_not_looked_for_is_not_known() -> None:
