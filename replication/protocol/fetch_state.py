@@ -187,7 +187,7 @@ class NoLongerFetched(Exception):
 
 
 class FetchStates:
-    """The `PartitionFetchState` of each partition; it changes only by the rules of `protocol.fetch_state`.
+    """The `PartitionFetchState` of each partition; it changes only by the functions above.
 
     `clock`: monotonic, in seconds. `removals`: how often partitions were removed. `is_held`: a round is writing.
     """

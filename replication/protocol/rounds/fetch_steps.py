@@ -1,4 +1,4 @@
-"""The steps of a fetcher's round. `steps` explains steps; `fetch_round` has their order."""
+"""The steps of a fetcher's round. `broker_steps` explains steps; `fetch_round` has their order."""
 
 from __future__ import annotations
 

@@ -437,7 +437,7 @@ class StorageRoot:
                 os.remove(folder.path(moved))
 
     def _copy_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
-        """Does what `move_out` does, where files cannot be moved. A file that takes the name between the last poll and
+        """Does what `move_out` does, where files cannot be moved. A file that takes the name between the last check and
         the deletion is deleted: obstore cannot delete a file on the condition that it has an ETag."""
         try:
             content = self.read_buffer(name)
