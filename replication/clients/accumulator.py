@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any
 
 from lakelog.replication.clients import send_executor
 from lakelog.replication.clients.client_config import ProducerConfig
@@ -22,7 +22,7 @@ from lakelog.replication.clients.one_process import OneProcessFuture
 from lakelog.replication.clients.record_set import ArrowRecordSet, RecordSet
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.pipeline_round import Answers, InFlightBatch, PipelineRound, StepOf
+from lakelog.replication.protocol.rounds.pipeline_round import Answers, InFlightSends, PipelineRound, StepOf
 from lakelog.replication.protocol.rounds.send_round import (
     Pause,
     ReadLeaderLogs,
@@ -33,12 +33,24 @@ from lakelog.replication.protocol.rounds.send_round import (
     SendStep,
 )
 
+logger = logging.getLogger(__name__)
+
+# A commit has the deadline of its first send. The others may have this number of seconds more, which they lose.
+_SHARED_SECONDS = 1.0
+
+_READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas  # the steps whose answers sends share
+
 
 class PendingSend:
-    """The records of a send, and the future of its answers. `begin`: begins sends that share a commit."""
+    """The records of a send, and the future of its answers.
+
+    `begin`: begins sends that share a commit. `deadline`: on the monotonic clock, in seconds. `may_expire`: whether it
+    is not sent once its time is over. `shares_with`: sends of equal values may share a commit; None if it shares with
+    none. `nbytes`: its bytes in memory.
+    """
 
     def __init__(
-        self, begin: Callable[[Sequence[PendingSend]], InFlightBatch], topic: str, given: RecordSet, timeout_ms: int,
+        self, begin: Callable[[Sequence[PendingSend]], InFlightSends], topic: str, given: RecordSet, timeout_ms: int,
         deadline: float,
     ) -> None:  # fmt: skip
         self.future: Future[dict[int, RecordMetadata]] = OneProcessFuture()
@@ -53,9 +65,9 @@ class PendingSend:
         """The bytes of each partition, if it shares with others."""
         return self.given.partition_bytes if isinstance(self.given, ArrowRecordSet) else {}
 
-    def begin_with(self, others: Sequence[WaitingSend]) -> InFlightBatch | None:
+    def begin_with(self, others: Sequence[PendingSend]) -> InFlightSends | None:
         """Begins it together with others; None if all futures were cancelled, or their time is over."""
-        sends = [send for send in (self, *cast(Sequence[PendingSend], others)) if send._goes()]
+        sends = [send for send in (self, *others) if send._goes()]
         try:
             return self._begin(sends) if sends else None
         except BaseException as error:
@@ -106,194 +118,6 @@ class PendingSend:
             logger.error("producer: the records of a send to %s were not freed: %s", self.topic, error)
 
 
-def settle_each(ends: Iterable[Callable[[], object]]) -> None:
-    """Ends sends, all of them. The callbacks of their futures are a user's code: one that ends its thread, by
-    `sys.exit()` or Ctrl-C, would leave the others unsettled for ever. The first such error is raised in the end."""
-    first: BaseException | None = None
-    for end in ends:
-        try:
-            end()
-        except BaseException as error:
-            first = first or error
-    if first is not None:
-        raise first
-
-
-def answers_of(sends: Sequence[PendingSend], answers: Answers) -> list[dict[int, RecordMetadata]]:
-    """The answers of each of the sends that shared a commit."""
-    if len(sends) == 1:
-        return [dict(answers)]
-    before: Counter[int] = Counter()
-    found = []
-    for counts in (send.given.counts for send in sends):
-        found.append({p: _part(answers[p], before[p], count) for p, count in counts.items()})
-        before.update(counts)
-    return found
-
-
-def _part(answer: RecordMetadata, before: int, records: int) -> RecordMetadata:
-    """The answer for `records` of the records, after the first `before`. If records of other producers may lie between
-    them, their offsets are unknown: -1."""
-    if answer.last_offset - answer.base_offset + 1 != answer.records or answer.base_offset < 0:
-        return replace(answer, records=records, base_offset=-1, last_offset=-1)
-    base = answer.base_offset + before
-    return replace(answer, records=records, base_offset=base, last_offset=base + records - 1)
-
-
-# A commit has the deadline of its first send. The others may have this number of seconds more, which they lose.
-_SECONDS = 1.0
-
-
-class WaitingSend(Protocol):
-    """A send that has not begun.
-
-    `shares_with`: sends of equal values may share a commit; None if it shares with none. `nbytes`: its bytes in memory.
-    `deadline`: on the monotonic clock, in seconds. `may_expire`: whether it is not sent once its time is over.
-    """
-
-    future: Future[dict[int, RecordMetadata]]
-    shares_with: object
-    nbytes: int
-    deadline: float
-    may_expire: bool
-
-    @property
-    def partition_bytes(self) -> Mapping[int, int]:
-        """The bytes of each partition, if it shares with others."""
-
-    def fail(self, error: BaseException) -> None:
-        """Ends it with an error. Nothing of it was sent."""
-
-    def expire(self) -> None:
-        """Ends it because its time is over. Nothing of it was sent."""
-
-    def begin_with(self, others: list[WaitingSend]) -> InFlightBatch | None:
-        """Begins it together with others; None if all futures were cancelled, or their time is over."""
-
-
-class RecordAccumulator:
-    """Keeps sends in their order. The first one is ready after `linger.ms`, or once a partition has `batch.size` bytes,
-    or when somebody waits for it.
-
-    `expires_at`: before this time of the monotonic clock, in seconds, no send expires.
-    """
-
-    def __init__(self, config: ProducerConfig) -> None:
-        self._config = config
-        self.expires_at = math.inf
-        self._waiting: deque[tuple[WaitingSend, float]] = deque()
-        self._sizes: Counter[tuple[object, int]] = Counter()
-        self._urgent = 0  # so many from the front are ready
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, send: WaitingSend, is_awaited: bool) -> None:
-        """Adds a send behind the others. If the caller waits for it, it is ready, and all before it."""
-        self._waiting.append((send, time.monotonic() + self._config.linger_ms / 1000))
-        self._count(send, 1)
-        self._note_expiry(send)
-        limit = self._config.batch_size
-        shares = send.shares_with is not None and limit > 0
-        is_full = any(self._sizes[send.shares_with, p] >= limit for p in send.partition_bytes) if shares else True
-        if is_awaited or is_full:
-            self.hurry()
-
-    def _count(self, send: WaitingSend, sign: int) -> None:
-        if send.shares_with is not None:
-            for partition, size in send.partition_bytes.items():
-                key = send.shares_with, partition
-                self._sizes[key] += sign * size
-                if not self._sizes[key]:  # time-outs differ, and each would stay for ever
-                    del self._sizes[key]
-
-    def _note_expiry(self, send: WaitingSend) -> None:
-        if send.may_expire:
-            self.expires_at = min(self.expires_at, send.deadline)
-
-    def take_expired(self) -> list[WaitingSend]:
-        """Removes the sends that may expire and whose time is over, and returns them."""
-        now = time.monotonic()
-        if now < self.expires_at:
-            return []
-        over = [n for n, (send, _) in enumerate(self._waiting) if send.may_expire and send.deadline <= now]
-        sends = [self._remove(number) for number in reversed(over)]
-        self.expires_at = math.inf
-        for send, _ in self._waiting:
-            self._note_expiry(send)
-        return sends[::-1]
-
-    def hurry(self) -> None:
-        """All that wait are ready."""
-        self._urgent = len(self._waiting)
-
-    def seconds_left(self) -> float | None:
-        """The seconds until the first send is ready, 0 if it is; None if none waits."""
-        if not self._waiting:
-            return None
-        return 0.0 if self._urgent else max(0.0, self._waiting[0][1] - time.monotonic())
-
-    def take(self) -> list[WaitingSend]:
-        """Removes the first send and those behind it that share its commit; nothing if the first is not ready."""
-        if self.seconds_left() != 0.0:
-            return []
-        group, sizes = [self._remove(0)], Counter[int]()
-        if group[0].shares_with is not None:
-            sizes.update(group[0].partition_bytes)
-            while self._waiting and self._fits(self._waiting[0][0], group[0], sizes):
-                group.append(self._remove(0))
-                sizes.update(group[-1].partition_bytes)
-        return group
-
-    def _remove(self, number: int) -> WaitingSend:
-        send, _ = self._waiting[number]
-        del self._waiting[number]
-        self._count(send, -1)
-        self._urgent -= number < self._urgent
-        return send
-
-    def _fits(self, send: WaitingSend, first: WaitingSend, sizes: Mapping[int, int]) -> bool:
-        limit = self._config.batch_size
-        ends_then_too = send.deadline - first.deadline <= _SECONDS
-        is_small = all(sizes.get(p, 0) + size <= limit for p, size in send.partition_bytes.items())
-        return send.shares_with == first.shares_with and ends_then_too and is_small
-
-    def clear(self) -> list[WaitingSend]:
-        """Removes all sends, and returns them."""
-        sends = [self._remove(0) for _ in range(len(self._waiting))]
-        self._sizes.clear()
-        return sends
-
-
-_READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas
-
-
-class ReadCache:
-    """Carries out the steps of sends. Sends that look at the same time share what they read, until one writes."""
-
-    def __init__(self) -> None:
-        self._seen: dict[SendStep, Any] = {}
-
-    def clear(self) -> None:
-        """Forgets what was read."""
-        self._seen.clear()
-
-    def step(self, step: StepOf) -> Any:
-        """Carries out a step, or returns what it has read for another send. Sends share no log that is older than the
-        rows: it may lack what a row names."""
-        if not isinstance(step.step, _READS):
-            self._seen.clear()
-            return step.owner.carry_out(step.step)
-        if step.step not in self._seen:
-            if isinstance(step.step, ReadLeaderships):
-                self._seen = {seen: found for seen, found in self._seen.items() if not isinstance(seen, ReadLeaderLogs)}
-            self._seen[step.step] = step.owner.carry_out(step.step)
-        return self._seen[step.step]
-
-
-logger = logging.getLogger(__name__)
-
-
 class SendsInFlight:
     """Carries out sends in the order in which they are put.
 
@@ -307,24 +131,23 @@ class SendsInFlight:
         self._on_abort = on_abort
         self._lock = threading.Condition()  # it is notified when memory becomes free
         self._waiting = RecordAccumulator(config)
-        self._futures: dict[
-            Future[dict[int, RecordMetadata]], int
-        ] = {}  # of the sends that are not settled, with their bytes
+        # Of the sends that are not settled, with their bytes.
+        self._futures: dict[Future[dict[int, RecordMetadata]], int] = {}
         self._used_bytes = 0
         self._worker: threading.Thread | None = None
-        self._woken, self._polls_now = threading.Event(), False
+        self._woken, self._is_woken_for_poll = threading.Event(), False
         self._end: BaseException | None = None  # after `close`: the error of sends that come or remain
         self._is_cut_short = False
         self._max_in_flight = config.max_in_flight_requests_per_connection
-        self._reads = ReadCache()
+        self._reads = StepSharing()
         self._pipeline = PipelineRound(self._next, self._max_in_flight, time.monotonic, poll_ms / 1000)
 
-    def poll(self) -> None:
+    def wake(self) -> None:
         """Looks at once, or once more, for what the sends in flight wait for, unless one waits to try again."""
-        self._polls_now = True
+        self._is_woken_for_poll = True
         self._woken.set()
 
-    def put(self, send: WaitingSend, is_awaited: bool, memory_deadline: float | None = None) -> None:
+    def put(self, send: PendingSend, is_awaited: bool, memory_deadline: float | None = None) -> None:
         """Adds a send behind the others. A send that the caller waits for, and that no other comes before, is attempted
         once whatever its time-out. Raises IllegalStateException after `close`, and TimeoutException if earlier sends
         leave no memory for it in `max_block_ms`, or until `memory_deadline`."""
@@ -462,7 +285,7 @@ class SendsInFlight:
             self._woken.set()
             settle_each(partial(send.fail, self._end) for send in unsent)
 
-    def _next(self) -> InFlightBatch | None:
+    def _next(self) -> InFlightSends | None:
         while True:
             with self._lock:
                 sends = self._waiting.take()
@@ -501,15 +324,166 @@ class SendsInFlight:
             left = self._ready_in() if self._pipeline.in_flight < self._max_in_flight else None
             if left == 0.0:
                 return True
-            if self._polls_now and not step.is_backoff:
+            if self._is_woken_for_poll and not step.is_backoff:
                 break
             now = time.monotonic()
             until = min(poll_at, self._waiting.expires_at, math.inf if left is None else now + left)
             wait_ms = max(0, math.ceil((until - now) * 1000))
             if not send_executor.pause(wait_ms, step.deadline, self._woken) and until == poll_at:
                 break
-        self._polls_now = False
+        self._is_woken_for_poll = False
         return False
+
+
+class RecordAccumulator:
+    """Keeps sends in their order. The first one is ready after `linger.ms`, or once a partition has `batch.size` bytes,
+    or when somebody waits for it.
+
+    `expires_at`: before this time of the monotonic clock, in seconds, no send expires.
+    """
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        self.expires_at = math.inf
+        self._waiting: deque[tuple[PendingSend, float]] = deque()
+        self._sizes: Counter[tuple[object, int]] = Counter()
+        self._urgent = 0  # so many from the front are ready
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, send: PendingSend, is_awaited: bool) -> None:
+        """Adds a send behind the others. If the caller waits for it, it is ready, and all before it."""
+        self._waiting.append((send, time.monotonic() + self._config.linger_ms / 1000))
+        self._count(send, 1)
+        self._note_expiry(send)
+        limit = self._config.batch_size
+        shares = send.shares_with is not None and limit > 0
+        is_full = any(self._sizes[send.shares_with, p] >= limit for p in send.partition_bytes) if shares else True
+        if is_awaited or is_full:
+            self.hurry()
+
+    def _count(self, send: PendingSend, sign: int) -> None:
+        if send.shares_with is not None:
+            for partition, size in send.partition_bytes.items():
+                key = send.shares_with, partition
+                self._sizes[key] += sign * size
+                if not self._sizes[key]:  # time-outs differ, and each would stay for ever
+                    del self._sizes[key]
+
+    def _note_expiry(self, send: PendingSend) -> None:
+        if send.may_expire:
+            self.expires_at = min(self.expires_at, send.deadline)
+
+    def take_expired(self) -> list[PendingSend]:
+        """Removes the sends that may expire and whose time is over, and returns them."""
+        now = time.monotonic()
+        if now < self.expires_at:
+            return []
+        over = [n for n, (send, _) in enumerate(self._waiting) if send.may_expire and send.deadline <= now]
+        sends = [self._remove(number) for number in reversed(over)]
+        self.expires_at = math.inf
+        for send, _ in self._waiting:
+            self._note_expiry(send)
+        return sends[::-1]
+
+    def hurry(self) -> None:
+        """All that wait are ready."""
+        self._urgent = len(self._waiting)
+
+    def seconds_left(self) -> float | None:
+        """The seconds until the first send is ready, 0 if it is; None if none waits."""
+        if not self._waiting:
+            return None
+        return 0.0 if self._urgent else max(0.0, self._waiting[0][1] - time.monotonic())
+
+    def take(self) -> list[PendingSend]:
+        """Removes the first send and those behind it that share its commit; nothing if the first is not ready."""
+        if self.seconds_left() != 0.0:
+            return []
+        group, sizes = [self._remove(0)], Counter[int]()
+        if group[0].shares_with is not None:
+            sizes.update(group[0].partition_bytes)
+            while self._waiting and self._fits(self._waiting[0][0], group[0], sizes):
+                group.append(self._remove(0))
+                sizes.update(group[-1].partition_bytes)
+        return group
+
+    def _remove(self, number: int) -> PendingSend:
+        send, _ = self._waiting[number]
+        del self._waiting[number]
+        self._count(send, -1)
+        self._urgent -= number < self._urgent
+        return send
+
+    def _fits(self, send: PendingSend, first: PendingSend, sizes: Mapping[int, int]) -> bool:
+        limit = self._config.batch_size
+        ends_then_too = send.deadline - first.deadline <= _SHARED_SECONDS
+        is_small = all(sizes.get(p, 0) + size <= limit for p, size in send.partition_bytes.items())
+        return send.shares_with == first.shares_with and ends_then_too and is_small
+
+    def clear(self) -> list[PendingSend]:
+        """Removes all sends, and returns them."""
+        sends = [self._remove(0) for _ in range(len(self._waiting))]
+        self._sizes.clear()
+        return sends
+
+
+class StepSharing:
+    """Carries out the steps of sends. Sends that look at the same time share what they read, until one writes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[SendStep, Any] = {}
+
+    def clear(self) -> None:
+        """Forgets what was read."""
+        self._seen.clear()
+
+    def step(self, step: StepOf) -> Any:
+        """Carries out a step, or returns what it has read for another send. Sends share no log that is older than the
+        rows: it may lack what a row names."""
+        if not isinstance(step.step, _READS):
+            self._seen.clear()
+            return step.owner.carry_out(step.step)
+        if step.step not in self._seen:
+            if isinstance(step.step, ReadLeaderships):
+                self._seen = {seen: found for seen, found in self._seen.items() if not isinstance(seen, ReadLeaderLogs)}
+            self._seen[step.step] = step.owner.carry_out(step.step)
+        return self._seen[step.step]
+
+
+def settle_each(ends: Iterable[Callable[[], object]]) -> None:
+    """Ends sends, all of them. The callbacks of their futures are a user's code: one that ends its thread, by
+    `sys.exit()` or Ctrl-C, would leave the others unsettled for ever. The first such error is raised in the end."""
+    first: BaseException | None = None
+    for end in ends:
+        try:
+            end()
+        except BaseException as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def answers_of(sends: Sequence[PendingSend], answers: Answers) -> list[dict[int, RecordMetadata]]:
+    """The answers of each of the sends that shared a commit."""
+    if len(sends) == 1:
+        return [dict(answers)]
+    before: Counter[int] = Counter()
+    found = []
+    for counts in (send.given.counts for send in sends):
+        found.append({p: _part(answers[p], before[p], count) for p, count in counts.items()})
+        before.update(counts)
+    return found
+
+
+def _part(answer: RecordMetadata, before: int, records: int) -> RecordMetadata:
+    """The answer for `records` of the records, after the first `before`. If records of other producers may lie between
+    them, their offsets are unknown: -1."""
+    if answer.last_offset - answer.base_offset + 1 != answer.records or answer.base_offset < 0:
+        return replace(answer, records=records, base_offset=-1, last_offset=-1)
+    base = answer.base_offset + before
+    return replace(answer, records=records, base_offset=base, last_offset=base + records - 1)
 
 
 def _is_over(deadline: float | None) -> bool:

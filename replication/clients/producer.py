@@ -29,7 +29,7 @@ from lakelog.replication.errors import InvalidRequestException, KafkaStorageExce
 from lakelog.replication.protocol.append import parse_acks
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
-from lakelog.replication.protocol.rounds.pipeline_round import Answers, InFlightBatch
+from lakelog.replication.protocol.rounds.pipeline_round import Answers, InFlightSends
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata as RecordMetadata
 from lakelog.replication.protocol.rounds.send_round import SendOptions
 from lakelog.replication.protocol.topic import check_is_text, check_not_internal
@@ -115,7 +115,7 @@ class Producer(Closing):
         self._acks = parse_acks(acks)
         self._retries = whole_number(retries, "retries", 0)
         self._name = None if name is None else text(name, "name")
-        self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sends.poll())
+        self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sends.wake())
         self._named = ProducerName(name, self._view.cluster) if name else None
         self._counts: dict[str, int] = {}  # partitions of each topic, at the last poll
         own = self._view.cluster.config
@@ -270,7 +270,7 @@ class Producer(Closing):
             raise
         return send.future
 
-    def _begin(self, sends: Sequence[PendingSend]) -> InFlightBatch:
+    def _begin(self, sends: Sequence[PendingSend]) -> InFlightSends:
         """Begins sends to one topic. They share a commit, and the deadline of the first one."""
         if self._named and self._named.needs_new_identity:
             self._identity.use_up()
@@ -280,8 +280,8 @@ class Producer(Closing):
         who = f"producer {self._name or self._identity.given.producer_id}"
         options = SendOptions(who, self._acks, self._retries, first.timeout_ms, first.deadline)
         work = produce(first.topic, given.counts, self._identity, options, time.monotonic)
-        sender = SendExecutor(self._view, first.topic, given, options, self._take_identity)
-        return InFlightBatch(work, first.deadline, sender, partial(self._end, sends))
+        executor = SendExecutor(self._view, first.topic, given, options, self._take_identity)
+        return InFlightSends(work, first.deadline, executor, partial(self._end, sends))
 
     def _end(self, sends: Sequence[PendingSend], answers: Answers | None, error: BaseException | None) -> None:
         if answers is not None and self._acks == 0:  # nobody waits for the offsets, or for an error

@@ -1,4 +1,7 @@
-"""Carries out the steps of `send_round` and `acknowledge_round` on a cluster's tables. Kafka: `Sender`."""
+"""Carries out the steps of a send on the cluster's tables: reads metadata and replica rows, appends to leaders' logs.
+
+Kafka: `Sender.sendProduceRequests`, `ReplicaManager.appendRecords`. [AP-06, AP-07]
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ Outcomes: TypeAlias = Mapping[TopicIdPartition, Appended | LakelogException]
 
 
 class SendExecutor:
-    """Carries out the rounds of one send."""
+    """Carries out the steps of one round: the records, the options and the topic are those of one commit.
+
+    `take_identity`: takes a new id or epoch for the producer, until a deadline on the monotonic clock, in seconds.
+    """
 
     def __init__(
         self, view: TopicView, topic: str, given: RecordSet, options: SendOptions,

@@ -39,9 +39,9 @@ def acknowledge(world, records, timeout_ms=LONG):
     """Waits for acks=all. Returns the errors of the partitions that do not get it."""
     deadline = time.monotonic() + timeout_ms / 1000
     options = SendOptions("test", ALL, 0, timeout_ms, deadline)
-    sender = SendExecutor(TopicView(world.cluster), TOPIC, None, options, None)  # nothing is sent again
+    executor = SendExecutor(TopicView(world.cluster), TOPIC, None, options, None)  # nothing is sent again
     work = AcknowledgeRound(TOPIC, records, options, time.monotonic, None)
-    answers = sender.run(work.run())
+    answers = executor.run(work.run())
     return {partition: answer.error for partition, answer in answers.items() if answer.error}
 
 

@@ -94,10 +94,10 @@ def test_ap_06_news_end_the_pause_before_a_look_but_none_before_another_attempt(
     waits = []
     monkeypatch.setattr(send_executor, "pause", lambda ms, *_: bool(waits.append(ms)))
     sends, far = SendsInFlight(ProducerConfig(), 50, lambda: None), time.monotonic() + LONG
-    sends.poll()
+    sends.wake()
     assert (sends._pause(Pause(far)), waits) == (False, [])
     assert (sends._pause(Pause(far)), waits) == (False, [50])
-    sends.poll()
+    sends.wake()
     assert (sends._pause(Pause(far, is_backoff=True)), waits) == (False, [50, 50])
     assert (sends._pause(Pause(far)), waits) == (False, [50, 50, 50])
 

@@ -99,8 +99,8 @@ class SinkSender:
         options = SendOptions(
             f"query {self._name}", ALL, _RETRIES, self._timeout_ms, time.monotonic() + self._timeout_ms / 1000
         )
-        sender = SendExecutor(self._view, topic, given, options, self._no_other_identity)
-        raise_first_error(sender.run(produce(topic, given.counts, identity, options, time.monotonic)))
+        executor = SendExecutor(self._view, topic, given, options, self._no_other_identity)
+        raise_first_error(executor.run(produce(topic, given.counts, identity, options, time.monotonic)))
 
     def _no_other_identity(self, deadline: float) -> ProducerIdAndEpoch:
         raise OutOfOrderSequenceException(

@@ -18,8 +18,9 @@ Answers: TypeAlias = Mapping[int, RecordMetadata]
 
 
 @dataclass(eq=False)
-class InFlightBatch:
-    """A send and its round. `owner` carries out its steps, and `done` takes its answers, or the error that it raised.
+class InFlightSends:
+    """Sends that share a commit, and their round. `owner` carries out its steps, and `done` takes its answers, or the
+    error that it raised.
 
     `deadline`: on the monotonic clock, in seconds. `is_backing_off`: it pauses before another attempt.
     """
@@ -32,7 +33,7 @@ class InFlightBatch:
 
 
 class StepOf(NamedTuple):
-    """A step of one send: its owner carries it out. Answer: that of the step."""
+    """A step of one round: its owner carries it out. Answer: that of the step."""
 
     owner: Any
     step: SendStep
@@ -50,7 +51,7 @@ class PipelineRound:
 
     def __init__(
         self,
-        next_send: Callable[[], InFlightBatch | None],
+        next_send: Callable[[], InFlightSends | None],
         max_in_flight: int,
         clock: Callable[[], float],
         seconds: float,
@@ -60,7 +61,7 @@ class PipelineRound:
         self._clock = clock
         self._seconds = seconds
         self._read_for = 0.0
-        self._in_flight: list[InFlightBatch] = []
+        self._in_flight: list[InFlightSends] = []
 
     @property
     def in_flight(self) -> int:
@@ -84,7 +85,7 @@ class PipelineRound:
             if begun is None or self._clock() >= self._read_for:
                 yield from self._poll(begun)
 
-    def _poll(self, begun: InFlightBatch | None) -> Round[None]:
+    def _poll(self, begun: InFlightSends | None) -> Round[None]:
         """Lets all sends go on that have paused, in their order; before that, it waits if nothing has begun."""
         if begun is None and (yield self._pause()):
             return
@@ -97,7 +98,7 @@ class PipelineRound:
         deadline = min(sending.deadline for sending in self._in_flight)
         return Pause(deadline, any(sending.is_backing_off for sending in self._in_flight))
 
-    def _advance(self, sending: InFlightBatch) -> Round[None]:
+    def _advance(self, sending: InFlightSends) -> Round[None]:
         """Carries out the steps of a send until it pauses or ends. Its errors end this send only."""
         try:
             step = next(sending.work)
@@ -114,7 +115,7 @@ class PipelineRound:
         except Exception as error:
             self._end(sending, None, error)
 
-    def _end(self, sending: InFlightBatch, answers: Answers | None, error: BaseException | None) -> None:
+    def _end(self, sending: InFlightSends, answers: Answers | None, error: BaseException | None) -> None:
         self._in_flight.remove(sending)
         sending.done(answers, error)
 

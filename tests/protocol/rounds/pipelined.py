@@ -14,7 +14,7 @@ from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, ReplicaStatus, no_leader
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.pipeline_round import InFlightBatch, PipelineRound, StepOf
+from lakelog.replication.protocol.rounds.pipeline_round import InFlightSends, PipelineRound, StepOf
 from lakelog.replication.protocol.rounds.send_round import (
     AppendToLeader,
     AppendToLeaders,
@@ -134,7 +134,7 @@ class World:
         options = SendOptions("a test", ALL, 99, 1000, sent.deadline)
         counts = {p: len(values) for p, values in sent.values.items()}
         work = produce("t", counts, self.identity, options, lambda: self.now)
-        return InFlightBatch(work, sent.deadline, sent, sent.done)
+        return InFlightSends(work, sent.deadline, sent, sent.done)
 
     def go_on(self, until=lambda: False):
         """Runs the pipeline; after an interruption nothing is in flight any more."""

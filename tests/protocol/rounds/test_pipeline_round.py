@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException, OutOfOrderSequenceException
 from lakelog.replication.protocol.producer_identity import SendSequences, Turn
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.pipeline_round import InFlightBatch, PipelineRound, StepOf
+from lakelog.replication.protocol.rounds.pipeline_round import InFlightSends, PipelineRound, StepOf
 from lakelog.replication.protocol.rounds.send_round import Pause
 from tests.protocol.rounds.pipelined import PARTITIONS, Interrupted, World
 
@@ -117,7 +117,7 @@ class Pipeline:
         if not self.waiting:
             return None
         number, steps = self.waiting.popleft()
-        return InFlightBatch(self.work(steps), 10.0 - number, number, lambda *ended: self.told.append((number, *ended)))
+        return InFlightSends(self.work(steps), 10.0 - number, number, lambda *ended: self.told.append((number, *ended)))
 
     def work(self, steps):
         for step in steps:
