@@ -38,12 +38,13 @@ from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.jobs.demo.root_names import DISK, S3, add_store, owners, root_name
 from lakelog.jobs.launch.installed import check_checkout
 from lakelog.replication.clients.producer import Producer, raise_first_error
-from lakelog.replication.clients.reader import read_committed, segment_ranges, segment_records
+from lakelog.replication.clients.reader import LogRead, read_committed, segment_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Owner
 from lakelog.replication.frames.record_checks import differing_partitions, partition_checksums
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import OffsetRange
 from lakelog.replication.storage.cluster import Cluster
 
 
@@ -321,8 +322,8 @@ class ClusterReport:
             return self._spark.read.format("delta").load(log.root.spark_uri).where(F.col("topic_id") == topic_id)
         state = log.refresh()
         logs = {key: state.partition(key) for key in sorted(of_topic & set(state.partitions()))}
-        bounds = {key: (found.log_start_offset, found.log_end_offset) for key, found in logs.items()}
-        return segment_records(self._spark, log.root, segment_ranges(state, bounds))
+        bounds = {key: OffsetRange(found.log_start_offset, found.log_end_offset) for key, found in logs.items()}
+        return segment_records(self._spark, LogRead(log.root, state, bounds))
 
     def records_in_leader_logs(self) -> int:
         """The number of records in the leaders' logs, committed or not."""

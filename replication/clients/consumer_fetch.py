@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Self, TypeVar
+from itertools import chain
+from typing import NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
@@ -23,46 +24,29 @@ from lakelog.replication.protocol.delayed_operation import (
     fetch_outcome,
 )
 from lakelog.replication.protocol.partition_log import PlacedBatch
-from lakelog.replication.protocol.record_batch import TopicIdPartition, TopicPartition
+from lakelog.replication.protocol.record_batch import OffsetRange, TopicPartition
 from lakelog.replication.protocol.replica_status import Leadership
 from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
-from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.replication.storage.log.partition_rows import RowRange, read_row_ranges, row_ranges
-from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.log.partition_rows import RowRange, read_row_ranges
 from lakelog.schemas import LOG
 
 _FILES_AT_A_TIME = 8
 
 
-class WantedRows(NamedTuple):
-    """The records of a partition from offset `start` to before `stop`, and the segments of the log in `root` that have
-    them."""
-
-    root: StorageRoot
-    segments: Sequence[Segment]
-    topic_id_partition: TopicIdPartition
-    start: int
-    stop: int
-
-
 Key = TypeVar("Key", bound=Hashable)
 
 
-class _File(NamedTuple, Generic[Key]):
-    """A segment, and the wanted ranges in it with the keys of those who want them."""
-
-    root: StorageRoot
-    segment: Segment
-    ranges: list[RowRange]
-    keys: list[Key]
-
-
-def read_rows(wanted: Mapping[Key, WantedRows]) -> dict[Key, pa.Table | LakelogException]:
-    """The wanted records in the order of offsets, with the columns of `schemas.LOG`, or the error of their segments."""
+def read_rows(wanted: Mapping[Key, Sequence[RowRange]]) -> dict[Key, pa.Table | LakelogException]:
+    """The records of the ranges of each key in the order of offsets, with the columns of `schemas.LOG`, or the error of
+    a file of theirs. Each file is read once."""
+    by_file: dict[tuple[str, str], list[tuple[Key, RowRange]]] = {}
+    for key, ranges in wanted.items():
+        for each in ranges:
+            by_file.setdefault((each.file.root.uri, each.file.name), []).append((key, each))
     parts: dict[Key, list[tuple[int, pa.Table]]] = {key: [] for key in wanted}
     errors: dict[Key, LakelogException] = {}
-    for key, start, read in (part for file in in_threads(_read, _files(wanted), _FILES_AT_A_TIME) for part in file):
+    for key, start, read in chain.from_iterable(in_threads(_read_file, list(by_file.values()), _FILES_AT_A_TIME)):
         if isinstance(read, LakelogException):
             errors.setdefault(key, read)
         else:
@@ -70,24 +54,12 @@ def read_rows(wanted: Mapping[Key, WantedRows]) -> dict[Key, pa.Table | LakelogE
     return {key: errors.get(key) or _joined(found) for key, found in parts.items()}
 
 
-def _files(wanted: Mapping[Key, WantedRows]) -> list[_File[Key]]:
-    files: dict[tuple[str, str], _File[Key]] = {}
-    for key, (root, segments, partition, start, stop) in wanted.items():
-        for segment in segments:
-            file = files.setdefault((root.uri, segment.name), _File(root, segment, [], []))
-            found = row_ranges(segment.headers, partition, start, stop)
-            file.ranges.extend(found)
-            file.keys.extend([key] * len(found))
-    return [file for file in files.values() if file.ranges]
-
-
-def _read(file: _File[Key]) -> list[tuple[Key, int, pa.Table | LakelogException]]:
-    try:
-        rows = sum(header.records for header in file.segment.headers)
-        tables = read_row_ranges(file.root, file.segment.name, file.segment.file.size, rows, file.ranges)
-    except LakelogException as error:
-        return [(key, each.start, error) for key, each in zip(file.keys, file.ranges, strict=True)]
-    return [(key, each.start, table) for key, each, table in zip(file.keys, file.ranges, tables, strict=True)]
+def _read_file(wanted: Sequence[tuple[Key, RowRange]]) -> list[tuple[Key, int, pa.Table | LakelogException]]:
+    """The records of ranges of one file, each with its key and its first offset, or the file's error."""
+    ranges = [each for _, each in wanted]
+    tables = error_or(read_row_ranges, ranges[0].file, ranges)
+    found = [tables] * len(ranges) if isinstance(tables, LakelogException) else tables
+    return [(key, each.start, table) for (key, each), table in zip(wanted, found, strict=True)]
 
 
 def _joined(parts: list[tuple[int, pa.Table]]) -> pa.Table:
@@ -145,13 +117,11 @@ class _Readable(NamedTuple):
         """The bytes of each batch, at least 1: otherwise a fetch would never return a batch of empty records."""
         return [max(1, batch.header.bytes) for batch in self.batches]
 
-    def wanted(self, offset: int, count: int) -> WantedRows:
+    def rows(self, offset: int, count: int) -> list[RowRange]:
         """The rows of the first `count` batches from `offset` to the HW, in the files of the version that was
         checked."""
-        batches = self.batches[:count]
-        stop = min(self.opened.high_watermark, batches[-1].header.next_offset if batches else offset)
-        segments = [self.opened.state.segments[name] for name in dict.fromkeys(batch.segment for batch in batches)]
-        return WantedRows(self.opened.root, segments, self.opened.registration.topic_id_partition, offset, stop)
+        stop = self.batches[count - 1].header.next_offset if count else offset
+        return self.opened.rows(OffsetRange(offset, min(self.opened.high_watermark, stop)))
 
 
 class _DelayedFetch:
@@ -233,12 +203,12 @@ class _DelayedFetch:
     def _read(
         self, found: Mapping[TopicPartition, _Readable | LakelogException]
     ) -> dict[TopicPartition, FetchedRecords]:
-        wanted, room, is_first = dict[TopicPartition, WantedRows](), self._max_bytes, True
+        wanted, room, is_first = dict[TopicPartition, list[RowRange]](), self._max_bytes, True
         for partition, polled in found.items():
             if not isinstance(polled, LakelogException):
                 count = batches_within(polled.sizes, room, is_first)
                 room, is_first = room - sum(polled.sizes[:count]), is_first and not count
-                wanted[partition] = polled.wanted(self._offsets[partition], count)
+                wanted[partition] = polled.rows(self._offsets[partition], count)
         rows = read_rows(wanted)
         return {
             partition: FetchedRecords(error=polled)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -74,10 +74,9 @@ def _answer(offset: int, microseconds: int) -> TimestampAndOffset:
     return TimestampAndOffset(offset, microseconds // _MICROSECONDS)
 
 
-def committed_batches(led: OpenPartition) -> Iterator[PlacedBatch]:
+def committed_batches(led: OpenPartition) -> list[PlacedBatch]:
     """The batches that have committed records, in order."""
-    start, stop = led.log.log_start_offset, led.row.high_watermark
-    return (b for b in led.log.batches if b.header.next_offset > start and b.base_offset < stop)
+    return led.log.batches_between(led.log.log_start_offset, led.high_watermark)
 
 
 def records_of(led: OpenPartition, batch: PlacedBatch) -> list[tuple[int, int]]:

@@ -28,7 +28,7 @@ from lakelog.replication.protocol.fencing import check_leader_row
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
-from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import OffsetRange, TopicIdPartition
 from lakelog.replication.protocol.replica_status import (
     FOLLOWER_ROLE,
     LEADER_ROLE,
@@ -38,6 +38,8 @@ from lakelog.replication.protocol.replica_status import (
 )
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
+from lakelog.replication.storage.log.partition_rows import RowRange, row_ranges
+from lakelog.replication.storage.log.segment import Segment
 
 Rows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
 Found = TypeVar("Found")
@@ -66,6 +68,15 @@ class OpenPartition(NamedTuple):
     def high_watermark(self) -> int:
         """The offset below which records may be read here."""
         return self.row.high_watermark
+
+    def segments(self, offsets: OffsetRange) -> list[Segment]:
+        """The segments that have the records at these offsets, in order."""
+        return self.state.segments_with(self.registration.topic_id_partition, offsets)
+
+    def rows(self, offsets: OffsetRange) -> list[RowRange]:
+        """The rows of those segments that have the records at these offsets, segment by segment."""
+        key = self.registration.topic_id_partition
+        return [rows for segment in self.segments(offsets) for rows in row_ranges(self.root, segment, key, offsets)]
 
 
 class PartitionReader:
@@ -125,13 +136,14 @@ class PartitionReader:
                 return found
         return None
 
-    def holding(self, registration: PartitionRegistration, start: int, stop: int) -> OpenPartition:
-        """A replica with all committed records from `start` to before `stop`: the nearest, the leader, or any other
-        in-sync one, which may be read while the leader's root cannot be reached.
+    def holding(self, registration: PartitionRegistration, offsets: OffsetRange) -> OpenPartition:
+        """A replica with all records at these offsets, committed: the nearest, the leader, or any other in-sync one,
+        which may be read while the leader's root cannot be reached.
 
-        Raises OffsetOutOfRangeException if records from `start` on are deleted, and LeaderNotAvailableException if no
-        replica has come as far as `stop`.
+        Raises OffsetOutOfRangeException if the first of them are deleted, and LeaderNotAvailableException if no replica
+        has come as far as their end.
         """
+        start, stop = offsets
         behind = f"{registration.name}: no replica has committed records up to offset {stop}"
         error: LakelogException = LeaderNotAvailableException(behind)
         for broker in self._all(registration):

@@ -28,14 +28,13 @@ from lakelog.replication.frames.expressions import committed_records
 from lakelog.replication.protocol.delayed_operation import check_offset_available
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import OffsetRange, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.segment import Segment, read_records, rows_of, size_fault
 from lakelog.schemas import LOG
 
-# From one offset to before another one, by partition.
-Bounds: TypeAlias = Mapping[TopicIdPartition, tuple[int, int]]
+Bounds: TypeAlias = Mapping[TopicIdPartition, OffsetRange]
 
 _TASKS_A_CORE = 4
 _FEW = 50  # partitions
@@ -48,31 +47,29 @@ _ALL_AS_WRITTEN = {
 }  # fmt: skip
 _PATTERN = frozenset("{}[]*?\\")  # Spark: SparkHadoopUtil.isGlobPath
 _BOUNDS = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
-_RANGE = f"segment string, {_BOUNDS}"
-
-
-class SegmentRange(NamedTuple):
-    """The records of a partition in a segment from one offset to before another one."""
-
-    segment: str
-    topic_id: str
-    partition: int
-    starting_offset: int
-    ending_offset: int
+_WANTED = f"segment string, {_BOUNDS}"
 
 
 class LogRead(NamedTuple):
-    """The records of some partitions, each from one offset to before another one, in the log in `root`."""
+    """The records of some partitions within their bounds, in the log in `root`."""
 
     root: StorageRoot
     state: LogState
     bounds: Bounds
 
+    def partitions_by_segment(self) -> dict[str, list[TopicIdPartition]]:
+        """The names of the segments that have these records, and the partitions that are wanted of each."""
+        found: dict[str, list[TopicIdPartition]] = {}
+        for key, offsets in self.bounds.items():
+            for segment in self.state.segments_with(key, offsets):
+                found.setdefault(segment.name, []).append(key)
+        return dict(sorted(found.items()))
+
 
 def committed_segments(spark: SparkSession, reads: Sequence[LogRead]) -> DataFrame:
     """The records of these partitions, each from one log. Columns: `schemas.LOG`."""
     by_pyarrow = [read for read in reads if not _can_scan(read.root)]
-    frames = [segment_records(spark, read.root, segment_ranges(read.state, read.bounds)) for read in by_pyarrow]
+    frames = [segment_records(spark, read) for read in by_pyarrow]
     frames += _scans(spark, [_LocalRead.of(read) for read in reads if _can_scan(read.root)])
     return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], LOG.types)
 
@@ -97,10 +94,9 @@ class _LocalRead(NamedTuple):
 
     @classmethod
     def of(cls, read: LogRead) -> _LocalRead:
-        ranges = segment_ranges(read.state, read.bounds)
-        names = dict.fromkeys(each.segment for each in ranges)
-        is_whole = {name: _is_within(read.state.segments[name], read.bounds) for name in names}
-        wanted = {TopicIdPartition(r.topic_id, r.partition) for r in ranges if not is_whole[r.segment]}
+        partitions = read.partitions_by_segment()
+        is_whole = {name: _is_within(read.state.segments[name], read.bounds) for name in partitions}
+        wanted = {key for name, keys in partitions.items() if not is_whole[name] for key in keys}
         whole, partly = ([name for name in is_whole if is_whole[name] is kind] for kind in (True, False))
         there = {header.topic_id_partition for name in partly for header in read.state.segments[name].headers}
         bounds = {key: read.bounds[key] for key in wanted}
@@ -137,7 +133,8 @@ def _within(spark: SparkSession, records: DataFrame, bounds: Bounds) -> DataFram
 
 def _is_within(segment: Segment, bounds: Bounds) -> bool:
     """Whether all records of a segment are wanted, so that nobody need look at their offsets."""
-    wanted = ((header, bounds.get(header.topic_id_partition, (0, 0))) for header in segment.headers)
+    nothing = OffsetRange(0, 0)
+    wanted = ((header, bounds.get(header.topic_id_partition, nothing)) for header in segment.headers)
     return all(start <= header.base_offset and header.next_offset <= stop for header, (start, stop) in wanted)
 
 
@@ -151,36 +148,26 @@ def _parquet(spark: SparkSession, paths: Sequence[str]) -> list[DataFrame]:
     return [spark.read.schema(LOG.types).options(**_ALL_AS_WRITTEN).parquet(*each) for each in some]
 
 
-def segment_ranges(state: LogState, bounds: Bounds) -> list[SegmentRange]:
-    """What to read of which segments for the records of partitions from one offset to before another one; the ranges of
-    a segment follow one another."""
-    found = []
-    for key, (start, stop) in bounds.items():
-        segments = dict.fromkeys(batch.segment for batch in state.partition(key).batches_between(start, stop))
-        found += [SegmentRange(segment, key.topic_id, key.partition, start, stop) for segment in segments]
-    return sorted(found)
-
-
-def segment_records(spark: SparkSession, root: StorageRoot, ranges: Sequence[SegmentRange]) -> DataFrame:
-    """The records of these ranges of the log in `root`. Columns: `schemas.LOG`. Tasks of Spark read each segment once.
+def segment_records(spark: SparkSession, read: LogRead) -> DataFrame:
+    """The records of a log. Columns: `schemas.LOG`. Tasks of Spark read each segment once, as a whole.
 
     The tasks get the root's options, so that executors need no credentials of their own.
     """
-    segments = {each.segment for each in ranges}
-    tasks = max(1, min(len(segments), spark.sparkContext.defaultParallelism * _TASKS_A_CORE))
-    rows = spark.createDataFrame(list(ranges), _RANGE).repartition(tasks, "segment")
-    return rows.sortWithinPartitions("segment").mapInArrow(_reader(root), LOG.types)
+    partitions = read.partitions_by_segment()
+    tasks = max(1, min(len(partitions), spark.sparkContext.defaultParallelism * _TASKS_A_CORE))
+    wanted = [(name, *key, *read.bounds[key]) for name, keys in partitions.items() for key in keys]
+    rows = spark.createDataFrame(wanted, _WANTED).repartition(tasks, "segment")
+    return rows.sortWithinPartitions("segment").mapInArrow(_reader(read.root), LOG.types)
 
 
 def _reader(root: StorageRoot) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         name, records = "", LOG.arrow.empty_table()
         for row in (row for batch in given for row in batch.to_pylist()):
-            found = SegmentRange(**row)
-            if found.segment != name:
-                name, records = found.segment, read_records(root, found.segment)
-            key = TopicIdPartition(found.topic_id, found.partition)
-            yield from rows_of(records, key, found.starting_offset, found.ending_offset).to_batches()
+            if row["segment"] != name:
+                name, records = row["segment"], read_records(root, row["segment"])
+            key = TopicIdPartition(row["topic_id"], row["partition"])
+            yield from rows_of(records, key, row["starting_offset"], row["ending_offset"]).to_batches()
 
     return read
 
@@ -261,15 +248,15 @@ def _check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Of
 
 
 def _read_leader(reader: PartitionReader, led: list[PartitionRegistration], *offsets: Offsets) -> LogRead:
-    bounds: dict[TopicIdPartition, tuple[int, int]] = {}
+    bounds: dict[TopicIdPartition, OffsetRange] = {}
     for registration in led:
         opened = reader.leader(registration)
-        start, stop = bounds[registration.topic_id_partition] = _bounds(opened, *offsets)
-        _check_files(opened, start, stop)
+        chosen = bounds[registration.topic_id_partition] = _bounds(opened, *offsets)
+        _check_files(opened, chosen)
     return LogRead(opened.root, opened.state, bounds)
 
 
-def _bounds(opened: OpenPartition, starting: Offsets, ending: Offsets) -> tuple[int, int]:
+def _bounds(opened: OpenPartition, starting: Offsets, ending: Offsets) -> OffsetRange:
     name, number = opened.registration.name, opened.registration.partition
     chosen = [_chosen(given, number, default) for given, default in ((starting, EARLIEST), (ending, LATEST))]
     start, stop = (_offset(choice, opened.log, opened.high_watermark, name) for choice in chosen)
@@ -279,7 +266,7 @@ def _bounds(opened: OpenPartition, starting: Offsets, ending: Offsets) -> tuple[
             raise OffsetOutOfRangeException(
                 f"{name}: offset {offset} is out of range, committed: {lowest} to {highest}"
             )
-    return start, stop
+    return OffsetRange(start, stop)
 
 
 def _chosen(given: Offsets, partition: int, default: str) -> int | str:
@@ -294,10 +281,10 @@ def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str
     return high_watermark if number is None else number
 
 
-def _check_files(opened: OpenPartition, start: int, stop: int) -> None:
+def _check_files(opened: OpenPartition, offsets: OffsetRange) -> None:
     """Raises CorruptRecordException, naming the file, for a missing or short file. Spark would raise a stack trace."""
-    names = list(dict.fromkeys(batch.segment for batch in opened.log.batches_between(start, stop)))
-    for name, size in zip(names, opened.root.sizes(names), strict=True):
-        fault = size_fault(opened.root, opened.state.segments[name].file, size)
+    files = [segment.file for segment in opened.segments(offsets)]
+    for file, size in zip(files, opened.root.sizes([file.name for file in files]), strict=True):
+        fault = size_fault(opened.root, file, size)
         if fault:
             raise CorruptRecordException(fault)

@@ -54,6 +54,13 @@ class OfPartition:
         return f"{self.topic}-{self.partition}"
 
 
+class OffsetRange(NamedTuple):
+    """The offsets of a partition from `start` to before `stop`, wherever their records lie."""
+
+    start: int
+    stop: int
+
+
 class LogEnd(NamedTuple):
     """The end of a partition's log: the next offset (LEO), and the chain before it."""
 

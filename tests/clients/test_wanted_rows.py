@@ -4,9 +4,11 @@ import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients import consumer_fetch
-from lakelog.replication.clients.consumer_fetch import WantedRows, read_rows
+from lakelog.replication.clients.consumer_fetch import read_rows
 from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.record_batch import OffsetRange
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.partition_rows import row_ranges
 from lakelog.replication.storage.log.segment import write_segment
 from tests.storage.logs import P0, P1, header, log_rows
 
@@ -27,30 +29,33 @@ def segments(storage):
     ]
 
 
+def wanted(storage, segments, partition, start, stop):
+    return [rows for each in segments for rows in row_ranges(storage, each, partition, OffsetRange(start, stop))]
+
+
 def offsets(rows):
     return rows if isinstance(rows, CorruptRecordException) else rows["offset"].to_pylist()
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 5), (1, 4), (2, 5), (3, 3)])
 def test_records_between_those_of_another_segment_are_in_order(storage, segments, start, stop):
-    wanted = {0: WantedRows(storage, segments, P0, start, stop), 1: WantedRows(storage, segments[:1], P1, 0, 1)}
-    read = read_rows(wanted)
+    read = read_rows({0: wanted(storage, segments, P0, start, stop), 1: wanted(storage, segments[:1], P1, 0, 1)})
     assert {key: offsets(rows) for key, rows in read.items()} == {0: [*range(start, stop)], 1: [0]}
 
 
 def test_each_segment_is_read_once(storage, segments, monkeypatch):
     read, original = [], consumer_fetch.read_row_ranges
     monkeypatch.setattr(
-        consumer_fetch, "read_row_ranges", lambda root, name, *rest: read.append(name) or original(root, name, *rest)
+        consumer_fetch, "read_row_ranges", lambda file, ranges: read.append(file.name) or original(file, ranges)
     )
-    read_rows({0: WantedRows(storage, segments, P0, 0, 5), 1: WantedRows(storage, segments[:1], P1, 0, 1)})
+    read_rows({0: wanted(storage, segments, P0, 0, 5), 1: wanted(storage, segments[:1], P1, 0, 1)})
     assert sorted(read) == sorted(segment.name for segment in segments)
 
 
 def test_a_broken_segment_is_an_error_of_its_partitions_alone(storage, segments):
     storage.delete(segments[1].name)
-    read = read_rows({0: WantedRows(storage, segments, P0, 0, 5), 1: WantedRows(storage, segments[:1], P1, 0, 1)})
+    read = read_rows({0: wanted(storage, segments, P0, 0, 5), 1: wanted(storage, segments[:1], P1, 0, 1)})
     assert isinstance(read[0], CorruptRecordException)
     assert segments[1].name in str(read[0])
     assert offsets(read[1]) == [0]
-    assert offsets(read_rows({0: WantedRows(storage, segments, P0, 0, 2)})[0]) == [0, 1], "nothing of it is wanted"
+    assert offsets(read_rows({0: wanted(storage, segments, P0, 0, 2)})[0]) == [0, 1], "nothing of it is wanted"

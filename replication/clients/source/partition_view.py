@@ -26,7 +26,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.delayed_operation import check_offset_available
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.record_batch import TopicPartition
+from lakelog.replication.protocol.record_batch import OffsetRange, TopicPartition
 
 Answer = TypeVar("Answer")
 Registered = Mapping[TopicPartition, PartitionRegistration]
@@ -107,11 +107,11 @@ class PartitionView:
         }
 
     def holding(
-        self, registered: Registered, bounds: Mapping[TopicPartition, tuple[int, int]]
+        self, registered: Registered, bounds: Mapping[TopicPartition, OffsetRange]
     ) -> dict[TopicPartition, OpenPartition]:
         """A replica of each partition that has all its records within the bounds. Raises as `PartitionReader`."""
         reader = PartitionReader(self.view, self.options.rack)
-        return {partition: reader.holding(registered[partition], *bounds[partition]) for partition in bounds}
+        return {partition: reader.holding(registered[partition], bounds[partition]) for partition in bounds}
 
     def offsets(self, spec: OffsetSpec, readable: Mapping[TopicPartition, OpenPartition]) -> dict[TopicPartition, int]:
         """The offset of each partition that one side of the read stands for.

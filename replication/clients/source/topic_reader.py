@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 
 from lakelog.replication.clients.plain_errors import plain_errors, plain_iteration
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
-from lakelog.replication.clients.source.read_plan import Bounds, FindAgain, RecordRange, plan_ranges, plan_tasks
+from lakelog.replication.clients.source.read_plan import Bounds, FindAgain, PlannedRows, plan_rows, plan_tasks
 from lakelog.replication.clients.source.source_columns import arrow_schema
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException
-from lakelog.replication.protocol.record_batch import TopicPartition
+from lakelog.replication.protocol.record_batch import OffsetRange
 from lakelog.replication.storage.log.partition_rows import read_row_ranges
 
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -39,22 +39,21 @@ _log = logging.getLogger(__name__)
 
 
 def read_task(
-    ranges: Sequence[RecordRange],
+    planned: Sequence[PlannedRows],
     schema: pa.Schema,
-    find_again: Callable[[RecordRange], Sequence[RecordRange]],
+    find_again: Callable[[PlannedRows], Sequence[PlannedRows]],
     moves: int = _MOVES,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges, each exactly once, as batches of `schema`.
+    """The planned records, each exactly once, as batches of `schema`.
 
     A segment may have gone since the task was planned, as compaction, retention and truncation remove segments. Then
     `find_again` tells where the records are, at most `moves` times. Raises CorruptRecordException, naming the file, if
     records cannot be read.
     """
-    for file, found in groupby(ranges, key=lambda each: each.file):
+    for file, found in groupby(planned, key=lambda each: each.rows.file):
         wanted = list(found)
-        rows = [each.rows for each in wanted]
         try:
-            tables = read_row_ranges(file.root, file.name, file.size, file.rows, rows, schema.names, use_threads=False)
+            tables = read_row_ranges(file, [each.rows for each in wanted], schema.names, use_threads=False)
             _check_count(wanted, tables)
         except CorruptRecordException as error:
             if not moves:
@@ -67,12 +66,13 @@ def read_task(
             yield from _batches(table, schema)
 
 
-def _check_count(wanted: Sequence[RecordRange], tables: Sequence[pa.Table]) -> None:
+def _check_count(wanted: Sequence[PlannedRows], tables: Sequence[pa.Table]) -> None:
     for each, table in zip(wanted, tables, strict=True):
-        if table.num_rows != each.records:
+        if table.num_rows != each.rows.records:
+            file = each.rows.file
             raise CorruptRecordException(
-                f"{each.file.root.path(each.file.name)}: has {table.num_rows} of the records {each.start} to "
-                f"{each.stop - 1} of {each.topic}-{each.partition}"
+                f"{file.root.path(file.name)}: has {table.num_rows} of the records {each.rows.start} to "
+                f"{each.rows.stop - 1} of {each.topic_partition}"
             )
 
 
@@ -119,10 +119,10 @@ class PushedFilters:
                 since = low if since is None else max(since, low)
         return cls(topics, numbers, first, last, since)
 
-    def within(self, bounds: Bounds) -> dict[TopicPartition, tuple[int, int]]:
+    def within(self, bounds: Bounds) -> Bounds:
         """The bounds of what passes."""
         return {
-            partition: (max(start, self.first), min(stop, self.last + 1))
+            partition: OffsetRange(max(start, self.first), min(stop, self.last + 1))
             for partition, (start, stop) in bounds.items()
             if (self.topics is None or partition.topic in self.topics)
             and (self.numbers is None or partition.partition in self.numbers)
@@ -167,14 +167,14 @@ def _number(value: dt.datetime | int) -> int:
 class TopicTask(InputPartition):
     """What one task reads. The columns were checked before."""
 
-    ranges: list[RecordRange]
+    planned: list[PlannedRows]
 
 
 def records_of(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The records of one task. For a read without tasks Spark makes one of its own, which has no records."""
     if not isinstance(task, TopicTask):
         return iter(())
-    return plain_iteration(read_task(task.ranges, arrow_schema(schema), FindAgain(options, partition_view)))
+    return plain_iteration(read_task(task.planned, arrow_schema(schema), FindAgain(options, partition_view)))
 
 
 class TopicReader(DataSourceReader):
@@ -189,16 +189,16 @@ class TopicReader(DataSourceReader):
     @plain_errors
     def partitions(self) -> list[InputPartition]:
         """The tasks of the read."""
-        return [TopicTask(task) for task in plan_tasks(self._options, self._ranges())]
+        return [TopicTask(task) for task in plan_tasks(self._options, self._planned())]
 
-    def _ranges(self) -> list[RecordRange]:
+    def _planned(self) -> list[PlannedRows]:
         view = partition_view(self._options)
-        return view.retried(lambda: self._poll(view))
+        return view.retried(lambda: self._plan(view))
 
-    def _poll(self, view: PartitionView) -> list[RecordRange]:
+    def _plan(self, view: PartitionView) -> list[PlannedRows]:
         registered = view.registrations(must_exist=True)
         bounds = self._filters.within(self._bounds(view, registered))
-        return plan_ranges(view, registered, bounds, self._filters.since)
+        return plan_rows(view, registered, bounds, self._filters.since)
 
     def _bounds(self, view: PartitionView, registered: Registered) -> Bounds:
         led = view.led(registered)
@@ -209,7 +209,7 @@ class TopicReader(DataSourceReader):
                 raise OffsetOutOfRangeException(
                     f"{partition}: the read starts at offset {start}, after its end {stops[partition]}"
                 )
-        return {partition: (start, stops[partition]) for partition, start in starts.items()}
+        return {partition: OffsetRange(start, stops[partition]) for partition, start in starts.items()}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task."""

@@ -19,7 +19,7 @@ from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.partition_reader import OpenPartition
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
-from lakelog.replication.clients.source.read_plan import Bounds, RecordRange, plan_ranges, plan_tasks
+from lakelog.replication.clients.source.read_plan import Bounds, PlannedRows, plan_rows, plan_tasks
 from lakelog.replication.clients.source.source_columns import arrow_schema
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.clients.source.topic_reader import TopicTask, records_of
@@ -31,7 +31,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.leader_epoch import end_offset_for, epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog
-from lakelog.replication.protocol.record_batch import TopicPartition
+from lakelog.replication.protocol.record_batch import OffsetRange, TopicPartition
 from lakelog.replication.storage.tables.group_tables import CommittedOffset
 
 _VERSION = 1
@@ -144,14 +144,13 @@ class LostRecords:
                 left[partition] = end
         return left
 
-    def bounds(
-        self, view: PartitionView, registered: Registered, wanted: Bounds
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    def bounds(self, view: PartitionView, registered: Registered, wanted: Bounds) -> Bounds:
         """What is left of the bounds of a micro-batch. Raises as `starts`."""
         kept = {partition: each for partition, each in wanted.items() if self._is_same_topic(partition, registered)}
         for partition, readable in view.led({partition: registered[partition] for partition in kept}).items():
             start = self._kept(self._begun, partition, readable)
-            kept[partition] = start, max(start, self._kept(self._ended or self._begun, partition, readable))
+            stop = max(start, self._kept(self._ended or self._begun, partition, readable))
+            kept[partition] = OffsetRange(start, stop)
         return kept
 
     def _kept(self, known: SourceOffset, partition: TopicPartition, readable: OpenPartition) -> int:
@@ -408,18 +407,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a micro-batch."""
         view = self._open()
         begun, ended = (SourceOffset.from_json(each, view.cluster_id) for each in (start, end))
-        ranges = view.retried(lambda: self._ranges(view, begun, ended))
-        return [TopicTask(task) for task in plan_tasks(self._options, ranges)]
+        planned = view.retried(lambda: self._planned(view, begun, ended))
+        return [TopicTask(task) for task in plan_tasks(self._options, planned)]
 
-    def _ranges(self, view: PartitionView, begun: SourceOffset, ended: SourceOffset) -> list[RecordRange]:
+    def _planned(self, view: PartitionView, begun: SourceOffset, ended: SourceOffset) -> list[PlannedRows]:
         begun = ended.begun if begun.is_initial and ended.begun else begun
-        bounds = {p: (begun.offsets[p], stop) for p, stop in ended.offsets.items() if p in begun.offsets}
-        moved = {partition: each for partition, each in bounds.items() if each[0] < each[1]}
+        bounds = {p: OffsetRange(begun.offsets[p], stop) for p, stop in ended.offsets.items() if p in begun.offsets}
+        moved = {partition: each for partition, each in bounds.items() if each.start < each.stop}
         if not moved:
             return []
         registered = view.registrations(must_exist=False)
         kept = LostRecords(self._options.fail_on_data_loss, begun, ended).bounds(view, registered, moved)
-        return plan_ranges(view, registered, kept)
+        return plan_rows(view, registered, kept)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task."""

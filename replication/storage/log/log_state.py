@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, role_version
-from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.protocol.record_batch import BatchHeader, OffsetRange, TopicIdPartition
 from lakelog.replication.storage.delta.commit import Commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment
@@ -169,6 +169,11 @@ class LogState:
         """The known part of the partition's log, also with broken segments: its broker must be able to stop it."""
         known = self._partitions.get(partition)
         return known if known is not None else self._recall(partition)
+
+    def segments_with(self, partition: TopicIdPartition, offsets: OffsetRange) -> list[Segment]:
+        """The segments that have records of a partition at these offsets, in order, as far as `known` has them."""
+        batches = self.known(partition).batches_between(*offsets)
+        return [self.segments[name] for name in dict.fromkeys(batch.segment for batch in batches)]
 
     def fault(self, partition: TopicIdPartition) -> str | None:
         """The fault of the partition's segments, None if they have none."""

@@ -1,19 +1,21 @@
-"""Reads the records of partitions from a segment: only the row groups that have them, and without a copy. [FE-01]"""
+"""Finds the rows of a partition's records in a segment, and reads them: only the row groups that have them, and without
+a copy. [FE-01]"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakelog.replication.errors import CorruptRecordException
-from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.protocol.record_batch import OffsetRange, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.segment import read_records, rows_of
+from lakelog.replication.storage.log.segment import Segment, read_records, rows_of
 from lakelog.schemas import LOG
 
 # A smaller file is read as a whole. In an object store its footer alone would take as long; and a file that is wanted
@@ -22,50 +24,78 @@ _WHOLE_BYTES = 4 << 20
 _CHECKED = ("partition", "offset", "topic_id")
 
 
-class RowRange(NamedTuple):
-    """The records of a partition from offset `start` to before `stop`. They begin in row `row` of their segment, and
-    lie there one after the other."""
+@dataclass(frozen=True)
+class SegmentFile:
+    """Where a segment's rows are read: its log, its name, the bytes of its file and its number of rows."""
 
+    root: StorageRoot
+    name: str
+    size: int
+    rows: int
+
+    @classmethod
+    def of(cls, root: StorageRoot, segment: Segment) -> Self:
+        """The file of a segment of the log at `root`."""
+        return cls(root, segment.name, segment.file.size, sum(header.records for header in segment.headers))
+
+
+class RowRange(NamedTuple):
+    """Rows of one file: the records of a partition from offset `start` to before `stop`, which lie there one after the
+    other from row `row` on. An `OffsetRange` has one of them or more in each segment with its records."""
+
+    file: SegmentFile
     topic_id_partition: TopicIdPartition
     start: int
     stop: int
     row: int
 
+    @property
+    def records(self) -> int:
+        """The number of records."""
+        return self.stop - self.start
 
-def row_ranges(headers: Sequence[BatchHeader], partition: TopicIdPartition, start: int, stop: int) -> list[RowRange]:
-    """The rows of a partition's records from offset `start` to before `stop`, in a segment with these headers.
+    def part(self, start: int, stop: int) -> RowRange:
+        """A part of the rows, by offsets."""
+        return self._replace(start=start, stop=stop, row=self.row + start - self.start)
+
+
+def row_ranges(
+    root: StorageRoot, segment: Segment, partition: TopicIdPartition, offsets: OffsetRange
+) -> list[RowRange]:  # fmt: skip
+    """The rows of a partition's records at these offsets in a segment of the log at `root`.
 
     They are several ranges only if other segments have records between them.
     """
-    found: list[RowRange] = []
-    for header, row in zip(headers, accumulate((h.records for h in headers), initial=0), strict=False):
-        first, last = max(start, header.base_offset), min(stop, header.next_offset)
+    file, found = SegmentFile.of(root, segment), list[RowRange]()
+    rows = accumulate((header.records for header in segment.headers), initial=0)
+    for header, row in zip(segment.headers, rows, strict=False):
+        first, last = max(offsets.start, header.base_offset), min(offsets.stop, header.next_offset)
         if header.topic_id_partition != partition or first >= last:
             continue
         if found and found[-1].stop == first:
             found[-1] = found[-1]._replace(stop=last)
         else:
-            found.append(RowRange(partition, first, last, row + first - header.base_offset))
+            found.append(RowRange(file, partition, first, last, row + first - header.base_offset))
     return found
 
 
 def read_row_ranges(
-    root: StorageRoot, name: str, size: int, rows: int, ranges: Sequence[RowRange], columns: Sequence[str] = LOG.names,
-    use_threads: bool = True,
-) -> list[pa.Table]:  # fmt: skip
-    """The records of each range of a segment that has `size` bytes and so many rows. They have these columns of
-    `schemas.LOG`, and the order of offsets. The checksum of each page is verified.
+    file: SegmentFile, ranges: Sequence[RowRange], columns: Sequence[str] = LOG.names, use_threads: bool = True
+) -> list[pa.Table]:
+    """The records of each range of one file. They have these columns of `schemas.LOG`, and the order of offsets. The
+    checksum of each page is verified.
 
     The tables share memory, unless they are a small part of the rows that were read. Without `use_threads` it takes one
     core. Raises CorruptRecordException, naming the file, and KafkaStorageException if the store does not return the
     file.
     """
+    root, name = file.root, file.name
     names = [name for name in LOG.names if name in columns or name in _CHECKED]
     try:
-        is_whole = size < _WHOLE_BYTES or (not root.is_local and 2 * sum(r.stop - r.start for r in ranges) >= rows)
-        with pa.BufferReader(root.read_buffer(name)) if is_whole else root.open(name, size) as source:
-            file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=not root.is_local)
-            tables = _slices(file, ranges, names, use_threads)
+        is_whole = file.size < _WHOLE_BYTES or (not root.is_local and 2 * sum(r.records for r in ranges) >= file.rows)
+        with pa.BufferReader(root.read_buffer(name)) if is_whole else root.open(name, file.size) as source:
+            parquet = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=not root.is_local)
+            tables = _slices(parquet, ranges, names, use_threads)
     except (OSError, pa.ArrowInvalid) as error:
         root.check_is_handed_out(name)
         raise CorruptRecordException(f"{root.path(name)}: {error}") from error
@@ -82,12 +112,12 @@ def _slices(
     starts = [*accumulate(sizes, initial=0)]
     chosen = [
         n for n in range(len(sizes))
-        if any(r.row < starts[n + 1] and starts[n] < r.row + r.stop - r.start for r in ranges)
+        if any(r.row < starts[n + 1] and starts[n] < r.row + r.records for r in ranges)
     ]  # fmt: skip
     read = file.read_row_groups(chosen, columns=list(names), use_threads=use_threads)
     table = read.select(list(names)).cast(pa.schema([LOG.arrow.field(name) for name in names]))
     left_out = [sum(sizes[n] for n in range(len(sizes)) if starts[n] < r.row and n not in chosen) for r in ranges]
-    parts = [table.slice(r.row - n, r.stop - r.start) for r, n in zip(ranges, left_out, strict=True)]
+    parts = [table.slice(r.row - n, r.records) for r, n in zip(ranges, left_out, strict=True)]
     if 2 * sum(part.num_rows for part in parts) >= table.num_rows:
         return parts
     return [part.take(pa.arange(0, part.num_rows)) for part in parts]  # slices would keep all of the memory alive
@@ -95,7 +125,7 @@ def _slices(
 
 def _is_range(wanted: RowRange, rows: pa.Table) -> bool:
     """Whether these are the rows of the range. A file of another tool may have them in another order."""
-    if rows.num_rows != wanted.stop - wanted.start:
+    if rows.num_rows != wanted.records:
         return False
     key, partitions = wanted.topic_id_partition, pc.min_max(rows["partition"])
     topics = {rows["topic_id"][n].as_py() for n in (0, -1)}

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException, StaleBrokerEpochException
 from lakelog.replication.protocol.broker_registration import LogIdentity
 from lakelog.replication.protocol.partition_log import LEADER, STOPPED, Role, may_become, role_of, role_version
-from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import OffsetRange, TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
 from lakelog.replication.storage.delta.commit_format import check_commits
 from lakelog.replication.storage.delta.compare_and_set import CommitBackoff, compare_and_set
@@ -292,12 +292,13 @@ class ReplicaLog:
         Raises OffsetOutOfRangeException below the log start or above the LEO, CorruptRecordException,
         KafkaStorageException.
         """
-        log = self.refresh().partition(partition)
+        state = self.refresh()
+        log = state.partition(partition)
         stop = log.log_end_offset if end is None else end
         if not log.log_start_offset <= start <= log.log_end_offset:
             raise OffsetOutOfRangeException(
                 f"{partition}: offset {start} is not within {log.log_start_offset} to {log.log_end_offset}"
             )
-        names = dict.fromkeys(b.segment for b in log.batches if b.header.next_offset > start and b.base_offset < stop)
-        tables = [rows_of(read_records(self.root, name), partition, start, stop) for name in names]
+        segments = state.segments_with(partition, OffsetRange(start, stop))
+        tables = [rows_of(read_records(self.root, each.name), partition, start, stop) for each in segments]
         return pa.concat_tables([LOG.arrow.empty_table(), *tables]).sort_by("offset")

@@ -70,13 +70,16 @@ def test_kip_320_a_task_whose_segment_has_gone_reads_no_records_that_have_replac
     """Broker 1's file is gone since the plan, and broker 2 leads: the task finds others at these offsets."""
     reader = batch_reader(older)
     tasks = reader.partitions()
-    for name in {each.file.name for task in tasks for each in task.ranges}:
+    for name in {each.rows.file.name for task in tasks for each in task.planned}:
         older.logs[1].root.delete(name)
     older.change(leader=2, leader_epoch=3, isr=(2,))
     lead(older.logs[2], P0, epoch=3)
     fill(older.logs[2], P0, *([more] if more else []), epoch=3)
     older.say(9 + more, broker=2)
-    ranges = sorted((each for task in tasks for each in task.ranges if each.partition == 0), key=lambda r: r.start)
+    ranges = sorted(
+        (each for task in tasks for each in task.planned if each.topic_partition.partition == 0),
+        key=lambda r: r.rows.start,
+    )
     ours = [TopicTask([each]) for each in ranges]
     assert places(rows(reader, ours[:2])) == [(0, n) for n in range(5)], "these are the same in both logs"
     with pytest.raises(CorruptRecordException, match=f"{TOPIC}-0: an unclean election has replaced records 5 to 7"):

@@ -122,7 +122,7 @@ def test_a_segment_that_has_gone_since_the_plan_is_looked_for_again(world):
     reader = batch_reader(world)
     tasks = reader.partitions()
     compact(world.logs[1], 1 << 20, 2, 1 << 20, "test")
-    names = {each.file.name for task in tasks for each in task.ranges}
+    names = {each.rows.file.name for task in tasks for each in task.planned}
     gone = [name for name in names if name not in world.logs[1].refresh().segments]
     assert gone
     for name in gone:
@@ -133,14 +133,14 @@ def test_a_segment_that_has_gone_since_the_plan_is_looked_for_again(world):
 def test_rows_that_are_not_those_of_the_plan_are_never_given_out(world):
     reader = batch_reader(world)
     (task,) = reader.partitions()
-    wrong = TopicTask([replace(each, first_row=each.first_row + 1) for each in task.ranges])
+    wrong = TopicTask([replace(each, rows=each.rows._replace(row=each.rows.row + 1)) for each in task.planned])
     assert places(rows(reader, [wrong])) == ALL
 
 
 def test_records_that_cannot_be_read_are_an_error_that_names_the_file(world):
     reader = batch_reader(world)
     tasks = reader.partitions()
-    path = world.logs[1].root.path(tasks[0].ranges[0].file.name)
+    path = world.logs[1].root.path(tasks[0].planned[0].rows.file.name)
     content = bytearray(Path(path).read_bytes())
     content[20:40] = bytes(20)
     Path(path).write_bytes(content)
@@ -169,7 +169,7 @@ def test_filters_spare_partitions_offsets_and_batches(world, filters, segments, 
     reader = batch_reader(world)
     assert list(reader.pushFilters(filters)) == filters
     tasks = reader.partitions()
-    assert len({each.file.name for task in tasks for each in task.ranges}) == segments
+    assert len({each.rows.file.name for task in tasks for each in task.planned}) == segments
     assert places(rows(reader, tasks)) == expected
 
 
@@ -197,7 +197,7 @@ class TestNearestReplica:
         reader = batch_reader(world, **given)
         tasks = reader.partitions()
         assert places(rows(reader, tasks)) == ALL
-        return {int(each.file.root.uri.split("broker-")[1][0]) for task in tasks for each in task.ranges}
+        return {int(each.rows.file.root.uri.split("broker-")[1][0]) for task in tasks for each in task.planned}
 
     def test_kip_392_it_is_read_if_it_has_come_far_enough(self, near):
         near.say(4, broker=2)

@@ -8,10 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.protocol.record_batch import OffsetRange
 from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import partition_rows, segment
-from lakelog.replication.storage.log.partition_rows import RowRange, read_row_ranges, row_ranges
+from lakelog.replication.storage.log.partition_rows import RowRange, SegmentFile, read_row_ranges, row_ranges
 from lakelog.replication.storage.log.segment import write_segment
 from lakelog.schemas import LOG
 from tests.storage.logs import P0, P1, P2, header, log_rows
@@ -32,6 +33,14 @@ def written(storage, monkeypatch):
     return write_segment(storage, 1, ROWS, HEADERS)
 
 
+def rows_in(root, segment, partition, start=0, stop=99):
+    return row_ranges(root, segment, partition, OffsetRange(start, stop))
+
+
+def read_rows(root, segment, ranges, *more):
+    return read_row_ranges(SegmentFile.of(root, segment), ranges, *more)
+
+
 RANGES = {
     (P0, 0, 99): [(2, 6, 0), (9, 10, 4)],
     (P0, 2, 6): [(2, 6, 0)],
@@ -45,14 +54,15 @@ RANGES = {
 
 
 @pytest.mark.parametrize("wanted", RANGES)
-def test_the_rows_of_a_partition(wanted):
-    assert row_ranges(HEADERS, *wanted) == [RowRange(wanted[0], *found) for found in RANGES[wanted]]
+def test_the_rows_of_a_partition(storage, written, wanted):
+    file = SegmentFile.of(storage, written)
+    assert rows_in(storage, written, *wanted) == [RowRange(file, wanted[0], *found) for found in RANGES[wanted]]
 
 
 @pytest.mark.parametrize("wanted", RANGES)
 def test_the_records_are_those_of_the_offsets(storage, written, wanted):
-    ranges = row_ranges(HEADERS, *wanted)
-    tables = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, ranges)
+    ranges = rows_in(storage, written, *wanted)
+    tables = read_rows(storage, written, ranges)
     assert [table["offset"].to_pylist() for table in tables] == [[*range(r.start, r.stop)] for r in ranges]
     expected = [row for row in ROWS.to_pylist() if row["partition"] == wanted[0].partition]
     offsets = {offset for r in ranges for offset in range(r.start, r.stop)}
@@ -69,25 +79,25 @@ def test_only_row_groups_with_wanted_rows_are_read(storage, written, monkeypatch
         return original(file, groups, **given)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", noted)
-    wanted = [RowRange(P1, 2, 3, 7), RowRange(P0, 3, 4, 1)]
-    tables = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, wanted)
+    wanted = rows_in(storage, written, P1, 2, 3) + rows_in(storage, written, P0, 3, 4)
+    tables = read_rows(storage, written, wanted)
     assert read == [[0, 3]]
     assert [table["offset"].to_pylist() for table in tables] == [[2], [3]]
 
 
 @pytest.mark.parametrize("columns", [["offset", "value"], ["value"], ["headers", "key"]])
 def test_only_the_columns_that_are_wanted_are_given(storage, written, columns):
-    wanted = [RowRange(P0, 3, 4, 1)]
-    (table,) = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, wanted, columns)
+    wanted = rows_in(storage, written, P0, 3, 4)
+    (table,) = read_rows(storage, written, wanted, columns)
     assert table.column_names == columns
-    (whole,) = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, wanted)
+    (whole,) = read_rows(storage, written, wanted)
     assert table == whole.select(columns)
 
 
 @pytest.mark.parametrize(("stop", "is_copied"), [(6, False), (3, True)])
 def test_a_small_part_keeps_no_other_rows_in_memory(storage, stop, is_copied):
     written = write_segment(storage, 1, ROWS, HEADERS)
-    (table,) = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, [RowRange(P0, 2, stop, 0)])
+    (table,) = read_rows(storage, written, rows_in(storage, written, P0, 2, stop))
     assert table["offset"].to_pylist() == [*range(2, stop)]
     whole = pq.read_table(storage.path(written.name))
     held = {buffer.address: buffer.size for buffer in table["offset"].chunk(0).buffers() if buffer}
@@ -100,8 +110,8 @@ def test_a_file_in_another_order_is_searched(storage):
     for seed in range(20):
         random.Random(seed).shuffle(order)
         written = write_segment(storage, 1, ROWS.take(order), HEADERS)
-        ranges = row_ranges(HEADERS, P0, 0, 99) + row_ranges(HEADERS, P1, 0, 99)
-        tables = read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, ranges)
+        ranges = rows_in(storage, written, P0) + rows_in(storage, written, P1)
+        tables = read_rows(storage, written, ranges)
         assert pa.concat_tables(tables).to_pylist() == ROWS.to_pylist()
 
 
@@ -116,7 +126,7 @@ def test_a_broken_file_is_named(storage, written, monkeypatch, damage, whole_byt
         content[200] ^= 1
         path.write_bytes(content if damage == "changed" else content[:100])
     with pytest.raises(CorruptRecordException, match=written.name):
-        read_row_ranges(storage, written.name, written.file.size, ROWS.num_rows, row_ranges(HEADERS, P0, 0, 99))
+        read_rows(storage, written, rows_in(storage, written, P0))
 
 
 @pytest.mark.parametrize("whole_bytes", [0, 1 << 20], ids=["by parts", "as a whole"])
@@ -125,15 +135,15 @@ def test_from_an_object_store(s3_options, monkeypatch, whole_bytes):
     monkeypatch.setattr(segment, "row_groups", lambda *_: [2, 3, 2, 1])
     bucket = StorageRoot.of("s3://bucket/rows", s3_options)
     written = write_segment(bucket, 1, ROWS, HEADERS)
-    ranges = row_ranges(HEADERS, P0, 3, 99)
+    ranges = rows_in(bucket, written, P0, 3)
     parts = []
     monkeypatch.setattr(ObjectRoot, "open", lambda *args, open=ObjectRoot.open: parts.append(args) or open(*args))
-    tables = read_row_ranges(bucket, written.name, written.file.size, ROWS.num_rows, ranges)
+    tables = read_rows(bucket, written, ranges)
     assert [table["offset"].to_pylist() for table in tables] == [[3, 4, 5], [9]]
     assert not parts, "half of the rows are wanted: one request"
-    (table,) = read_row_ranges(bucket, written.name, written.file.size, ROWS.num_rows, ranges[1:])
+    (table,) = read_rows(bucket, written, ranges[1:])
     assert table["offset"].to_pylist() == [9]
     assert len(parts) == (whole_bytes == 0)
     away = StorageRoot.of("s3://bucket/rows", {**s3_options, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, timeout_ms=50)
     with pytest.raises(KafkaStorageException):
-        read_row_ranges(away, written.name, written.file.size, ROWS.num_rows, ranges)
+        read_rows(away, written, ranges)
