@@ -1,4 +1,7 @@
-"""Decides whether and where a leader appends a producer's records. The checks run in Kafka's order."""
+"""Decides whether and where a leader appends a producer's records, and whether a follower appends fetched batches.
+
+The checks run in Kafka's order.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from typing import NamedTuple, TypeAlias
 
 from lakelog.replication.errors import (
     DuplicateSequenceException,
+    FencedLeaderEpochException,
     InvalidRequiredAcksException,
     NotEnoughReplicasException,
     NotLeaderOrFollowerException,
+    OffsetOutOfRangeException,
     OutOfOrderSequenceException,
 )
 from lakelog.replication.protocol.fencing import check_leader_epoch
@@ -172,6 +177,26 @@ def check_append(role: Role, leader_epoch: int | None, name: str) -> None:
     check_leader_epoch(role.leader_epoch, leader_epoch, name)
     if not role.is_leader:
         raise NotLeaderOrFollowerException(f"{name}: not the leader at leader epoch {role.leader_epoch}")
+
+
+def check_follower_append(log: PartitionLog, leader_epoch: int, previous: str, name: str) -> None:
+    """A follower appends only in the role in which it fetched, and only batches that continue its chain.
+
+    Kafka: `Partition.appendRecordsToFollowerOrFutureReplica`, `ReplicaFetcherThread`. Raft: AppendEntries. [AP-03,
+    FT-10]
+
+    Raises:
+        FencedLeaderEpochException: the replica has another role or leader epoch by now.
+        OffsetOutOfRangeException: the log does not end with the chain `previous`.
+    """
+    if not log.role.follows_at(leader_epoch):
+        raise FencedLeaderEpochException(
+            f"{name}: nothing appended: it no longer follows at leader epoch {leader_epoch} ({log.role})"
+        )
+    if log.log_end.chain != previous:
+        raise OffsetOutOfRangeException(
+            f"{name}: the records fetched follow the chain {previous}, but the log ends at {log.log_end}"
+        )
 
 
 def check_min_isr(acks: int, isr_size: int, min_isr: int, topic: str, partition: int) -> None:

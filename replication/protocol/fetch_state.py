@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 
 NEVER: Final = float("inf")
 
@@ -45,6 +44,15 @@ TRANSITIONS: Final = {
     "delayed": frozenset({(_T, _D), (_F, _D), (_D, _D)}),
     "ready": frozenset({(_D, _T), (_D, _F)}),
 }
+
+
+class InitialFetchState(NamedTuple):
+    """What a fetcher must know of a new partition: leader, leader epoch, and the offset to fetch from. [BL-10]"""
+
+    topic: str
+    leader: int
+    leader_epoch: int
+    fetch_offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from lakelog.replication.protocol.fetch_state import PartitionFetchState, fetcher_id
+from lakelog.replication.protocol.fetch_state import InitialFetchState, PartitionFetchState, fetcher_id
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 
 # How long a broker waits for a fetcher to end before it goes on: the fetcher's source may hang.
 _SHUTDOWN_SECONDS = 1.0

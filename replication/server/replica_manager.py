@@ -13,10 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lakelog.replication.errors import InconsistentClusterRootException, KafkaStorageException, LakelogException
-from lakelog.replication.protocol.become_leader_or_follower import assigned_to, was_deleted
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrOutcomes
 from lakelog.replication.protocol.leadership import HostedPartition, follow_high_watermarks, host
@@ -27,35 +26,34 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_rows import replica_row, stray_replica, stray_row, with_faults
 from lakelog.replication.protocol.replica_status import ReplicaStatus
-from lakelog.replication.protocol.rounds.broker_rounds import BrokerState
-from lakelog.replication.protocol.rounds.broker_steps import (
+from lakelog.replication.protocol.rounds.broker_steps import BrokerState, OwnLogs, PublishReplicas
+from lakelog.replication.protocol.rounds.carry_out import Handler, Result, Round, carry_out
+from lakelog.replication.protocol.rounds.fetch_round import FollowHighWatermarks
+from lakelog.replication.protocol.rounds.leader_round import (
     AlterPartitions,
     ClusterView,
-    CommitRoles,
-    DeleteLogs,
-    FenceIsrChanges,
     FollowersSeen,
-    HostPartitions,
     IsrChangesSettled,
+    LeaderRound,
     LogsSeen,
-    OwnLogs,
-    PublishReplicas,
     ReadCluster,
     ReadFollowerRows,
     ReadLog,
+)
+from lakelog.replication.protocol.rounds.role_round import (
+    CommitRoles,
+    DeleteLogs,
+    FenceIsrChanges,
+    HostPartitions,
     ReadOwnLogs,
     RepairLogs,
-    Result,
-    Round,
     StartFetching,
-    Step,
     StopFetching,
     StopIdleFetchers,
+    assigned_to,
+    take_up_roles,
+    was_deleted,
 )
-from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
-from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
-from lakelog.replication.protocol.rounds.leader_round import LeaderRound
-from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from lakelog.replication.server.follower_rows import FollowerStatusReader, Rows
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.periodic_task import PausePoint
@@ -232,7 +230,7 @@ class ReplicaManager:
         self._rows = ReplicaStatusBuilder(broker_id, broker_epoch)
         self._handlers = self._made_handlers(view)
 
-    def _made_handlers(self, view: LeaderRoundReads) -> dict[type[Step], Handler]:
+    def _made_handlers(self, view: LeaderRoundReads) -> dict[type, Handler]:
         broker_id, log, cache, fetchers = self._broker_id, self._log, self._cache, self._fetchers
         who = f"broker-{broker_id}"
         return {
@@ -319,7 +317,7 @@ class ReplicaManager:
         """
         return self._carry_out(self._leader.run(self._memory))
 
-    def _carry_out(self, work: Round[Result]) -> Result:
+    def _carry_out(self, work: Round[Any, Result]) -> Result:
         return carry_out(work, self._handlers, self._deciding)
 
     @contextmanager

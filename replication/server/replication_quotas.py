@@ -16,7 +16,7 @@ from lakelog.replication.protocol.append_plan import ByteLimit
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration, Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.fetch_steps import Throttled
+from lakelog.replication.protocol.rounds.fetch_round import Throttled
 from lakelog.replication.protocol.throttle import (
     UNLIMITED,
     Quota,

@@ -19,13 +19,13 @@ from lakelog.replication.protocol.append import (
     AppendPosition,
     PartitionAppend,
     check_append,
+    check_follower_append,
     check_min_isr,
     parse_acks,
     place,
     position_of,
 )
 from lakelog.replication.protocol.chain import linked
-from lakelog.replication.protocol.follow import check_follower_append
 from lakelog.replication.protocol.leader_epoch import epoch_at
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
 from lakelog.replication.protocol.producer_state import BATCHES_TO_RETAIN, forget

@@ -2,9 +2,8 @@
 
 import pytest
 
-from lakelog.replication.protocol.fetch_state import FetchStates, FollowerState, NoLongerFetched
+from lakelog.replication.protocol.fetch_state import FetchStates, FollowerState, InitialFetchState, NoLongerFetched
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from tests.clock import Clock
 
 P0, P1 = TopicIdPartition("t", 0), TopicIdPartition("t", 1)

@@ -6,9 +6,8 @@ import logging
 
 import pytest
 
-from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.log_matching import LOST_END
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
+from lakelog.replication.protocol.fetch_state import FollowerState, InitialFetchState
+from lakelog.replication.protocol.rounds.fetch_round import LOST_END
 from lakelog.replication.server.fetcher import fetch_runner
 from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.log_snapshot import batch_ends_from

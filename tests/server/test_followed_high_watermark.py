@@ -6,7 +6,7 @@ import pytest
 
 from lakelog.replication.protocol.fetch_state import FollowerState, PartitionFetchState
 from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
-from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
+from lakelog.replication.protocol.rounds.fetch_round import FollowHighWatermarks
 from tests.server.test_replica_manager import World, carry_out
 from tests.storage.logs import P0, P1, fill, lead
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakelog.replication.protocol.rounds.broker_steps import ReadFollowerRows
+from lakelog.replication.protocol.rounds.leader_round import ReadFollowerRows
 from lakelog.replication.server import follower_rows
 from lakelog.replication.server.replica_manager import LeaderRoundReads
 from tests.clock import Clock

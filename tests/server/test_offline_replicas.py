@@ -7,7 +7,7 @@ import pytest
 
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
-from lakelog.replication.protocol.rounds.broker_steps import DeleteLogs
+from lakelog.replication.protocol.rounds.role_round import DeleteLogs
 from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.log.replica_log import ReplicaLog

@@ -2,9 +2,8 @@
 
 import pytest
 
-from lakelog.replication.protocol.fetch_state import fetcher_id
+from lakelog.replication.protocol.fetch_state import InitialFetchState, fetcher_id
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 
 

@@ -12,18 +12,14 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException, NotLeaderOrFollowerException
 from lakelog.replication.protocol import fetch_state
 from lakelog.replication.protocol.chain import genesis
-from lakelog.replication.protocol.fetch_state import PartitionFetchState
+from lakelog.replication.protocol.fetch_state import InitialFetchState, PartitionFetchState
 from lakelog.replication.protocol.isr import fence_isr_changes
 from lakelog.replication.protocol.log_retention import retention_offset
 from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
-from lakelog.replication.protocol.rounds.broker_steps import (
-    HostPartitions,
-    InitialFetchState,
-    PublishReplicas,
-    StopIdleFetchers,
-)
-from lakelog.replication.protocol.rounds.fetch_steps import FollowHighWatermarks
+from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
+from lakelog.replication.protocol.rounds.fetch_round import FollowHighWatermarks
+from lakelog.replication.protocol.rounds.role_round import HostPartitions, StopIdleFetchers
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
 from lakelog.replication.server.replica_manager import ReplicaManager

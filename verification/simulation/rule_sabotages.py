@@ -23,11 +23,10 @@ from lakelog.replication.controller.events import Event
 from lakelog.replication.controller.term import ChangeTopics, ControllerTerm, Partitions
 from lakelog.replication.controller.term import Round as ControllerSteps
 from lakelog.replication.errors import KafkaStorageException, LakelogException
-from lakelog.replication.protocol import delayed_operation, elections, follow, isr, leadership
+from lakelog.replication.protocol import delayed_operation, elections, isr, leadership
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
-from lakelog.replication.protocol.append import Digests, PartitionAppend, place
+from lakelog.replication.protocol.append import Digests, PartitionAppend, check_follower_append, place
 from lakelog.replication.protocol.append_plan import AppendPlan
-from lakelog.replication.protocol.become_leader_or_follower import become_leader_or_follower
 from lakelog.replication.protocol.fetch_state import FetchStates, FollowerState
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange
 from lakelog.replication.protocol.leadership import HostedPartition, LeaderInputs
@@ -38,18 +37,20 @@ from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, P
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
-from lakelog.replication.protocol.rounds.broker_rounds import BrokerState
-from lakelog.replication.protocol.rounds.broker_steps import AlterPartitions, CommitRoles, PublishReplicas, Step
-from lakelog.replication.protocol.rounds.broker_steps import Round as LeaderSteps
-from lakelog.replication.protocol.rounds.fetch_round import FetchRound, States
-from lakelog.replication.protocol.rounds.fetch_steps import (
+from lakelog.replication.protocol.rounds.broker_steps import BrokerState, PublishReplicas
+from lakelog.replication.protocol.rounds.fetch_round import (
     AppendFetched,
+    FetchRound,
     FetchStep,
     FinishTruncation,
     Round,
+    States,
     TruncateLogs,
+    maybe_truncate,
 )
-from lakelog.replication.protocol.rounds.leader_round import LeaderRound
+from lakelog.replication.protocol.rounds.leader_round import AlterPartitions, LeaderRound, LeaderStep
+from lakelog.replication.protocol.rounds.leader_round import Round as LeaderSteps
+from lakelog.replication.protocol.rounds.role_round import CommitRoles, RoleStep, become_leader_or_follower
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.verification.simulation.actor import carried_out
 from lakelog.verification.simulation.rules import SHIPPED, Rules
@@ -73,7 +74,7 @@ def _as(log: PartitionLog, role: Role) -> PartitionLog:
 
 
 def _followers_append_in_any_role(log: PartitionLog, leader_epoch: int, previous: str, name: str) -> None:
-    follow.check_follower_append(_as(log, Role(leader_epoch, FOLLOWER)), leader_epoch, previous, name)
+    check_follower_append(_as(log, Role(leader_epoch, FOLLOWER)), leader_epoch, previous, name)
 
 
 def _sequences_are_ignored(log: PartitionLog, request: PartitionAppend, digests: Digests) -> Any:
@@ -143,7 +144,7 @@ def _truncates_to_the_high_watermark(
     leaders: Mapping[Any, ReplicaStatus], *given: Any,
 ) -> list[FetchStep]:  # fmt: skip
     """As before KIP-101. A follower takes the HW from its leader's row, limited by its own LEO."""
-    steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
+    steps = maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
     due = [p for step in steps if isinstance(step, FinishTruncation) for p in step.partitions]
     ends = {p: min(leaders[p].high_watermark, logs[p].log_end_offset) for p in due}
     truncations = {p: Truncation(leaders[p].leader_epoch, end) for p, end in ends.items()}
@@ -151,7 +152,7 @@ def _truncates_to_the_high_watermark(
 
 
 def _truncates_nothing(*given: Any) -> list[FetchStep]:
-    return [step for step in follow.maybe_truncate(*given) if not isinstance(step, TruncateLogs)]
+    return [step for step in maybe_truncate(*given) if not isinstance(step, TruncateLogs)]
 
 
 def _restarts_at_the_leaders_end(
@@ -165,17 +166,17 @@ def _restarts_at_the_leaders_end(
         end = max(leader.log_start_offset, min(truncation.offset, leader.log_end_offset))
         return truncation._replace(restart=truncation.restart and truncation.restart._replace(offset=end))
 
-    steps = follow.maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
+    steps = maybe_truncate(list(truncating), list(fetching), logs, leaders, *given)
     return [TruncateLogs({p: restart(p, t) for p, t in s.truncations.items()}) if isinstance(s, TruncateLogs) else s
             for s in steps]  # fmt: skip
 
 
 def _row_before_the_truncation(*given: Any) -> list[FetchStep]:
-    steps = follow.maybe_truncate(*given)
+    steps = maybe_truncate(*given)
     return [*(s for s in steps if not isinstance(s, TruncateLogs)), *(s for s in steps if isinstance(s, TruncateLogs))]
 
 
-def _says_so_before_it_is(*given: Any) -> list[Step]:
+def _says_so_before_it_is(*given: Any) -> list[RoleStep]:
     """A broker publishes its role before its log has it."""
     steps = become_leader_or_follower(*given)
     roles = [step for step in steps if isinstance(step, CommitRoles)]
@@ -338,7 +339,7 @@ class _TakesNoAnswerForDone(LeaderRound):
     """Believes that its ISR change is in force, even without an answer."""
 
     def run(self, memory: BrokerState) -> LeaderSteps[bool]:
-        def instead(step: Step) -> LeaderSteps[Any]:
+        def instead(step: LeaderStep) -> LeaderSteps[Any]:
             try:
                 return (yield step)
             except KafkaStorageException:

@@ -8,15 +8,15 @@ from typing import Any
 
 from lakelog.replication.controller.decide import decide
 from lakelog.replication.controller.term import ControllerTerm
-from lakelog.replication.protocol import follow, isr, leadership
-from lakelog.replication.protocol.append import place
+from lakelog.replication.protocol import isr, leadership
+from lakelog.replication.protocol.append import check_follower_append, place
 from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.log_retention import delete_records_offset
 from lakelog.replication.protocol.replica_rows import replica_row
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
-from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
-from lakelog.replication.protocol.rounds.fetch_round import FetchRound
-from lakelog.replication.protocol.rounds.leader_round import LeaderRound
+from lakelog.replication.protocol.rounds.fetch_round import FetchRound, FetchRules
+from lakelog.replication.protocol.rounds.leader_round import LeaderRound, LeaderRules
+from lakelog.replication.protocol.rounds.role_round import RoleRules
 from lakelog.replication.protocol.rounds.send_round import SendRules
 from lakelog.replication.protocol.truncation import check_truncation
 
@@ -24,7 +24,7 @@ Rule = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Rules(BrokerRules, SendRules):
+class Rules(RoleRules, LeaderRules, FetchRules, SendRules):
     """One field a rule, so that a sabotage can replace it; see `sabotage`. The rules of rounds are inherited.
 
     The last four are not functions of the protocol but duties of its users: stop at a higher claim; after a commit
@@ -35,7 +35,7 @@ class Rules(BrokerRules, SendRules):
 
     host: Rule = leadership.host
     alter_partition: Rule = isr.alter_partition
-    check_follower_append: Rule = follow.check_follower_append
+    check_follower_append: Rule = check_follower_append
     check_truncation: Rule = check_truncation
     place: Rule = place
     link: Rule = linked

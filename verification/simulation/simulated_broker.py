@@ -21,11 +21,9 @@ from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog, Pl
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
-from lakelog.replication.protocol.rounds import broker_steps, fetch_steps
-from lakelog.replication.protocol.rounds.broker_rounds import BrokerState
-from lakelog.replication.protocol.rounds.broker_steps import OwnLogs, PublishReplicas
-from lakelog.replication.protocol.rounds.fetch_round import FetchLimits
-from lakelog.replication.protocol.rounds.fetch_steps import RaiseLogStarts, TruncateLogs
+from lakelog.replication.protocol.rounds import fetch_round, leader_round, role_round
+from lakelog.replication.protocol.rounds.broker_steps import BrokerState, OwnLogs, PublishReplicas
+from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, RaiseLogStarts, TruncateLogs
 from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from lakelog.verification.simulation.actor import Actor, Handler, Outcoming, Work
 from lakelog.verification.simulation.history_events import AGAIN, AnswerLost
@@ -163,11 +161,11 @@ class LeaderDuties(BrokerThread):
             process.broker_id, self.world.setting.replica_lag_time_max, 0.0, lambda: self.world.now, self.rules
         )
         self.handlers: dict[type, Handler] = {
-            broker_steps.ReadFollowerRows: self._follower_rows,
-            broker_steps.ReadCluster: self._cluster,
-            broker_steps.ReadLog: self._read_log,
-            broker_steps.AlterPartitions: self._alter_partitions,
-            broker_steps.IsrChangesSettled: self._isr_changes_settled,
+            leader_round.ReadFollowerRows: self._follower_rows,
+            leader_round.ReadCluster: self._cluster,
+            leader_round.ReadLog: self._read_log,
+            leader_round.AlterPartitions: self._alter_partitions,
+            leader_round.IsrChangesSettled: self._isr_changes_settled,
         }
 
     def _lead(self) -> Generator[None, None, bool]:
@@ -180,7 +178,7 @@ class LeaderDuties(BrokerThread):
                 self.say("HW of %s: %d", str(partition), now.high_watermark)
         return has_new_commits
 
-    def _follower_rows(self, step: broker_steps.ReadFollowerRows) -> Outcoming:
+    def _follower_rows(self, step: leader_round.ReadFollowerRows) -> Outcoming:
         rows: dict[int, Mapping[TopicIdPartition, ReplicaStatus]] = {}
         began_at: dict[int, float] = {}
         for broker in step.brokers:
@@ -190,27 +188,27 @@ class LeaderDuties(BrokerThread):
                 rows[broker] = self.poll(self.world.replicas[broker])[1].replicas
             except AnswerLost:
                 continue
-        return broker_steps.FollowersSeen(rows, began_at)
+        return leader_round.FollowersSeen(rows, began_at)
 
-    def _cluster(self, _: broker_steps.ReadCluster) -> Outcoming:
+    def _cluster(self, _: leader_round.ReadCluster) -> Outcoming:
         yield from ()
         registry = self.process.registry
         epochs = {broker: row.broker_epoch for broker, row in registry.items()}
         alive = {broker: row.broker_epoch for broker, row in registry.items() if not row.shutting_down}
-        return broker_steps.ClusterView(epochs, alive, self.world.min_isr)
+        return leader_round.ClusterView(epochs, alive, self.world.min_isr)
 
-    def _read_log(self, step: broker_steps.ReadLog) -> Outcoming:
+    def _read_log(self, step: leader_round.ReadLog) -> Outcoming:
         yield
         log, before = self.refresh_log(), step.since
         changed = None
         if isinstance(before, SimulatedLogState):
             changed = [p for p, found in log.partitions.items() if before.partitions.get(p) is not found]
-        return broker_steps.LogsSeen(log.partition, changed, log)
+        return leader_round.LogsSeen(log.partition, changed, log)
 
-    def _isr_changes_settled(self, _: broker_steps.IsrChangesSettled) -> Outcoming:
+    def _isr_changes_settled(self, _: leader_round.IsrChangesSettled) -> Outcoming:
         yield
 
-    def _alter_partitions(self, step: broker_steps.AlterPartitions) -> Outcoming:
+    def _alter_partitions(self, step: leader_round.AlterPartitions) -> Outcoming:
         outcomes: IsrOutcomes = {}
 
         def decide(_: int, metadata: Metadata) -> Metadata | None:
@@ -249,17 +247,17 @@ class SimulatedFetcher(BrokerThread):
         self._followed_to = self._tail  # the begin of the current round
         self._found: dict[str, PlacedBatch] = {}
         self._handlers: dict[type, Handler] = {
-            fetch_steps.ReadLeaderRows: self._leader_rows,
-            fetch_steps.ReadFollowedLogs: self._followed_logs,
-            fetch_steps.ReadLeaderBatches: self._leader_batches,
-            fetch_steps.TellDiverged: self._tell_diverged,
-            fetch_steps.TruncateLogs: self._truncate,
-            fetch_steps.ThrottleFetch: self._throttle,
-            fetch_steps.FetchHeaders: self._headers,
-            fetch_steps.CopyBatches: self._copy,
-            fetch_steps.AppendFetched: self._append,
-            fetch_steps.FollowHighWatermarks: self._follow_high_watermarks,
-            fetch_steps.RaiseLogStarts: self._raise_log_starts,
+            fetch_round.ReadLeaderRows: self._leader_rows,
+            fetch_round.ReadFollowedLogs: self._followed_logs,
+            fetch_round.ReadLeaderBatches: self._leader_batches,
+            fetch_round.ReportDiverged: self._report_diverged,
+            fetch_round.TruncateLogs: self._truncate,
+            fetch_round.ThrottleFetch: self._throttle,
+            fetch_round.FetchHeaders: self._headers,
+            fetch_round.CopyBatches: self._copy,
+            fetch_round.AppendFetched: self._append,
+            fetch_round.FollowHighWatermarks: self._follow_high_watermarks,
+            fetch_round.RaiseLogStarts: self._raise_log_starts,
             PublishReplicas: lambda step: self.publish(step.why),
         }
 
@@ -269,16 +267,16 @@ class SimulatedFetcher(BrokerThread):
             self._followed_to = self._tail
             yield from self.carry_out(self._round.run(), self._handlers)
 
-    def _leader_rows(self, _: fetch_steps.ReadLeaderRows) -> Outcoming:
+    def _leader_rows(self, _: fetch_round.ReadLeaderRows) -> Outcoming:
         yield from ()
         return self.poll(self.world.replicas[self._source])[1].replicas
 
-    def _followed_logs(self, step: fetch_steps.ReadFollowedLogs) -> Outcoming:
+    def _followed_logs(self, step: fetch_round.ReadFollowedLogs) -> Outcoming:
         yield
         log = self.refresh_log()
         return OwnLogs({p: log.partition(p) for p in step.partitions})
 
-    def _leader_batches(self, step: fetch_steps.ReadLeaderBatches) -> Outcoming:
+    def _leader_batches(self, step: fetch_round.ReadLeaderBatches) -> Outcoming:
         yield
         state = self.poll(self.world.logs[self._source], may_repeat=False)[1]
         ends = {
@@ -286,18 +284,18 @@ class SimulatedFetcher(BrokerThread):
                 if b.header.next_offset > offset]
             for p, offset in step.offsets.items()
         }  # fmt: skip
-        return fetch_steps.LeaderBatches(ends, {})
+        return fetch_round.LeaderBatches(ends, {})
 
-    def _tell_diverged(self, step: fetch_steps.TellDiverged) -> Outcoming:
+    def _report_diverged(self, step: fetch_round.ReportDiverged) -> Outcoming:
         yield from ()
         for partition in step.partitions:
             self.say("has another history of %s than its leader", str(partition))
 
-    def _throttle(self, _: fetch_steps.ThrottleFetch) -> Outcoming:
+    def _throttle(self, _: fetch_round.ThrottleFetch) -> Outcoming:
         yield from ()
-        return fetch_steps.Throttled()
+        return fetch_round.Throttled()
 
-    def _headers(self, step: fetch_steps.FetchHeaders) -> Outcoming:
+    def _headers(self, step: fetch_round.FetchHeaders) -> Outcoming:
         """Reads headers. The tail may be old or repeat itself, and a repeated round gets the same headers again."""
         yield
         table = self.world.logs[self._source]
@@ -313,21 +311,21 @@ class SimulatedFetcher(BrokerThread):
         ]  # fmt: skip
         self._found = {b.segment: b for b in added if b.header.topic_id_partition in step.log_ends}
         yield
-        return fetch_steps.FetchedHeaders(
+        return fetch_round.FetchedHeaders(
             [FetchedBatch.of(found.header, found.segment, found.header.records) for found in self._found.values()],
             {},
             False,
         )
 
-    def _copy(self, _: fetch_steps.CopyBatches) -> Outcoming:
+    def _copy(self, _: fetch_round.CopyBatches) -> Outcoming:
         yield
         return {}
 
-    def _truncate(self, step: fetch_steps.TruncateLogs) -> Work:
+    def _truncate(self, step: fetch_round.TruncateLogs) -> Work:
         words = ", ".join(f"{p} to {truncation.offset}" for p, truncation in step.truncations.items())
         yield from self.transact_log(partial(truncated_logs, self.rules, step), f"truncate {words}")
 
-    def _append(self, step: fetch_steps.AppendFetched) -> Work:
+    def _append(self, step: fetch_round.AppendFetched) -> Work:
         plan = step.plan
         adds = tuple(self._copied(self._found[batch.segment]) for batch in plan.batches)
         names = {batch.segment for batch in adds}
@@ -347,11 +345,11 @@ class SimulatedFetcher(BrokerThread):
     def _copied(self, placed: PlacedBatch) -> NewBatch:
         return NewBatch(placed.header, f"s{self.world.number()}", self.world.records[placed.segment])
 
-    def _raise_log_starts(self, step: fetch_steps.RaiseLogStarts) -> Work:
+    def _raise_log_starts(self, step: fetch_round.RaiseLogStarts) -> Work:
         words = ", ".join(f"{p} at {offset}" for p, (_, offset) in step.starts.items())
         yield from self.transact_log(partial(raised_log_starts, step), f"start {words}")
 
-    def _follow_high_watermarks(self, step: fetch_steps.FollowHighWatermarks) -> Outcoming:
+    def _follow_high_watermarks(self, step: fetch_round.FollowHighWatermarks) -> Outcoming:
         yield
         followed = follow_high_watermarks(self.process.hosted, step.log_ends, step.leader_high_watermarks)
         self.process.hosted.update(followed)
@@ -370,14 +368,14 @@ class SimulatedReplicaManager(LeaderDuties):
         self._version, self._applied = -1, -1
         self.fetchers: dict[int, SimulatedFetcher] = {}
         self.handlers |= {
-            broker_steps.ReadOwnLogs: self._read_own_logs,
-            broker_steps.StopFetching: self._stop_fetching,
-            broker_steps.CommitRoles: self._commit_roles,
-            broker_steps.DeleteLogs: self._delete_logs,
-            broker_steps.HostPartitions: self._host,
-            broker_steps.PublishReplicas: lambda step: self.publish(step.why),
-            broker_steps.StartFetching: self._start_fetching,
-            broker_steps.StopIdleFetchers: self._stop_idle_fetchers,
+            role_round.ReadOwnLogs: self._read_own_logs,
+            role_round.StopFetching: self._stop_fetching,
+            role_round.CommitRoles: self._commit_roles,
+            role_round.DeleteLogs: self._delete_logs,
+            role_round.HostPartitions: self._host,
+            PublishReplicas: lambda step: self.publish(step.why),
+            role_round.StartFetching: self._start_fetching,
+            role_round.StopIdleFetchers: self._stop_idle_fetchers,
         }
 
     def work(self) -> Work:
@@ -455,13 +453,13 @@ class SimulatedReplicaManager(LeaderDuties):
 
         yield from self.transact(self.world.registry, decide, why)
 
-    def _read_own_logs(self, step: broker_steps.ReadOwnLogs) -> Outcoming:
+    def _read_own_logs(self, step: role_round.ReadOwnLogs) -> Outcoming:
         yield
         log = self.refresh_log()
         known = {*log.partitions, *(p for p, r in step.metadata.items() if self.process.broker_id in r.replicas)}
-        return broker_steps.OwnLogs({p: log.partition(p) for p in sorted(known)})
+        return OwnLogs({p: log.partition(p) for p in sorted(known)})
 
-    def _stop_fetching(self, step: broker_steps.StopFetching) -> Work:
+    def _stop_fetching(self, step: role_round.StopFetching) -> Work:
         """Waits until no fetcher is in its write phase, as a fetcher's lock does. After that nothing more is
         appended."""
         yield
@@ -471,7 +469,7 @@ class SimulatedReplicaManager(LeaderDuties):
             fetcher.states.remove(step.partitions)
         self.say("stops fetching %s", ", ".join(map(str, step.partitions)))
 
-    def _commit_roles(self, step: broker_steps.CommitRoles) -> Work:
+    def _commit_roles(self, step: role_round.CommitRoles) -> Work:
         def decide(state: SimulatedLogState) -> SimulatedLogChange | None:
             newer = {p: role for p, role in step.roles.items() if may_become(state.partition(p).role, role)}
             return SimulatedLogChange(roles=newer) if newer else None
@@ -479,7 +477,7 @@ class SimulatedReplicaManager(LeaderDuties):
         words = ", ".join(f"{p} {r.name}@{r.leader_epoch}" for p, r in step.roles.items())
         yield from self.transact_log(decide, f"roles {words}")
 
-    def _delete_logs(self, step: broker_steps.DeleteLogs) -> Work:
+    def _delete_logs(self, step: role_round.DeleteLogs) -> Work:
         def decide(state: SimulatedLogState) -> SimulatedLogChange | None:
             gone = [
                 p for p in step.partitions if state.partition(p).role.kind == STOPPED and state.partition(p).batches
@@ -489,7 +487,7 @@ class SimulatedReplicaManager(LeaderDuties):
 
         yield from self.transact_log(decide, "delete unassigned logs")
 
-    def _host(self, step: broker_steps.HostPartitions) -> Work:
+    def _host(self, step: role_round.HostPartitions) -> Work:
         yield
         process = self.process
         for partition in step.gone:
@@ -502,7 +500,7 @@ class SimulatedReplicaManager(LeaderDuties):
         facts = (step.registrations, step.gone)
         self.say("hosts [%s], no more [%s]", *(", ".join(map(str, names)) for names in facts))
 
-    def _start_fetching(self, step: broker_steps.StartFetching) -> Work:
+    def _start_fetching(self, step: role_round.StartFetching) -> Work:
         yield
         process = self.process
         for partition, initial in step.partitions.items():
@@ -514,7 +512,7 @@ class SimulatedReplicaManager(LeaderDuties):
             ", ".join(f"{p} from {i.leader}@{i.leader_epoch}" for p, i in step.partitions.items()),
         )
 
-    def _stop_idle_fetchers(self, _: broker_steps.StopIdleFetchers) -> Work:
+    def _stop_idle_fetchers(self, _: role_round.StopIdleFetchers) -> Work:
         yield
         for source, fetcher in list(self.fetchers.items()):
             if not len(fetcher.states):

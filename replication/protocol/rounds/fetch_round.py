@@ -8,8 +8,9 @@ gap from the leader's snapshot; a new replica, or one that is far behind, begins
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from lakelog.replication.errors import (
@@ -20,31 +21,157 @@ from lakelog.replication.errors import (
     OffsetOutOfRangeException,
     StaleBrokerEpochException,
 )
-from lakelog.replication.protocol import fetch_state, log_matching
-from lakelog.replication.protocol.append_plan import AppendPlan, ByteLimit
+from lakelog.replication.protocol import fetch_state
+from lakelog.replication.protocol.append_plan import AppendPlan, ByteLimit, FetchedBatch, plan_appends
+from lakelog.replication.protocol.fencing import check_leader_row
 from lakelog.replication.protocol.fetch_state import FetchStates, NoLongerFetched, PartitionFetchState
-from lakelog.replication.protocol.follow import LeaderRows, Logs
+from lakelog.replication.protocol.leader_epoch import covers
+from lakelog.replication.protocol.log_retention import follower_log_start
 from lakelog.replication.protocol.partition_log import PartitionLog
-from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
-from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules
+from lakelog.replication.protocol.rounds import carry_out
 from lakelog.replication.protocol.rounds.broker_steps import OwnLogs, PublishReplicas
-from lakelog.replication.protocol.rounds.fetch_steps import (
-    AdvanceFetchOffsets,
-    CopyBatches,
-    FetchedHeaders,
-    FetchHeaders,
-    FetchStep,
-    FinishTruncation,
-    FollowHighWatermarks,
-    ReadFollowedLogs,
-    ReadLeaderRows,
-    Round,
-    Throttled,
-    ThrottleFetch,
+from lakelog.replication.protocol.rounds.carry_out import Result
+from lakelog.replication.protocol.truncation import (
+    Truncation,
+    are_of_the_log,
+    has_other_history,
+    leader_lost_its_end,
+    truncation_for,
 )
 
+Logs: TypeAlias = Mapping[TopicIdPartition, PartitionLog]
+LeaderRows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
+Ends: TypeAlias = Mapping[TopicIdPartition, Sequence[LogEnd]]
+Errors: TypeAlias = Mapping[TopicIdPartition, LakelogException]
 States: TypeAlias = Mapping[TopicIdPartition, PartitionFetchState]
+
+DIVERGED = "DIVERGED: the log has other batches than its leader's under the same leader epochs"
+LOST_END = "DIVERGED: the leader's log has lost records of its own epoch; waiting for another leader epoch"
+
+
+class ReadLeaderRows(NamedTuple):
+    """Reads the leader's rows of these partitions. Answer: its rows by partition."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class ReadFollowedLogs(NamedTuple):
+    """Reads this broker's log up to its newest commit. Answer: `OwnLogs` of these partitions."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class ReadLeaderBatches(NamedTuple):
+    """Reads from the leader's log the ends of the batches that end above these offsets. Answer: `LeaderBatches`."""
+
+    offsets: Mapping[TopicIdPartition, int]
+    topics: Mapping[TopicIdPartition, str]
+
+
+class LeaderBatches(NamedTuple):
+    """The ends of a leader's batches, in order, and the errors of partitions whose batches could not be read."""
+
+    ends: Mapping[TopicIdPartition, Sequence[LogEnd]]
+    failed: Mapping[TopicIdPartition, LakelogException]
+
+
+class ReportDiverged(NamedTuple):
+    """Counts these divergences, and logs that the partitions' histories differ from their leaders'."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class TruncateLogs(NamedTuple):
+    """One commit on the log: removes the batches that the leader lacks."""
+
+    truncations: Mapping[TopicIdPartition, Truncation]
+
+
+class FinishTruncation(NamedTuple):
+    """In memory: the logs agree with their leaders', may be fetched from their LEOs, and no HW is above its LEO.
+
+    The round carries out this step and `AdvanceFetchOffsets` itself, and never yields them.
+    """
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class ThrottleFetch(NamedTuple):
+    """In memory: asks which partitions a quota holds back, given their lags in records. Answer: `Throttled`."""
+
+    lags: Mapping[TopicIdPartition, int]
+
+
+class Throttled(NamedTuple):
+    """The partitions to leave out, with their delays in seconds, and the byte limits of the others."""
+
+    left_out: Mapping[TopicIdPartition, float] = {}
+    limits: tuple[ByteLimit, ...] = ()
+
+
+class FetchHeaders(NamedTuple):
+    """Reads batch headers of these partitions from the leader's log: those of the commits since the last fetch, if the
+    log has moved, and for lagging ones all that end above their log ends. Answer: `FetchedHeaders`."""
+
+    log_ends: Mapping[TopicIdPartition, LogEnd]
+    lagging: frozenset[TopicIdPartition]
+    topics: Mapping[TopicIdPartition, str]
+
+
+class FetchedHeaders(NamedTuple):
+    """Batches in any order, perhaps late or twice; the errors of partitions with a broken file; and whether new
+    commits or segments could not be read."""
+
+    batches: Sequence[FetchedBatch]
+    failed: Mapping[TopicIdPartition, LakelogException]
+    commits_have_gap: bool
+
+
+class CopyBatches(NamedTuple):
+    """Copies the plan's batches next to this broker's log, without a commit. Answer: the errors of partitions that
+    could not be copied."""
+
+    plan: AppendPlan
+
+
+class AppendFetched(NamedTuple):
+    """One commit on the log: appends the plan's batches, if every log still has the same role and ends with the chain
+    before its first batch."""
+
+    plan: AppendPlan
+    leader_epochs: Mapping[TopicIdPartition, int]
+
+
+class AdvanceFetchOffsets(NamedTuple):
+    """In memory: moves fetch offsets to the log ends, and HWs to the leaders' HWs."""
+
+    log_ends: Mapping[TopicIdPartition, int]
+    leader_high_watermarks: Mapping[TopicIdPartition, int]
+
+
+class FollowHighWatermarks(NamedTuple):
+    """In memory: sets HWs to the leaders' HWs where given, and caps all of them at the log ends."""
+
+    log_ends: Mapping[TopicIdPartition, int]
+    leader_high_watermarks: Mapping[TopicIdPartition, int] = {}
+
+
+class RaiseLogStarts(NamedTuple):
+    """One commit on the log: raises log starts, if each log still follows under its leader epoch. `starts`: leader
+    epoch and offset of each partition."""
+
+    starts: Mapping[TopicIdPartition, tuple[int, int]]
+
+
+FetchStep: TypeAlias = (
+    ReadLeaderRows | ReadFollowedLogs | ReadLeaderBatches | ReportDiverged | TruncateLogs | FinishTruncation
+    | ThrottleFetch | FetchHeaders | CopyBatches | AppendFetched | AdvanceFetchOffsets | FollowHighWatermarks |
+    RaiseLogStarts | PublishReplicas
+)  # fmt: skip
+
+Round: TypeAlias = carry_out.Round[FetchStep, Result]
 
 
 class FetchLimits(NamedTuple):
@@ -55,10 +182,82 @@ class FetchLimits(NamedTuple):
     backoff_ms: float
 
 
+def maybe_truncate(
+    truncating: Collection[TopicIdPartition], fetching: Collection[TopicIdPartition], logs: Logs, leaders: LeaderRows,
+    leader_batches: Mapping[TopicIdPartition, Sequence[LogEnd]],
+) -> list[FetchStep]:  # fmt: skip
+    """The truncations of Truncating partitions, before anything is fetched. A Fetching partition whose log ends below
+    the leader's log start is truncated too: its leader's retention has overtaken it, so it must start over.
+
+    The rows say Truncating until the truncation is committed, so no row claims records that are about to go.
+    `leader_batches`: for diverged partitions, the ends of the leader's batches.
+
+    Kafka: `AbstractFetcherThread.maybeTruncate`, `fetchOffsetAndTruncate`. [TR-06, TR-07, TR-08, FT-14]
+    """
+    behind = {p for p in fetching if p in leaders and logs[p].log_end_offset < leaders[p].log_start_offset}
+    due = tuple(sorted({p for p in truncating if p in leaders} | behind))
+    if not due:
+        return []
+    truncations = {p: truncation_for(logs[p], leaders[p], leader_batches.get(p)) for p in due}
+    real = {p: c for p, c in truncations.items() if c.offset < logs[p].log_end_offset or c.restart is not None}
+    return [*([TruncateLogs(real)] if real else []), FinishTruncation(due), PublishReplicas("truncated")]
+
+
+def may_append(batch: FetchedBatch, leader: ReplicaStatus, fetch_offset: int) -> bool:
+    """Whether the leader's lineage still has the batch, from the fetch offset on.
+
+    A late read may bring a batch that the leader has truncated since. Offsets below the fetch offset are not checked,
+    because the leader may have deleted them. [FT-07]
+    """
+    return covers(leader.epochs, batch.leader_epoch, max(batch.base_offset, fetch_offset), batch.last_offset)
+
+
+def append_fetched(plan: AppendPlan, leaders: LeaderRows, logs: Logs) -> list[FetchStep]:
+    """The steps of an append: the log first, then the row, so a row never claims more than its log.
+
+    Each log start follows the leader's, but not beyond the new log end.
+
+    Kafka: `ReplicaFetcherThread.processPartitionData`. [FT-09, HW-03, DR-02]
+    """
+    epochs = {p: leaders[p].leader_epoch for p in {batch.topic_id_partition for batch in plan.batches}}
+    ends = {p: plan.log_ends[p].offset for p in leaders}
+    advance = AdvanceFetchOffsets(ends, {p: row.high_watermark for p, row in leaders.items()})
+    starts = {
+        p: (
+            row.leader_epoch,
+            follower_log_start(logs[p].log_start_offset, plan.log_ends[p].offset, row.log_start_offset),
+        )
+        for p, row in leaders.items()
+    }
+    raised = {p: start for p, start in starts.items() if start[1] > logs[p].log_start_offset}
+    return [
+        *([AppendFetched(plan, epochs)] if plan.batches else []),
+        advance,
+        *([RaiseLogStarts(raised)] if raised else []),
+        PublishReplicas("fetched", may_wait=True),
+    ]
+
+
+@dataclass(frozen=True)
+class FetchRules:
+    """The rules that a round of a fetcher calls, as fields, so that the simulation can replace one."""
+
+    check_leader_row: Callable[[ReplicaStatus | None, TopicIdPartition, int], LakelogException | None] = (
+        check_leader_row
+    )
+    maybe_truncate: Callable[..., list[FetchStep]] = maybe_truncate
+    may_append: Callable[[FetchedBatch, ReplicaStatus, int], bool] = may_append
+    plan_appends: Callable[..., AppendPlan] = plan_appends
+    append_fetched: Callable[[AppendPlan, LeaderRows, Logs], list[FetchStep]] = append_fetched
+
+
+FETCH_RULES = FetchRules()
+
+
 class FetchRound:
     """The rounds of one fetcher, over its fetch states."""
 
-    def __init__(self, states: FetchStates, limits: FetchLimits, rules: BrokerRules = RULES) -> None:
+    def __init__(self, states: FetchStates, limits: FetchLimits, rules: FetchRules = FETCH_RULES) -> None:
         self._states = states
         self._limits = limits
         self._rules = rules
@@ -67,8 +266,8 @@ class FetchRound:
         """Fetches the partitions that are ready; returns whether another round should follow at once.
 
         An error of the whole round delays all partitions. If a partition is removed meanwhile, the round writes no
-        decision that it made before, and starts over with the remaining partitions: nobody tells twice of new
-        segments. [FT-06, FM-07]
+        decision that it made before, and starts over with the remaining partitions: new segments are announced only
+        once. [FT-06, FM-07]
 
         Raises StaleBrokerEpochException if a newer process of the broker has taken over.
         """
@@ -101,7 +300,7 @@ class FetchRound:
         limits = yield from self._throttle(leaders)
         fetchable = self._fetchable(leaders)
         plan = yield from self._plan(fetchable, logs, leaders, limits, removals)
-        failed: log_matching.Errors = yield CopyBatches(plan)
+        failed: Errors = yield CopyBatches(plan)
         self._delay(failed)
         plan = plan.without(failed)
         with states.held(removals):
@@ -146,11 +345,57 @@ class FetchRound:
         """The truncations that are due. A partition is delayed if its leader's batches cannot be read."""
         states = self._states
         with states.held(removals):
-            yield from log_matching.compare_rows(states, logs, leaders)
-        batches, failed = yield from log_matching.leader_batches(states, logs, leaders, self._rules)
+            yield from self._compare_rows(logs, leaders)
+        batches, failed = yield from self._leader_batches(logs, leaders)
         self._delay(failed)
-        self._delay_for_good(log_matching.lost_ends(logs, leaders, batches), removals)
+        self._delay_for_good(_lost_ends(logs, leaders, batches), removals)
         return self._rules.maybe_truncate(states.truncating(), states.fetchable(), logs, leaders, batches)
+
+    def _compare_rows(self, logs: Logs, leaders: LeaderRows) -> Round[None]:
+        """Marks fetched partitions as diverged if their leader's row has another chain. [TR-08]"""
+        fetched = self._states.fetchable()
+        yield from self._report_diverged(p for p in fetched if p in leaders and has_other_history(logs[p], leaders[p]))
+
+    def _report_diverged(self, partitions: Iterable[TopicIdPartition]) -> Round[None]:
+        """Marks partitions as diverged and publishes their rows, which do not count until the truncation is done."""
+        found = tuple(sorted(partitions))
+        if found:
+            self._states.diverged(found, DIVERGED)
+            yield ReportDiverged(found)
+            yield PublishReplicas("diverged")
+
+    def _leader_batches(self, logs: Logs, leaders: LeaderRows) -> Round[tuple[Ends, Errors]]:
+        """The ends of the leaders' batches, for partitions whose lineages do not show where to truncate; and the errors
+        of the partitions whose batches cannot be read.
+
+        A log does not show whether its broker leads, or whether the row describes this log. So the rows are read again
+        after the log. [TR-02, TR-08]
+        """
+        wanted = {
+            p: logs[p].first_offset
+            for p, state in self._states.truncating().items()
+            if p in leaders and (state.diverged or has_other_history(logs[p], leaders[p]))
+        }
+        if not wanted:
+            return {}, {}
+        found: LeaderBatches = yield ReadLeaderBatches(wanted, {p: leaders[p].topic for p in wanted})
+        rows: LeaderRows = yield ReadLeaderRows(tuple(wanted))
+        doubts = {p: self._doubt(ends, leaders[p], rows.get(p), wanted[p]) for p, ends in found.ends.items()}
+        failed = {**found.failed, **{p: error for p, error in doubts.items() if error is not None}}
+        return {p: ends for p, ends in found.ends.items() if p not in failed}, failed
+
+    def _doubt(
+        self, ends: Sequence[LogEnd], before: ReplicaStatus, now: ReplicaStatus | None, first: int
+    ) -> LakelogException | None:  # fmt: skip
+        """Why the batches that were read must not decide a truncation; None if they may."""
+        partition = before.topic_id_partition
+        error = self._rules.check_leader_row(now, partition, before.leader_epoch)
+        if error is not None or (now is not None and are_of_the_log(ends, before, now, first)):
+            return error
+        return KafkaStorageException(
+            f"{before.topic}-{partition.partition}: not truncated: the log of broker {before.broker_id} is not the one "
+            f"that its row describes, which ends at offset {before.log_end_offset}"
+        )
 
     def _carry_out(self, todo: Iterable[FetchStep], logs: dict[TopicIdPartition, PartitionLog]) -> Round[None]:
         for step in todo:
@@ -207,7 +452,7 @@ class FetchRound:
         most = self._limits
         plan = self._rules.plan_appends(kept, sound, most.response_max_bytes, most.partition_max_bytes, limits)
         with self._states.held(removals):
-            yield from log_matching.tell_diverged(self._states, plan.diverged)
+            yield from self._report_diverged(plan.diverged)
         missing = set() if plan.batches else plan.gaps & lagging
         self._delay(
             {p: OffsetOutOfRangeException(f"the leader has nothing at offset {ends[p].offset}") for p in missing}
@@ -229,6 +474,11 @@ class FetchRound:
     def _delay(self, errors: Mapping[TopicIdPartition, Exception]) -> None:
         for partition, error in errors.items():
             self._states.delay(partition, _text(error), self._limits.backoff_ms)
+
+
+def _lost_ends(logs: Logs, leaders: LeaderRows, batches: Ends) -> dict[TopicIdPartition, str]:
+    """The partitions whose leader's log has lost its end, with the error text. [TR-08]"""
+    return {p: LOST_END for p, ends in batches.items() if leader_lost_its_end(logs[p], leaders[p], ends)}
 
 
 def _text(error: Exception) -> str:

@@ -1,15 +1,16 @@
-"""A round of a leader: which partitions it must look at, its reads, decisions and writes, in their order. See
-`broker_rounds`."""
+"""A round of a leader: which partitions are due, its reads, decisions and writes, in their order. See `rounds`."""
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.protocol.isr import FollowerProgress, IsrOutcomes
+from lakelog.replication.protocol import leadership
+from lakelog.replication.protocol.isr import AlterIsrOutcome, FollowerProgress, IsrChange, IsrOutcomes
 from lakelog.replication.protocol.leadership import (
     HostedPartition,
     LeaderInputs,
@@ -18,26 +19,91 @@ from lakelog.replication.protocol.leadership import (
     next_lag_time_passes_at,
     still_caught_up,
 )
+from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
-from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerRules, BrokerState
-from lakelog.replication.protocol.rounds.broker_steps import (
-    AlterPartitions,
-    ClusterView,
-    FollowersSeen,
-    IsrChangesSettled,
-    LogsSeen,
-    ReadCluster,
-    ReadFollowerRows,
-    ReadLog,
-    Round,
-)
+from lakelog.replication.protocol.rounds import carry_out
+from lakelog.replication.protocol.rounds.broker_steps import BrokerState
+from lakelog.replication.protocol.rounds.carry_out import Result
 
 Rows = Mapping[TopicIdPartition, ReplicaStatus]
 Value = TypeVar("Value")
 
 _MARGIN = 0.001  # seconds by which a partition is due early, as sums of floating-point numbers are not exact
+
+
+class AlterPartitions(NamedTuple):
+    """One commit on `metadata` for these changes, each with an outcome of its own. Answer: `IsrOutcomes`."""
+
+    changes: tuple[IsrChange, ...]
+
+
+class IsrChangesSettled(NamedTuple):
+    """Does nothing. Between the ISR changes and the new HWs the process may be killed, and others may act."""
+
+
+class ReadFollowerRows(NamedTuple):
+    """Reads the `replicas` of these brokers. Answer: `FollowersSeen`, without brokers that cannot be read."""
+
+    brokers: tuple[int, ...]
+
+
+class FollowersSeen(NamedTuple):
+    """The rows of each broker, and when the read of each began, in seconds of the reader's clock. Rows that have not
+    changed since the last answer are the same objects, as far as the reader knows."""
+
+    rows: Mapping[int, Mapping[TopicIdPartition, ReplicaStatus]]
+    began_at: Mapping[int, float]
+
+
+class ReadCluster(NamedTuple):
+    """In memory: asks for this broker's last view of the cluster. Answer: `ClusterView`."""
+
+
+class ClusterView(NamedTuple):
+    """The broker epochs of all registered brokers; those of brokers that are alive and not shutting down; and the
+    `effective_min_isr` of a partition. `settings` is another object once `min_isr` may answer something else."""
+
+    broker_epochs: Mapping[int, int]
+    alive: Mapping[int, int]
+    min_isr: Callable[[PartitionRegistration], int]
+    settings: object = None
+
+
+class ReadLog(NamedTuple):
+    """Reads this broker's log up to its newest commit. `since`: the mark of an earlier answer, None if there is none.
+    Answer: `LogsSeen`."""
+
+    since: object
+
+
+class LogsSeen(NamedTuple):
+    """The log of each partition; the partitions that may have changed since the mark of `ReadLog`, None if all may
+    have; and the mark of this answer."""
+
+    log_of: Callable[[TopicIdPartition], PartitionLog]
+    changed: Collection[TopicIdPartition] | None
+    mark: object
+
+
+LeaderStep: TypeAlias = AlterPartitions | IsrChangesSettled | ReadFollowerRows | ReadCluster | ReadLog
+
+Round: TypeAlias = carry_out.Round[LeaderStep, Result]
+
+
+@dataclass(frozen=True)
+class LeaderRules:
+    """The rules that a leader's round calls, as fields, so that the simulation can replace one."""
+
+    observe_followers: Callable[[HostedPartition, LeaderInputs], HostedPartition] = leadership.observe_followers
+    settle_isr_change: Callable[[HostedPartition, AlterIsrOutcome, PartitionRegistration | None], HostedPartition] = (
+        leadership.settle_isr_change
+    )
+    raise_high_watermark: Callable[[HostedPartition, LeaderInputs], HostedPartition] = leadership.raise_high_watermark
+
+
+LEADER_RULES = LeaderRules()
 
 
 class CaughtUp(NamedTuple):
@@ -188,7 +254,7 @@ class LeaderRound:
 
     def __init__(
         self, broker_id: int, replica_lag_time_max: float, isr_expiration_interval: float, clock: Callable[[], float],
-        rules: BrokerRules = RULES,
+        rules: LeaderRules = LEADER_RULES,
     ) -> None:  # fmt: skip
         self._broker_id = broker_id
         self._replica_lag_time_max = replica_lag_time_max

@@ -15,19 +15,21 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.fetch_state import FetchStates, FollowerState, PartitionFetchState
-from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
 from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.rounds.broker_steps import OwnLogs, PublishReplicas
 from lakelog.replication.protocol.rounds.carry_out import Handler, carry_out
-from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRound
-from lakelog.replication.protocol.rounds.fetch_steps import (
+from lakelog.replication.protocol.rounds.fetch_round import (
+    DIVERGED,
+    LOST_END,
     AppendFetched,
     CopyBatches,
     FetchedHeaders,
     FetchHeaders,
+    FetchLimits,
+    FetchRound,
     FetchStep,
     FollowHighWatermarks,
     LeaderBatches,
@@ -35,7 +37,7 @@ from lakelog.replication.protocol.rounds.fetch_steps import (
     ReadFollowedLogs,
     ReadLeaderBatches,
     ReadLeaderRows,
-    TellDiverged,
+    ReportDiverged,
     ThrottleFetch,
     TruncateLogs,
 )
@@ -127,7 +129,7 @@ class FetchRunner:
             ReadLeaderRows: self._leader_rows,
             ReadFollowedLogs: self._followed_logs,
             ReadLeaderBatches: self._leader_batches,
-            TellDiverged: self._tell_diverged,
+            ReportDiverged: self._report_diverged,
             TruncateLogs: lambda step: truncate_logs(log, step.truncations, name),
             ThrottleFetch: lambda step: context.quotas.throttle(step.lags),
             FetchHeaders: self._fetch_headers,
@@ -292,7 +294,7 @@ class FetchRunner:
     def _leader_batches(self, step: ReadLeaderBatches) -> LeaderBatches:
         return LeaderBatches(*batch_ends_from(self._source, step.offsets, step.topics))
 
-    def _tell_diverged(self, step: TellDiverged) -> None:
+    def _report_diverged(self, step: ReportDiverged) -> None:
         for partition in step.partitions:
             logger.error("%s: %s-%d: %s", self._context.name, *partition, DIVERGED)
         self._context.on_diverged(step.partitions)

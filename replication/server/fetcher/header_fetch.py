@@ -13,7 +13,7 @@ from itertools import accumulate
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
+from lakelog.replication.protocol.rounds.fetch_round import FetchedHeaders, FetchHeaders
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, RECENT_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot

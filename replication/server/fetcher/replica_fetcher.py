@@ -19,9 +19,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import StaleBrokerEpochException
-from lakelog.replication.protocol.fetch_state import FetchStates, PartitionFetchState
+from lakelog.replication.protocol.fetch_state import FetchStates, InitialFetchState, PartitionFetchState
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from lakelog.replication.server.executors import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.follower_query import FollowerQuery, StreamPlan

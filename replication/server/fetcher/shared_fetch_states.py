@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from lakelog.replication.protocol.fetch_state import FetchStates, PartitionFetchState
+from lakelog.replication.protocol.fetch_state import FetchStates, InitialFetchState, PartitionFetchState
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 
 _MULTIPLIER = 2
 _JITTER = 0.2  # so that not all fetchers return at the same time to a root that has failed

@@ -15,8 +15,14 @@ from lakelog.replication.errors import (
     LakelogException,
     OffsetOutOfRangeException,
 )
-from lakelog.replication.protocol.append import Appended, AppendPosition, PartitionAppend, place, position_of
-from lakelog.replication.protocol.follow import check_follower_append
+from lakelog.replication.protocol.append import (
+    Appended,
+    AppendPosition,
+    PartitionAppend,
+    check_follower_append,
+    place,
+    position_of,
+)
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState

@@ -3,7 +3,7 @@
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.leadership import LeaderInputs, observe_followers, raise_high_watermark
 from lakelog.replication.protocol.leadership import settle_isr_change as settle
-from lakelog.replication.protocol.rounds.broker_steps import (
+from lakelog.replication.protocol.rounds.leader_round import (
     AlterPartitions,
     IsrChangesSettled,
     ReadCluster,

@@ -8,26 +8,28 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
 from lakelog.replication.protocol.append_plan import FetchedBatch
 from lakelog.replication.protocol.chain import linked
-from lakelog.replication.protocol.fetch_state import FetchStates, FollowerState
+from lakelog.replication.protocol.fetch_state import FetchStates, FollowerState, InitialFetchState
 from lakelog.replication.protocol.leader_epoch import assign
-from lakelog.replication.protocol.log_matching import DIVERGED, LOST_END
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState, OwnLogs, PublishReplicas
-from lakelog.replication.protocol.rounds.fetch_round import FetchLimits, FetchRound
-from lakelog.replication.protocol.rounds.fetch_steps import (
+from lakelog.replication.protocol.rounds.broker_steps import OwnLogs, PublishReplicas
+from lakelog.replication.protocol.rounds.fetch_round import (
+    DIVERGED,
+    LOST_END,
     AppendFetched,
     CopyBatches,
     FetchedHeaders,
     FetchHeaders,
+    FetchLimits,
+    FetchRound,
     FollowHighWatermarks,
     LeaderBatches,
     RaiseLogStarts,
     ReadFollowedLogs,
     ReadLeaderBatches,
     ReadLeaderRows,
-    TellDiverged,
+    ReportDiverged,
     Throttled,
     ThrottleFetch,
     TruncateLogs,
@@ -187,7 +189,7 @@ def test_tr_08_a_history_that_comes_to_differ_is_told_and_its_row_counts_for_not
     world.own[P0] = chained_log(A, OTHER_B, role=Role(0, FOLLOWER))
     world.told.clear()
     assert world.run() is False, "another round at once would find the same"
-    assert world.steps[: len(READS) + 2] == [*READS, TellDiverged, PublishReplicas]
+    assert world.steps[: len(READS) + 2] == [*READS, ReportDiverged, PublishReplicas]
     assert world.told[0] == ("diverged", {P0: (FollowerState.TRUNCATING, DIVERGED)})
     assert TruncateLogs not in world.steps, "the leader has lost records of its own epoch"
     assert (world.state.shown_state, world.state.error) == (FollowerState.DELAYED, LOST_END)
@@ -199,7 +201,7 @@ def test_tr_08_a_batch_that_follows_another_chain_is_not_appended_and_the_next_r
     other = chained_log(header(0, 3, digest="other"), B)
     world.answers[FetchHeaders] = FetchedHeaders([world.fetched(P0, other.batches[1])], {}, False)
     assert world.run() is True
-    assert world.steps == [*READS, ThrottleFetch, FetchHeaders, TellDiverged, PublishReplicas, CopyBatches, *TOLD]
+    assert world.steps == [*READS, ThrottleFetch, FetchHeaders, ReportDiverged, PublishReplicas, CopyBatches, *TOLD]
     assert (world.state.shown_state, world.state.diverged) == (FollowerState.TRUNCATING, True)
 
 
@@ -300,7 +302,7 @@ def test_bc_01_a_newer_process_ends_it_and_nothing_more_is_written(step):
     assert (world.steps[-1], world.states.is_held) == (step, False)
 
 
-WRITES = {TruncateLogs, AppendFetched, RaiseLogStarts, FollowHighWatermarks, PublishReplicas, TellDiverged}
+WRITES = {TruncateLogs, AppendFetched, RaiseLogStarts, FollowHighWatermarks, PublishReplicas, ReportDiverged}
 
 
 @pytest.mark.parametrize("step", [*READS, *FETCH], ids=lambda step: step.__name__)

@@ -9,18 +9,18 @@ from lakelog.replication.protocol.isr import AlterIsrOutcome, alter_partition
 from lakelog.replication.protocol.leadership import host
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_log import FENCED, LEADER, Role
-from lakelog.replication.protocol.rounds.broker_rounds import BrokerState
-from lakelog.replication.protocol.rounds.broker_steps import (
+from lakelog.replication.protocol.rounds.broker_steps import BrokerState
+from lakelog.replication.protocol.rounds.leader_round import (
     AlterPartitions,
     ClusterView,
     FollowersSeen,
     IsrChangesSettled,
+    LeaderRound,
     LogsSeen,
     ReadCluster,
     ReadFollowerRows,
     ReadLog,
 )
-from lakelog.replication.protocol.rounds.leader_round import LeaderRound
 from tests.clock import Clock
 from tests.protocol.rounds.driven import Rounds
 from tests.protocol.test_leadership import EPOCHS, LAG, WHOLE, log_to, row

@@ -13,18 +13,20 @@ from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_log import FENCED, LEADER, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds import leader_round
-from lakelog.replication.protocol.rounds.broker_rounds import RULES, BrokerState
-from lakelog.replication.protocol.rounds.broker_steps import (
+from lakelog.replication.protocol.rounds.broker_steps import BrokerState
+from lakelog.replication.protocol.rounds.leader_round import (
+    LEADER_RULES,
     AlterPartitions,
     ClusterView,
     FollowersSeen,
     IsrChangesSettled,
+    LeaderRound,
+    LeaderWatch,
     LogsSeen,
     ReadCluster,
     ReadFollowerRows,
     ReadLog,
 )
-from lakelog.replication.protocol.rounds.leader_round import LeaderRound, LeaderWatch
 from tests.clock import Clock
 from tests.protocol.rounds.driven import Rounds
 from tests.protocol.rounds.full_leader_round import FullLeaderRound
@@ -38,7 +40,7 @@ log_of = cache(log_to)
 class World:
     """Broker 1 leads three partitions twice: in rounds that look at changes, and in rounds that look at everything."""
 
-    def __init__(self, random, rules=RULES):
+    def __init__(self, random, rules=LEADER_RULES):
         self.random, self.clock = random, Clock()
         self.current = {p: replace(WHOLE, partition=p.partition) for p in PARTITIONS}
         self.roles, self.starts, self.ends = (
@@ -278,7 +280,7 @@ def test_fe_03_a_look_at_which_nothing_is_new_looks_at_no_partition():
         asked.append(hosted.registration.partition)
         return observe_followers(hosted, inputs)
 
-    world = World(Random(1), replace(RULES, observe_followers=observe))
+    world = World(Random(1), replace(LEADER_RULES, observe_followers=observe))
     for broker in (2, 3):
         world.rows[broker] = {p: row(broker, 20, partition=p.partition) for p in PARTITIONS}
     world.poll()

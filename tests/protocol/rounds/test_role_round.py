@@ -8,21 +8,19 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.leadership import host
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
-from lakelog.replication.protocol.rounds.broker_rounds import BrokerState
-from lakelog.replication.protocol.rounds.broker_steps import (
+from lakelog.replication.protocol.rounds.broker_steps import BrokerState, OwnLogs, PublishReplicas
+from lakelog.replication.protocol.rounds.role_round import (
     CommitRoles,
     DeleteLogs,
     FenceIsrChanges,
     HostPartitions,
-    OwnLogs,
-    PublishReplicas,
     ReadOwnLogs,
     RepairLogs,
     StartFetching,
     StopFetching,
     StopIdleFetchers,
+    take_up_roles,
 )
-from lakelog.replication.protocol.rounds.role_round import take_up_roles
 from tests.protocol.rounds.driven import Rounds
 from tests.protocol.test_leadership import WHOLE, log_to, row
 

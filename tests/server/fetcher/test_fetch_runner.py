@@ -9,15 +9,13 @@ from deltalake import DeltaTable
 
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.chain import genesis
-from lakelog.replication.protocol.fetch_state import FollowerState
+from lakelog.replication.protocol.fetch_state import FollowerState, InitialFetchState
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.replica_rows import replica_row
 from lakelog.replication.protocol.replica_status import ReplicaStatus
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
-from lakelog.replication.protocol.rounds.fetch_round import FetchRound
-from lakelog.replication.protocol.rounds.fetch_steps import ReadLeaderRows
+from lakelog.replication.protocol.rounds.fetch_round import FetchRound, ReadLeaderRows
 from lakelog.replication.server import follower_writes
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier

@@ -2,9 +2,8 @@
 
 import pytest
 
-from lakelog.replication.protocol.fetch_state import NEVER
+from lakelog.replication.protocol.fetch_state import NEVER, InitialFetchState
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates, backoff_ms
 from tests.clock import Clock
 from tests.hanging import ends, in_background

@@ -4,7 +4,7 @@ import pytest
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
-from lakelog.replication.protocol.rounds.fetch_steps import FetchHeaders
+from lakelog.replication.protocol.rounds.fetch_round import FetchHeaders
 from lakelog.replication.server.fetcher import header_fetch
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.storage.delta.commit_format import drop_commits_before

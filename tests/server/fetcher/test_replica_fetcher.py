@@ -8,9 +8,8 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.protocol.fetch_state import FollowerState
+from lakelog.replication.protocol.fetch_state import FollowerState, InitialFetchState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
 from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher import replica_fetcher
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner

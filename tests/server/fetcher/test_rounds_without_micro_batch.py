@@ -3,9 +3,8 @@
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
-from lakelog.replication.protocol.rounds.fetch_round import FetchRound
-from lakelog.replication.protocol.rounds.fetch_steps import ReadLeaderRows
+from lakelog.replication.protocol.fetch_state import InitialFetchState
+from lakelog.replication.protocol.rounds.fetch_round import FetchRound, ReadLeaderRows
 from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
 from lakelog.replication.server.periodic_task import BrokerKilled
 from lakelog.replication.storage.tables.replica_table import ReplicaTable

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from lakelog.replication.config import Config
-from lakelog.replication.protocol.fetch_state import NoLongerFetched
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
+from lakelog.replication.protocol.fetch_state import InitialFetchState, NoLongerFetched
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
 from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from lakelog.replication.server.periodic_task import PausePoint

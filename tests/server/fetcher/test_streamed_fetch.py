@@ -3,8 +3,7 @@
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.protocol.fetch_state import FollowerState
-from lakelog.replication.protocol.rounds.broker_steps import InitialFetchState
+from lakelog.replication.protocol.fetch_state import FollowerState, InitialFetchState
 from lakelog.replication.server.fetcher import fetch_runner, header_fetch, segment_copier
 from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from lakelog.replication.protocol.rounds.broker_rounds import RULES
+from lakelog.replication.protocol.rounds.fetch_round import FETCH_RULES
+from lakelog.replication.protocol.rounds.leader_round import LEADER_RULES
+from lakelog.replication.protocol.rounds.role_round import ROLE_RULES
 from lakelog.replication.protocol.rounds.send_round import SEND_RULES
 from lakelog.verification.simulation.rules import SHIPPED, Rules
 from lakelog.verification.simulation.stack.one_thread import PACKAGE, Changes
@@ -65,7 +67,7 @@ def _replace(changes: Changes, name: str, shipped: Any, rule: Any) -> int:
     """Replaces a rule in the shipped modules that import it, and returns in how many. The module that defines it keeps
     it, because the broken rule may call it there."""
     count = 0
-    for rules in (RULES, SEND_RULES):
+    for rules in (ROLE_RULES, LEADER_RULES, FETCH_RULES, SEND_RULES):
         if getattr(rules, name, None) is shipped:
             object.__setattr__(rules, name, rule)
             changes.callback(object.__setattr__, rules, name, shipped)

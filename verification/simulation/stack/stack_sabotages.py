@@ -21,8 +21,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.producer_identity import SendSequences
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.protocol.replica_rows import replica_row
-from lakelog.replication.protocol.rounds.broker_rounds import BrokerRules
-from lakelog.replication.protocol.rounds.role_round import take_up_roles
+from lakelog.replication.protocol.rounds.role_round import RoleRules, take_up_roles
 from lakelog.replication.server.registration import Registration
 from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
@@ -234,8 +233,8 @@ CRITICALS: dict[str, StackSabotage] = {
         "a process leads where an older one was elected, with a log that has lost its end",
         at(
             ("server.replica_manager.take_up_roles",
-             partial(take_up_roles, rules=BrokerRules(given_to=_leads_on))),
-            ("protocol.log_matching.leader_lost_its_end", lambda *_: False),  # else followers keep the records
+             partial(take_up_roles, rules=RoleRules(given_to=_leads_on))),
+            ("protocol.rounds.fetch_round.leader_lost_its_end", lambda *_: False),  # else followers keep the records
         ), rare.leader_without_its_end,
     ),
     "the_log_is_read_first": StackSabotage(
@@ -281,7 +280,7 @@ IDENTITY: dict[str, StackSabotage] = {
     ),
     "stray_replicas_are_deleted": StackSabotage(
         "a broker that believes any root deletes replicas that the metadata do not explain",
-        all_of(ANY_ROOT, at(("protocol.become_leader_or_follower._ended", _is_deleted))),
+        all_of(ANY_ROOT, at(("protocol.rounds.role_round._ended", _is_deleted))),
         identity.root_of_others,
     ),
     "the_note_is_not_read": StackSabotage(

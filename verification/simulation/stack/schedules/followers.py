@@ -9,8 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.protocol.rounds.fetch_round import FetchRound
-from lakelog.replication.protocol.rounds.fetch_steps import FetchedHeaders, FetchHeaders
+from lakelog.replication.protocol.rounds.fetch_round import FetchedHeaders, FetchHeaders, FetchRound
 from lakelog.replication.server import follower_writes
 from lakelog.replication.server.fetcher import fetch_runner
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lakelog.replication.errors import FencedLeaderEpochException, OffsetOutOfRangeException
+from lakelog.replication.protocol.append import check_follower_append
 from lakelog.replication.protocol.append_plan import FetchedBatch, plan_appends
-from lakelog.replication.protocol.follow import append_fetched, check_follower_append, may_append, maybe_truncate
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.partition_log import (
     FOLLOWER,
@@ -20,12 +20,15 @@ from lakelog.replication.protocol.partition_log import (
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
-from lakelog.replication.protocol.rounds.fetch_steps import (
+from lakelog.replication.protocol.rounds.fetch_round import (
     AdvanceFetchOffsets,
     AppendFetched,
     FinishTruncation,
     RaiseLogStarts,
     TruncateLogs,
+    append_fetched,
+    may_append,
+    maybe_truncate,
 )
 from lakelog.replication.protocol.truncation import Truncation
 from tests.protocol.chains import GENESIS, chained, one_by_one

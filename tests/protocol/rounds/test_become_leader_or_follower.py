@@ -5,19 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.protocol.become_leader_or_follower import become_leader_or_follower, given_to, role_in
+from lakelog.replication.protocol.fetch_state import InitialFetchState
 from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, PartitionLog, Role, may_become
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
-from lakelog.replication.protocol.rounds.broker_steps import (
+from lakelog.replication.protocol.rounds.broker_steps import PublishReplicas
+from lakelog.replication.protocol.rounds.role_round import (
     CommitRoles,
     DeleteLogs,
     HostPartitions,
-    InitialFetchState,
-    PublishReplicas,
     StartFetching,
     StopFetching,
     StopIdleFetchers,
+    become_leader_or_follower,
+    given_to,
+    role_in,
 )
 
 P, Q = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
