@@ -43,9 +43,9 @@ def offset_for(led: OpenPartition, time: int) -> TimestampAndOffset | None:
     if found is not None:
         return found
     name = led.registration.name
-    check_offset_available(None, led.row.high_watermark, led.log.epoch_start, name)
+    check_offset_available(None, led.high_watermark, led.log.epoch_start, name)
     if time == LATEST:
-        return TimestampAndOffset(led.row.high_watermark)
+        return TimestampAndOffset(led.high_watermark)
     return _latest_record(led) if time == MAX_TIMESTAMP else None
 
 
@@ -82,7 +82,7 @@ def committed_batches(led: OpenPartition) -> list[PlacedBatch]:
 def records_of(led: OpenPartition, batch: PlacedBatch) -> list[tuple[int, int]]:
     """Offsets and timestamps in µs of the batch's committed records, in order."""
     start = max(batch.base_offset, led.log.log_start_offset)
-    stop = min(batch.header.next_offset, led.row.high_watermark)
+    stop = min(batch.header.next_offset, led.high_watermark)
     rows = read_records(led.root, batch.segment, _COLUMNS)
     is_of_batch = pc.and_(
         pc.and_(pc.equal(rows["topic_id"], batch.header.topic_id), pc.equal(rows["partition"], batch.header.partition)),

@@ -66,8 +66,9 @@ class OpenPartition(NamedTuple):
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which records may be read here."""
-        return self.row.high_watermark
+        """The offset below which records may be read here. It is at least the log start, which may have risen since the
+        row was read: only committed records are deleted. Kafka: `UnifiedLog.updateHighWatermark`."""
+        return max(self.row.high_watermark, self.log.log_start_offset)
 
     def segments(self, offsets: OffsetRange) -> list[Segment]:
         """The segments that have the records at these offsets, in order."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, TimestampAndOffset, offset_for
 from lakelog.replication.clients.partition_reader import PartitionReader
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import (
@@ -15,7 +16,7 @@ from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clients.world import filled_world
-from tests.storage.logs import P1, TOPIC, fill
+from tests.storage.logs import P0, P1, TOPIC, fill, start_at
 
 
 @pytest.fixture
@@ -40,6 +41,17 @@ def test_fe_01_the_log_is_read_again_after_rows_that_came_later(world, view):
     world.say(6, P1)
     opened = reader.leader(seen(view, 1).registration)
     assert (opened.high_watermark, opened.log.log_end_offset) == (6, 6)
+
+
+def test_fe_01_records_below_a_log_start_that_is_newer_than_the_row_are_committed(world, view):
+    """Only committed records are deleted, so the row's HW is out of date, and no reader starts above its end."""
+    before = seen(view)
+    fill(world.logs[1], P0, 2)
+    start_at(world.logs[1], P0, 4)
+    opened = PartitionReader(view).open(before)
+    assert (opened.row.high_watermark, opened.log.log_start_offset, opened.high_watermark) == (3, 4, 4)
+    assert [offset_for(opened, time) for time in (EARLIEST, LATEST)] == [TimestampAndOffset(4)] * 2
+    assert offset_for(opened, MAX_TIMESTAMP) is None, "no record from the log start on is known to be committed"
 
 
 def test_each_broker_is_read_once_for_all_its_partitions(view, monkeypatch):

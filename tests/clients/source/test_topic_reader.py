@@ -20,6 +20,7 @@ from lakelog.replication.errors import (
     UnknownTopicOrPartitionException,
 )
 from lakelog.replication.storage.log.log_compaction import compact
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.clients.source.reads import batch_reader, options_of, places, read_batch, rows, schema
 from tests.storage.logs import NOON, P0, P1, TOPIC, fill, lead, replicate, start_at, truncate
 
@@ -100,6 +101,21 @@ def test_deleted_records_are_named(world):
     assert read_batch(world) == ALL[3:]
     with pytest.raises(OffsetOutOfRangeException, match="offset 1 of flights-0 is out of range, committed: 3 to 4"):
         read_batch(world, startingOffsets=offsets(1, 0))
+
+
+def test_records_that_are_deleted_while_a_read_is_planned_are_no_error(world, monkeypatch):
+    """The leader commits and deletes records after its row is read, and before its log is: the row's HW is 4 still."""
+
+    def delete(log, *given, refresh=ReplicaLog.refresh):
+        if log is not world.logs[1] and world.logs[1].current().partition(P0).log_start_offset == 0:
+            fill(world.logs[1], P0, 3)
+            start_at(world.logs[1], P0, 6)
+        return refresh(log, *given)
+
+    monkeypatch.setattr(ReplicaLog, "refresh", delete)
+    assert read_batch(world, startingOffsets="earliest") == ALL[4:]
+    world.say(7)
+    assert read_batch(world, startingOffsets="earliest") == [(0, 6), *ALL[4:]]
 
 
 def test_without_a_leader_the_read_waits_and_then_says_why(world):
