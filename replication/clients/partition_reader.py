@@ -80,6 +80,19 @@ class OpenPartition(NamedTuple):
         return [rows for segment in self.segments(offsets) for rows in row_ranges(self.root, segment, key, offsets)]
 
 
+class _ReadLog(NamedTuple):
+    """A broker's log as it was read, and the root that has its files."""
+
+    state: LogState
+    root: StorageRoot
+
+    @classmethod
+    def of(cls, view: TopicView, broker: int) -> _ReadLog:
+        """The log as it is now. Raises as `TopicView.log` and `ReplicaLog.refresh`."""
+        log = view.log(broker)
+        return cls(log.refresh(), log.root)
+
+
 class PartitionReader:
     """Opens partitions at one poll: each broker's rows and log are read once. A row that the caller has read must be
     older than the reader. `rack`: where the reading process is; None if that does not matter."""
@@ -88,7 +101,7 @@ class PartitionReader:
         self._view = view
         self._rack = rack
         self._rows: dict[int, Rows | LakelogException] = {}
-        self._states: dict[int, LogState | LakelogException] = {}
+        self._logs: dict[int, _ReadLog | LakelogException] = {}
 
     def leader(self, registration: PartitionRegistration) -> OpenPartition:
         """The partition at its leader. Raises as `open`, and what the leader's table raises."""
@@ -185,21 +198,20 @@ class PartitionReader:
         return self._opened(registration, row, broker)
 
     def _opened(self, registration: PartitionRegistration, row: ReplicaStatus, broker: int) -> OpenPartition:
-        log = self._view.log(broker)
-        if broker not in self._states:
-            self._states[broker] = error_or(log.refresh)
-        state = _or_raise(self._states[broker])
-        partition_log = state.partition(registration.topic_id_partition)
+        if broker not in self._logs:
+            self._logs[broker] = error_or(_ReadLog.of, self._view, broker)
+        read = _or_raise(self._logs[broker])
+        log = read.state.partition(registration.topic_id_partition)
         if broker == registration.leader:
-            check_log_leads(partition_log, row, registration.name)
+            check_log_leads(log, row, registration.name)
         else:
-            _check_follows(registration, row, partition_log)
-        return OpenPartition(registration, row, state, log.root)
+            _check_follows(registration, row, log)
+        return OpenPartition(registration, row, *read)
 
     def _rows_of(self, broker: int) -> Rows:
         if broker not in self._rows:
             self._rows[broker] = error_or(self._view.replicas, broker)
-            self._states.pop(broker, None)  # a log that was read before may lack records below the rows' HWs
+            self._logs.pop(broker, None)  # a log that was read before may lack records below the rows' HWs
         return _or_raise(self._rows[broker])
 
 

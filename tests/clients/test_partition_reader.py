@@ -1,5 +1,7 @@
 """A partition is opened by its replica's row, its log after that, and the check that the row describes the log."""
 
+import shutil
+
 import pytest
 
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, TimestampAndOffset, offset_for
@@ -13,9 +15,11 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.partition_registration import NO_LEADER
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clients.world import filled_world
+from tests.registrations import register
 from tests.storage.logs import P0, P1, TOPIC, fill, start_at
 
 
@@ -63,6 +67,21 @@ def test_each_broker_is_read_once_for_all_its_partitions(view, monkeypatch):
     reader = PartitionReader(view)
     assert [reader.leader(registration).high_watermark for registration in registrations] == [3, 2]
     assert read == ["ReplicaTable", "ReplicaLog"]
+
+
+def test_the_files_of_a_log_are_those_of_the_root_that_it_was_read_from(world, view, root):
+    """Another process of the broker may register, with another root, while the reader opens partitions."""
+    registrations = [seen(view, number).registration for number in (0, 1)]
+    reader = PartitionReader(view)
+    opened = [reader.leader(registrations[0])]
+    moved = StorageRoot.of(root).child("moved")
+    shutil.copytree(world.roots[1].uri, moved.uri)
+    register(world.cluster.root, 1, moved, epoch=2)
+    view.cluster.refresh_brokers()
+    opened.append(reader.leader(registrations[1]))
+    assert opened[0].state is opened[1].state
+    assert opened[0].root.uri == opened[1].root.uri
+    assert PartitionReader(view).leader(registrations[1]).root.uri.startswith(moved.uri)
 
 
 @pytest.mark.parametrize(
