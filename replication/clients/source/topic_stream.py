@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.partition_reader import OpenPartition
 from lakelog.replication.clients.plain_errors import plain_errors
+from lakelog.replication.clients.source.offset_spec import LATEST, OffsetSpec
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
 from lakelog.replication.clients.source.read_plan import Bounds, PlannedRows, plan_rows, plan_tasks
 from lakelog.replication.clients.source.source_columns import arrow_schema
@@ -394,9 +395,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def _note_target(self) -> None:
-        view = self._open()
-        found = view.retried(lambda: view.led(view.registrations(must_exist=False)))
-        self._target = {partition: readable.high_watermark for partition, readable in found.items()}
+        view, latest = self._open(), OffsetSpec(LATEST)
+        self._target = view.retried(lambda: view.offsets(latest, view.led(view.registrations(must_exist=False))))
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 (Spark's name)
         """What was committed at the last poll, for the progress of the query."""

@@ -172,6 +172,21 @@ def test_trigger_available_now_waits_for_a_leader_since_it_would_end_otherwise(w
         reader.latestOffset(start, EVERYTHING)
 
 
+def test_kip_207_trigger_available_now_does_not_end_at_the_hw_of_a_leader_that_does_not_know_what_is_committed(world):
+    """It would leave out records that consumers have read from the leader before."""
+    reader = stream(world)
+    end = reader.initialOffset()
+    world.change(leader_epoch=1)
+    lead(world.logs[1], P0, epoch=1)
+    world.say(3)
+    with pytest.raises(OffsetNotAvailableException, match="how much is committed is not known yet"):
+        reader.prepareForTriggerAvailableNow()
+    world.say(5)
+    reader.prepareForTriggerAvailableNow()
+    last = reader.latestOffset(end, EVERYTHING)
+    assert read(reader, end, last) == sorted([*ALL, (0, 4)])
+
+
 def made_again(world):
     world.cluster.topics.change([Topic(TOPIC, "another-id", 1)], [TOPIC_ID], {"who": "test"})
     again = joined(new_partition(TOPIC, "another-id", 0, (1, 2), {1, 2}))
