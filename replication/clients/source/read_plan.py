@@ -138,10 +138,10 @@ class FindAgain:
 
     def _find(self, lost: PlannedRows) -> list[PlannedRows]:
         partition, offsets = lost.topic_partition, OffsetRange(lost.rows.start, lost.rows.stop)
-        registered = {partition: self._view.view.partitions(partition.topic)[partition.partition]}
-        if registered[partition].topic_id != lost.rows.topic_id_partition.topic_id:
+        registered = self._view.view.partitions(partition.topic).get(partition.partition)
+        if registered is None or registered.topic_id_partition != lost.rows.topic_id_partition:
             raise CorruptRecordException(f"{partition}: the topic was deleted and made again while it was read")
-        (readable,) = self._view.holding(registered, {partition: offsets}).values()
+        (readable,) = self._view.holding({partition: registered}, {partition: offsets}).values()
         if not has_records(readable.log, *lost.end):
             raise CorruptRecordException(
                 f"{partition}: an unclean election has replaced records {offsets.start} to {offsets.stop - 1} while "

@@ -86,6 +86,18 @@ def test_kip_320_a_task_whose_segment_has_gone_reads_no_records_that_have_replac
         rows(reader, ours[2:])
 
 
+def test_a_task_does_not_read_a_topic_that_was_made_again_with_fewer_partitions(world):
+    reader = batch_reader(world)
+    tasks = [TopicTask([each]) for task in reader.partitions() for each in task.planned]
+    for name in world.logs[1].refresh().segments:
+        world.logs[1].root.delete(name)
+    world.make_again(5)
+    for task in tasks:
+        (planned,) = task.planned
+        with pytest.raises(CorruptRecordException, match=f"{planned.topic_partition}: the topic was deleted and made"):
+            rows(reader, [task])
+
+
 def test_kip_320_an_epoch_stays_known_when_its_records_are_deleted(world):
     """The other partition goes on meanwhile, so the offset in the checkpoint is a new one."""
     reader = stream(world)
