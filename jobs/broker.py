@@ -67,7 +67,7 @@ def run_broker(args: argparse.Namespace, config: Config) -> int:
 def _serve(broker: Broker, told: Callable[[], bool]) -> int:
     """Runs the broker until it is told to stop; raises what it was stopped by otherwise."""
     broker.start()
-    wait_until(lambda: told() or not broker.is_running())
+    wait_until(lambda: told() or not broker.is_running)
     stopped_by_itself = not told()
     broker.stop()
     broker.wait()

@@ -260,7 +260,7 @@ def _replicas(root: StorageRoot) -> tuple[list[ReplicaInfo], Mapping[TopicIdPart
     """The rows first, then the log: a row never claims more than that."""
     rows = ReplicaTable.open(root).replicas
     state = ReplicaLog.open(root.child(LOG.name)).current()
-    state.learn({row.topic_id: row.topic for row in rows.values()})
+    state.topics.update({row.topic_id: row.topic for row in rows.values()})
     shares = [(segment, _shares(segment)) for segment in state.segments.values()]
     topics = {h.topic_id_partition: h.topic for segment, _ in shares for h in segment.headers}
     topics.update({partition: row.topic for partition, row in rows.items()})

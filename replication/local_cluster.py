@@ -90,7 +90,7 @@ class LocalCluster(OneProcess):
         self.controllers: dict[str, Controller] = {}
 
     def __repr__(self) -> str:
-        running = sum(broker.is_running() for broker in self.brokers.values())
+        running = sum(broker.is_running for broker in self.brokers.values())
         return f"<LocalCluster at {self.cluster_uri}: {running} of {len(self.broker_ids)} brokers run>"
 
     def __enter__(self) -> LocalCluster:
@@ -115,7 +115,7 @@ class LocalCluster(OneProcess):
         check_spark(self._spark)
         self._join()
         cluster_id = self._format_cluster()
-        missing = [b for b in self.broker_ids if b not in self.brokers or not self.brokers[b].is_running()]
+        missing = [b for b in self.broker_ids if b not in self.brokers or not self.brokers[b].is_running]
         watches = [self._watch(broker_id) for broker_id in missing]
         for watch in watches:
             watch.wait()
@@ -128,14 +128,14 @@ class LocalCluster(OneProcess):
         for broker_id, watch in zip(missing, watches, strict=True):
             self._start_broker(broker_id, watch)
         for name in self.controller_names:
-            if name not in self.controllers or not self.controllers[name].is_running():
+            if name not in self.controllers or not self.controllers[name].is_running:
                 self.start_controller(name)
         _STARTED[self.cluster_uri] = self
 
     def _join(self) -> None:
         """Shares the brokers and controllers of the object that runs this cluster in this process, if there is one."""
         other = _STARTED.get(self.cluster_uri, self)
-        if other is self or self._take_over or not any(broker.is_running() for broker in other.brokers.values()):
+        if other is self or self._take_over or not any(broker.is_running for broker in other.brokers.values()):
             return
         if (self.broker_ids, self._configs, self._roots) != (other.broker_ids, other._configs, other._roots):
             raise InvalidConfigurationException(

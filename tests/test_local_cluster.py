@@ -276,8 +276,8 @@ def test_bc_01_a_second_cluster_in_the_folder_of_one_that_runs_is_refused_unless
             LocalCluster(spark, root, brokers=2, controllers=0).start()
         assert StorageRoot.of(first.broker_uri(2)).list() == [], "nothing was formatted"
         with LocalCluster(spark, root, brokers=1, controllers=0, take_over=True) as second:
-            wait_until(lambda: not first.brokers[1].is_running(), "the broker before is fenced")
-            assert second.brokers[1].is_running()
+            wait_until(lambda: not first.brokers[1].is_running, "the broker before is fenced")
+            assert second.brokers[1].is_running
 
 
 @pytest.mark.parametrize("where", ["cluster", "broker-2"])

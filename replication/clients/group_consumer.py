@@ -275,7 +275,7 @@ class GroupConsumer:
                 self.membership.refresh()
                 if self.membership.group.generation == generation:
                     raise CommitFailedException(f"group {group_id}: nothing was committed: {error}") from error
-        self.positions.committed(offsets)
+        self.positions.committed.update(offsets)
 
     def _generation_of(self, offsets: Collection[AssignedPartition]) -> int:
         """Returns the generation in which the member has last seen that it owns these. Raises CommitFailedException."""

@@ -34,21 +34,16 @@ from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.group_tables import MemberTable
 
 
-class HeartbeatThread:
+class HeartbeatThread(threading.Thread):
     """Sends a heartbeat every `heartbeat.interval.ms`, as long as the consumer calls `poll` often enough. It logs
     errors, and the next heartbeat tries again."""
 
     def __init__(self, membership: GroupMembership, config: ConsumerConfig) -> None:
+        super().__init__(name=f"lakelog-heartbeat-{membership.group_id}", daemon=True)
         self._membership = membership
         self._config = config
         self._stopping = threading.Event()
         self._polled_at = time.monotonic()
-        name = f"lakelog-heartbeat-{membership.group_id}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
 
     def polled(self) -> None:
         """The consumer has called `poll`."""
@@ -57,10 +52,11 @@ class HeartbeatThread:
     def stop(self) -> None:
         """Ends the thread after the heartbeat that is under way, and waits for it."""
         self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        if self.ident is not None:
+            self.join()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """The thread's loop."""
         errors = ErrorLog(logger, f"group {self._membership.group_id}: heartbeat")
         while not self._stopping.wait(self._config.heartbeat_interval_ms / 1000):
             try:

@@ -38,7 +38,7 @@ class Positions:
 
     def __init__(self) -> None:
         self._next: dict[AssignedPartition, int | None] = {}
-        self._committed: dict[AssignedPartition, int] = {}
+        self.committed: dict[AssignedPartition, int] = {}
         self._paused: set[AssignedPartition] = set()
         self._before: dict[AssignedPartition, int | None] = {}  # the offsets before the last `advance`
 
@@ -61,13 +61,13 @@ class Positions:
         """The offsets that were not committed yet: of these partitions, or of all."""
         chosen = self._next if partitions is None else partitions
         found = {p: self._next.get(p) for p in chosen}
-        return {p: offset for p, offset in found.items() if offset is not None and self._committed.get(p) != offset}
+        return {p: offset for p, offset in found.items() if offset is not None and self.committed.get(p) != offset}
 
     def start(self, partition: AssignedPartition, committed: int | None) -> None:
         """A partition was taken: it is read on from what the group has committed."""
         self._next[partition] = committed
         if committed is not None:
-            self._committed[partition] = committed
+            self.committed[partition] = committed
 
     def set(self, partition: AssignedPartition, offset: int | None) -> None:
         """The next record to read; None if that is to be found."""
@@ -95,15 +95,11 @@ class Positions:
         self._next.update({p: offset for p, offset in self._before.items() if p in self._next})
         self._before = {}
 
-    def committed(self, offsets: Mapping[AssignedPartition, int]) -> None:
-        """These offsets were committed."""
-        self._committed.update(offsets)
-
     def drop(self, partitions: Iterable[AssignedPartition]) -> None:
         """These partitions are given up, or lost."""
         for partition in partitions:
             self._next.pop(partition, None)
-            self._committed.pop(partition, None)
+            self.committed.pop(partition, None)
             self._paused.discard(partition)
 
     def pause(self, partitions: Iterable[tuple[str, int]], is_paused: bool) -> None:

@@ -168,7 +168,8 @@ class AdminRequests:
         self._settle({request.request_id: outcomes})
 
     def release(self) -> None:
-        """Puts back a request that was being decided, as the request is not the reason why this controller stops."""
+        """Puts back a request that was being decided, so that the next controller may decide it: the request is not the
+        reason why this controller stops."""
         for request in self._admin.requests:
             if (request.state, request.controller_epoch) == (DECIDING, self._epoch):
                 self._admin.move(request.request_id, PENDING, self._epoch)
@@ -253,7 +254,7 @@ class ActiveController:
         self._epoch = held.controller_epoch
         self._clock = clock
         self._keep_lease = keep_lease
-        self._requests = AdminRequests(cluster.admin, cluster.config, self._epoch, clock)
+        self.requests = AdminRequests(cluster.admin, cluster.config, self._epoch, clock)
         self._offsets = OffsetRetention(cluster, self._epoch, clock)
         self._producers = ProducerExpiration(cluster, self._epoch, clock)
         self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
@@ -267,12 +268,12 @@ class ActiveController:
             ReadConfigs: lambda _: self._read_configs(),
             ReadMetadata: lambda _: self._read_metadata(),
             ReadBrokers: lambda step: self._read_brokers(step.newest),
-            ReadRequests: lambda _: self._requests.poll(),
+            ReadRequests: lambda _: self.requests.poll(),
             IsBalanceDue: lambda _: self._is_balance_due(),
-            SettleWhatHasLanded: lambda _: self._requests.settle_what_has_landed(cluster.root),
-            TakeUpRequest: lambda step: self._requests.take_up(step.request),
-            BeginToApplyRequest: lambda step: self._requests.begin_to_apply(step.request),
-            AnswerRequest: lambda step: self._requests.answer(step.request, step.outcomes),
+            SettleWhatHasLanded: lambda _: self.requests.settle_what_has_landed(cluster.root),
+            TakeUpRequest: lambda step: self.requests.take_up(step.request),
+            BeginToApplyRequest: lambda step: self.requests.begin_to_apply(step.request),
+            AnswerRequest: lambda step: self.requests.answer(step.request, step.outcomes),
             ChangeTopics: self._change_topics,
             ChangeConfigs: lambda step: cluster.configs.change(step.put, self._cause(step.why), self._epoch),
             ChangeMetadata: self._change_metadata,
@@ -287,10 +288,6 @@ class ActiveController:
         """Begins the term: see `ControllerTerm.fail_over`."""
         self._brokers_before = brokers_before
         carry_out(self._term.fail_over(brokers_before), self._handlers)
-
-    def release(self) -> None:
-        """Puts back the request that it is deciding, so that the next controller may decide it."""
-        self._requests.release()
 
     def poll(self) -> None:
         """Reads each table once and handles all events: see `ControllerTerm.poll`."""

@@ -54,6 +54,7 @@ class Controller:
         """Whether it is the active controller, as far as it knows."""
         return self._active is not None
 
+    @property
     def is_running(self) -> bool:
         """Whether its thread runs."""
         return self._thread.is_alive()
@@ -104,7 +105,7 @@ class Controller:
         if self._thread.is_alive():
             logger.warning("controller %s resigns, although its last round has not ended yet", self.controller_id)
         elif self._active is not None:
-            self._active.release()
+            self._active.requests.release()
 
     def _run(self) -> None:
         while self._waiter.wait(self._cluster.config.lakelog_poll_interval_ms):

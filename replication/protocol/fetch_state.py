@@ -209,10 +209,6 @@ class FetchStates:
     def __len__(self) -> int:
         return len(self._states)
 
-    def get(self, partition: TopicIdPartition) -> PartitionFetchState | None:
-        """The state of a partition; None if this fetcher does not fetch it."""
-        return self._states.get(partition)
-
     def all(self) -> dict[TopicIdPartition, PartitionFetchState]:
         """All partitions and their states."""
         return dict(self._states)

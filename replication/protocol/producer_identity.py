@@ -114,7 +114,7 @@ class SendSequences:
     """The sequence numbers of one send, and its place among the sends in flight."""
 
     def __init__(self, identity: ProducerIdentity, places: dict[int, _PartitionSends]) -> None:
-        self._identity = identity
+        self.identity = identity
         self._places = places
         self._bases: dict[TopicIdPartition, tuple[ProducerIdAndEpoch, int]] = {}
         self._appended: set[TopicIdPartition] = set()
@@ -139,16 +139,12 @@ class SendSequences:
         if partition.partition in self._written:
             return Turn.NOW
         if before:
-            return Turn.LATER if sends.is_used_up or self._identity.is_used_up else Turn.NOW
-        if self._identity.needs_renewal(sends):
+            return Turn.LATER if sends.is_used_up or self.identity.is_used_up else Turn.NOW
+        if self.identity.needs_renewal(sends):
             return Turn.NEEDS_IDENTITY
-        if sends.is_used_up or sends.who != self._identity.given:
-            sends.take(self._identity.given)
+        if sends.is_used_up or sends.who != self.identity.given:
+            sends.take(self.identity.given)
         return Turn.NOW
-
-    def renew(self, given: ProducerIdAndEpoch) -> None:
-        """Sets the producer's new identity."""
-        self._identity.renew(given)
 
     def sequence(self, partition: TopicIdPartition) -> tuple[int, int, int]:
         """The producer id, the producer epoch, and the sequence of the send's first record. Ask `turn` before."""

@@ -79,16 +79,12 @@ class BrokerSession:
             config.replica_lag_time_max_ms, context.pause_point,
         )  # fmt: skip
         self._writes = FollowerWrites(log, name, self.replica_manager.publish)
-        self._maintenance = LogMaintenance(
+        self.maintenance = LogMaintenance(
             name, log, self.replica_manager.led, context.cache, config, context.pause_point
         )
         self._has_applied = False
         self._untold_version: int | None = None
         self._kept_at = time.monotonic()
-
-    def start(self) -> None:
-        """Starts the maintenance thread."""
-        self._maintenance.start()
 
     def _source(self, broker_id: int) -> SourceBroker | None:
         registration = self._context.cache.brokers().get(broker_id)
@@ -167,7 +163,7 @@ class BrokerSession:
             self._context.pause_point.pass_through()
             self._context.registry.update(
                 self.broker_epoch, "metadata applied", metadata_version=self._untold_version,
-                offline_partitions=self.replica_manager.offline(),
+                offline_partitions=self.replica_manager.offline.names(),
             )  # fmt: skip
             self._untold_version = None
 
@@ -187,7 +183,7 @@ class BrokerSession:
 
     def close(self) -> None:
         """Ends fetching and maintenance, so that nothing more is written under this epoch. Logs errors. [OL-02]"""
-        for end in (self._maintenance.stop, self.fetcher_manager.close_all_fetchers):
+        for end in (self.maintenance.stop, self.fetcher_manager.close_all_fetchers):
             try:
                 end()
             except Exception:  # Spark's errors too: the broker must go on
@@ -195,7 +191,7 @@ class BrokerSession:
 
     def stop(self) -> None:
         """Takes up its last roles, ends fetching and publishes its rows a last time. Logs errors. [BR-04]"""
-        self._maintenance.stop()
+        self.maintenance.stop()
         try:
             self.replica_manager.shutting_down()
             if self._context.cache.refresh():
@@ -295,7 +291,7 @@ class Broker:
             for claimed in (log, table):
                 claimed.claim(epoch)
             session = BrokerSession(self._context, epoch, log, table)
-            session.start()
+            session.maintenance.start()
         self.session = session
         logger.info("broker %d is registered under epoch %d", self.broker_id, epoch)
 
@@ -382,6 +378,7 @@ class Broker:
         """The streaming queries that are running, one for each source broker and fetcher id."""
         return list(self._spark.streams.active)
 
+    @property
     def is_running(self) -> bool:
         """Whether the broker's thread runs, also while it waits for its root."""
         return self._thread.is_alive()
@@ -411,7 +408,7 @@ class Broker:
         config = self._config
         wait_seconds = config.controlled_shutdown_max_retries * config.controlled_shutdown_retry_backoff_ms / 1000
         deadline = time.monotonic() + wait_seconds
-        while self.is_running() and session is self.session and session.leads_for_others():
+        while self.is_running and session is self.session and session.leads_for_others():
             if time.monotonic() >= deadline:
                 return
             self._waiter.stopping.wait(config.lakelog_poll_interval_ms / 1000)
@@ -425,7 +422,7 @@ class Broker:
         logger.info("broker %d is stopping", self.broker_id)
         self._is_leaving = True
         controlled, session = controlled and self._config.controlled_shutdown_enable, self.session
-        if controlled and session and self.is_running() and self._failure is None:
+        if controlled and session and self.is_running and self._failure is None:
             self._shut_down_in_order(session)
         self._waiter.stop()
         self._thread.join()

@@ -170,7 +170,7 @@ class LogMaintenance:
         most = min(config.log_cleaner_max_bytes, rate * _COMPACTION_SECONDS)
         limits = config.log_segment_bytes, config.log_cleaner_min_files, most
         for _ in range(_COMPACTIONS if config.log_cleaner_enable else 0):
-            if self._thread.is_stopping or time.monotonic() >= ends_at:
+            if self._thread.stopping.is_set() or time.monotonic() >= ends_at:
                 return
             self._pause_point.pass_through()
             pace = CompactionPace(rate, self._is_in_use, self._wait, share_in_use(len(self._log.current().segments)))
@@ -194,7 +194,7 @@ class LogMaintenance:
 
     def _wait(self, seconds: float) -> None:
         """Raises _Stopping once the broker stops, and BrokerKilled."""
-        if self._thread.wait(seconds):
+        if self._thread.stopping.wait(seconds):
             raise _Stopping
         self._pause_point.pass_through()
 

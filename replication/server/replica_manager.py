@@ -220,12 +220,12 @@ class ReplicaManager:
         view = LeaderRoundReads(broker_id, log, cache, replica_lag_time_max_ms, clock)
         lag_time = replica_lag_time_max_ms / 1000
         self._leader = LeaderRound(broker_id, lag_time, lag_time / 2, clock)
-        self._offline = OfflineReplicas(broker_id)
+        self.offline = OfflineReplicas(broker_id)
         self._is_shutting_down = False
         self._lock = threading.RLock()
         self._hosted: dict[TopicIdPartition, HostedPartition] = {}
         self._strays: dict[TopicIdPartition, HostedPartition] = {}
-        self._memory = BrokerState(self._hosted, lambda: table.replicas, self._offline)
+        self._memory = BrokerState(self._hosted, lambda: table.replicas, self.offline)
         self._faulty: frozenset[object] = frozenset()
         self._rows = ReplicaStatusBuilder(broker_id, broker_epoch)
         self._handlers = self._made_handlers(view)
@@ -262,17 +262,17 @@ class ReplicaManager:
 
         Raises StaleBrokerEpochException once a newer process has claimed the log, KafkaStorageException, BrokerKilled.
         """
-        before = self._offline.faults
+        before = self.offline.faults
         try:
             work = take_up_roles(self._broker_id, self._broker_epoch, self._memory, self._cache.partitions)
             self._carry_out(work)
         finally:
-            log_offline(self._broker_id, before, self._offline.faults)
+            log_offline(self._broker_id, before, self.offline.faults)
 
     def _read_own_logs(self, step: ReadOwnLogs) -> OwnLogs:
         state = self._log.refresh()
         state.give_up_stopped([p for p in state.partitions() if p not in step.metadata])
-        state.learn({registration.topic_id: registration.topic for registration in step.metadata.values()})
+        state.topics.update({registration.topic_id: registration.topic for registration in step.metadata.values()})
         of_metadata = (p for p, r in step.metadata.items() if self._broker_id in r.replicas or state.fault(p))
         logs = {p: state.known(p) for p in sorted({*state.partitions(), *of_metadata, *self._table.replicas})}
         self._faulty = state.faulty()
@@ -306,10 +306,6 @@ class ReplicaManager:
         state = self._log.current()
         return state.faulty() != self._faulty or any(not state.known(p).role.is_stray for p in self._strays)
 
-    def offline(self) -> tuple[str, ...]:
-        """The replicas that have a broken file, each as `topic_id/partition`. [OL-01, LI-04]"""
-        return self._offline.names()
-
     def lead(self) -> bool:
         """Runs one leader round, see `LeaderRound.run`. Returns whether an HW or a log start has risen.
 
@@ -335,7 +331,7 @@ class ReplicaManager:
 
     def _start_fetching(self, step: StartFetching) -> None:
         if not self._is_shutting_down:
-            self._fetchers.add_fetcher_for_partitions(self._offline.without(step.partitions))
+            self._fetchers.add_fetcher_for_partitions(self.offline.without(step.partitions))
 
     def _host(self, step: HostPartitions) -> None:
         state, now = self._log.current(), self._clock()
@@ -367,7 +363,7 @@ class ReplicaManager:
         """The partitions that this broker leads, with their HWs. It does not lead a partition with a broken file."""
         with self._lock:
             led = {p: h for p, h in self._hosted.items() if h.registration.leader == self._broker_id}
-            return self._offline.without(led)
+            return self.offline.without(led)
 
     def follow_high_watermarks(self, step: FollowHighWatermarks) -> None:
         """Takes over the HWs of leaders, each at most the own LEO. [HW-03, TR-05]"""
@@ -383,8 +379,8 @@ class ReplicaManager:
         """
         with self._lock:
             published = self._table.replicas
-            hosted = {**self._strays, **self._offline.hosted(published), **self._hosted}
-            inputs = RowInputs(hosted, self._fetchers.fetch_states(), self._offline.faults, self._strays.keys())
+            hosted = {**self._strays, **self.offline.hosted(published), **self._hosted}
+            inputs = RowInputs(hosted, self._fetchers.fetch_states(), self.offline.faults, self._strays.keys())
             state = self._log.current()  # read last: it has all roles and truncations that the rows show
             rows = self._rows.build(inputs, state, published)
             if may_wait and all_may_wait(rows, published):

@@ -122,7 +122,7 @@ def test_li_06_a_request_that_waits_longer_than_its_client_is_refused(world):
     ask(world, "long", timeout_ms=60_000)
     ask(world, "begun", timeout_ms=5000)
     world.cluster.admin.move("begun", APPLYING, 1)
-    requests = world.controller._requests
+    requests = world.controller.requests
     assert [asked.request_id for asked in requests.poll()] == ["short", "long", "begun"]
     world.clock.now += 5
     assert [asked.request_id for asked in requests.poll()] == ["long", "begun"]
@@ -150,7 +150,7 @@ def test_li_06_no_wrong_clock_refuses_a_request_that_comes_during_a_term(world):
 
 def test_li_06_a_request_whose_turn_comes_too_late_is_refused(world):
     ask(world, timeout_ms=5000)
-    (asked,) = world.controller._requests.poll()
+    (asked,) = world.controller.requests.poll()
     world.clock.now += 5
     carry_out(world.controller._term._process(TopicChange(asked)), world.controller._handlers)
     assert (outcome(world), made(world)) == ("TimeoutException", [])

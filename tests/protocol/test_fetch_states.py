@@ -22,8 +22,8 @@ def states(clock):
 
 
 def test_fs_02_a_new_partition_is_truncating_and_lags(states):
-    assert states.get(P0).state == FollowerState.TRUNCATING
-    assert states.get(P0).lagging
+    assert states.all().get(P0).state == FollowerState.TRUNCATING
+    assert states.all().get(P0).lagging
     assert set(states.truncating()) == {P0, P1}
     assert states.fetchable() == {}
 
@@ -31,13 +31,13 @@ def test_fs_02_a_new_partition_is_truncating_and_lags(states):
 def test_fs_02_the_same_assignment_again_changes_nothing(states):
     states.truncated(P0, 5)
     assert not states.assign({P0: InitialFetchState("t", 1, 0, 5)})
-    assert states.get(P0).state == FollowerState.FETCHING
+    assert states.all().get(P0).state == FollowerState.FETCHING
 
 
 def test_fs_02_a_new_epoch_is_truncating_again(states):
     states.truncated(P0, 5)
     assert states.assign({P0: InitialFetchState("t", 2, 1, 5)})
-    assert states.get(P0).state == FollowerState.TRUNCATING
+    assert states.all().get(P0).state == FollowerState.TRUNCATING
 
 
 def test_ft_15_a_delayed_partition_is_left_out_until_its_delay_is_over(states, clock):
@@ -45,29 +45,32 @@ def test_ft_15_a_delayed_partition_is_left_out_until_its_delay_is_over(states, c
         states.truncated(partition, 5)
     states.delay(P0, "KafkaStorageException: gone", backoff_ms=1000)
     assert set(states.fetchable()) == {P1}
-    assert (states.get(P0).shown_state, states.get(P0).error) == (FollowerState.DELAYED, "KafkaStorageException: gone")
+    assert (states.all().get(P0).shown_state, states.all().get(P0).error) == (
+        FollowerState.DELAYED,
+        "KafkaStorageException: gone",
+    )
     assert not states.has_due()
     clock.now += 1
     assert states.has_due()
     assert states.end_delays()
     assert set(states.fetchable()) == {P0, P1}
-    assert states.get(P0).error == "KafkaStorageException: gone"
+    assert states.all().get(P0).error == "KafkaStorageException: gone"
     states.advanced(P0, 5)
-    assert states.get(P0).error is None
+    assert states.all().get(P0).error is None
 
 
 def test_ft_15_what_the_stream_brings_during_a_delay_passes_by(states):
     states.truncated(P0, 5)
     states.caught_up(P0)
     states.delay(P0, "error", backoff_ms=1000)
-    assert states.get(P0).lagging
-    assert states.get(P0).fetch_offset == 5
+    assert states.all().get(P0).lagging
+    assert states.all().get(P0).fetch_offset == 5
 
 
 def test_fm_07_a_removed_partition_is_not_moved_any_more(states):
     states.remove([P0])
     states.truncated(P0, 5)
-    assert states.get(P0) is None
+    assert states.all().get(P0) is None
     assert len(states) == 1
 
 

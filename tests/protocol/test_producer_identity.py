@@ -39,7 +39,7 @@ class Sends:
             case "used up":
                 self.identity.use_up()
             case "renewed":
-                send.renew(SECOND)
+                send.identity.renew(SECOND)
 
     def turns(self):
         """The turn of each send, and the sequence if it is its turn."""
@@ -129,7 +129,7 @@ def sent(identity, number, records=2):
     """A send to partition 0 of a topic, from its beginning to its acknowledgement. Returns its sequence."""
     send, partition = identity.begin_send(f"topic-{number}", [0]), topic_of(number)
     if send.turn(partition) is Turn.NEEDS_IDENTITY:
-        send.renew(ProducerIdAndEpoch(8, 0))
+        send.identity.renew(ProducerIdAndEpoch(8, 0))
         assert send.turn(partition) is Turn.NOW
     found = send.sequence(partition)
     send.appended(partition, records)

@@ -39,7 +39,7 @@ def made_world(root, looks=True):
     made.publish()
     made.fetch()
     made.fetch()
-    assert (chain(made.follower), made.states.get(P0).lagging) == (chain(made.leader), False)
+    assert (chain(made.follower), made.states.all().get(P0).lagging) == (chain(made.leader), False)
     made.told.clear()
     return made
 
@@ -93,7 +93,7 @@ def test_tr_08_a_follower_says_that_histories_differ_truncates_what_does_and_fet
     assert (why, rows[P0].state, rows[P0].error.partition(":")[0]) == ("diverged", FollowerState.TRUNCATING, "DIVERGED")
     assert (rows[P1].state, rows[P1].error) == (FollowerState.FETCHING, None)
     assert "broker-2: flights-id-0: DIVERGED" in caplog.text
-    state = world.states.get(P0)
+    state = world.states.all().get(P0)
     assert (state.shown_state, state.error) == (FollowerState.DELAYED, LOST_END)
     assert (leo(world.follower), chain(world.follower)) == (10, before), "nothing has been truncated"
     lead_anew(world)
@@ -144,7 +144,10 @@ def test_tr_08_a_commit_whose_batches_the_leader_has_truncated_truncates_nothing
     assert [rows[P0].state for _, rows in world.told] == [FollowerState.TRUNCATING] * len(world.told)
     assert world.told
     catch_up(world)
-    assert (world.follower.refresh().version, world.states.get(P0).shown_state) == (version, FollowerState.FETCHING)
+    assert (world.follower.refresh().version, world.states.all().get(P0).shown_state) == (
+        version,
+        FollowerState.FETCHING,
+    )
     assert is_equal(world)
 
 
@@ -158,7 +161,7 @@ def test_tr_08_ft_12_where_the_leaders_batches_cannot_be_read_nothing_is_truncat
     world.publish()
     version = world.follower.refresh().version
     world.fetch()
-    state = world.states.get(P0)
+    state = world.states.all().get(P0)
     assert (state.shown_state, leo(world.follower), leo(world.follower, P1)) == (FollowerState.DELAYED, 10, 5)
     assert broken in state.error
     assert {p for _, rows in world.told for p in rows if rows[p].log_end_offset < 3} == set()
@@ -215,7 +218,7 @@ def test_tr_02_tr_08_nothing_is_truncated_after_batches_that_are_not_the_leaders
     with monkeypatch.context() as patch:
         patch.setattr(fetch_runner, "batch_ends_from", while_reading(world, before, after))
         world.fetch()
-    state = world.states.get(P0)
+    state = world.states.all().get(P0)
     assert (world.follower.refresh().version, state.shown_state) == (version, FollowerState.DELAYED)
     assert state.error
     world.publish(epoch=1)

@@ -84,7 +84,7 @@ def test_ol_01_one_replica_is_offline_and_the_others_go_on(world, partition, res
     error = world.table.replicas[partition].error
     assert error.startswith("KAFKA_STORAGE_ERROR: ")
     assert name in error
-    assert manager.offline() == (f"flights-id/{partition.partition}",)
+    assert manager.offline.names() == (f"flights-id/{partition.partition}",)
     assert {*manager.led()} == {P0, P2} - {partition}
     fill(world.log, P2, 3, epoch=int(restarts))
     assert manager.lead()
@@ -98,7 +98,7 @@ def test_ol_01_a_file_that_is_put_back_brings_its_replica_back(world, partition)
     put_back()
     assert shown(world) == WELL
     assert world.table.replicas[partition].error is None
-    assert (world.manager.offline(), {*world.manager.led()}) == ((), {P0, P2})
+    assert (world.manager.offline.names(), {*world.manager.led()}) == ((), {P0, P2})
     assert world.table.replicas[partition].log_end_offset == 2
 
 
@@ -144,7 +144,7 @@ def test_sr_02_sr_03_what_is_offline_can_be_deleted_and_brings_nobody_down(world
         manager.apply()
     state = world.log.refresh()
     assert shown(world) == {p: found for p, found in WELL.items() if p != partition}
-    assert (manager.offline(), name in state.segments, state.broken) == ((), False, {})
+    assert (manager.offline.names(), name in state.segments, state.broken) == ((), False, {})
     assert {*manager.led()} == {P0, P2} - {partition}
     assert state.known(partition).role.kind == STOPPED
 
@@ -160,7 +160,7 @@ def test_sr_03_a_topic_that_is_made_again_has_nothing_of_the_broken_file(world, 
     manager = again(world) if restarts else world.manager
     for _ in range(2):
         manager.apply()
-        assert manager.offline() == ()
+        assert manager.offline.names() == ()
     assert {*manager.led()} == {made.topic_id_partition, P2}
 
 
@@ -176,7 +176,7 @@ def test_ft_13_sr_02_a_page_that_makes_no_sense_stops_no_leader_when_a_replica_i
     assert world.log.refresh().known(P1).role.kind == STOPPED
     assert world.manager.is_due()
     world.manager.apply()
-    assert set(world.manager.offline()) == {f"{P0.topic_id}/{P0.partition}"}
+    assert set(world.manager.offline.names()) == {f"{P0.topic_id}/{P0.partition}"}
     fill(world.log, P2, 3)
     world.manager.lead()
     world.manager.publish("test")
@@ -185,7 +185,7 @@ def test_ft_13_sr_02_a_page_that_makes_no_sense_stops_no_leader_when_a_replica_i
     file.write_bytes(content)
     assert world.log.scrub()
     world.manager.apply()
-    assert (world.manager.offline(), world.log.refresh().known(P1).batches) == ((), [])
+    assert (world.manager.offline.names(), world.log.refresh().known(P1).batches) == ((), [])
     assert {*world.manager.led()} == {P0, P2}
 
 

@@ -311,11 +311,11 @@ def test_sr_03_a_stray_replica_that_was_deleted_by_hand_leaves_the_isr_before_it
     assert (world.manager.is_due(), shown(world), world.log.refresh().segments) == (False, {P1: STRAY[P1]}, {})
     world.tell(dataclasses.replace(LED, leader_epoch=1), FOLLOWED)
     world.manager.apply()
-    assert world.manager.offline() == ("flights-id/0",)
+    assert world.manager.offline.names() == ("flights-id/0",)
     assert (world.manager.led(), world.log.refresh().known(P0).role) == ({}, Role(0, STOPPED))
     world.tell(dataclasses.replace(LED, leader_epoch=2, leader=2, isr=(2,)), FOLLOWED)
     world.manager.apply()
-    assert (world.manager.offline(), world.role(P0)) == ((), Role(2, FOLLOWER))
+    assert (world.manager.offline.names(), world.role(P0)) == ((), Role(2, FOLLOWER))
 
 
 def test_sr_03_nothing_is_deleted_by_hand_that_the_metadata_have_explained_meanwhile(world):

@@ -81,7 +81,7 @@ def test_ol_02_li_04_the_root_of_a_leader_goes_away_and_comes_back(spark, cluste
     send(cluster, "led", b"while")
     beat = row(cluster, 1).heartbeat
     wait_until(lambda: row(cluster, 1).heartbeat > beat, "its heart beats")
-    assert (row(cluster, 1).broker_epoch, cluster.brokers[1].is_running()) == (before.broker_epoch, True)
+    assert (row(cluster, 1).broker_epoch, cluster.brokers[1].is_running) == (before.broker_epoch, True)
     bring_back(cluster.broker_uri(1))
     wait_until(lambda: set(partition(cluster, "led").isr) == {1, 2, 3}, "broker 1 is in sync again", SECONDS)
     after = row(cluster, 1)

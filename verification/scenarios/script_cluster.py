@@ -265,7 +265,7 @@ class EmbeddedCluster(ScriptCluster):
     def state(self, server: Server) -> State:
         """The state of a server. One that was fenced and ended by itself is stopped."""
         found = self._server(server)
-        if found is None or not found.is_running():
+        if found is None or not found.is_running:
             return "stopped"
         is_paused = found.pause_point.is_paused if isinstance(found, Broker) else found.is_paused
         return "paused" if is_paused else "running"

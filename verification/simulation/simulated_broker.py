@@ -544,7 +544,7 @@ class SimulatedBrokerProcess(SimulatedBrokerState):
 
     def fetch_state(self, partition: TopicIdPartition) -> PartitionFetchState | None:
         """How far a followed partition has come; None if no fetcher has it."""
-        states = (fetcher.states.get(partition) for fetcher in self._main.fetchers.values())
+        states = (fetcher.states.all().get(partition) for fetcher in self._main.fetchers.values())
         return next((state for state in states if state is not None), None)
 
     def stop(self) -> None:

@@ -389,12 +389,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most, least = self._options.max_offsets, self._options.min_offsets
         return ReadMaxRows(most or 2**63 - 1) if most or least else ReadAllAvailable()
 
+    @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
         """Notes what is committed now, where the query will end."""
-        self._note_target()
-
-    @plain_errors
-    def _note_target(self) -> None:
         view, latest = self._open(), OffsetSpec(LATEST)
         self._target = view.retried(lambda: view.offsets(latest, view.led(view.registrations(must_exist=False))))
 

@@ -240,7 +240,7 @@ class SendRound:
     def _whose_turn_it_is(self, found: Sequence[PartitionRegistration]) -> Round[list[PartitionRegistration]]:
         turns = [self._sequences.turn(registration.topic_id_partition) for registration in found]
         if Turn.NEEDS_IDENTITY in turns:
-            self._sequences.renew((yield TakeIdentity(self._options.deadline)))
+            self._sequences.identity.renew((yield TakeIdentity(self._options.deadline)))
             turns = [self._sequences.turn(registration.topic_id_partition) for registration in found]
         return [registration for registration, turn in zip(found, turns, strict=True) if turn is Turn.NOW]
 

@@ -58,7 +58,7 @@ class SharedFetchStates(FetchStates):
             yield
 
     def remove(self, partitions: Iterable[TopicIdPartition]) -> None:
-        here = [partition for partition in partitions if self.get(partition)]
+        here = [partition for partition in partitions if partition in self._states]
         if here:
             with self._writing, self._lock:
                 super().remove(here)

@@ -57,7 +57,7 @@ class CommitTracker:
 
     def __init__(self, root: StorageRoot) -> None:
         self._root = root
-        self._seen: dict[int, Stamp] = {}
+        self.stamps: dict[int, Stamp] = {}
         self._sure = -1, float("-inf")  # the last version that was there, and when
 
     def remember(self, version: int, stamp: Stamp | None, at: float | None = None) -> None:
@@ -65,9 +65,9 @@ class CommitTracker:
         None if it could not be told."""
         if stamp is not None:
             self._sure = version, time.monotonic() if at is None else at
-            self._seen[version] = stamp
-            while len(self._seen) > _KEPT:
-                del self._seen[min(self._seen)]
+            self.stamps[version] = stamp
+            while len(self.stamps) > _KEPT:
+                del self.stamps[min(self.stamps)]
 
     def in_hand(self, version: int) -> list[Commit]:
         """The commits after a version that this process has in its memory, in order. They were there when it has read
@@ -75,10 +75,10 @@ class CommitTracker:
         noted, found = self._root.newest_versions, list[Commit]()
         while noted is not None:
             last = version + len(found)
-            commit, noted_at = noted.commits.after(self._root.uri, last, self._seen.get(last))
+            commit, noted_at = noted.commits.after(self._root.uri, last, self.stamps.get(last))
             if commit is None:
                 break
-            if self._seen.get(commit.version) != commit.stamp:
+            if self.stamps.get(commit.version) != commit.stamp:
                 self.remember(commit.version, commit.stamp, noted_at)
             found.append(commit)
         return found
@@ -107,10 +107,10 @@ class CommitTracker:
 
     def stamp(self, version: int) -> Stamp | None:
         """The stamp of a commit, if it was seen."""
-        return self._seen.get(version)
+        return self.stamps.get(version)
 
     def _is_known(self, version: int, stamp: Stamp | None) -> bool:
-        return stamp is not None and self._seen.get(version, stamp) == stamp
+        return stamp is not None and self.stamps.get(version, stamp) == stamp
 
     def is_sure(self, version: int, seconds: float = _SURE_SECONDS) -> bool:
         """Whether the commit was there a moment ago, and its store keeps commits for at least an hour.
@@ -251,7 +251,7 @@ class DeltaLog:
     @property
     def stamp(self) -> Stamp | None:
         """What tells the commit of the version from another one of that version; None if it was not seen."""
-        return self._commits.stamp(self._version)
+        return self._commits.stamps.get(self._version)
 
     @property
     def table_id(self) -> str:
@@ -389,7 +389,7 @@ class DeltaLog:
         return commit
 
     def _apply(self, commit: Commit, began_at: float = float("-inf")) -> None:
-        before = self._commits.stamp(self.version)
+        before = self._commits.stamps.get(self.version)
         for file in commit.removes:
             self._files.pop(file.name, None)
         self._files.update({name: self._files[name].light for name in self._inlined if name in self._files})
@@ -397,7 +397,7 @@ class DeltaLog:
         self._files.update({file.name: file for file in commit.adds})
         self._txns.update(commit.txns)
         self._version, self._unique_id = commit.version, commit.unique_id
-        if self._commits.stamp(commit.version) != commit.stamp:
+        if self._commits.stamps.get(commit.version) != commit.stamp:
             self._commits.remember(commit.version, commit.stamp)
         note_commit(commit.info.get("why"))
         if self.root.newest_versions is not None:

@@ -153,7 +153,7 @@ def _positions(
 
 
 def _place(state: LogState, request: PartitionAppend, digests_of: DigestsOf) -> Appended | LakelogException:
-    state.learn({request.topic_id: request.topic})
+    state.topics.update({request.topic_id: request.topic})
     fault = state.fault(request.topic_id_partition)
     if fault is not None:
         return KafkaStorageException(f"{request.name} is offline: {fault}")

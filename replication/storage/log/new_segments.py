@@ -102,7 +102,7 @@ class NewSegments:
         """Fetchers in one process that have the same leader read its commits once."""
         note_commit(commit.info.get("why"))
         if self._log.newest_versions is not None:
-            before = self._commits.stamp(commit.version - 1)
+            before = self._commits.stamps.get(commit.version - 1)
             self._log.newest_versions.commits.add(self._log.uri, before, commit)
 
     def _gap(self, newest: int, reason: str | None) -> list[NewSegment]:

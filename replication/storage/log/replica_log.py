@@ -158,7 +158,7 @@ class ReplicaLog:
         segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
         self._txns = Transactions(self._log)  # the version may be another commit now
         state = LogState(self._transaction_version)  # a new one: other threads may be reading the old one
-        state.learn(self._state.topics)
+        state.topics.update(self._state.topics)
         state.rebuild(self._log.version, segments, self._state.partitions())
         state.break_segments(faults)
         self._state, self._is_doubtful = state, False

@@ -233,18 +233,15 @@ class StateTable:
 
     def refresh(self) -> bool:
         """Reads the table again if it has moved. Returns whether it had."""
-        return self._refresh(None)
+        return self.watch(None)
 
     def poll(self, max_staleness: float = LONGEST_SECONDS) -> bool:
         """Like `refresh`, but in an object store it may use an earlier poll of this process: at most `max_staleness`
         seconds old, and less while commits are frequent."""
-        return self._refresh(self._log.root.poll_staleness(max_staleness))
+        return self.watch(self._log.root.poll_staleness(max_staleness))
 
-    def watch(self, max_staleness: float) -> bool:
-        """Like `poll`, but with a fixed maximum staleness."""
-        return self._refresh(max_staleness)
-
-    def _refresh(self, max_staleness: float | None) -> bool:
+    def watch(self, max_staleness: float | None) -> bool:
+        """Like `poll`, but with a fixed maximum staleness; None reads the table in any case."""
         with self._lock:
             if self._log.move(max_staleness) == [] and self._loaded == self._log.version:
                 return False
@@ -328,7 +325,7 @@ class StateTable:
 
         def attempt(max_staleness: float | None) -> int | None:
             with self._lock:
-                self._refresh(max_staleness)
+                self.watch(max_staleness)
                 landed = self._landed(tried, update) if once else None
                 rows = None if landed is not None else change(list(self._rows))
                 if rows is None:

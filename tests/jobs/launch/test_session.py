@@ -54,7 +54,7 @@ cluster.admin().create_topic("orders", partitions=1, replication_factor=1)
 (sent,) = lakelog.Producer(cluster.cluster_uri).send("orders", [{"key": "k", "value": "v"}], 120_000).values()
 print(sent.error, [bytes(r["value"]) for r in lakelog.read_committed(spark, cluster.cluster_uri, "orders").collect()])
 os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
-while cluster.brokers[1].is_running():
+while cluster.brokers[1].is_running:
     threading.Event().wait(0.05)
 cluster.stop()
 print("the process lives, its broker does not")

@@ -65,7 +65,7 @@ class World:
 
     @property
     def state(self):
-        return self.states.get(P0)
+        return self.states.all().get(P0)
 
     @property
     def steps(self):
@@ -248,7 +248,7 @@ def test_ft_12_what_cannot_be_read_or_copied_delays_its_partition_and_no_other(s
     failed = {P1: KafkaStorageException("gone")}
     world.answers[step] = FetchedHeaders(batches, failed, False) if step is FetchHeaders else failed
     world.run()
-    assert (world.state.error, world.states.get(P1).error) == (None, "KafkaStorageException: gone")
+    assert (world.state.error, world.states.all().get(P1).error) == (None, "KafkaStorageException: gone")
     assert (world.own[P0].log_end_offset, world.own[P1].log_end_offset) == (10, 7)
 
 
@@ -257,7 +257,7 @@ def test_ft_12_ol_01_a_broken_file_of_our_own_delays_its_partition_also_when_the
     world.then[ReadFollowedLogs] = lambda: world.faults.update({P1: "flipped"})
     world.run()
     assert (world.own[P0].log_end_offset, world.own[P1].log_end_offset) == (7, 0)
-    assert world.states.get(P1).error == "CorruptRecordException: flipped"
+    assert world.states.all().get(P1).error == "CorruptRecordException: flipped"
     truncated = next(step for step in world.rounds.steps if isinstance(step, FollowHighWatermarks))
     assert truncated.log_ends == {P0: 0}
 
@@ -382,7 +382,7 @@ def test_fs_02_a_partition_that_is_assigned_meanwhile_comes_with_the_next_round(
     world.then[step] = lambda: world.states.assign({P1: InitialFetchState("t", 1, 0, 0)})
     world.run()
     assert (world.own[P0].log_end_offset, world.own[P1].log_end_offset) == (10, 0)
-    assert world.states.get(P1).shown_state == FollowerState.TRUNCATING
+    assert world.states.all().get(P1).shown_state == FollowerState.TRUNCATING
     world.run()
     assert world.own[P1].log_end_offset == 10
 

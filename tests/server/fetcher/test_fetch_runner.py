@@ -100,11 +100,17 @@ class World:
 
     def row(self, partition, state):
         registration = PartitionRegistration(
-            TOPIC, partition.topic_id, partition.partition, (1, 2), 1, self.states.get(partition).leader_epoch, (1, 2)
+            TOPIC,
+            partition.topic_id,
+            partition.partition,
+            (1, 2),
+            1,
+            self.states.all().get(partition).leader_epoch,
+            (1, 2),
         )
         hosted = HostedPartition(registration, 0)
         return replica_row(
-            2, 20, hosted, state.known(partition), self.states.get(partition), None, state.version
+            2, 20, hosted, state.known(partition), self.states.all().get(partition), None, state.version
         )  # fmt: skip
 
     def begin_after(self):
@@ -186,7 +192,7 @@ def test_a_new_replica_begins_with_the_snapshot_of_its_leader(world):
     world.begin_after()
     world.fetch()
     assert offsets(world.follower) == list(range(12))
-    assert not world.states.get(P0).lagging
+    assert not world.states.all().get(P0).lagging
 
 
 def test_ft_10_a_gap_is_closed_from_the_snapshot(world):
@@ -272,7 +278,7 @@ def test_ft_12_a_broken_segment_delays_its_partition_and_no_other(world, monkeyp
     world.fetch()
     assert leo(world.follower, P1) == 5
     assert leo(world.follower, P0) == 0
-    state = world.states.get(P0)
+    state = world.states.all().get(P0)
     assert state.shown_state == FollowerState.DELAYED
     assert "CorruptRecordException" in state.error
     assert broken in state.error
@@ -286,8 +292,8 @@ def test_ft_12_a_broken_segment_in_the_snapshot_delays_its_partition_and_no_othe
     world.leader.root.delete(broken)
     world.round.run()
     assert (leo(world.follower, P0), leo(world.follower, P1)) == (0, 5)
-    assert world.states.get(P0).shown_state == FollowerState.DELAYED
-    assert broken in world.states.get(P0).error
+    assert world.states.all().get(P0).shown_state == FollowerState.DELAYED
+    assert broken in world.states.all().get(P0).error
 
 
 def test_ft_12_a_broken_file_of_our_own_delays_its_partition_and_no_other(world):
@@ -308,8 +314,8 @@ def test_ft_12_a_broken_file_of_our_own_delays_its_partition_and_no_other(world)
     world.truncated.clear()
     for _ in range(2):
         world.fetch()
-        assert world.states.get(P0).shown_state == FollowerState.DELAYED
-        assert broken.name in world.states.get(P0).error
+        assert world.states.all().get(P0).shown_state == FollowerState.DELAYED
+        assert broken.name in world.states.all().get(P0).error
         assert leo(world.follower, P1) == 5
     assert world.truncated == [P1]
 
@@ -325,7 +331,7 @@ def test_fm_09_nothing_is_appended_after_the_replica_has_become_something_else(w
     fill(world.leader, P0, 5)
     follow(world.follower, P0, epoch=3)
     assert world.fetch() is False
-    state = world.states.get(P0)
+    state = world.states.all().get(P0)
     assert (leo(world.follower), state.shown_state) == (0, FollowerState.DELAYED)
     assert "no longer follows" in state.error
 

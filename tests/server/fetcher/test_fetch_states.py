@@ -23,9 +23,9 @@ def test_fm_07_a_partition_is_removed_after_what_is_being_written_of_it():
         removal = in_background(lambda: states.remove([P0]))
         removal.join(0.05)
         assert removal.is_alive(), "it waits"
-        assert states.get(P0) is not None
+        assert states.all().get(P0) is not None
     assert ends(removal)
-    assert (states.get(P0), states.get(P1) is None) == (None, False)
+    assert (states.all().get(P0), states.all().get(P1) is None) == (None, False)
 
 
 def test_fm_07_who_has_none_of_the_partitions_is_not_waited_for():
@@ -50,7 +50,7 @@ def test_ft_13_a_backoff_doubles_up_to_five_times_the_first_with_a_fifth_of_jitt
 def waits(states, clock, error="error", backoff=1000):
     """How long the partition waits after a failure. Lets the wait end."""
     states.delay(P0, error, backoff)
-    seconds = states.get(P0).delayed_until - clock.now
+    seconds = states.all().get(P0).delayed_until - clock.now
     clock.now += seconds
     assert states.end_delays()
     return seconds
@@ -79,7 +79,7 @@ def test_ft_13_an_error_while_it_waits_is_no_failure_of_its_own():
     states = assigned(P0, clock=clock)
     states.delay(P0, "first", 1000)
     states.delay(P0, "second", 1000)
-    assert states.get(P0).delayed_until == clock.now + 1
+    assert states.all().get(P0).delayed_until == clock.now + 1
     clock.now += 1
     states.end_delays()
     assert waits(states, clock) == 2
@@ -95,7 +95,7 @@ def test_th_01_what_a_quota_holds_back_has_not_failed():
 def test_ft_14_who_waits_for_another_epoch_waits_for_ever():
     states = assigned(P0, drawn=0.0)
     states.delay(P0, "fenced", NEVER)
-    assert states.get(P0).delayed_until == NEVER
+    assert states.all().get(P0).delayed_until == NEVER
 
 
 def test_ft_13_fetchers_that_fail_together_come_back_one_after_the_other():

@@ -60,7 +60,7 @@ def test_ft_03_ft_14_without_anything_to_fetch_nothing_is_read_and_nobody_is_wok
     assert fetch.looks == []
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
     assert fetch.round.run() is False
-    assert fetch.states.get(P0).shown_state == FollowerState.TRUNCATING, "it waits for its leader"
+    assert fetch.states.all().get(P0).shown_state == FollowerState.TRUNCATING, "it waits for its leader"
 
 
 @pytest.mark.parametrize("error", [KafkaStorageException("no route to host"), OSError("connection reset")], ids=repr)
@@ -78,7 +78,7 @@ def test_ft_06_a_fetch_that_fails_delays_all_its_partitions_and_tells(fetch, mon
 
 def test_ft_13_a_line_of_the_log_has_the_topic_and_no_stack_trace(fetch, monkeypatch, caplog):
     fetch.states.assign({P0: InitialFetchState("flights", 1, 0, 0)})
-    fetch.log.refresh().learn({P0.topic_id: "flights"})
+    fetch.log.refresh().topics.update({P0.topic_id: "flights"})
     monkeypatch.setattr(ReplicaTable, "poll", raises(OSError("away\n\tat java.lang.Thread.run(Thread.java:840)")))
     fetch.round.run()
     assert caplog.messages == ["broker-2: flights-0 is delayed: OSError: away"]
@@ -214,7 +214,7 @@ def test_ft_15_a_row_that_cannot_be_published_now_ends_nothing(fetch):
     writes = FollowerWrites(fetch.log, "broker-2", raises(KafkaStorageException("disk full")))
     fetch.round._context = dataclasses.replace(fetch.round._context, writes=writes)
     fetch.round.delay_all("its query has ended: no worker")
-    assert fetch.states.get(P0).shown_state == FollowerState.DELAYED
+    assert fetch.states.all().get(P0).shown_state == FollowerState.DELAYED
 
 
 def test_ft_01_a_fetcher_attends_to_its_query_by_itself_until_it_is_shut_down(fetcher):

@@ -247,5 +247,5 @@ def test_ft_06_rows_that_cannot_be_read_call_for_a_round_that_says_so_and_for_no
         monkeypatch.setattr(ReplicaTable, poll, raises(KafkaStorageException("503 Slow Down")))
     assert world.round.has_new_commits()
     world.fetch()
-    assert "503 Slow Down" in world.states.get(P0).error
+    assert "503 Slow Down" in world.states.all().get(P0).error
     assert not world.round.has_new_commits(), "until the delay is over"

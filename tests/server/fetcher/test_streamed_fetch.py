@@ -32,8 +32,8 @@ def test_ft_12_a_broken_new_segment_delays_its_partition_and_no_other(world):
     assert world.fetch() is True, "the snapshot is to be read at once"
     assert leo(world.follower, P1) == 5
     world.round.run()
-    assert world.states.get(P0).shown_state == FollowerState.DELAYED
-    assert broken in world.states.get(P0).error
+    assert world.states.all().get(P0).shown_state == FollowerState.DELAYED
+    assert broken in world.states.all().get(P0).error
 
 
 def test_fm_07_a_round_that_starts_over_has_the_same_headers_again(world, monkeypatch):
@@ -98,7 +98,7 @@ def test_ft_11_what_a_limit_leaves_is_fetched_though_no_micro_batch_tells_of_it(
     clock.now += 60
     while world.round.run():
         pass
-    assert (leo(world.follower), world.states.get(P0).lagging) == (3, False)
+    assert (leo(world.follower), world.states.all().get(P0).lagging) == (3, False)
     fill(world.leader, P0, 1)
     is_due = world.fetch()
     for _ in range(10):
@@ -122,7 +122,7 @@ def test_ft_10_what_came_before_the_rounds_follow_is_read_from_the_snapshot(worl
     assert world.round.run()
     assert offsets(world.follower) == [0, 1, 2]
     assert not world.round.run()
-    assert not world.states.get(P0).lagging
+    assert not world.states.all().get(P0).lagging
 
 
 def test_ft_01_rounds_that_follow_already_do_not_begin_to(world, monkeypatch):
@@ -142,7 +142,7 @@ def test_ft_06_a_leader_whose_log_cannot_be_listed_delays_its_partitions_and_say
         for _ in range(2):
             assert world.fetch() is False
             clock.now += 60
-    assert "KafkaStorageException: 403 Forbidden" in world.states.get(P0).error
+    assert "KafkaStorageException: 403 Forbidden" in world.states.all().get(P0).error
     assert len(caplog.messages) == 1
     while world.fetch():
         pass
@@ -155,7 +155,7 @@ def test_ft_10_a_log_that_was_made_again_is_read_from_its_snapshot(world):
     world.leader.root.delete_folder()
     new_log(world.leader.root)
     world.fetch()
-    assert world.states.get(P0).lagging
+    assert world.states.all().get(P0).lagging
 
 
 def plan_of(behind):

@@ -57,14 +57,14 @@ def test_th_01_a_replica_that_is_held_back_has_not_failed(throttled, clock):
     world = throttled()
     produce(world, P0, *[2] * 5)
     fetch_all_that_is_allowed(world)
-    state = world.states.get(P0)
+    state = world.states.all().get(P0)
     assert (state.shown_state, state.error, state.fetch_offset) == (FollowerState.DELAYED, None, 6)
-    assert world.states.get(P1).shown_state == FollowerState.FETCHING
+    assert world.states.all().get(P1).shown_state == FollowerState.FETCHING
     assert not world.states.has_due()
     clock.now += 1.5  # 3 batches, 2 a second
     assert world.states.has_due(), "which wakes its query"
     world.fetch()
-    assert world.states.get(P0).shown_state == FollowerState.FETCHING
+    assert world.states.all().get(P0).shown_state == FollowerState.FETCHING
 
 
 def test_th_01_nothing_is_lost_of_what_the_stream_brings_meanwhile(throttled, clock):
@@ -78,7 +78,7 @@ def test_th_01_nothing_is_lost_of_what_the_stream_brings_meanwhile(throttled, cl
         clock.now += 1.5
         fetch_all_that_is_allowed(world)
     assert offsets(world.follower) == list(range(12))
-    assert not world.states.get(P0).lagging, "it follows the tail again"
+    assert not world.states.all().get(P0).lagging, "it follows the tail again"
 
 
 def test_th_01_a_member_of_the_isr_is_never_left_out(throttled):

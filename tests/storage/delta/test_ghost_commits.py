@@ -503,7 +503,7 @@ def test_few_commits_are_kept_in_mind(log):
     fill(log, P0, *[1] * 40)
     known = CommitTracker(log.root)
     assert known.newest(1) == 43
-    assert len(known._seen) == 16
+    assert len(known.stamps) == 16
 
 
 def test_a_table_that_was_put_back_is_read_anew(log):

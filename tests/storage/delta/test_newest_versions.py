@@ -252,9 +252,9 @@ def test_a_look_for_the_newest_version_finds_that_the_table_was_made_again(root)
     root.child("_delta_log").delete_folder()
     root.put_if_absent(commit_name(0), commit_content({"why": "made again"}, "nonce", [], [], {}))
     elsewhere(root, 1)
-    stamps = [commits.stamp(version) for version in (0, 1)]
+    stamps = [commits.stamps.get(version) for version in (0, 1)]
     assert commits.newest(0) == 1
-    assert [commits.stamp(version) for version in (0, 1)] != stamps
+    assert [commits.stamps.get(version) for version in (0, 1)] != stamps
 
 
 def test_when_a_look_began_is_told_only_of_one_that_found_the_version_to_be_the_newest(root, logs, clock):

@@ -163,7 +163,7 @@ def test_ol_01_a_partition_that_is_not_in_the_broken_file_s_range_is_none_of_its
     state = ReplicaLog.open(log.root).refresh()
     other = TopicIdPartition("hotels-id", 0)
     assert state.fault(other) is not None
-    state.learn({"hotels-id": "hotels"})
+    state.topics.update({"hotels-id": "hotels"})
     assert state.fault(other) is None
     assert [state.fault(p) is None for p in (P0, P1, P2)] == [False, True, True]
 

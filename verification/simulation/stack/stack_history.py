@@ -123,7 +123,7 @@ def check_files(world: StackWorld) -> None:
             world.go_on()
         for node in world.nodes.values():
             with world.acting(node):
-                _session(node)._maintenance.run_once()
+                _session(node).maintenance.run_once()
     world.calm()
     for root in _tables(world):
         needed = _active(root) | needed_lately
@@ -149,7 +149,7 @@ def _session(node: StackBroker) -> BrokerSession:
 
 
 def _check_compaction(node: StackBroker) -> None:
-    maintenance = _session(node)._maintenance
+    maintenance = _session(node).maintenance
     for _ in range(3):
         before = maintenance._log.refresh().version
         maintenance._compact()

@@ -190,7 +190,7 @@ class StackBroker:
                     fetcher.step(self.fetches_all)
         if self._maintains_now(rng):
             with suppress(BrokerKilled, StaleBrokerEpochException):
-                session._maintenance.run_once()
+                session.maintenance.run_once()
 
     def _maintains_now(self, rng: random.Random) -> bool:
         return rng.random() < self._maintain

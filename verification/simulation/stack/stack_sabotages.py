@@ -61,7 +61,7 @@ def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = 
 
     def attempt(max_staleness: float | None) -> int | None:
         with table._lock:
-            table._refresh(max_staleness)
+            table.watch(max_staleness)
             decided.append(decided[0] if decided else change(list(table._rows)))
             return None if decided[0] is None else table._commit(dict(cause), decided[0], txns)
 
