@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 os.environ.pop("COLUMNS", None)  # a worker of pytest-xdist has a width, though nobody looks at what it prints
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unsynced_files() -> Iterator[None]:
+    """The machine loses no power under a test: to sync a file would only wait for the disk. A model of the page cache
+    checks what is synced, see `tests/storage/delta/unsynced.py`, and tests/long a real file system."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # an error for what is no open file, too
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """One session for all tests of a worker, with the settings that the verbs use. Its JVM compiles as a broker's does,

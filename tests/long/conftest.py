@@ -7,3 +7,8 @@ from tests.long.shell import Shell
 def shell(tmp_path):
     with Shell(tmp_path) as made:
         yield made
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced_files():
+    """These tests cut the power of a real file system: files are synced."""
