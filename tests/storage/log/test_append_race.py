@@ -12,7 +12,7 @@ from lakelog.verification.bench.counting_store import counting_store
 from tests.processes import race, wait_until
 from tests.storage.logs import P0, facts, new_log, records, request, send
 
-APPENDS, MAINTAIN_AT = 500, 40
+APPENDS, MAINTAIN_AT = 150, 40
 
 
 def write(start, uri, writer, appends=APPENDS, options=None):
@@ -55,7 +55,7 @@ def maintain(log):
     return 1
 
 
-def test_two_processes_append_1000_times_to_one_log(root):
+def test_two_processes_append_300_times_to_one_log(root):
     """The owner of the log merges segments meanwhile, and disturbs nobody."""
     log, maintained = new_log(root, P0), []
     uri = log.root.uri

@@ -1,4 +1,4 @@
-"""Producer, follower and a deposed leader race for one log while its role changes 200 times.
+"""Producer, follower and a deposed leader race for one log while its role changes 100 times.
 
 Every decision under a role loses to the commit that ends the role. Afterwards the test replays the log commit by
 commit: nothing was appended under a fenced epoch, at another offset than the log's end, or twice.
@@ -20,7 +20,7 @@ from lakelog.replication.storage.log.truncate import truncate_logs
 from tests.processes import race, wait_until
 from tests.storage.logs import P0, follow, header, log_rows, new_log, request, send
 
-ROLE_CHANGES, COMMITS_BETWEEN = 200, 3
+ROLE_CHANGES, COMMITS_BETWEEN = 100, 3
 END = Role(ROLE_CHANGES, STOPPED)
 
 
