@@ -14,7 +14,7 @@ from lakelog.replication.storage.delta.root_probe import recover_root, storage_e
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
-from lakelog.verification.faults.disks import cut_power
+from lakelog.verification.roots.disks import cut_power
 from tests.storage.logs import P0, fill, lead, leo
 
 

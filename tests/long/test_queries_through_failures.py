@@ -14,10 +14,9 @@ import pytest
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.config import Config
-from lakelog.replication.storage.cluster import Cluster, format_cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.verification.faults.cluster_processes import ClusterProcesses
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.verification.clusters.process_cluster import ProcessCluster
+from lakelog.verification.roots.roots import LocalRoots
 from tests.processes import wait_until
 
 BROKERS, PARTITIONS, A_SEND = (1, 2, 3), 3, 30
@@ -69,7 +68,7 @@ class Feeder(threading.Thread):
 class Scene:
     """The cluster, the queries and their table."""
 
-    def __init__(self, spark, folder: Path, processes: ClusterProcesses, cluster: str):
+    def __init__(self, spark, folder: Path, processes: ProcessCluster, cluster: str):
         self.spark, self.folder, self.processes, self.cluster = spark, folder, processes, cluster
         self.admin, self.view = AdminClient(cluster), TopicView(Cluster.open(cluster))
         self.feeder = Feeder(cluster)
@@ -186,14 +185,9 @@ EVENTS = [kill_the_leader, see_a_compaction, move_partitions, delete_what_was_re
 
 @pytest.fixture
 def scene(spark, tmp_path):
-    cluster, config = str(tmp_path / "cluster"), tmp_path / "server.properties"
-    config.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
-    format_cluster(StorageRoot.of(cluster), Config())
-    with ClusterProcesses(tmp_path, cluster, BROKERS, config).ended() as processes:
-        for process in processes.all():
-            process.start()
-        made = Scene(spark, tmp_path, processes, cluster)
-        made.wait(lambda: set(made.admin.describe_brokers()) == set(BROKERS), "the brokers have registered")
+    with ProcessCluster(LocalRoots(tmp_path), tmp_path, BROKERS, SETTINGS) as processes:
+        processes.start_all()
+        made = Scene(spark, tmp_path, processes, processes.uri)
         made.make_topics()
         yield made
         for query in made.queries.values():

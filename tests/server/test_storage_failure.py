@@ -14,7 +14,7 @@ from lakelog.replication.server.broker_server import Broker
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
-from lakelog.verification.faults.storage_faults import bring_back, take_away
+from lakelog.verification.roots.storage_faults import bring_back, take_away
 from tests.processes import wait_until
 
 SHORT = {

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
@@ -14,25 +13,22 @@ from pyspark.sql import SparkSession
 
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
-from lakelog.jobs.cli.waiting import wait_until
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.producer import Producer, raise_first_error
-from lakelog.replication.config import Config
 from lakelog.replication.local_cluster import LocalCluster
-from lakelog.replication.storage.cluster import Cluster, format_cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.bench.measuring import bench_folder, cores_while_idle, cpu_seconds
 from lakelog.verification.bench.produce import BROKERS, PARTITIONS, TOPIC
 from lakelog.verification.bench.replication import circumstances, summary
-from lakelog.verification.faults.cluster_processes import ClusterProcesses
+from lakelog.verification.clusters.process_cluster import ProcessCluster
+from lakelog.verification.roots.roots import LocalRoots
 
-_TIMEOUT_MS, _START_SECONDS, _WARM_UP_SENDS = 120_000, 300.0, 5
+_TIMEOUT_MS, _WARM_UP_SENDS = 120_000, 5
 
 
 @dataclass(frozen=True)
 class ProcessTimes:
-    """The times of a cluster of processes. `start_seconds`: until all brokers were registered. `core_seconds`: the CPU
+    """The times of a cluster of processes. `start_seconds`: until all servers were there. `core_seconds`: the CPU
     time of client, brokers and controllers for all measured sends. `idle_cores`: over `idle_seconds`. `rows_equal`:
     whether each partition has the records that were sent to it, in order."""
 
@@ -54,37 +50,19 @@ def measure_processes(sends: int, idle_seconds: float) -> ProcessTimes:
     warm up. Then it leaves the cluster alone for `idle_seconds` without a count, and as long with one."""
     with bench_folder() as folder, counting_bar() as progress:
         task = progress.add_task("starting and sending", total=1 + _WARM_UP_SENDS + sends)
-        cluster = _formatted(folder)
-        processes = ClusterProcesses(folder, cluster.root.uri, range(1, BROKERS + 1))
-        with processes.ended():
-            start_seconds = _start(processes, cluster)
+        with ProcessCluster(LocalRoots(folder), folder, range(1, BROKERS + 1)) as cluster:
+            started = time.perf_counter()
+            cluster.start_all()
+            start_seconds = time.perf_counter() - started
             progress.advance(task)
-            load = _Load(cluster.root.uri, lambda: progress.advance(task))
+            load = _Load(cluster.uri, lambda: progress.advance(task))
             load.send(_WARM_UP_SENDS)
             before = cpu_seconds()
             taken = load.send(sends)
             core_seconds = cpu_seconds() - before
             is_equal, idle_cores = load.is_committed(), cores_while_idle(idle_seconds)
-            processes.check()
+            cluster.check()
     return ProcessTimes(start_seconds, taken, core_seconds, idle_seconds, idle_cores, is_equal)
-
-
-def _formatted(folder: Path) -> Cluster:
-    root = StorageRoot.of(str(folder / "cluster"))
-    format_cluster(root, Config())
-    return Cluster.open(root.uri)
-
-
-def _start(processes: ClusterProcesses, cluster: Cluster) -> float:
-    def are_there() -> bool:
-        processes.check()
-        return len(cluster.refresh_brokers()) == BROKERS
-
-    started = time.perf_counter()
-    for process in processes.all():
-        process.start()
-    wait_until(are_there, "the brokers are registered", _START_SECONDS)
-    return time.perf_counter() - started
 
 
 class _Load:

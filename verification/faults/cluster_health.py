@@ -11,7 +11,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
-from lakelog.verification.faults.cluster_processes import STANDS, ClusterProcesses, ControllerProcess
+from lakelog.verification.clusters.process_cluster import STANDS, ControllerProcess, ProcessCluster
 
 # The log start offset and the log end offset of each partition.
 Bounds = Mapping[TopicIdPartition, tuple[int, int]]
@@ -20,14 +20,15 @@ Bounds = Mapping[TopicIdPartition, tuple[int, int]]
 class ClusterHealth:
     """Checks a cluster. Each check returns the first fault as text, or an empty text if there is none."""
 
-    def __init__(self, view: TopicView, processes: ClusterProcesses, topics: Sequence[str]) -> None:
+    def __init__(self, view: TopicView, cluster: ProcessCluster, topics: Sequence[str]) -> None:
         self._view = view
-        self._processes = processes
+        self._cluster = cluster
         self._topics = topics
 
     def active(self) -> ControllerProcess | None:
         """The running controller that holds the lease, None if there is none."""
-        return self._processes.active(self._view.cluster.lease.read())
+        name = self._cluster.active(self._view.cluster.lease.read())
+        return self._cluster.controllers[name] if name else None
 
     def partitions(self) -> list[PartitionRegistration]:
         """The partitions of all topics, in order."""
@@ -38,13 +39,13 @@ class ClusterHealth:
         ISR, and that none is being reassigned."""
         if self.active() is None:
             return "no controller is active"
-        absent = [c.name for c in self._processes.controllers.values() if not c.has_said(STANDS)]
+        absent = [c.name for c in self._cluster.controllers.values() if not c.has_said(STANDS)]
         if absent:
             return f"{', '.join(absent)} does not stand for election"
         return next((word for word in map(self._lacks_replica, self.partitions()) if word), "")
 
     def _lacks_replica(self, found: PartitionRegistration) -> str:
-        is_whole = set(found.isr) == set(found.replicas) == set(self._processes.brokers)
+        is_whole = set(found.isr) == set(found.replicas) == set(self._cluster.brokers)
         if found.leader in found.replicas and is_whole and not is_reassigning(found):
             return ""
         return (
@@ -64,7 +65,7 @@ class ClusterHealth:
     def lacks_records(self, bounds: Bounds) -> str:
         """Checks that each broker's rows claim all partitions within `bounds`, under its current broker epoch."""
         leaders = {r.topic_id_partition: r.leader for r in self.partitions()}
-        return next((word for b in self._processes.brokers if (word := self._lacks(b, bounds, leaders))), "")
+        return next((word for b in self._cluster.brokers if (word := self._lacks(b, bounds, leaders))), "")
 
     def _lacks(self, broker: int, bounds: Bounds, leaders: Mapping[TopicIdPartition, int]) -> str:
         try:

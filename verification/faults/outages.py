@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from lakelog.jobs.launch.server_process import ServerProcess
 from lakelog.replication.config import Config
 from lakelog.verification.faults.number_producer import NumberSender
+from lakelog.verification.server_process import ServerProcess
 
 KILLS = ("kill-broker", "kill-controller", "kill-both")
 

@@ -12,12 +12,11 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from lakelog.jobs.admin.log_files import log_files
-from lakelog.jobs.launch.server_process import ServerProcess
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, LakelogException
@@ -27,12 +26,11 @@ from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartit
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
+from lakelog.verification.clusters.process_cluster import BrokerProcess, ControllerProcess, ProcessCluster
 from lakelog.verification.faults.cluster_health import ClusterHealth
-from lakelog.verification.faults.cluster_processes import BrokerProcess, ClusterProcesses, ControllerProcess
 from lakelog.verification.faults.outages import OutageMeter, Wait
-from lakelog.verification.faults.soak_cluster import BROKERS, CLUSTER, SoakCluster
-from lakelog.verification.faults.soak_plan import Fault
-from lakelog.verification.faults.storage_faults import bring_back, empty, forget_since, rot, take_away
+from lakelog.verification.faults.soak_plan import BROKERS, CLUSTER, Fault
+from lakelog.verification.roots.storage_faults import empty, forget_since, rot
 from lakelog.verification.roots.wrong_roots import (
     ANOTHER,
     DELETED,
@@ -42,6 +40,7 @@ from lakelog.verification.roots.wrong_roots import (
     copy_cluster_root,
     replace_cluster_root,
 )
+from lakelog.verification.server_process import ServerProcess
 
 _ATTEMPTS = 10
 _GONE = DELETED, EMPTIED, FORMATTED
@@ -59,12 +58,11 @@ class RootFaults:
     """
 
     def __init__(
-        self, cluster: SoakCluster, kept: str, is_alone: Callable[[int], bool], let: Callable[[float], None]
+        self, cluster: ProcessCluster, kept: str, is_alone: Callable[[int], bool], let: Callable[[float], None]
     ) -> None:
         self._cluster = cluster
-        self._brokers = cluster.processes.brokers
-        self._stores = cluster.stores.processes
-        self._folders: Mapping[int, Path] = cluster.folders
+        self._brokers = cluster.brokers
+        self._roots = cluster.roots
         self._kept = kept
         self._is_alone = is_alone
         self._let = let
@@ -78,23 +76,23 @@ class RootFaults:
 
     def unwritable_root(self, fault: Fault) -> str:
         """The disk of a broker fails and is repaired."""
-        root = str(self._folders[fault.broker])
-        take_away(root)
+        root = self._roots.uri(fault.broker)
+        self._roots.take_away(root)
         try:
             self._let(fault.lasts_s)
         finally:
-            bring_back(root)
+            self._roots.bring_back(root)
         return f"root of broker {fault.broker}"
 
     def cut_power(self, fault: Fault) -> str:
         """The machine of a broker loses its power, and its disk loses files that were not synced: they are gone, empty
         or torn. On disks that really lose their power all is synced, so that all machines may lose it at once."""
-        if self._cluster.disks.are_there:
+        if self._roots.disks.owners:
             return self._lose_power(fault)
         lost, begun = _UNSYNCED_S * fault.extent, time.time()
 
         def deed() -> str:
-            commits = forget_since(self._folders[fault.broker], begun - lost, random.Random(fault.place))
+            commits = forget_since(self._roots.path(fault.broker), begun - lost, random.Random(fault.place))
             self._let(fault.lasts_s)
             return f"{commits} commits of the last {lost:.1f} s are gone, empty or torn"
 
@@ -102,10 +100,10 @@ class RootFaults:
 
     def _lose_power(self, fault: Fault) -> str:
         is_everywhere = fault.extent < _EVERYWHERE
-        dead = self._cluster.processes.all() if is_everywhere else [self._brokers[fault.broker]]
+        dead = self._cluster.all() if is_everywhere else [self._brokers[fault.broker]]
         for process in dead:
             process.kill()
-        self._cluster.disks.lose_power([CLUSTER, *BROKERS] if is_everywhere else [fault.broker])
+        self._roots.disks.lose_power([CLUSTER, *BROKERS] if is_everywhere else [fault.broker])
         self._let(fault.lasts_s)
         for process in dead:
             process.start()
@@ -118,7 +116,7 @@ class RootFaults:
         def deed() -> str:
             self._let(fault.lasts_s)
             for _ in range(_ATTEMPTS):
-                empty(self._folders[fault.broker])
+                empty(self._roots.path(fault.broker))
                 with contextlib.suppress(InconsistentClusterIdException):
                     self._cluster.format_root(fault.broker)
                     break
@@ -140,7 +138,7 @@ class RootFaults:
 
     def older_cluster_root(self, fault: Fault) -> str:
         """The cluster root is restored from a copy that is some seconds old: every process has seen a later state."""
-        copy_cluster_root(self._cluster.roots)
+        copy_cluster_root(self._roots)
         self._let(_OLDER_S)
         return self._replace_cluster_root(OLDER, fault)
 
@@ -149,17 +147,16 @@ class RootFaults:
         return self._replace_cluster_root(ANOTHER, fault)
 
     def _replace_cluster_root(self, by: str, fault: Fault) -> str:
-        roots = self._cluster.roots
-        replace_cluster_root(roots, by, Config())
+        replace_cluster_root(self._roots, by, Config())
         try:
             self._let(fault.lasts_s)
         finally:
-            roots.bring_back(self._cluster.uri)
+            self._roots.bring_back(self._cluster.uri)
         return f"the cluster root was {by} for {fault.lasts_s:.1f} s"
 
     def hang_store(self, fault: Fault) -> str:
         """The store accepts requests but does not answer."""
-        store = self._stores[fault.broker]
+        store = self._roots.stores.processes[fault.broker]
         store.pause()
         try:
             self._let(fault.lasts_s)
@@ -169,7 +166,7 @@ class RootFaults:
 
     def fail_store(self, fault: Fault) -> str:
         """The store answers errors; it still stores some of the objects that are put."""
-        store = self._stores[fault.broker]
+        store = self._roots.stores.processes[fault.broker]
         store.begin_errors()
         try:
             self._let(fault.lasts_s)
@@ -179,7 +176,7 @@ class RootFaults:
 
     def rot(self, fault: Fault) -> str:
         """Flips one bit of a data file, silently."""
-        log, draw = self._folders[fault.broker] / LOG.name, random.Random(fault.extent)
+        log, draw = self._roots.path(fault.broker) / LOG.name, random.Random(fault.extent)
         held = [f.name for f in log_files(StorageRoot.of(str(log))) if f.segment and self._is_kept(f.segment.headers)]
         if not held:
             return f"broker {fault.broker} has no file yet"
@@ -226,10 +223,10 @@ class SoakFaults:
     """
 
     def __init__(
-        self, processes: ClusterProcesses, roots: RootFaults, health: ClusterHealth, meter: OutageMeter,
+        self, cluster: ProcessCluster, roots: RootFaults, health: ClusterHealth, meter: OutageMeter,
         admin: AdminClient, deletable: str, wait: Wait, let: Callable[[float], None],
     ) -> None:  # fmt: skip
-        self._processes = processes
+        self._cluster = cluster
         self._roots = roots
         self._health = health
         self._meter = meter
@@ -321,7 +318,7 @@ class SoakFaults:
         """A second process of a broker is started beside it, with its id and its root, as from a copied machine. The
         first one is fenced and ends; the second one goes on as the broker."""
         first = self._broker(fault)
-        second = self._processes.brokers[fault.broker] = first.start_copy()
+        second = self._cluster.brokers[fault.broker] = first.start_copy()
         try:
             self._wait(lambda: "" if not first.is_running() else "it runs", f"{first.name} is fenced")
             self._wait(lambda: "" if first.has_said(_FENCED) else "it has ended otherwise", f"{first.name} is fenced")
@@ -387,10 +384,10 @@ class SoakFaults:
         """The first broker of the fault's order that leads a partition of the topic whose outages are measured."""
         leaders = {found.leader for found in self._health.partitions() if found.topic == self._meter.topic}
         leading = (broker for broker in fault.brokers if broker in leaders)
-        return self._processes.brokers[next(leading, fault.broker)]
+        return self._cluster.brokers[next(leading, fault.broker)]
 
     def _broker(self, fault: Fault) -> BrokerProcess:
-        return self._processes.brokers[fault.broker]
+        return self._cluster.brokers[fault.broker]
 
     def _controller(self) -> ControllerProcess:
         """The active controller."""

@@ -2,13 +2,17 @@
 
 import argparse
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from lakelog.replication.config import Owner
 
 CLUSTER: Owner = "cluster"
+BROKERS = (1, 2, 3)
+# Whose roots are in object stores, by the argument `--store`.
+DISKS = "disks"  # each root is on a disk of its own that really loses its power
+STORED: Mapping[str, tuple[Owner, ...]] = {"mixed": (3,), "s3": (CLUSTER, *BROKERS), DISKS: ()}
 
 
 class FaultKind(NamedTuple):

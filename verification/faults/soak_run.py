@@ -20,13 +20,14 @@ from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import LakelogException, TimeoutException
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.verification.clusters.process_cluster import ProcessCluster
 from lakelog.verification.faults.cluster_health import ClusterHealth
 from lakelog.verification.faults.log_check import TopicLogs, doubled
 from lakelog.verification.faults.outages import Outage, distribution, too_long
-from lakelog.verification.faults.soak_cluster import BROKERS, DISKS, STORED, SoakCluster
 from lakelog.verification.faults.soak_faults import RootFaults, SoakFaults
 from lakelog.verification.faults.soak_load import SoakLoad, TopicLoad
-from lakelog.verification.faults.soak_plan import KINDS, Fault, plan_faults
+from lakelog.verification.faults.soak_plan import BROKERS, CLUSTER, DISKS, KINDS, STORED, Fault, plan_faults
+from lakelog.verification.roots.roots import LocalRoots
 
 Figures = Mapping[str, Any]
 
@@ -192,13 +193,12 @@ class SoakPlan:
 def run_soak(folder: Path, plan: SoakPlan, report: ProgressReport) -> dict[str, Any]:
     """Runs the soak in an empty folder and returns its figures. It calls `report` with its progress."""
     started = time.monotonic()
-    config = folder / "server.properties"
     has_disks = plan.store == DISKS
+    roots = LocalRoots(folder, STORED[plan.store], (CLUSTER, *BROKERS) if has_disks else ())
     settings = {**SETTINGS, "storage.fsync": str(has_disks).lower()}
-    config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    with SoakCluster(folder, config, STORED[plan.store], has_disks).ended() as cluster:
+    with ProcessCluster(roots, folder, BROKERS, settings) as cluster:
         cluster.format()
-        soak = Soak(cluster.uri, cluster, plan, report)
+        soak = Soak(cluster, plan, report)
         soak.run()
     return {**soak.figures(), "elapsed_s": round(time.monotonic() - started, 1)}
 
@@ -206,21 +206,20 @@ def run_soak(folder: Path, plan: SoakPlan, report: ProgressReport) -> dict[str, 
 class Soak:
     """One soak, from the start of the processes to their end."""
 
-    def __init__(self, cluster_uri: str, cluster: SoakCluster, plan: SoakPlan, report: ProgressReport) -> None:
+    def __init__(self, cluster: ProcessCluster, plan: SoakPlan, report: ProgressReport) -> None:
         self._cluster = cluster
-        self._processes = processes = cluster.processes
         self._plan = plan
         self._report = report
-        self._view = TopicView(Cluster.open(cluster_uri))
-        self._health = ClusterHealth(self._view, processes, list(ASSIGNMENTS))
-        self._admin = AdminClient(cluster_uri, requested_by="soak")
+        self._view = TopicView(Cluster.open(cluster.uri))
+        self._health = ClusterHealth(self._view, cluster, list(ASSIGNMENTS))
+        self._admin = AdminClient(cluster.uri, requested_by="soak")
         self._load = SoakLoad(
-            cluster_uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()}, plan.store == DISKS
+            cluster.uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()}, plan.store == DISKS
         )
         self._roots = RootFaults(cluster, KEPT, self._health.is_alone, self._let)
         self._meter = next(load.meter for load in self._load.topics if load.topic == KEPT)
         self._faults = SoakFaults(
-            processes, self._roots, self._health, self._meter, self._admin, TRIMMED, self._wait, self._let
+            cluster, self._roots, self._health, self._meter, self._admin, TRIMMED, self._wait, self._let
         )
         self._course = Course(plan.faults, plan.seed)
         self._checked: dict[str, dict[str, Any]] = {}
@@ -251,9 +250,8 @@ class Soak:
         return True
 
     def _begin(self) -> None:
-        for process in self._processes.all():
-            process.start()
-        self._wait(self._lacks_brokers, "brokers register")
+        self._cluster.launch()
+        self._wait(self._cluster.lacks_servers, "all servers start")
         for topic, assignment in ASSIGNMENTS.items():
             self._admin.create_topic(topic, assignment=assignment, configs={"min.insync.replicas": 2})
         self._load.start()
@@ -261,9 +259,6 @@ class Soak:
         self._wait(self._lacks_records, "each partition acknowledges a record")
         self._load.forget_waits()
         self._began = time.monotonic()
-
-    def _lacks_brokers(self) -> str:
-        return ", ".join(str(b) for b in BROKERS if b not in self._view.cluster.refresh_brokers())
 
     def _lacks_records(self) -> str:
         return ", ".join(load.topic for load in self._load.topics if not load.has_begun())
@@ -295,7 +290,7 @@ class Soak:
     def _settle(self) -> None:
         """Starts what does not run, and waits until the replicas have their leaders' records and the readers have read
         them."""
-        for process in self._processes.all():
+        for process in self._cluster.all():
             if not process.is_running():
                 process.kill()
                 process.start()
@@ -317,7 +312,7 @@ class Soak:
         return ""
 
     def _stop(self) -> None:
-        self._faults.not_in_order += sum(map(bool, self._processes.stop()))
+        self._faults.not_in_order += sum(map(bool, self._cluster.stop_all()))
 
     def _look_for_records(self) -> None:
         for load in self._load.topics:
@@ -359,7 +354,7 @@ class Soak:
         self._course.too_long = too_long(self._meter.outages, self._view.cluster.config)
         is_checked = len(self._checked) == len(ASSIGNMENTS)
         waits = unavailable(self._load.topics, self._began)
-        logs = [process.log.read_text() for process in self._processes.brokers.values() if process.log.exists()]
+        logs = [process.log.read_text() for process in self._cluster.brokers.values() if process.log.exists()]
         errors = error_figures(self._load.topics)
         return {
             "acknowledged": self._load.count(),

@@ -1,4 +1,4 @@
-"""Roots of a cluster in object stores on this machine, each a process of its own that can fail on request."""
+"""Object stores on this machine for the roots of a cluster, each a process of its own that can fail on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 from lakelog.jobs.demo.root_names import root_name
 from lakelog.replication.config import Owner
-from lakelog.verification.faults import storage_faults
 from lakelog.verification.s3.server import StoreProcess
 
 
@@ -30,34 +29,9 @@ class ObjectStores:
         """The folder on the disk that has the objects of an owner's root."""
         return self.processes[owner].folder / root_name(owner)
 
-    def _store_of(self, uri: str) -> StoreProcess:
-        return {self.uri(owner): store for owner, store in self.processes.items()}[uri]
-
-    def take_away(self, uri: str) -> None:
-        """Makes the store of a root answer every request with an error."""
-        self._store_of(uri).begin_errors()
-
-    def copy(self, uri: str, target: str) -> None:
-        """Copies the objects of a root to other keys of its store."""
-        storage_faults.copy(self._path(uri), self._path(uri, target))
-
-    def replace(self, uri: str, other: str | None) -> None:
-        """Puts the objects of a root aside, and those of other keys of its store in their place."""
-        path = None if other is None else self._path(uri, other)
-        storage_faults.replace(self._path(uri), path if path and Path(path).exists() else None)
-
-    def bring_back(self, uri: str) -> None:
-        """Makes the store of a root work again, with its own objects."""
-        self._store_of(uri).end_errors()
-        storage_faults.bring_back(self._path(uri))
-
-    def is_away(self, uri: str) -> bool:
-        """Whether the store of a root answers every request with an error, or has other objects in its place."""
-        return self._store_of(uri).has_errors or storage_faults.is_away(self._path(uri))
-
-    def _path(self, uri: str, other: str | None = None) -> str:
-        """The folder on the disk of a root, or of another prefix in its bucket."""
-        return str(self._store_of(uri).folder / (other or uri).removeprefix("s3://").partition("/")[2])
+    def store_of(self, uri: str) -> StoreProcess | None:
+        """The store that has this root, None if none has it."""
+        return {self.uri(owner): store for owner, store in self.processes.items()}.get(uri)
 
     @contextmanager
     def running(self) -> Iterator[ObjectStores]:

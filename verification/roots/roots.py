@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from lakelog.jobs.demo.root_names import DISK, S3, owners, root_name
 from lakelog.replication.config import Owner
-from lakelog.verification.faults import storage_faults
+from lakelog.verification.roots import storage_faults
+from lakelog.verification.roots.disks import Disks
 from lakelog.verification.roots.object_stores import ObjectStores
 
 
@@ -38,43 +39,70 @@ class Roots(Protocol):
         """The roots can be reached during the block."""
 
 
-class DiskRoots:
-    """Folders below one folder of the local disk."""
+class LocalRoots:
+    """Roots on this machine, below `folder`: plain folders, folders on disks of their own, and object stores.
 
-    def __init__(self, folder: Path) -> None:
+    `stored` are the owners whose roots are in object stores of their own, `on_disks` those whose roots are on disks
+    that can lose their power.
+    """
+
+    def __init__(self, folder: Path, stored: Iterable[Owner] = (), on_disks: Iterable[Owner] = ()) -> None:
         self._folder = folder
+        self.stores = ObjectStores(folder, stored)
+        self.disks = Disks(folder, on_disks)
 
     def uri(self, owner: Owner) -> str:
-        """The path of an owner's root."""
-        return str(self._folder / root_name(owner))
+        """The URI of an owner's root."""
+        return self.stores.uri(owner) if owner in self.stores.processes else str(self.path(owner))
+
+    def path(self, owner: Owner) -> Path:
+        """The folder with the files of an owner's root, or with its objects."""
+        if owner in self.stores.processes:
+            return self.stores.folder(owner)
+        return self.disks.root(owner) if owner in self.disks.owners else self._folder / root_name(owner)
 
     def take_away(self, uri: str) -> None:
-        """Puts a plain file in the place of a root."""
-        storage_faults.take_away(uri)
+        """Lets the store of a root answer every request with an error, or puts a plain file in the place of a root."""
+        if store := self.stores.store_of(uri):
+            store.begin_errors()
+        else:
+            storage_faults.take_away(uri)
 
     def copy(self, uri: str, target: str) -> None:
-        """Copies the folder of a root."""
-        storage_faults.copy(uri, target)
+        """Copies a root to another place beside it."""
+        storage_faults.copy(self._path(uri), self._path(uri, target))
 
     def replace(self, uri: str, other: str | None) -> None:
-        """Puts a root aside, and another folder in its place."""
-        storage_faults.replace(uri, other)
+        """Moves the folder `other`, which is beside a root, to the place of the root. None: nothing is there then."""
+        path = None if other is None else self._path(uri, other)
+        storage_faults.replace(self._path(uri), path if path and Path(path).exists() else None)
 
     def bring_back(self, uri: str) -> None:
-        """Puts a root back. Does nothing if it was neither taken away nor replaced."""
-        storage_faults.bring_back(uri)
+        """Makes a root reachable again, with its content. Does nothing if it was neither taken away nor replaced."""
+        if store := self.stores.store_of(uri):
+            store.end_errors()
+        storage_faults.bring_back(self._path(uri))
 
     def is_away(self, uri: str) -> bool:
         """Whether a root was taken away or replaced."""
-        return storage_faults.is_away(uri)
+        store = self.stores.store_of(uri)
+        return bool(store and store.has_errors) or storage_faults.is_away(self._path(uri))
 
-    def running(self) -> AbstractContextManager[object]:
-        """Nothing has to run for a folder."""
-        return nullcontext()
+    def _path(self, uri: str, other: str | None = None) -> str:
+        """The folder of a root, or of another place beside it."""
+        store = self.stores.store_of(uri)
+        found = other or uri
+        return str(store.folder / found.removeprefix("s3://").partition("/")[2]) if store else found
+
+    @contextmanager
+    def running(self) -> Iterator[LocalRoots]:
+        """Runs the stores and mounts the disks during the block."""
+        with self.stores.running(), self.disks.running():
+            yield self
 
 
 # Makes the roots of a cluster of so many brokers below a folder, by the argument `--store`.
-STORES: Mapping[str, Callable[[Path, int], Roots]] = {
-    DISK: lambda folder, _: DiskRoots(folder),
-    S3: lambda folder, brokers: ObjectStores(folder, owners(brokers)),
+STORES: Mapping[str, Callable[[Path, int], LocalRoots]] = {
+    DISK: lambda folder, _: LocalRoots(folder),
+    S3: lambda folder, brokers: LocalRoots(folder, stored=owners(brokers)),
 }

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 from lakelog.jobs.cli.waiting import wait_until
-from lakelog.jobs.launch.server_process import ServerProcess
+from lakelog.verification.server_process import ServerProcess
 
 _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 _PAGE = 1000

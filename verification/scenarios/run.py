@@ -10,22 +10,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lakelog.jobs.cli.console import FAILED, OK
 from lakelog.jobs.demo.root_names import DISK
-from lakelog.replication.clients.producer import Producer
-from lakelog.verification.roots.roots import STORES, DiskRoots
+from lakelog.verification.clusters.embedded_cluster import EmbeddedCluster
+from lakelog.verification.clusters.process_cluster import ProcessCluster
+from lakelog.verification.roots.roots import STORES
 from lakelog.verification.scenarios.report import Report, ScriptResult, StepResult, write_json
 from lakelog.verification.scenarios.scene import Scene
 from lakelog.verification.scenarios.script import Script, Step
-from lakelog.verification.scenarios.script_cluster import EmbeddedCluster, MakeCluster, ProcessCluster
+from lakelog.verification.scenarios.script_cluster import SETTINGS, MakeCluster, ScriptCluster
 from lakelog.verification.scenarios.script_steps import carry_out
 
 PROCESSES, SIMULATED = "processes", "simulated"
-
-_WARM_UP_MS = 60_000
 
 
 def run_script(
@@ -51,31 +49,38 @@ def clusters_of(mode: str, store: str = DISK) -> Iterator[MakeCluster]:
     """Yields the maker of each script's cluster: in one Spark session (ended afterwards), in processes, or in
     memory."""
     if mode == PROCESSES:
-        yield lambda folder, brokers: ProcessCluster(STORES[store](folder, brokers), folder, brokers)
+        yield lambda folder, brokers: ScriptCluster(
+            ProcessCluster(STORES[store](folder, brokers), folder, range(1, brokers + 1), SETTINGS), is_cold=True
+        )
         return
     if mode == SIMULATED:
-        from lakelog.verification.scenarios.script_cluster import (
-            SimulatedCluster,  # imported late, because its modules serve tests and not real clusters
-        )
+        # imported late, because its modules serve tests and not real clusters
+        from lakelog.verification.clusters.simulated_cluster import SimulatedCluster
 
-        yield lambda _, brokers: SimulatedCluster(brokers)
+        yield lambda _, brokers: ScriptCluster(SimulatedCluster(range(1, brokers + 1), SETTINGS))
         return
     from lakelog.jobs.launch.session import job_session  # imported late, because processes have their own sessions
 
     spark = job_session("lakelog-scenario")
     try:
         warm_up(spark)
-        yield lambda folder, brokers: EmbeddedCluster(spark, STORES[store](folder, brokers), folder, brokers)
+        yield clusters_in(spark, store)
     finally:
         spark.stop()
 
 
+def clusters_in(spark: SparkSession, store: str = DISK, is_cold: bool = False) -> MakeCluster:
+    """The maker of clusters in one Spark session. `is_cold`: the session has had none yet."""
+    return lambda folder, brokers: ScriptCluster(
+        EmbeddedCluster(spark, STORES[store](folder, brokers), folder, brokers, SETTINGS), is_cold
+    )
+
+
 def warm_up(spark: SparkSession) -> None:
-    """Sends a record through a cluster of its own. In a new session the first micro-batches of followers take longer
+    """Sends records through a cluster of its own. In a new session the first micro-batches of followers take longer
     than the scripts' short time-outs allow."""
-    with _folder(None) as folder, EmbeddedCluster(spark, DiskRoots(folder), folder, 2) as cluster:
-        cluster.admin().create_topic("warm-up", assignment={0: [1, 2]}, configs={"min.insync.replicas": 2})
-        Producer(cluster.uri).send("warm-up", pa.table({"value": [b"warm"]}), _WARM_UP_MS)
+    with _folder(None) as folder, clusters_in(spark, is_cold=True)(folder, 2):
+        pass
 
 
 def _timed(scene: Scene, step: Step, started: float) -> StepResult:

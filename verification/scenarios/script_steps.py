@@ -20,6 +20,7 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
 from lakelog.replication.storage.delta.commit_format import read_commits_after
 from lakelog.replication.storage.log.truncate import DELETION
+from lakelog.verification.clusters.cluster_under_test import Server
 from lakelog.verification.roots.roots import Roots
 from lakelog.verification.roots.wrong_roots import copy_cluster_root as copy
 from lakelog.verification.roots.wrong_roots import replace_cluster_root as put_in_its_place
@@ -34,7 +35,7 @@ from lakelog.verification.scenarios.observation import (
 )
 from lakelog.verification.scenarios.scene import Observed, Saw, Scene, attempt, hold
 from lakelog.verification.scenarios.script import Step
-from lakelog.verification.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server
+from lakelog.verification.scenarios.script_cluster import CONTROLLER, ScriptCluster
 from lakelog.verification.scenarios.step_arguments import OK
 
 _WORK_SECONDS = 30

@@ -14,8 +14,7 @@ from lakelog.jobs.cli.progress import CourseProgress
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.verification.faults.seeded_run import Figures, add_run_options, run_seeded
-from lakelog.verification.faults.soak_cluster import STORED
-from lakelog.verification.faults.soak_plan import KINDS, kinds_of
+from lakelog.verification.faults.soak_plan import KINDS, STORED, kinds_of
 from lakelog.verification.faults.soak_run import SoakPlan, run_soak, show_figures
 
 

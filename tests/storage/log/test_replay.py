@@ -17,7 +17,7 @@ from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.verification.faults.storage_faults import bring_back, take_away
+from lakelog.verification.roots.storage_faults import bring_back, take_away
 from tests.storage.logs import (
     P0,
     P1,

@@ -27,7 +27,7 @@ def health(cluster: Cluster, active: bool = True, stands: bool = True) -> Cluste
     processes: Any = SimpleNamespace(
         brokers={1: None, 2: None},
         controllers={"controller-1": controller},
-        active=lambda _: controller if active else None,
+        active=lambda _: controller.name if active else None,
     )
     return ClusterHealth(TopicView(cluster), processes, [TOPIC])
 

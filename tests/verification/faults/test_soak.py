@@ -3,20 +3,21 @@
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from lakelog.jobs.launch.server_process import ServerProcess
-from lakelog.replication.config import Config
 from lakelog.replication.errors import TimeoutException
-from lakelog.replication.storage.cluster import format_cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.verification.clusters.cluster_under_test import CONTROLLERS
+from lakelog.verification.clusters.process_cluster import ProcessCluster
 from lakelog.verification.faults import soak_run
+from lakelog.verification.faults.soak_plan import BROKERS
 from lakelog.verification.faults.soak_run import Soak, SoakPlan, run_soak
+from lakelog.verification.roots.roots import LocalRoots
 from lakelog.verification.s3.server import StoreProcess
+from lakelog.verification.server_process import ServerProcess
 from lakelog.verification.verbs import soak
+
+SERVERS = [*(f"broker {i}" for i in BROKERS), *CONTROLLERS]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,9 @@ def test_what_does_not_happen_in_time_is_told_with_what_is_lacking(
     pids = _use(monkeypatch, "exec sleep 600")
     monkeypatch.setattr(soak_run, "PATIENCE", 0.1)
     figures = run_soak(tmp_path, SoakPlan(60, 1, 7), lambda **_: None)
-    assert figures["failures"] == ["TimeoutException: not within 0 s: brokers register; missing: 1, 2, 3"]
+    assert figures["failures"] == [
+        f"TimeoutException: not within 0 s: all servers start; missing: {', '.join(SERVERS)}"
+    ]
     assert all(map(_is_gone, pids))
 
 
@@ -90,12 +93,9 @@ def test_who_interrupts_it_leaves_no_process_behind(tmp_path: Path, monkeypatch:
 
 
 def test_however_slow_the_cluster_is_a_soak_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = SimpleNamespace(brokers={})
-    cluster: Any = SimpleNamespace(
-        check=lambda: None, processes=processes, stores=SimpleNamespace(processes={}), folders={}
-    )
-    format_cluster(StorageRoot.of(str(tmp_path)), Config())
-    soak = Soak(str(tmp_path), cluster, SoakPlan(60, 1, 7), lambda **_: None)
+    cluster = ProcessCluster(LocalRoots(tmp_path), tmp_path, BROKERS)
+    cluster.format()
+    soak = Soak(cluster, SoakPlan(60, 1, 7), lambda **_: None)
     monkeypatch.setattr(SoakPlan, "latest_end_s", -1.0)
     soak._is_loaded = True
     with pytest.raises(TimeoutException, match="only 0 of 1 faults have begun within 0 s"):

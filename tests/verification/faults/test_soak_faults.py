@@ -15,7 +15,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.verification.faults import soak_faults
 from lakelog.verification.faults.soak_faults import RootFaults, SoakFaults
 from lakelog.verification.faults.soak_plan import KINDS, Fault, plan_faults
-from lakelog.verification.faults.storage_faults import is_away
+from lakelog.verification.roots.storage_faults import bring_back, is_away, take_away
 
 ALL, FEW = (2, 3, 1), (2, 3)
 
@@ -113,21 +113,31 @@ class FakeCluster:
             lacks_records=lambda _: self.lacks.pop() if self.lacks else "",
             bounds=lambda: {r.topic_id_partition: (100, 200) for r in self.found},
         )
-        processes: Any = SimpleNamespace(brokers=self.brokers, controllers=self.controllers)
         admin: Any = self
         cluster: Any = SimpleNamespace(
-            processes=processes,
-            stores=SimpleNamespace(processes=dict.fromkeys(ALL, self.store)),
-            folders=self.folders,
+            brokers=self.brokers,
+            controllers=self.controllers,
+            all=lambda: [*self.brokers.values(), *self.controllers.values()],
             format_root=self._format_root,
             uri="cluster",
-            roots=SimpleNamespace(bring_back=lambda _: self.cluster_root.append("right")),
-            disks=SimpleNamespace(are_there=self.has_disks, lose_power=self.without_power.append),
+            roots=SimpleNamespace(
+                path=self.folders.__getitem__,
+                uri=lambda broker: str(self.folders[broker]),
+                take_away=take_away,
+                bring_back=self._bring_back,
+                stores=SimpleNamespace(processes=dict.fromkeys(ALL, self.store)),
+                disks=SimpleNamespace(owners=self.has_disks, lose_power=self.without_power.append),
+            ),
         )
-        processes.all = lambda: [*self.brokers.values(), *self.controllers.values()]
         self.roots = RootFaults(cluster, "kept", lambda broker: broker in self.alone, self._let)
         meter: Any = SimpleNamespace(topic="kept", kill=self._kill)
-        return SoakFaults(processes, self.roots, health, meter, admin, "trimmed", self._wait, self._let)
+        return SoakFaults(cluster, self.roots, health, meter, admin, "trimmed", self._wait, self._let)
+
+    def _bring_back(self, uri: str) -> None:
+        if uri == "cluster":
+            self.cluster_root.append("right")
+        else:
+            bring_back(uri)
 
     def _kill(self, kind: str, killed: list[FakeProcess], partitions: set[int], *_: object) -> None:
         self.measured.append((kind, partitions))

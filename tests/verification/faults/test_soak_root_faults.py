@@ -15,7 +15,7 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.schemas import LOG
 from lakelog.verification.faults.soak_faults import RootFaults
 from lakelog.verification.faults.soak_plan import Fault
-from lakelog.verification.faults.storage_faults import empty, forget_since, rot
+from lakelog.verification.roots.storage_faults import empty, forget_since, rot
 from tests.jobs.admin.one_partition import log_of, one_partition, write
 from tests.storage.logs import P0, TOPIC, request, send
 
@@ -90,10 +90,7 @@ def test_rot_flips_one_bit_of_the_records_and_leaves_size_and_age(cluster: Clust
 def faults(cluster: Cluster) -> RootFaults:
     folders = {broker: Path(cluster.broker_root(broker).uri) for broker in (1, 2)}
     held: Any = SimpleNamespace(
-        processes=SimpleNamespace(brokers={}),
-        stores=SimpleNamespace(processes={}),
-        folders=folders,
-        disks=SimpleNamespace(are_there=False),
+        brokers={}, roots=SimpleNamespace(path=folders.__getitem__, disks=SimpleNamespace(owners=()))
     )
     return RootFaults(held, TOPIC, lambda _: False, lambda _: None)
 

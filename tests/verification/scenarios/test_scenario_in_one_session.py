@@ -5,22 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.demo.root_names import owners
-from lakelog.verification.roots.object_stores import ObjectStores
-from lakelog.verification.roots.roots import DiskRoots
-from lakelog.verification.scenarios.run import run_script
+from lakelog.jobs.demo.root_names import S3
+from lakelog.verification.scenarios.run import clusters_in, run_script
 from lakelog.verification.scenarios.script import Script, read_script
-from lakelog.verification.scenarios.script_cluster import EmbeddedCluster
 
 SCRIPTS = Path(__file__).parents[2] / "scenarios"
-
-
-def on_disk(spark):
-    return lambda folder, brokers: EmbeddedCluster(spark, DiskRoots(folder), folder, brokers)
-
-
-def in_stores(spark):
-    return lambda folder, brokers: EmbeddedCluster(spark, ObjectStores(folder, owners(brokers)), folder, brokers)
 
 
 def script_named(name: str) -> Script:
@@ -37,7 +26,7 @@ def script_named(name: str) -> Script:
 )
 def test_a_script_runs_in_one_session(spark, tmp_path: Path, name: str, last_isr: list[int]) -> None:
     script = script_named(name)
-    result = run_script(on_disk(spark), script, tmp_path / "kept")
+    result = run_script(clusters_in(spark), script, tmp_path / "kept")
     assert result.ok, [(r.step.line, str(r.step), r.outcome.fault) for r in result.steps if not r.ok]
     told = json.loads(json.dumps(result.as_json()))
     assert (told["name"], told["ok"], [step["step"] for step in told["steps"]]) == (
@@ -52,7 +41,7 @@ def test_a_script_runs_in_one_session(spark, tmp_path: Path, name: str, last_isr
 
 def test_a_script_runs_where_each_root_is_in_a_store_of_its_own(spark, tmp_path: Path) -> None:
     script = script_named("lost_root")
-    result = run_script(in_stores(spark), script, tmp_path / "kept")
+    result = run_script(clusters_in(spark, S3), script, tmp_path / "kept")
     assert result.ok, [(r.step.line, str(r.step), r.outcome.fault) for r in result.steps if not r.ok]
     (away,) = (r.outcome for r in result.steps if r.step.name == "take_storage_away")
     assert (away.saw, away.words) == ({"root_is_away": True}, "broker 1: s3://bucket-1/broker-1")
@@ -73,7 +62,7 @@ steps:
     heard = []
     (tmp_path / "fails.yaml").write_text(text)
     script = read_script(str(tmp_path / "fails.yaml"))
-    result = run_script(on_disk(spark), script, tell=heard.append)
+    result = run_script(clusters_in(spark), script, tell=heard.append)
     assert (result.ok, len(result.steps), [r.ok for r in heard]) == (False, 2, [True, False])
     fault = "BrokerNotAvailableException: start: broker 1 is running, it must be stopped"
     assert result.as_json()["steps"][1]["fault"] == fault

@@ -12,18 +12,19 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import BrokerNotAvailableException
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.verification.roots.roots import DiskRoots
-from lakelog.verification.scenarios.script_cluster import CONTROLLER, ScriptCluster, Server, State
+from lakelog.verification.clusters.cluster_under_test import CONTROLLERS, ClusterUnderTest, Server, State
+from lakelog.verification.roots.roots import LocalRoots
+from lakelog.verification.scenarios.script_cluster import CONTROLLER, ScriptCluster
 from lakelog.verification.scenarios.script_steps import start
 
-FIRST, SECOND = "controller-1", "controller-2"
+FIRST, SECOND = CONTROLLERS
 
 
-class Remembered(ScriptCluster):
+class Remembered(ClusterUnderTest):
     """Brokers 1 and 2 and two controllers; a controller's id is its name."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(DiskRoots(folder), (1, 2), (FIRST, SECOND))
+        super().__init__(LocalRoots(folder), (1, 2), Config())
         format_cluster(StorageRoot.of(self.uri), Config())
         self.lease = Cluster.open(self.uri).lease
         self.states: dict[Server, State] = {}
@@ -34,36 +35,41 @@ class Remembered(ScriptCluster):
     def elect(self, name: str) -> None:
         assert self.lease.elect(name, self.lease.read()) is not None
 
-    def _has_id(self, name: str, controller_id: str) -> bool:
+    def has_id(self, name: str, controller_id: str) -> bool:
         return name == controller_id
 
-    def _start_all(self) -> None:
+    def start_all(self) -> None:
         self.states = dict.fromkeys((1, 2, FIRST, SECOND), "running")
         self.elect(FIRST)
 
-    def _end_all(self) -> None:
+    def kill_all(self) -> None:
         self.states = dict.fromkeys(self.states, "stopped")
 
-    def _kill(self, server: Server) -> None:
+    def kill(self, server: Server) -> None:
         self.states[server] = "stopped"
 
-    def _pause(self, server: Server) -> None:
+    def pause(self, server: Server) -> None:
         self.states[server] = "paused"
 
-    def _resume(self, server: Server) -> None:
+    def resume(self, server: Server) -> None:
         self.states[server] = "running"
 
-    def _stop(self, server: Server) -> None:
+    def stop(self, server: Server) -> None:
         self.states[server] = "stopped"
 
-    def _start(self, server: Server) -> None:
+    def start(self, server: Server) -> None:
         self.states[server] = "running"
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Remembered]:
-    with Remembered(tmp_path) as remembered:
-        yield remembered
+def servers(tmp_path: Path) -> Remembered:
+    return Remembered(tmp_path)
+
+
+@pytest.fixture
+def cluster(servers: Remembered) -> Iterator[ScriptCluster]:
+    with ScriptCluster(servers) as made:
+        yield made
 
 
 @pytest.mark.parametrize(
@@ -81,11 +87,15 @@ def cluster(tmp_path: Path) -> Iterator[Remembered]:
     ],
 )
 def test_what_may_be_done_to_a_broker(
-    cluster: Remembered, before: State, act: Callable[[ScriptCluster, Server], Server], after: State
+    servers: Remembered,
+    cluster: ScriptCluster,
+    before: State,
+    act: Callable[[ScriptCluster, Server], Server],
+    after: State,
 ) -> None:
-    cluster.states[2] = before
+    servers.states[2] = before
     assert act(cluster, 2) == 2
-    assert (cluster.state(2), cluster.running()) == (after, [1, 2] if after == "running" else [1])
+    assert (servers.state(2), cluster.running()) == (after, [1, 2] if after == "running" else [1])
 
 
 @pytest.mark.parametrize(
@@ -99,27 +109,31 @@ def test_what_may_be_done_to_a_broker(
     ],
 )
 def test_what_may_not_be_done_to_a_broker(
-    cluster: Remembered, state: State, act: Callable[[ScriptCluster, Server], Server], message: str
+    servers: Remembered,
+    cluster: ScriptCluster,
+    state: State,
+    act: Callable[[ScriptCluster, Server], Server],
+    message: str,
 ) -> None:
-    cluster.states[2] = state
+    servers.states[2] = state
     with pytest.raises(BrokerNotAvailableException, match=message):
         act(cluster, 2)
 
 
-def test_a_start_may_be_expected_to_fail(cluster: Remembered) -> None:
+def test_a_start_may_be_expected_to_fail(servers: Remembered, cluster: ScriptCluster) -> None:
     scene: Any = SimpleNamespace(cluster=cluster)
     refused = start(scene, broker=1, expect_error="BrokerNotAvailableException")
     assert (refused.fault, refused.words) == (None, "BrokerNotAvailableException")
     assert str(start(scene, broker=1, expect_error="TimeoutException").fault).endswith("; expected TimeoutException")
-    cluster.states[1] = "stopped"
+    servers.states[1] = "stopped"
     assert start(scene, broker=1, expect_error="TimeoutException").fault == "no error, expected TimeoutException"
-    cluster.states[1] = "stopped"
+    servers.states[1] = "stopped"
     assert start(scene, broker=1, expect_error=None).words == "running are 1,2"
 
 
-def test_the_controller_is_the_one_in_office_or_the_last_that_is_away(cluster: Remembered) -> None:
+def test_the_controller_is_the_one_active_or_the_last_that_is_away(servers: Remembered, cluster: ScriptCluster) -> None:
     assert cluster.pause(CONTROLLER) == FIRST
-    cluster.elect(SECOND)
+    servers.elect(SECOND)
     assert cluster.kill(CONTROLLER) == SECOND
     assert cluster.resume(CONTROLLER) == FIRST
     assert cluster.start(CONTROLLER) == SECOND
@@ -127,48 +141,50 @@ def test_the_controller_is_the_one_in_office_or_the_last_that_is_away(cluster: R
         cluster.start(CONTROLLER)
 
 
-def test_a_controller_is_restarted_if_it_is_away_and_else_the_one_in_office(cluster: Remembered) -> None:
+def test_a_controller_is_restarted_if_it_is_away_and_else_the_one_active(
+    servers: Remembered, cluster: ScriptCluster
+) -> None:
     assert cluster.restart(CONTROLLER) == FIRST
-    cluster.elect(SECOND)
+    servers.elect(SECOND)
     assert cluster.pause(CONTROLLER) == SECOND
-    cluster.elect(FIRST)
+    servers.elect(FIRST)
     assert cluster.restart(CONTROLLER) == SECOND
-    assert set(cluster.states.values()) == {"running"}
+    assert set(servers.states.values()) == {"running"}
 
 
-def test_one_that_has_resigned_or_does_not_run_is_not_in_office(
-    cluster: Remembered, monkeypatch: pytest.MonkeyPatch
+def test_one_that_has_resigned_or_does_not_run_is_not_active(
+    servers: Remembered, cluster: ScriptCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step waits for an election. Here one is held after the first look without a controller."""
     looks: list[object] = []
-    poll = cluster._in_office
+    poll = cluster._active
 
     def then_elect() -> str | None:
         looks.append(poll())
         if len(looks) == 1:
-            cluster.elect(SECOND)
+            servers.elect(SECOND)
         return looks[-1]
 
-    monkeypatch.setattr(cluster, "_in_office", then_elect)
-    held = cluster.lease.read()
+    monkeypatch.setattr(cluster, "_active", then_elect)
+    held = servers.lease.read()
     assert held is not None
-    cluster.lease.resign(held)
+    servers.lease.resign(held)
     assert cluster.kill(CONTROLLER) == SECOND
     assert looks[0] is None
-    cluster.states[FIRST] = "paused"
+    servers.states[FIRST] = "paused"
     with pytest.raises(BrokerNotAvailableException, match="no controller runs: controller-1, controller-2"):
         cluster.kill(CONTROLLER)
 
 
-def test_the_history_is_of_the_script_only(cluster: Remembered) -> None:
+def test_the_history_is_of_the_script_only(cluster: ScriptCluster) -> None:
     everything = cluster.history()
     cluster.first_version = everything[-1].version + 1
     assert (len(everything) > 0, cluster.history()) == (True, [])
 
 
-def test_what_is_repeated_beside_a_script_ends_with_it(cluster: Remembered) -> None:
+def test_what_is_repeated_beside_a_script_ends_with_it(servers: Remembered) -> None:
     before, polled = threading.active_count(), threading.Event()
-    end = cluster._repeat(polled.set, 0.001)
+    end = servers.repeat(polled.set, 0.001)
     assert polled.wait(30)
     end()
     assert threading.active_count() == before

@@ -26,16 +26,11 @@ _SHUT_DOWN, _WITHOUT_THE_JOURNAL = 0x8004587D, struct.pack("I", 2)  # Linux: EXT
 
 
 class Disks:
-    """The disks of a cluster, in one folder. The constructor makes none."""
+    """The disks of some owners of roots, in one folder. The constructor makes none."""
 
     def __init__(self, folder: Path, owners: Iterable[Owner]) -> None:
         self._folder = folder
-        self._owners = tuple(owners)
-
-    @property
-    def are_there(self) -> bool:
-        """Whether there are disks at all."""
-        return bool(self._owners)
+        self.owners = tuple(owners)
 
     def root(self, owner: Owner) -> Path:
         """The folder of an owner's root."""
@@ -51,7 +46,7 @@ class Disks:
     def running(self) -> Iterator[Disks]:
         """Makes and mounts the disks during the block. Raises KafkaStorageException if this user must not."""
         with ExitStack() as ending:
-            for owner in self._owners:
+            for owner in self.owners:
                 with self._image(owner).open("wb") as image:
                     image.truncate(_BYTES)
                 _run("mkfs.ext4", "-q", str(self._image(owner)))

@@ -12,7 +12,7 @@ from lakelog.replication.errors import UnknownTopicOrPartitionException
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.verification.faults.cluster_processes import ControllerProcess
+from lakelog.verification.clusters.process_cluster import ControllerProcess
 from tests.processes import wait_until
 
 Pair = tuple[ControllerProcess, ControllerProcess]

@@ -13,21 +13,23 @@ from pathlib import Path
 from lakelog.jobs.launch.spark_submit import SOURCES
 from lakelog.replication.errors import BrokerNotAvailableException, LakelogException, error_named
 
+LAKELOG = (sys.executable, "-m", "lakelog.jobs")  # the command of this checkout, as a process that is no shell
+
 _ERROR = re.compile(r"lakelog: (\w+): (.*)")  # the sentence with which a verb fails
 
 
 class ServerProcess:
     """A verb that runs until it is stopped, with its output in a file.
 
-    It is the process that `./spark-submit.sh VERB` turns into. Signals other than SIGTERM go to its whole process
-    group.
+    It is the process that `./spark-submit.sh VERB` turns into. `program` may be that script of another checkout.
+    Signals other than SIGTERM go to its whole process group.
     """
 
-    def __init__(self, name: str, words: tuple[str, ...], log: Path) -> None:
+    def __init__(self, name: str, words: tuple[str, ...], log: Path, program: tuple[str, ...] = LAKELOG) -> None:
         self.name = name
         self.log = log
         self.is_paused = False
-        self._command = [sys.executable, "-m", "lakelog.jobs", *words]
+        self._command = [*program, *words]
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 

@@ -1,4 +1,4 @@
-"""The cluster of a soak: its roots are on the disk or in object stores, which end with it."""
+"""A cluster of processes: its roots are on the disk or in object stores, which end with it."""
 
 import os
 from pathlib import Path
@@ -8,41 +8,44 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import BrokerNotAvailableException, KafkaStorageException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.verification.faults.soak_cluster import BROKERS, STORED, SoakCluster
+from lakelog.verification.clusters.process_cluster import ProcessCluster
+from lakelog.verification.faults.soak_plan import BROKERS, STORED
+from lakelog.verification.roots.roots import LocalRoots
 
 
 def test_the_store_of_a_broker_hangs_while_it_is_frozen_and_ends_with_the_cluster(tmp_path: Path) -> None:
     """Its clients find it by the environment, also those in processes of their own."""
-    cluster = SoakCluster(tmp_path, tmp_path / "none", STORED["mixed"])
+    cluster = ProcessCluster(LocalRoots(tmp_path, STORED["mixed"]), tmp_path, BROKERS)
     name = "LAKELOG_STORAGE_3_AWS_ENDPOINT_URL"
-    with cluster.ended():
+    with cluster:
         options = Config().storage_options(3)
         assert os.environ[name] == options["AWS_ENDPOINT_URL"]
-        root = StorageRoot.of(cluster.processes.brokers[3].root, options)
+        root = StorageRoot.of(cluster.brokers[3].root, options)
         root.write("probe", b"1")
-        assert (cluster.folders[3] / "probe").read_bytes() == b"1"
-        assert {broker: str(cluster.folders[broker]) for broker in (1, 2)} == {
-            broker: cluster.processes.brokers[broker].root for broker in (1, 2)
+        assert (cluster.roots.path(3) / "probe").read_bytes() == b"1"
+        assert {broker: str(cluster.roots.path(broker)) for broker in (1, 2)} == {
+            broker: cluster.brokers[broker].root for broker in (1, 2)
         }
         impatient = StorageRoot.of(root.uri, options, timeout_ms=400)
-        cluster.stores.processes[3].pause()
+        cluster.roots.stores.processes[3].pause()
         with pytest.raises(KafkaStorageException, match="error sending request"):
             impatient.read("probe")
-        cluster.stores.processes[3].resume()
+        cluster.roots.stores.processes[3].resume()
         assert root.read("probe") == b"1"
-    assert not cluster.stores.processes[3].is_running()
+    assert not cluster.roots.stores.processes[3].is_running()
     assert name not in os.environ
 
 
 def test_each_root_may_be_in_a_store_of_its_own(tmp_path: Path) -> None:
-    cluster = SoakCluster(tmp_path, tmp_path / "none", STORED["s3"])
-    with cluster.ended():
+    cluster = ProcessCluster(LocalRoots(tmp_path, STORED["s3"]), tmp_path, BROKERS)
+    with cluster:
         cluster.format()
         for broker in BROKERS:
             cluster.format_root(broker)
-            assert {path.name for path in cluster.folders[broker].iterdir()} == {"cluster", "log", "replicas"}
-        assert len({Config().storage_options(owner)["AWS_ENDPOINT_URL"] for owner in cluster.stores.processes}) == 4
-        died = cluster.stores.processes[1]._process
+            assert {path.name for path in cluster.roots.path(broker).iterdir()} == {"cluster", "log", "replicas"}
+        stores = cluster.roots.stores.processes
+        assert len({Config().storage_options(owner)["AWS_ENDPOINT_URL"] for owner in stores}) == 4
+        died = stores[1]._process
         assert died is not None
         died.kill()
         died.wait()
