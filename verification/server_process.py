@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lakelog.jobs.launch.spark_submit import SOURCES
 from lakelog.replication.errors import BrokerNotAvailableException, LakelogException, error_named
 
-LAKELOG = (sys.executable, "-m", "lakelog.jobs")  # the command of this checkout, as a process that is no shell
+LAKELOG: Sequence[str] = (sys.executable, "-m", "lakelog.jobs")  # this checkout
 
 _ERROR = re.compile(r"lakelog: (\w+): (.*)")  # the sentence with which a verb fails
 
@@ -21,15 +22,17 @@ _ERROR = re.compile(r"lakelog: (\w+): (.*)")  # the sentence with which a verb f
 class ServerProcess:
     """A verb that runs until it is stopped, with its output in a file.
 
-    It is the process that `./spark-submit.sh VERB` turns into. `program` may be that script of another checkout.
-    Signals other than SIGTERM go to its whole process group.
+    It is the process that `./spark-submit.sh VERB` turns into. `program` is the command before the verb: another one,
+    such as the script of another checkout, counts from the next start on. Signals other than SIGTERM go to its whole
+    process group.
     """
 
-    def __init__(self, name: str, words: tuple[str, ...], log: Path, program: tuple[str, ...] = LAKELOG) -> None:
+    def __init__(self, name: str, words: tuple[str, ...], log: Path) -> None:
         self.name = name
         self.log = log
         self.is_paused = False
-        self._command = [*program, *words]
+        self.program = LAKELOG
+        self._words = words
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -48,9 +51,13 @@ class ServerProcess:
         with self.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                [*self._command, *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                [*self.program, *self._words, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
                 env={**os.environ, "PYTHONPATH": path},
-            )  # fmt: skip
+            )
 
     def has_said(self, words: str) -> bool:
         """Whether its log has these words since the last start."""

@@ -80,7 +80,7 @@ class CountingStore(StoreProcess):
 
     def __init__(self, folder: Path, log: Path, latencies: Mapping[str, int]) -> None:
         super().__init__(folder, log)
-        self._command += [f"{kind}={ms}" for kind, ms in latencies.items()]
+        self._words += tuple(f"{kind}={ms}" for kind, ms in latencies.items())
 
     def counts(self, options: Mapping[str, str]) -> Counter[Counted]:
         """The requests so far. `options` are those of the store's clients."""

@@ -13,7 +13,7 @@ from lakelog.replication.errors import InconsistentClusterRootException
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 from lakelog.verification.clusters.cluster_under_test import CONTROLLERS, ClusterUnderTest, Server, State
 from lakelog.verification.roots.roots import LocalRoots
-from lakelog.verification.server_process import LAKELOG, ServerProcess
+from lakelog.verification.server_process import ServerProcess
 
 STANDS = "stands for election"
 
@@ -152,14 +152,14 @@ class ProcessCluster(ClusterUnderTest):
 
 
 class BrokerProcess(ServerProcess):
-    """A process of `lakelog broker`. `program` is the command that runs it, as for a ServerProcess."""
+    """A process of `lakelog broker`."""
 
     def __init__(
         self, cluster_uri: str, broker_id: int, root: str, log: Path, config: Path | None = None,
-        options: tuple[str, ...] = SMALL, program: tuple[str, ...] = LAKELOG,
+        options: tuple[str, ...] = SMALL,
     ) -> None:  # fmt: skip
         given = ("--cluster", cluster_uri, "--broker-id", str(broker_id), "--root", root, *_config(config))
-        super().__init__(f"broker {broker_id}", ("broker", *options, *given), log, program)
+        super().__init__(f"broker {broker_id}", ("broker", *options, *given), log)
         self.broker_id = broker_id
         self.root = root
 
@@ -173,10 +173,8 @@ class BrokerProcess(ServerProcess):
 class ControllerProcess(ServerProcess):
     """A process of `lakelog controller`, which needs no JVM."""
 
-    def __init__(
-        self, cluster_uri: str, name: str, log: Path, config: Path | None = None, program: tuple[str, ...] = LAKELOG
-    ) -> None:
-        super().__init__(name, ("controller", "--cluster", cluster_uri, *_config(config)), log, program)
+    def __init__(self, cluster_uri: str, name: str, log: Path, config: Path | None = None) -> None:
+        super().__init__(name, ("controller", "--cluster", cluster_uri, *_config(config)), log)
 
     def has_id(self, controller_id: str) -> bool:
         """Whether this process has the controller id `<host>-<pid>-<random>`."""

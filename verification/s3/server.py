@@ -408,8 +408,8 @@ class StoreProcess(ServerProcess):
     module = "lakelog.verification.s3.server"
 
     def __init__(self, folder: Path, log: Path) -> None:
-        super().__init__("store", (), log)
-        self._command = [sys.executable, "-m", self.module, str(folder)]
+        super().__init__("store", (str(folder),), log)
+        self.program = (sys.executable, "-m", self.module)
         self.folder = folder
 
     def await_options(self) -> dict[str, str]:

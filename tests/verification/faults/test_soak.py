@@ -39,7 +39,7 @@ def _use(monkeypatch: pytest.MonkeyPatch, program: str) -> list[int]:
 
     def started(process: ServerProcess) -> None:
         if not isinstance(process, StoreProcess):
-            process._command = ["/bin/sh", "-c", program]
+            process.program = ("/bin/sh", "-c", program)
         start(process)
         pids.append(process.pid or 0)
 
