@@ -26,6 +26,7 @@ from lakelog.replication.server import periodic_task
 from lakelog.replication.server.fetcher import replica_fetcher
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta import freshness
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -284,9 +285,9 @@ def test_bc_01_a_second_cluster_in_the_folder_of_one_that_runs_is_refused_unless
 def test_br_01_a_store_that_puts_one_file_over_another_is_refused(spark, root, monkeypatch, where):
     with LocalCluster(spark, root, brokers=2):
         pass
-    uri, real = f"{root}/{where}", StorageRoot.put_if_absent
+    uri, real = f"{root}/{where}", LocalRoot.put_if_absent
     monkeypatch.setattr(
-        StorageRoot, "put_if_absent", lambda self, *given: (0, 0) if self.uri == uri else real(self, *given)
+        LocalRoot, "put_if_absent", lambda self, *given: (0, 0) if self.uri == uri else real(self, *given)
     )
     refused = LocalCluster(spark, root, brokers=2)
     with pytest.raises(InvalidConfigurationException, match=f"{uri}: the store takes a second put"):

@@ -370,7 +370,7 @@ class MemoryStore:
     folders: dict[str, dict[str, File]] = field(default_factory=dict)
     parsed: dict[object, object] = field(default_factory=dict)  # commits that handles have parsed, by their stamps
     process: Callable[[], object] = lambda: None
-    _newest_versions: dict[object, VersionCache] = field(default_factory=dict)
+    _version_caches: dict[object, VersionCache] = field(default_factory=dict)
     _writes: int = 0
 
     open_stores: ClassVar[dict[str, MemoryStore]] = {}
@@ -393,9 +393,9 @@ class MemoryStore:
         return f"{SCHEME}://{self.name}"
 
     @property
-    def newest_versions(self) -> VersionCache:
+    def version_cache(self) -> VersionCache:
         """What the process that uses the store now has seen of its tables."""
-        return self._newest_versions.setdefault(self.process(), VersionCache())
+        return self._version_caches.setdefault(self.process(), VersionCache())
 
     def find(self, uri: str) -> File | None:
         """A file, None if it is not there."""
@@ -465,9 +465,9 @@ class MemoryRoot(StorageRoot):
         return self.store.is_local
 
     @property
-    def newest_versions(self) -> VersionCache | None:
+    def version_cache(self) -> VersionCache | None:
         """Where a process notes the versions of tables in an object store in memory."""
-        return None if self.is_local else self.store.newest_versions
+        return None if self.is_local else self.store.version_cache
 
     def open_table(self, version: int | None = None) -> MemoryTable:
         """A handle on the Delta table here. Raises TableNotFoundError, DeltaError or OSError."""
@@ -491,6 +491,10 @@ class MemoryRoot(StorageRoot):
         if found is None:
             raise FileNotFoundError(f"{self.path(name)}: no such file")
         return found
+
+    def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
+        """A stamp of each file, None for a file that does not exist."""
+        return [self._stamp(name) for name in names]
 
     def _stamp(self, name: str) -> Stamp | None:
         with reading(self.path(name)):
@@ -569,11 +573,6 @@ class MemoryRoot(StorageRoot):
                 self.store.faults.read(self.uri)
             self.store.make_folder(self.uri)
 
-    def move_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
-        """Copies a file to a folder of the same store and deletes it, if it has this stamp. Raises
-        KafkaStorageException."""
-        self._copy_out(name, stamp, folder, new_name)
-
     def delete(self, name: str) -> None:
         """Deletes a file; a missing file is no error."""
         uri = self.path(name)
@@ -585,8 +584,5 @@ class MemoryRoot(StorageRoot):
         with writing(self.uri):
             self.store.faults.write(self.uri, lambda: self.store.delete_folder(self.uri))
 
-    def sync_file(self, name: str) -> None:
-        """Does nothing: memory has nothing to make durable."""
 
-
-use_root("memory", MemoryRoot)
+use_root(SCHEME, MemoryRoot)

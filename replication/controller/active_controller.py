@@ -326,7 +326,7 @@ class ActiveController:
     def _read_brokers(self, newest: bool) -> BrokersSeen:
         found = self._cluster.refresh_brokers() if newest else self._cluster.poll_brokers()
         self._storage_errors = {broker: r.storage_error for broker, r in found.items() if r.storage_error}
-        is_newest = newest or self._cluster.root.newest_versions is None  # polls of a disk always look
+        is_newest = newest or self._cluster.root.version_cache is None  # polls of a disk always look
         return BrokersSeen(views(found, self._liveness), frozenset(found), self._storage_errors, is_newest)
 
     def _is_balance_due(self) -> bool:

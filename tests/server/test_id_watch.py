@@ -13,6 +13,7 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.server.registration import IdWatch, prepare_start
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import is_formatted
 from lakelog.replication.storage.tables.broker_table import BrokerTable
@@ -149,9 +150,9 @@ def test_bc_01_nothing_is_formatted_for_a_broker_that_is_refused(cluster, root, 
 def test_br_01_a_broker_whose_store_puts_one_file_over_another_is_refused(cluster, root, monkeypatch, where):
     storage = StorageRoot.of(root).child("broker-2")
     format_broker(storage, cluster.cluster_id, 2)
-    uri, real = StorageRoot.of(root).child(where).uri, StorageRoot.put_if_absent
+    uri, real = StorageRoot.of(root).child(where).uri, LocalRoot.put_if_absent
     monkeypatch.setattr(
-        StorageRoot, "put_if_absent", lambda self, *given: (0, 0) if self.uri == uri else real(self, *given)
+        LocalRoot, "put_if_absent", lambda self, *given: (0, 0) if self.uri == uri else real(self, *given)
     )
     with pytest.raises(InvalidConfigurationException, match=f"{uri}: the store takes a second put"):
         prepare_start(cluster, 2, storage.uri)
@@ -164,7 +165,7 @@ def test_br_01_a_broker_may_start_with_a_root_that_cannot_be_written_now(cluster
     def refuse(*_):
         raise KafkaStorageException("cannot be written")
 
-    monkeypatch.setattr(StorageRoot, "put_if_absent", refuse)
+    monkeypatch.setattr(LocalRoot, "put_if_absent", refuse)
     prepare_start(cluster, 2, storage.uri).wait()
 
 

@@ -23,6 +23,7 @@ from lakelog.replication.storage.cluster import (
     format_cluster,
 )
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_opening import WRITER_FEATURE
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -444,8 +445,8 @@ def test_a_store_that_refuses_a_second_put_is_admitted_and_left_clean(broker):
 
 def test_a_put_that_is_refused_because_its_answer_was_lost_does_not_count(broker, monkeypatch):
     broker.create_folder()
-    real = StorageRoot.put_if_absent
-    monkeypatch.setattr(StorageRoot, "put_if_absent", lambda *given: real(*given) and None)
+    real = LocalRoot.put_if_absent
+    monkeypatch.setattr(LocalRoot, "put_if_absent", lambda *given: real(*given) and None)
     check_conditional_put(broker)
     assert broker.list() == []
 
@@ -455,7 +456,7 @@ def test_a_root_that_cannot_be_written_is_named(broker, monkeypatch, step):
     def refuse(*_):
         raise KafkaStorageException(f"{broker.uri}: Permission denied")
 
-    monkeypatch.setattr(StorageRoot, step, refuse)
+    monkeypatch.setattr(LocalRoot, step, refuse)
     with pytest.raises(KafkaStorageException, match=f"{broker.uri}: Permission denied"):
         format_broker(broker, "c", 1)
     assert broker.list() == []

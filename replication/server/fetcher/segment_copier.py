@@ -198,7 +198,7 @@ class _CopyJob:
         return copy_segment(self.source, segment, self.target)
 
     def _file(self, name: str, size: int) -> AddedFile:
-        noted = self.source.newest_versions
+        noted = self.source.version_cache
         return AddedFile(name, size, content=noted.commits.content(self.source.uri, name) if noted else None)
 
     def _rewrite(self, segment: Segment, batches: Sequence[FetchedBatch]) -> Segment:

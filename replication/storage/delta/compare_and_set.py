@@ -39,7 +39,7 @@ def compare_and_set(
     attempt.
     """
     uri, unknown, pause = table.uri, 0, threading.Event()
-    is_distant, backoff = table.newest_versions is not None, backoff or CommitBackoff()
+    is_distant, backoff = table.version_cache is not None, backoff or CommitBackoff()
     for_others = _until(deadline, backoff.next_pause()) if is_distant else 0.0
     pause.wait(for_others)
     for number in range(MAX_ATTEMPTS):

@@ -72,7 +72,7 @@ class CommitTracker:
     def in_hand(self, version: int) -> list[Commit]:
         """The commits after a version that this process has in its memory, in order. They were there when it has read
         or written them."""
-        noted, found = self._root.newest_versions, list[Commit]()
+        noted, found = self._root.version_cache, list[Commit]()
         while noted is not None:
             last = version + len(found)
             commit, noted_at = noted.commits.after(self._root.uri, last, self.stamps.get(last))
@@ -86,14 +86,14 @@ class CommitTracker:
     def polled_at(self, version: int, since: float | None) -> float | None:
         """The monotonic time at which a poll of this process began that found no commit after a version; None if there
         was none since `since`."""
-        noted = self._root.newest_versions
+        noted = self._root.version_cache
         return None if noted is None or since is None else noted.polled_at(self._root.uri, version, since)
 
     @contextmanager
     def one_poll(self, version: int, since: float | None) -> Iterator[None]:
         """Coalesces concurrent reads of the commits after a version: one thread reads, the others wait for its result.
         A poll that began at or after `since` is such a result already."""
-        noted = self._root.newest_versions
+        noted = self._root.version_cache
         is_known = self.polled_at(version + len(self.in_hand(version)), since) is not None
         with nullcontext() if noted is None or since is None or is_known else noted.one_poll(self._root.uri):
             yield
@@ -298,7 +298,7 @@ class DeltaLog:
             return self._move(started, since)
 
     def _move(self, started: float, since: float | None) -> list[Commit] | None:
-        found, noted = self._commits.in_hand(self.version), self.root.newest_versions
+        found, noted = self._commits.in_hand(self.version), self.root.version_cache
         base = self.version + len(found)
         is_plain = all(commit.is_plain for commit in found)  # a follower shares commits that it does not replay
         seen = self._commits.polled_at(base, since) if is_plain else None
@@ -400,9 +400,9 @@ class DeltaLog:
         if self._commits.stamps.get(commit.version) != commit.stamp:
             self._commits.remember(commit.version, commit.stamp)
         note_commit(commit.info.get("why"))
-        if self.root.newest_versions is not None:
-            self.root.newest_versions.moved(self.root.uri, commit.version, commit.info.get("why"), began_at)
-            self.root.newest_versions.commits.add(self.root.uri, before, commit)
+        if self.root.version_cache is not None:
+            self.root.version_cache.moved(self.root.uri, commit.version, commit.info.get("why"), began_at)
+            self.root.version_cache.commits.add(self.root.uri, before, commit)
         self._note_state()
 
     def checkpoint_if_due(self, commits_kept: int | None = None, *, keeps_all: bool = False) -> None:

@@ -1,5 +1,5 @@
-"""A storage root in an object store (S3, Azure or Google Cloud Storage, by obstore), its options, and its objects as
-files that pyarrow reads in parts.
+"""A storage root in an object store (S3, Azure or Google Cloud Storage, by obstore); the options of its store, and its
+objects as files that pyarrow reads in parts.
 
 Looking up a file is one request, whether it exists or not, and a file is put only if there is none. obstore takes the
 options of delta-rs, which opens tables: both use the same library of Rust.
@@ -7,11 +7,14 @@ options of delta-rs, which opens tables: both use the same library of Rust.
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +33,8 @@ from lakelog.replication.storage.in_threads import in_threads
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-import io
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import timedelta
+
+logger = logging.getLogger(__name__)
 
 # Options of obstore's HTTP client. It takes all others as those of a store.
 _CLIENT_OPTIONS = frozenset(
@@ -46,96 +46,11 @@ _CLIENT_OPTIONS = frozenset(
 )
 _PREFIXES = ("aws_", "azure_", "google_")
 _LONGEST_TRANSFER = 10  # a large file may take so many times as long as an operation, as long as bytes come
-
-
-def delta_options(options: Mapping[str, str], timeout_ms: int) -> dict[str, str]:
-    """The options for delta-rs. An attempt takes at most half of `timeout_ms` (ms), and none begins after that half.
-    The root's own options take precedence."""
-    half = f"{timeout_ms // 2}ms"
-    return _with_defaults(options, timeout=half, connect_timeout=half, retry_timeout=half)
-
-
-def store_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options for a store of obstore, possibly some that it does not know. Not every store that speaks S3 can
-    delete several objects by one request."""
-    given = {name: value for name, value in options.items() if _plain(name) not in _CLIENT_OPTIONS}
-    return _with_defaults(given, aws_disable_bulk_delete="true")
-
-
-def client_arguments(options: Mapping[str, str], timeout_ms: int) -> dict[str, Any]:
-    """The arguments for obstore's HTTP client. An attempt fails if nothing comes for half of `timeout_ms` (ms), and
-    none begins after that half. The root's own options take precedence. obstore reads those of its stores from the
-    environment, and not those of its client."""
-    everywhere = {name: value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
-    named = {**everywhere, **options}.items()
-    given = {_plain(name): value for name, value in named if _plain(name) in _CLIENT_OPTIONS}
-    half, longest = f"{timeout_ms // 2}ms", f"{timeout_ms * _LONGEST_TRANSFER}ms"
-    return {
-        "client_options": _with_defaults(given, connect_timeout=half, read_timeout=half, timeout=longest),
-        "retry_config": {"retry_timeout": timedelta(milliseconds=timeout_ms // 2)},
-    }
-
-
-def _with_defaults(options: Mapping[str, str], **defaults: str) -> dict[str, str]:
-    given = {name.lower() for name in options}
-    return {**options, **{name: value for name, value in defaults.items() if name not in given}}
-
-
-def _plain(name: str) -> str:
-    plain = name.lower()
-    for prefix in _PREFIXES:
-        plain = plain.removeprefix(prefix)
-    return plain
-
-
-@contextmanager
-def os_errors() -> Iterator[None]:
-    """Turns the errors of obstore into OSError, which those who read Parquet expect. A missing file is one already."""
-    try:
-        yield
-    except BaseError as error:
-        raise OSError(words_of(error)) from None  # its text repeats itself over many lines
-
-
-class ObjectFile(io.RawIOBase):
-    """The parts of an object of `size` bytes, for pyarrow, which asks for each part that it needs."""
-
-    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
-        self._store, self._key, self._size, self._at = store, key, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        stop = self._size if size < 0 else min(self._size, self._at + size)
-        if stop <= self._at:
-            return b""
-        with os_errors():
-            found = self._store.get(self._key, options={"range": (self._at, stop)})
-            if found.meta["size"] != self._size:
-                raise OSError(f"has {found.meta['size']} bytes, not {self._size}")
-            content = bytes(found.bytes())
-        self._at = stop
-        return content
-
-
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
 _FEW = 2
 _CONNECTIONS = 8  # look-ups of many files at a time
 _CANNOT_COPY: dict[int, float] = {}  # stores of `_opened`, which keeps them, and when each is asked again
 _ASK_AGAIN_SECONDS = 600
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -148,9 +63,9 @@ class ObjectRoot(StorageRoot):
         return False
 
     @property
-    def newest_versions(self) -> VersionCache:
-        """Where this process notes the versions of the tables of one store and its access options."""
-        return _newest_versions(tuple(sorted(self.options.items())))
+    def version_cache(self) -> VersionCache:
+        """The cache of this process for the tables of one store and its access options."""
+        return _version_cache(tuple(sorted(self.options.items())))
 
     @property
     def spark_uri(self) -> str:
@@ -175,7 +90,7 @@ class ObjectRoot(StorageRoot):
         return self.path(name).partition("://")[2].partition("/")[2]
 
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
-        """What tells each file from another one of its name, None for a file that does not exist."""
+        """A stamp of each file, None for a file that does not exist."""
         return in_threads(self._stamp, names, _CONNECTIONS if len(names) > _FEW else 1)
 
     def _stamp(self, name: str) -> Stamp | None:
@@ -271,11 +186,6 @@ class ObjectRoot(StorageRoot):
     def create_folder(self) -> None:
         """Does nothing, as there are no folders."""
 
-    def move_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
-        """Copies a file to a folder of the same store and deletes it, if it has this stamp. Raises
-        KafkaStorageException."""
-        self._copy_out(name, stamp, folder, new_name)
-
     def delete(self, name: str) -> None:
         """Deletes a file; a missing file is no error."""
         self._delete(self.path(name), [self._key(name)])
@@ -292,7 +202,7 @@ class ObjectRoot(StorageRoot):
 
 
 @cache
-def _newest_versions(_: tuple[tuple[str, str], ...]) -> VersionCache:
+def _version_cache(_: tuple[tuple[str, str], ...]) -> VersionCache:
     return VersionCache()
 
 
@@ -310,7 +220,7 @@ def _is_known(bucket: str, option: Any) -> bool:
         from_url(bucket, config=option)
     except UnknownConfigurationKeyError:
         return False
-    except BaseError:  # opening the store with all options tells what is wrong
+    except BaseError:  # opening the store with all options raises the error
         return True
     return True
 
@@ -321,3 +231,84 @@ def _stamp_of(found: ObjectMeta) -> Stamp:
 
 def _base_name(path: str) -> str:
     return path.rpartition("/")[2]
+
+
+def delta_options(options: Mapping[str, str], timeout_ms: int) -> dict[str, str]:
+    """The options for delta-rs. An attempt takes at most half of `timeout_ms` (ms), and none begins after that half.
+    The root's own options take precedence."""
+    half = f"{timeout_ms // 2}ms"
+    return _with_defaults(options, timeout=half, connect_timeout=half, retry_timeout=half)
+
+
+def store_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options for a store of obstore, possibly some that it does not know. Not every store that speaks S3 can
+    delete several objects by one request."""
+    given = {name: value for name, value in options.items() if _plain(name) not in _CLIENT_OPTIONS}
+    return _with_defaults(given, aws_disable_bulk_delete="true")
+
+
+def client_arguments(options: Mapping[str, str], timeout_ms: int) -> dict[str, Any]:
+    """The arguments for obstore's HTTP client. An attempt fails if nothing comes for half of `timeout_ms` (ms), and
+    none begins after that half. The root's own options take precedence. obstore reads those of its stores from the
+    environment, and not those of its client."""
+    everywhere = {name: value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
+    named = {**everywhere, **options}.items()
+    given = {_plain(name): value for name, value in named if _plain(name) in _CLIENT_OPTIONS}
+    half, longest = f"{timeout_ms // 2}ms", f"{timeout_ms * _LONGEST_TRANSFER}ms"
+    return {
+        "client_options": _with_defaults(given, connect_timeout=half, read_timeout=half, timeout=longest),
+        "retry_config": {"retry_timeout": timedelta(milliseconds=timeout_ms // 2)},
+    }
+
+
+def _with_defaults(options: Mapping[str, str], **defaults: str) -> dict[str, str]:
+    given = {name.lower() for name in options}
+    return {**options, **{name: value for name, value in defaults.items() if name not in given}}
+
+
+def _plain(name: str) -> str:
+    plain = name.lower()
+    for prefix in _PREFIXES:
+        plain = plain.removeprefix(prefix)
+    return plain
+
+
+@contextmanager
+def os_errors() -> Iterator[None]:
+    """Turns the errors of obstore into OSError, which those who read Parquet expect. A missing file is one already."""
+    try:
+        yield
+    except BaseError as error:
+        raise OSError(words_of(error)) from None  # its text repeats itself over many lines
+
+
+class ObjectFile(io.RawIOBase):
+    """The parts of an object of `size` bytes, for pyarrow, which asks for each part that it needs."""
+
+    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
+        self._store, self._key, self._size, self._at = store, key, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        stop = self._size if size < 0 else min(self._size, self._at + size)
+        if stop <= self._at:
+            return b""
+        with os_errors():
+            found = self._store.get(self._key, options={"range": (self._at, stop)})
+            if found.meta["size"] != self._size:
+                raise OSError(f"has {found.meta['size']} bytes, not {self._size}")
+            content = bytes(found.bytes())
+        self._at = stop
+        return content

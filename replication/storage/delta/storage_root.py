@@ -1,24 +1,21 @@
-"""A storage root: a folder through which Lakelog reaches files. This one is on a local disk; `ObjectRoot` and
-`MemoryRoot` are its kinds for object stores and for memory.
+"""A storage root: a folder through which Lakelog reads and writes files, on a local disk or in an object store.
 
-A missing file raises FileNotFoundError. Every other error of a store leaves a root as a KafkaStorageException that
-names the file.
+`StorageRoot` is the contract, and `StorageRoot.of` makes the kind of root that a URI names. A missing file raises
+FileNotFoundError. Every other error of a store leaves a root as a KafkaStorageException that names the file.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import stat
-import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
@@ -27,31 +24,300 @@ from lakelog.replication.errors import IllegalStateException, InvalidConfigurati
 from lakelog.replication.properties import is_utf8
 from lakelog.replication.storage.delta.commit import Commit, Stamp
 from lakelog.replication.storage.delta.freshness import VersionCache
-from lakelog.replication.storage.delta.store_errors import reading, writing
 from lakelog.replication.storage.delta.table_handle import TableHandle
 
-
-@contextmanager
-def temporary_file(root: str, name: str, content: bytes | pa.Buffer | Iterable[memoryview]) -> Iterator[str]:
-    """The name of a temporary file with this content, whole or in pieces, beside the file `name`; both are relative to
-    the folder `root`.
-
-    The file is removed at the end, unless it has been renamed. Its dot hides it from readers of tables.
-    """
-    folder, base = os.path.split(name)
-    temporary = os.path.join(folder, f".{base}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(os.path.join(root, temporary), "wb") as file:
-            file.writelines([content] if isinstance(content, bytes | pa.Buffer) else content)
-        yield temporary
-    finally:
-        with suppress(OSError):  # an error of the block says why the write failed
-            os.remove(os.path.join(root, temporary))
-
-
+TIMEOUT_MS = 10_000
 STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _ADDRESSES = re.compile(r"(?:[A-Za-z_]+://)?[^/,\s]+:\d+(?:,[^/,\s]+:\d+)*/?")
 _EXAMPLES = "such as /data/lakelog or s3://bucket/lakelog"
+_LOCAL = "file"
+_KINDS: dict[str, type[StorageRoot]] = {}  # by the scheme of their URIs
+_user: int | None = None  # the process that has used delta-rs or obstore
+
+
+def check_no_fork() -> None:
+    """delta-rs and obstore have threads, which no fork has: delta-rs panics there, and obstore waits for ever. Raises
+    IllegalStateException in a fork of a process that has used them."""
+    global _user
+    process = os.getpid()
+    if _user not in (None, process):
+        raise IllegalStateException(
+            f"process {process} is a fork of process {_user}, which has opened tables: Delta's library does not work "
+            "in a fork; start processes with spawn or forkserver, or fork before the first use of Lakelog"
+        )
+    _user = process
+
+
+class TableState(NamedTuple):
+    """A state of a table: Delta's id of the table, a version, and the unique id of that version's commit, "" if it has
+    none."""
+
+    table_id: str
+    version: int
+    commit: str
+
+
+class RootGuard(Protocol):
+    """Refuses a root that is not the one that this process has seen at its address, see `ClusterRootGuard`."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the last check has refused the root."""
+
+    def check(self, max_staleness: float = 0.0) -> None:
+        """Raises KafkaStorageException unless the root is the one that was seen. In an object store a check counts that
+        is at most `max_staleness` seconds old."""
+
+    def hold(self, table: StorageRoot) -> None:
+        """Makes the table of this process's own broker one that may not be made again."""
+
+    def open(self, table: StorageRoot) -> tuple[TableHandle, Sequence[Commit]]:
+        """Opens a table of the root. Raises InconsistentClusterIdException if there is none, KafkaStorageException."""
+
+    def reopen(self, table: StorageRoot) -> tuple[TableHandle, Sequence[Commit]]:
+        """Opens a table that was there before, as `open` does. Raises KafkaStorageException."""
+
+    def saw(self, table: StorageRoot, state: TableState, stamp: Stamp | None) -> None:
+        """Notes a state of a table that was read or written, and the stamp of its commit."""
+
+    def seen(self, table: StorageRoot) -> TableState | None:
+        """The newest state of a table that was read or written, if one was noted."""
+
+    def confirm(self, table: StorageRoot) -> None:
+        """Notes that the last commit of a table was just found to be there."""
+
+
+def use_root(scheme: str, kind: type[StorageRoot]) -> None:
+    """Registers the class of the roots whose URI begins with this scheme; `file` is that of local paths."""
+    _KINDS[scheme] = kind
+
+
+@dataclass(frozen=True)
+class StorageRoot(ABC):
+    """A folder, by its URI: `/dir`, `file:///dir`, or that of an object store.
+
+    `options` are credentials and endpoints under delta-rs's names (`AWS_ENDPOINT_URL` …). `fsync` makes local writes
+    survive a power cut; by default replication does that, as in Kafka. `timeout_ms` is the approximate limit in ms of
+    an operation on an object store, shared by its attempts. `admits_writers`: whether other tools may write the tables
+    that are made here, as in clusters of an older format. `guard` knows the cluster root from another one.
+    """
+
+    uri: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    fsync: bool = False
+    timeout_ms: int = TIMEOUT_MS
+    admits_writers: bool = field(default=False, compare=False)
+    guard: RootGuard | None = field(default=None, repr=False, compare=False)
+
+    @staticmethod
+    def of(
+        uri: str, options: Mapping[str, str] | None = None, fsync: bool = False, timeout_ms: int = TIMEOUT_MS
+    ) -> StorageRoot:
+        """The root at `uri`, in any spelling; `timeout_ms` in ms. Raises InvalidConfigurationException."""
+        found = normal_uri(uri, _KINDS.keys() - {_LOCAL})
+        scheme = found.partition("://")[0] if "://" in found else _LOCAL
+        return _KINDS[scheme](found, dict(options or {}), fsync, timeout_ms)
+
+    @property
+    @abstractmethod
+    def is_local(self) -> bool:
+        """Whether the root is a folder of this machine."""
+
+    @property
+    @abstractmethod
+    def version_cache(self) -> VersionCache | None:
+        """The cache of this process for the versions of the store's tables; None where a look-up costs nothing."""
+
+    @property
+    def synced(self) -> StorageRoot:
+        """The same root, whose writes survive a power cut, whatever `storage.fsync` says."""
+        return replace(self, fsync=self.fsync or self.is_local)
+
+    def poll_staleness(self, longest: float) -> float:
+        """The maximum staleness of a poll in seconds, at most `longest`. It shrinks while commits are frequent."""
+        return longest if self.version_cache is None else self.version_cache.max_staleness(longest)
+
+    @property
+    def spark_uri(self) -> str:
+        """The root's URI for Spark."""
+        return self.uri
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """The options of the root for delta-rs."""
+        return {}
+
+    def child(self, *names: str) -> StorageRoot:
+        """A folder below this one."""
+        return replace(self, uri="/".join((self.uri, *names)))
+
+    def path(self, name: str = "") -> str:
+        """The path of a file; `name` is relative to this root."""
+        return f"{self.uri}/{name}" if name else self.uri
+
+    # Tables
+
+    def open_table(self, version: int | None = None) -> TableHandle:
+        """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError, and
+        IllegalStateException in a fork."""
+        check_no_fork()
+        return DeltaTable(self.uri, version, storage_options=self.delta_options)
+
+    def checkpoint_table(self, version: int) -> TableHandle:
+        """Writes a checkpoint of a version and returns a handle on it. Raises DeltaError, LakelogException, OSError."""
+        handle = self.open_table(version)
+        handle.create_checkpoint()
+        self.sync_checkpoint(version)
+        return handle
+
+    def sync_checkpoint(self, version: int) -> None:
+        """With `fsync`, makes a checkpoint durable, and the hint at it: delta-rs syncs none of its files."""
+        log = self.child("_delta_log")
+        for name in log.list() if self.fsync else ():
+            if name.startswith(f"{version:020d}.checkpoint") or name == "_last_checkpoint":
+                log.sync_file(name)
+        log.sync_folder()
+
+    def is_whole_checkpoint(self, name: str) -> bool:
+        """Whether a file of a checkpoint is there and can be read to its end. Raises KafkaStorageException."""
+        try:
+            content = pa.BufferReader(self.read_buffer(name))
+            return name.endswith(".json") or pq.read_table(content, use_threads=False).num_rows > 0
+        except (FileNotFoundError, pa.ArrowException, OSError):
+            return False
+
+    def create_table(self, commit: bytes) -> TableHandle:
+        """Makes a Delta table here with its first commit, and returns a handle. Raises CommitFailedError if one
+        exists, or a part of its log, and DeltaError, KafkaStorageException, OSError."""
+        log = self.child("_delta_log")
+        log.create_folder()
+        there = [name for name in log.list() if name[:20].isdigit()]
+        first = f"{0:020d}.json"
+        # A lost reply of an object store looks like a refusal.
+        if there or (log.put_if_absent(first, commit) is None and log.read(first) != commit):
+            raise CommitFailedError(f"{self.uri}: a table exists already")
+        log.sync_folder()
+        return self.open_table()
+
+    # Names, sizes and stamps
+
+    @abstractmethod
+    def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
+        """A stamp of each file, None for a file that does not exist. A file that is written again has another stamp."""
+
+    def sizes(self, names: Sequence[str]) -> list[int | None]:
+        """The size in bytes of each file, None for one that does not exist."""
+        return [stamp[0] if stamp else None for stamp in self.stamps(names)]
+
+    def exists(self, name: str) -> bool:
+        """Whether the file exists."""
+        return self.stamps([name]) != [None]
+
+    @abstractmethod
+    def list(self) -> list[str]:
+        """Names of the files and folders directly below this root; empty if it does not exist."""
+
+    @abstractmethod
+    def _files(self) -> dict[str, tuple[int, float]]:
+        """The files directly below this root, from one listing: size in bytes, time of writing in seconds since the
+        epoch."""
+
+    def sizes_listed(self) -> dict[str, int]:
+        """The files directly below this root and their sizes in bytes, from one listing."""
+        return {name: size for name, (size, _) in self._files().items()}
+
+    def modified(self) -> dict[str, float]:
+        """The files directly below this root and their times of writing, in seconds since the epoch."""
+        return {name: time for name, (_, time) in self._files().items()}
+
+    # Reading
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises FileNotFoundError, KafkaStorageException."""
+
+    @abstractmethod
+    def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
+        """The content of a file and its stamp. Raises FileNotFoundError, KafkaStorageException."""
+
+    @abstractmethod
+    def read_buffer(self, name: str) -> pa.Buffer:
+        """The content of a file that may be large. Raises FileNotFoundError, KafkaStorageException."""
+
+    @abstractmethod
+    def open(self, name: str, size: int | None = None) -> pa.NativeFile:
+        """Opens a file to read parts of it. Raises the store's OSError: readers of Parquet name the file anyway.
+
+        With its `size` in bytes an object store is not asked for it. If the file has another one, reading it may raise
+        OSError.
+        """
+
+    def check_is_handed_out(self, name: str) -> None:
+        """For readers that cannot parse a file: raises KafkaStorageException if the store does not return the file."""
+        with suppress(FileNotFoundError):
+            self.read(name)
+
+    # Writing
+
+    def write(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Writes a file atomically and creates its folder. Raises KafkaStorageException."""
+        self.create_folder()
+        self.put(name, content)
+
+    @abstractmethod
+    def put(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Writes a file atomically. On a disk its folder must exist: a write must not create a root again that was
+        deleted. Raises KafkaStorageException."""
+
+    @abstractmethod
+    def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
+        """Writes a file atomically and returns its stamp, or None if a file of that name exists. On a disk its folder
+        must exist, and `sync_folder` makes the name durable.
+
+        After a KafkaStorageException the file may have been written, or may be written later.
+        """
+
+    @abstractmethod
+    def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
+        """Lets the store copy a file of `source`, a root of the same store, to this root. Returns whether it did; if
+        not, the caller must read and write the file."""
+
+    @abstractmethod
+    def create_folder(self) -> None:
+        """Creates the folder and its parents, with `fsync` for good. In an object store it does nothing, as there are
+        no folders."""
+
+    def move_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
+        """Moves a file to a folder of the same store, if it has this stamp; a missing file is no error. Raises
+        KafkaStorageException.
+
+        This one copies the file and deletes it. A file that takes the name between the last check and the deletion is
+        deleted: obstore cannot delete a file on the condition that it has an ETag.
+        """
+        try:
+            content = self.read_buffer(name)
+        except FileNotFoundError:
+            return
+        if self.stamps([name]) != [stamp]:  # after it was read: the content is that of the stamp
+            return
+        folder.write(new_name, content)
+        if self.stamps([name]) == [stamp]:
+            self.delete(name)
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Deletes a file; a missing file is no error."""
+
+    @abstractmethod
+    def delete_folder(self) -> None:
+        """Deletes this folder and all files in it; a missing folder is no error."""
+
+    def sync_folder(self, name: str = "") -> None:
+        """With `fsync`, makes the names in a folder durable."""
+        self.sync_file(name)
+
+    def sync_file(self, name: str) -> None:  # noqa: B027
+        """With `fsync`, makes the content of a file durable. A store in which each write is durable does nothing."""
 
 
 def normal_uri(uri: str, schemes: Collection[str] = STORES) -> str:
@@ -125,350 +391,3 @@ def _plain(uri: str, path: str) -> str:
             f"storage root {uri}: its path must not contain a backslash or a control character such as a line break"
         )
     return path
-
-
-TIMEOUT_MS = 10_000
-_OTHER_ROOTS: dict[str, type[StorageRoot]] = {}
-
-
-_user: int | None = None  # the process that has used delta-rs or obstore
-
-
-def check_no_fork() -> None:
-    """delta-rs and obstore have threads, which no fork has: delta-rs panics there, and obstore waits for ever. Raises
-    IllegalStateException in a fork of a process that has used them."""
-    global _user
-    process = os.getpid()
-    if _user not in (None, process):
-        raise IllegalStateException(
-            f"process {process} is a fork of process {_user}, which has opened tables: Delta's library does not work "
-            "in a fork; start processes with spawn or forkserver, or fork before the first use of Lakelog"
-        )
-    _user = process
-
-
-class TableState(NamedTuple):
-    """A state of a table: Delta's id of the table, a version, and the unique id of that version's commit, "" if it has
-    none."""
-
-    table_id: str
-    version: int
-    commit: str
-
-
-class RootGuard(Protocol):
-    """Refuses a root that is not the one that this process has seen at its address, see `ClusterRootGuard`."""
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether the last check has refused the root."""
-
-    def check(self, max_staleness: float = 0.0) -> None:
-        """Raises KafkaStorageException unless the root is the one that was seen. In an object store a check counts that
-        is at most `max_staleness` seconds old."""
-
-    def hold(self, table: StorageRoot) -> None:
-        """Makes the table of this process's own broker one that may not be made again."""
-
-    def open(self, table: StorageRoot) -> tuple[TableHandle, Sequence[Commit]]:
-        """Opens a table of the root. Raises InconsistentClusterIdException if there is none, KafkaStorageException."""
-
-    def reopen(self, table: StorageRoot) -> tuple[TableHandle, Sequence[Commit]]:
-        """Opens a table that was there before, as `open` does. Raises KafkaStorageException."""
-
-    def saw(self, table: StorageRoot, state: TableState, stamp: Stamp | None) -> None:
-        """Notes a state of a table that was read or written, and the stamp of its commit."""
-
-    def seen(self, table: StorageRoot) -> TableState | None:
-        """The newest state of a table that was read or written, if one was noted."""
-
-    def confirm(self, table: StorageRoot) -> None:
-        """Notes that the last commit of a table was just found to be there."""
-
-
-def use_root(scheme: str, kind: type[StorageRoot]) -> None:
-    """Registers the class of the roots whose URI begins with this scheme."""
-    _OTHER_ROOTS[scheme] = kind
-
-
-@dataclass(frozen=True)
-class StorageRoot:
-    """A folder, by its URI: `/dir`, `file:///dir`, or that of an object store.
-
-    `options` are credentials and endpoints under delta-rs's names (`AWS_ENDPOINT_URL` …). `fsync` makes local writes
-    survive a power cut; by default replication does that, as in Kafka. `timeout_ms` is the approximate limit in ms of
-    an operation on an object store, shared by its attempts. `admits_writers`: whether other tools may write the tables
-    that are made here, as in clusters of an older format. `guard` knows the cluster root from another one.
-    """
-
-    uri: str
-    options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    fsync: bool = False
-    timeout_ms: int = TIMEOUT_MS
-    admits_writers: bool = field(default=False, compare=False)
-    guard: RootGuard | None = field(default=None, repr=False, compare=False)
-
-    @classmethod
-    def of(
-        cls, uri: str, options: Mapping[str, str] | None = None, fsync: bool = False, timeout_ms: int = TIMEOUT_MS
-    ) -> StorageRoot:
-        """The root at `uri`, in any spelling; `timeout_ms` in ms. Raises InvalidConfigurationException."""
-        found = normal_uri(uri, _OTHER_ROOTS)
-        kind = _OTHER_ROOTS.get(found.partition("://")[0], cls)
-        return kind(found, dict(options or {}), fsync, timeout_ms)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the root is a folder of this machine."""
-        return True
-
-    @property
-    def synced(self) -> StorageRoot:
-        """The same root, whose writes survive a power cut, whatever `storage.fsync` says."""
-        return replace(self, fsync=self.fsync or self.is_local)
-
-    @property
-    def newest_versions(self) -> VersionCache | None:
-        """Where this process notes the versions of tables; None where a look-up costs nothing."""
-        return None
-
-    def poll_staleness(self, longest: float) -> float:
-        """The age in seconds that an answer to a poll may have, `longest` at most: the more happens, the younger."""
-        return longest if self.newest_versions is None else self.newest_versions.max_staleness(longest)
-
-    @property
-    def spark_uri(self) -> str:
-        """The root's URI for Spark."""
-        return self.uri
-
-    def child(self, *names: str) -> StorageRoot:
-        """A folder below this one."""
-        return replace(self, uri="/".join((self.uri, *names)))
-
-    def open_table(self, version: int | None = None) -> TableHandle:
-        """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError, and
-        IllegalStateException in a fork."""
-        check_no_fork()
-        return DeltaTable(self.uri, version, storage_options=self.delta_options)
-
-    def checkpoint_table(self, version: int) -> TableHandle:
-        """Writes a checkpoint of a version and returns a handle on it. Raises DeltaError, LakelogException, OSError."""
-        handle = self.open_table(version)
-        handle.create_checkpoint()
-        self.sync_checkpoint(version)
-        return handle
-
-    def sync_checkpoint(self, version: int) -> None:
-        """With `fsync`, makes a checkpoint durable, and the hint at it: delta-rs syncs none of its files."""
-        log = self.child("_delta_log")
-        for name in log.list() if self.fsync else ():
-            if name.startswith(f"{version:020d}.checkpoint") or name == "_last_checkpoint":
-                log.sync_file(name)
-        log.sync_folder()
-
-    def is_whole_checkpoint(self, name: str) -> bool:
-        """Whether a file of a checkpoint is there and can be read to its end. Raises KafkaStorageException."""
-        try:
-            content = pa.BufferReader(self.read_buffer(name))
-            return name.endswith(".json") or pq.read_table(content, use_threads=False).num_rows > 0
-        except (FileNotFoundError, pa.ArrowException, OSError):
-            return False
-
-    def create_table(self, commit: bytes) -> TableHandle:
-        """Makes a Delta table here with its first commit, and returns a handle. Raises CommitFailedError if one
-        exists, or a part of its log, and DeltaError, KafkaStorageException, OSError."""
-        log = self.child("_delta_log")
-        log.create_folder()
-        there = [name for name in log.list() if name[:20].isdigit()]
-        first = f"{0:020d}.json"
-        # A lost reply of an object store looks like a refusal.
-        if there or (log.put_if_absent(first, commit) is None and log.read(first) != commit):
-            raise CommitFailedError(f"{self.uri}: a table exists already")
-        log.sync_folder()
-        return self.open_table()
-
-    @property
-    def delta_options(self) -> dict[str, str]:
-        """The options of the root for delta-rs."""
-        return {}
-
-    def path(self, name: str = "") -> str:
-        """The path of a file; `name` is relative to this root."""
-        return f"{self.uri}/{name}" if name else self.uri
-
-    def sizes(self, names: Sequence[str]) -> list[int | None]:
-        """The size in bytes of each file, None for one that does not exist."""
-        return [stamp[0] if stamp else None for stamp in self.stamps(names)]
-
-    def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
-        """What tells each file from another one of its name, None for a file that does not exist."""
-        return [self._stamp(name) for name in names]
-
-    def _stamp(self, name: str) -> Stamp | None:
-        with reading(self.path(name)):
-            try:
-                found = os.stat(self.path(name))
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-        return found.st_size, found.st_mtime_ns
-
-    def exists(self, name: str) -> bool:
-        """Whether the file exists."""
-        return self.stamps([name]) != [None]
-
-    def list(self) -> list[str]:
-        """Names of the files and folders directly below this root; empty if it does not exist."""
-        with reading(self.uri), suppress(FileNotFoundError):
-            try:
-                return sorted(os.listdir(self.uri))
-            except NotADirectoryError:
-                if os.path.isfile(self.uri):  # otherwise one of its parents is, and this folder does not exist
-                    raise
-        return []
-
-    def sizes_listed(self) -> dict[str, int]:
-        """The files directly below this root and their sizes in bytes, from one listing."""
-        return {name: size for name, (size, _) in self._files().items()}
-
-    def modified(self) -> dict[str, float]:
-        """The files directly below this root and their times of writing, in seconds since the epoch."""
-        return {name: time for name, (_, time) in self._files().items()}
-
-    def _files(self) -> dict[str, tuple[int, float]]:
-        """The files directly below this root: size in bytes, time of writing in seconds since the epoch."""
-        found = {}
-        for name in self.list():
-            with reading(self.path(name)), suppress(FileNotFoundError):  # deleted since it was listed
-                status = os.stat(self.path(name))
-                if stat.S_ISREG(status.st_mode):
-                    found[name] = status.st_size, status.st_mtime
-        return found
-
-    def read(self, name: str) -> bytes:
-        """The content of a file. Raises FileNotFoundError, KafkaStorageException."""
-        with reading(self.path(name)), open(self.path(name), "rb") as file:
-            return file.read()
-
-    def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
-        """The content of a file and its stamp. Raises FileNotFoundError, KafkaStorageException."""
-        with reading(self.path(name)), open(self.path(name), "rb") as file:
-            found = os.fstat(file.fileno())
-            return file.read(), (found.st_size, found.st_mtime_ns)
-
-    def read_buffer(self, name: str) -> pa.Buffer:
-        """The content of a file that may be large. Raises FileNotFoundError, KafkaStorageException."""
-        with reading(self.path(name)), pa.OSFile(self.path(name)) as file:
-            return file.read_buffer()
-
-    def open(self, name: str, size: int | None = None) -> pa.NativeFile:
-        """Opens a file to read parts of it. Raises the store's OSError: readers of Parquet name the file anyway.
-
-        With its `size` in bytes an object store is not asked for it. If the file has another one, reading it may raise
-        OSError.
-        """
-        return pa.OSFile(self.path(name))
-
-    def check_is_handed_out(self, name: str) -> None:
-        """For readers that cannot parse a file: raises KafkaStorageException if the store does not return the file."""
-        with suppress(FileNotFoundError):
-            self.read(name)
-
-    def write(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Writes a file atomically and creates its folder. Raises KafkaStorageException."""
-        self.create_folder()
-        self.put(name, content)
-
-    def put(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Like `write`, but the folder must exist: a write must not create a root again that has gone."""
-        with writing(self.path(name)), temporary_file(self.uri, name, content) as temporary:
-            self.rename(temporary, name)
-
-    def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
-        """Lets the store copy a file of `source` to this root. Returns whether it did: a disk does not."""
-        return False
-
-    def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
-        """Writes a file atomically and returns its stamp, or None if a file of that name exists. The folder must exist;
-        `sync_folder` makes the name durable.
-
-        After a KafkaStorageException the file may have been written, or may be written later.
-        """
-        with writing(self.path(name)), temporary_file(self.uri, name, content) as temporary:
-            self.sync_file(temporary)
-            written_at = os.stat(self.path(temporary)).st_mtime_ns
-            try:
-                os.link(self.path(temporary), self.path(name))
-            except FileExistsError:
-                return None
-        return len(content), written_at
-
-    def create_folder(self) -> None:
-        """Creates the folder and its parents, with `fsync` for good. In an object store it does nothing, as there are
-        no folders."""
-        new, folder = list[str](), self.uri
-        while self.fsync and folder != "/" and not os.path.isdir(folder):
-            new.append(folder)
-            folder = os.path.dirname(folder)
-        with writing(self.uri):
-            os.makedirs(self.uri, exist_ok=True)
-        for made in new:
-            replace(self, uri=os.path.dirname(made)).sync_folder()
-
-    def rename(self, name: str, new_name: str) -> None:
-        """On a local disk: renames a file, over another file if there is one."""
-        self.sync_file(name)
-        with writing(self.path(new_name)):
-            os.replace(self.path(name), self.path(new_name))
-        self.sync_folder()
-
-    def move_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
-        """Moves a file to a folder of the same store, if it has this stamp; a missing file is no error. Another file of
-        its name stays, also one that takes it meanwhile. Raises KafkaStorageException."""
-        if self.stamps([name]) != [stamp]:
-            return
-        folder.create_folder()
-        moved = f".{new_name}.{uuid.uuid4().hex}.tmp"
-        with writing(self.path(name)), suppress(FileNotFoundError):
-            os.replace(self.path(name), folder.path(moved))
-            if folder.stamps([moved]) == [stamp]:  # only what was moved tells which file it was
-                folder.rename(moved, new_name)
-            else:
-                os.link(folder.path(moved), self.path(name))
-                os.remove(folder.path(moved))
-
-    def _copy_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
-        """Does what `move_out` does, where files cannot be moved. A file that takes the name between the last check and
-        the deletion is deleted: obstore cannot delete a file on the condition that it has an ETag."""
-        try:
-            content = self.read_buffer(name)
-        except FileNotFoundError:
-            return
-        if self.stamps([name]) != [stamp]:  # after it was read: the content is that of the stamp
-            return
-        folder.write(new_name, content)
-        if self.stamps([name]) == [stamp]:
-            self.delete(name)
-
-    def delete(self, name: str) -> None:
-        """Deletes a file; a missing file is no error."""
-        with writing(self.path(name)), suppress(FileNotFoundError):
-            os.remove(self.path(name))
-
-    def delete_folder(self) -> None:
-        """Deletes this folder and all files in it; a missing folder is no error."""
-        with writing(self.uri), suppress(FileNotFoundError):
-            pafs.LocalFileSystem().delete_dir(self.uri)  # files may vanish meanwhile
-
-    def sync_folder(self, name: str = "") -> None:
-        """With `fsync`, makes the names in a folder durable."""
-        self.sync_file(name)
-
-    def sync_file(self, name: str) -> None:
-        """With `fsync`, makes the content of a file durable."""
-        if self.fsync and self.is_local:
-            with writing(self.path(name)):
-                descriptor = os.open(self.path(name), os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)

@@ -82,8 +82,8 @@ class NewSegments:
             self._share(commit)
             self._commits.remember(commit.version, commit.stamp)
         self.version, self.has_more = begin + len(commits), len(commits) >= FULL_POLL
-        if self._log.newest_versions is not None and not self.has_more:
-            self._log.newest_versions.polled(self._log.uri, self.version, started)
+        if self._log.version_cache is not None and not self.has_more:
+            self._log.version_cache.polled(self._log.uri, self.version, started)
         return self._segments_of(commits)
 
     def _segments_of(self, commits: Sequence[Commit]) -> list[NewSegment]:
@@ -101,9 +101,9 @@ class NewSegments:
     def _share(self, commit: Commit) -> None:
         """Fetchers in one process that have the same leader read its commits once."""
         note_commit(commit.info.get("why"))
-        if self._log.newest_versions is not None:
+        if self._log.version_cache is not None:
             before = self._commits.stamps.get(commit.version - 1)
-            self._log.newest_versions.commits.add(self._log.uri, before, commit)
+            self._log.version_cache.commits.add(self._log.uri, before, commit)
 
     def _gap(self, newest: int, reason: str | None) -> list[NewSegment]:
         """Discards all segments of this read: a late commit may have landed in a gap that a clean-up left."""

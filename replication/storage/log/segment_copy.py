@@ -15,7 +15,8 @@ from blake3 import blake3
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.storage_root import StorageRoot, temporary_file
+from lakelog.replication.storage.delta.local_root import LocalRoot, temporary_file
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.record_digest import check_digest
 from lakelog.replication.storage.log.segment import Segment, read_file, read_records, rows_of, write_file, write_segment
 from lakelog.replication.storage.log.segment_name import hex_digest, leader_of, named_digest, segment_name
@@ -48,7 +49,9 @@ def _copied_between_folders(
     """A large file that was copied on local disks in pieces, which stay in the cache of the processor until they are
     hashed and written; None for another file, or if the bytes are not the committed ones."""
     digest = named_digest(file.name)
-    if digest is None or file.size < _LARGE_BYTES or not type(source) is type(target) is StorageRoot:
+    if not (isinstance(source, LocalRoot) and isinstance(target, LocalRoot)):
+        return None
+    if digest is None or file.size < _LARGE_BYTES:
         return None
     copied, found = dataclasses.replace(file, name=name_of(digest)), blake3()
     pieces = _hashed_pieces(source.path(file.name), found)

@@ -104,7 +104,7 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
 def broker_ids(cluster: StorageRoot, max_staleness: float = 0.0) -> list[int]:
     """Ids of all brokers that have ever registered with the cluster; in an object store as this process has seen them
     `max_staleness` seconds ago at most."""
-    folder, noted = cluster.child(BROKERS.name), cluster.newest_versions
+    folder, noted = cluster.child(BROKERS.name), cluster.version_cache
     names = noted.listing(folder.uri, max_staleness, folder.list) if noted else folder.list()
     return sorted(int(name) for name in names if name.isdigit())
 

@@ -29,6 +29,7 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.producer_state import check_sequence, record
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.hanging import raises
 from tests.storage.delta.unsynced import UnsyncedDisk
@@ -502,7 +503,7 @@ def test_a_batch_goes_on_only_in_the_cluster_root_that_was_seen(mounted, what, c
 @few_parts
 @pytest.mark.parametrize("call", ["list", "put_if_absent"])
 def test_a_batch_that_was_staged_where_the_cluster_root_was_away_for_a_moment_is_not_sent(mounted, monkeypatch, call):
-    logs, real, answers = Logs(), getattr(StorageRoot, call), []
+    logs, real, answers = Logs(), getattr(LocalRoot, call), []
     with pytest.raises(Crash):
         Driver(mounted.stage, logs, dies_at=2).commit(0, {0: letters("a"), 1: letters("b")})
     driver, batch_id = Driver(mounted.stage, logs), 1 if call == "put_if_absent" else 0
@@ -517,7 +518,7 @@ def test_a_batch_that_was_staged_where_the_cluster_root_was_away_for_a_moment_is
         mounted.mount()
         return answers[0]
 
-    monkeypatch.setattr(StorageRoot, call, away)
+    monkeypatch.setattr(LocalRoot, call, away)
     if call == "list":  # the name of the batch is taken, and the driver reads what it is
         driver.commit(batch_id, {1: letters("other")})
         assert logs.values == {("t", 0): letters("a"), ("t", 1): letters("b")}

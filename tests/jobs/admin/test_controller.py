@@ -10,7 +10,7 @@ from lakelog.jobs import controller, topics
 from lakelog.replication.errors import TimeoutException
 from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from tests.jobs.admin.seen import written
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
@@ -42,7 +42,7 @@ def test_ce_02_nobody_controls_a_new_cluster(lakelog: Run, cluster: str) -> None
 def test_ce_01_a_controller_refuses_a_store_that_puts_one_file_over_another(
     lakelog: Run, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StorageRoot, "put_if_absent", lambda *_: (0, 0))
+    monkeypatch.setattr(LocalRoot, "put_if_absent", lambda *_: (0, 0))
     status, _, err = lakelog(controller, "--cluster", cluster)
     assert status == 1
     assert f"InvalidConfigurationException: {cluster}: the store takes a second put of one key" in err

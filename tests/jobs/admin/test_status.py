@@ -16,6 +16,7 @@ from lakelog.replication.clients.controller_channel import ControllerChannel
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.clients.world import World
 from tests.hanging import raises
@@ -170,9 +171,9 @@ def test_a_root_of_another_broker_is_a_problem(show: Run, world: World) -> None:
 def test_a_dead_brokers_rows_are_not_read(show: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are old."""
     written(f"{world.uri}/brokers/2", 60.0)
-    read, of_2 = StorageRoot.read_buffer, world.roots[2].child("replicas").uri
+    read, of_2 = LocalRoot.read_buffer, world.roots[2].child("replicas").uri
     monkeypatch.setattr(
-        StorageRoot, "read_buffer",
+        LocalRoot, "read_buffer",
         lambda root, name: raises(AssertionError(root.uri))() if root.uri.startswith(of_2) else read(root, name),
     )  # fmt: skip
     found = json.loads(show("-o", "json")[1])
@@ -184,14 +185,14 @@ def test_a_root_that_hangs_is_not_waited_for(
 ) -> None:
     """A dead broker's root may be away with its machine. What the others have noted is told."""
     older(world)
-    hangs, read = threading.Event(), StorageRoot.read
+    hangs, read = threading.Event(), LocalRoot.read
 
     def hanging(root: StorageRoot, name: str) -> bytes:
         if root.uri == world.roots[2].uri:
             hangs.wait()
         return read(root, name)
 
-    monkeypatch.setattr(StorageRoot, "read", hanging)
+    monkeypatch.setattr(LocalRoot, "read", hanging)
     monkeypatch.setattr(cluster_notes, "_PATIENCE_SECONDS", 0.2)
     try:
         assert "- broker 1 refuses the cluster root: it is an older copy" in show()[1]

@@ -8,7 +8,7 @@ from lakelog.replication.protocol.rounds.fetch_round import FetchHeaders
 from lakelog.replication.server.fetcher import header_fetch
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.storage.delta.commit_format import drop_commits_before
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.new_segments import NewSegments
@@ -250,7 +250,7 @@ def test_a_segment_that_is_gone_is_a_gap_that_names_it_and_the_others_are_fetche
 def test_a_log_that_cannot_be_read_is_an_error_and_is_read_again(log, fetch, monkeypatch, clock):
     fill(log, P0, 1)
     with monkeypatch.context() as changed:
-        changed.setattr(StorageRoot, "read_stamped", raises(KafkaStorageException("503 Slow Down")))
+        changed.setattr(LocalRoot, "read_stamped", raises(KafkaStorageException("503 Slow Down")))
         with pytest.raises(KafkaStorageException):
             read(fetch, {P0: 0})
     fetch.done()

@@ -12,6 +12,7 @@ from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta import delta_log
 from lakelog.replication.storage.delta.commit_format import commit_name, is_commit
 from lakelog.replication.storage.delta.delta_log import CHECKPOINT_COMMITS
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.new_segments import NewSegments
@@ -46,7 +47,7 @@ def test_who_goes_on_opens_no_table(root, monkeypatch):
     reader = ReplicaLog.open(log.root)
     with monkeypatch.context() as patched:
         patched.setattr(StorageRoot, "open_table", lambda *_: pytest.fail("a table was opened"))
-        patched.setattr(StorageRoot, "list", lambda *_: pytest.fail("a folder was listed"))
+        patched.setattr(LocalRoot, "list", lambda *_: pytest.fail("a folder was listed"))
         for count in range(1, 13):
             fill(log, P0, 1)
             assert facts(reader, P0) == facts(log, P0)
@@ -127,15 +128,15 @@ def test_na_04_who_has_fallen_behind_a_clean_up_builds_its_state_anew(busy):
 
 def test_must_do_2_a_commit_that_lands_in_the_hole_of_a_clean_up_is_not_believed(busy, monkeypatch):
     """A writer is frozen after it has looked at the newest version; meanwhile that is cleaned up."""
-    late, write = ReplicaLog.open(busy.root), StorageRoot.put_if_absent
+    late, write = ReplicaLog.open(busy.root), LocalRoot.put_if_absent
 
     def frozen(self, name, content):
-        monkeypatch.setattr(StorageRoot, "put_if_absent", write)
+        monkeypatch.setattr(LocalRoot, "put_if_absent", write)
         go_on(busy)
         assert not self.exists(name)
         return write(self, name, content)
 
-    monkeypatch.setattr(StorageRoot, "put_if_absent", frozen)
+    monkeypatch.setattr(LocalRoot, "put_if_absent", frozen)
     fill(late, P0, 1, producer_id=9)
     assert leo(busy) == 14, "the record of the late writer was written again, where everybody sees it"
     assert facts(late, P0) == facts(busy, P0)

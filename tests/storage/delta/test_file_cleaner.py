@@ -7,6 +7,7 @@ import pytest
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import PRODUCERS
@@ -137,15 +138,15 @@ def test_na_04_a_file_that_is_gone_already_is_no_error(world):
 
 def test_ol_02_a_root_that_does_not_answer_is_an_error_and_the_file_goes_later(world, monkeypatch):
     world.cleaner.removed(["removed.parquet"])
-    delete = StorageRoot.delete
+    delete = LocalRoot.delete
 
     def fails(*_):
         raise KafkaStorageException("read-only")
 
-    monkeypatch.setattr(StorageRoot, "delete", fails)
+    monkeypatch.setattr(LocalRoot, "delete", fails)
     with pytest.raises(KafkaStorageException, match="read-only"):
         world.clean_after(HOUR)
-    monkeypatch.setattr(StorageRoot, "delete", delete)
+    monkeypatch.setattr(LocalRoot, "delete", delete)
     assert "removed.parquet" not in world.clean_after(0)
 
 

@@ -12,6 +12,7 @@ from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta import commit_format, log_recovery
 from lakelog.replication.storage.delta.commit_format import commit_name, drop_commits_before, is_commit, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitTracker, CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.log_recovery import ASIDE
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments, replica_log
@@ -49,13 +50,13 @@ def leave_behind(log, version):
 def test_a_clean_up_that_ends_half_way_has_dropped_no_commit_after_one_that_is_there(log, monkeypatch):
     """A commit that exists proves that none after it was dropped: writers rely on that."""
     fill(log, P0, *[1] * 8)
-    left, delete = [], StorageRoot.delete
+    left, delete = [], LocalRoot.delete
 
     def watched(root, name):
         delete(root, name)
         left.append([int(each[:20]) for each in sorted(root.child("_delta_log").list()) if is_commit(each)])
 
-    monkeypatch.setattr(StorageRoot, "delete", watched)
+    monkeypatch.setattr(LocalRoot, "delete", watched)
     drop_commits_before(log.root, 5)
     newest = log.current().version
     assert left == [list(range(first, newest + 1)) for first in range(1, 6)]
@@ -112,15 +113,15 @@ def test_a_commit_that_was_passed_on_the_way_is_known_too(log):
 
 def test_a_late_commit_after_a_ghost_is_not_believed(log, monkeypatch):
     """A commit with the name of the version before exists, but it was as late as this one."""
-    late, write = DeltaLog.open(log.root), StorageRoot.put_if_absent
+    late, write = DeltaLog.open(log.root), LocalRoot.put_if_absent
     version = late.version
 
     def frozen(*args):
-        monkeypatch.setattr(StorageRoot, "put_if_absent", write)
+        monkeypatch.setattr(LocalRoot, "put_if_absent", write)
         leave_behind(log, version)
         return write(*args)
 
-    monkeypatch.setattr(StorageRoot, "put_if_absent", frozen)
+    monkeypatch.setattr(LocalRoot, "put_if_absent", frozen)
     with pytest.raises(CommitUnknown, match=f"version {version} is gone"):
         late.commit({"why": "late"})
 
@@ -308,7 +309,7 @@ def test_a_commit_that_lands_while_its_owner_looks_is_no_ghost(log, monkeypatch)
     assert facts(owner, P0) == facts(producer, P0)
 
 
-ON_DISK = [(log_recovery, "_put_aside"), (StorageRoot, "move_out"), (os, "replace")]
+ON_DISK = [(log_recovery, "_put_aside"), (LocalRoot, "move_out"), (os, "replace")]
 IN_MEMORY = [(log_recovery, "_put_aside"), (MemoryRoot, "read_buffer"), (StorageRoot, "write")]
 
 

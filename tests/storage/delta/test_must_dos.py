@@ -20,6 +20,7 @@ from lakelog.replication.storage.delta.commit_format import (
     read_commit,
 )
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_txns import role_app_id
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
@@ -85,7 +86,7 @@ def test_2_every_table_keeps_its_log_for_an_hour_and_metadata_for_a_week(root):
 
 def commits_then(*events):
     """`put_if_absent` that writes or not, lets something happen, and raises what a lost reply raises."""
-    real = StorageRoot.put_if_absent
+    real = LocalRoot.put_if_absent
 
     def patched(self, name, content):
         stamp = None
@@ -112,7 +113,7 @@ def commits_then(*events):
     ],
 )
 def test_3_a_refusal_is_not_believed_before_the_next_version_was_looked_at(delta, monkeypatch, events, outcome):
-    monkeypatch.setattr(StorageRoot, "put_if_absent", commits_then(*events))
+    monkeypatch.setattr(LocalRoot, "put_if_absent", commits_then(*events))
     if outcome is CommitUnknown:
         with pytest.raises(CommitUnknown, match="version"):
             delta.commit({"why": "test"})
@@ -123,7 +124,7 @@ def test_3_a_refusal_is_not_believed_before_the_next_version_was_looked_at(delta
 
 def test_3_a_refusal_with_a_commit_of_somebody_else_is_a_conflict(delta, monkeypatch):
     DeltaLog.open(delta.root).commit({"why": "theirs"})
-    monkeypatch.setattr(StorageRoot, "put_if_absent", commits_then("error"))
+    monkeypatch.setattr(LocalRoot, "put_if_absent", commits_then("error"))
     with pytest.raises(CommitConflict):
         delta.commit({"why": "ours"})
 
@@ -134,7 +135,7 @@ def test_3_an_outcome_that_cannot_be_looked_at_is_unknown(delta, monkeypatch):
     def unreachable(*_):
         raise KafkaStorageException("connection refused")
 
-    monkeypatch.setattr(StorageRoot, "put_if_absent", commits_then("ours", "error"))
+    monkeypatch.setattr(LocalRoot, "put_if_absent", commits_then("ours", "error"))
     monkeypatch.setattr(delta_log, "read_commit", unreachable)
     with pytest.raises(CommitUnknown):
         delta.commit({"why": "ours"})
@@ -144,8 +145,8 @@ def test_3_an_outcome_that_cannot_be_looked_at_is_unknown(delta, monkeypatch):
 def test_3_a_commit_is_not_believed_where_the_version_before_is_gone(delta, monkeypatch, is_local):
     """A writer that was paused, or whose whole machine was, may have landed in the hole of a clean-up."""
     assert delta.root.exists(commit_name(0))  # from here on the root is what it is said to be
-    monkeypatch.setattr(StorageRoot, "is_local", is_local)
-    monkeypatch.setattr(StorageRoot, "put_if_absent", commits_then("ours", "clean-up"))
+    monkeypatch.setattr(LocalRoot, "is_local", is_local)
+    monkeypatch.setattr(LocalRoot, "put_if_absent", commits_then("ours", "clean-up"))
     with pytest.raises(CommitUnknown) as caught:
         delta.commit({})
     assert str(caught.value.__cause__) == "the commit before it may have been cleaned up"

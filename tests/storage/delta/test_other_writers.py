@@ -7,7 +7,7 @@ from deltalake.exceptions import CommitFailedError
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.table_opening import WRITER_FEATURE
 from tests.storage.delta.tables import put
 from tests.storage.logs import P0, fill, new_log
@@ -103,7 +103,7 @@ def test_a_protocol_that_another_tool_has_raised_is_refused_by_name(log, protoco
 
 
 def test_a_lost_reply_to_the_first_commit_is_no_table_of_another(root, monkeypatch):
-    real = StorageRoot.put_if_absent
-    monkeypatch.setattr(StorageRoot, "put_if_absent", lambda *given: real(*given) and None)
+    real = LocalRoot.put_if_absent
+    monkeypatch.setattr(LocalRoot, "put_if_absent", lambda *given: real(*given) and None)
     log = new_log(root)
     assert log.root.exists(commit_name(0))

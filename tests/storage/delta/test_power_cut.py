@@ -18,6 +18,7 @@ from lakelog.replication.storage.cluster import Cluster, format_broker, format_c
 from lakelog.replication.storage.delta import delta_log
 from lakelog.replication.storage.delta.commit_format import check_commits, commit_name, is_commit, read_commit
 from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.log_recovery import ASIDE, recover_log
 from lakelog.replication.storage.delta.root_probe import recover_root, storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -244,7 +245,7 @@ def test_li_04_with_fsync_an_update_that_has_landed_is_made_durable(synced, monk
     """Its outcome was unknown: the store has written the commit, and then answered and read nothing for a moment."""
     root, _, after = synced
     ProducerTable.create(root)
-    table, real = ProducerTable.open(root), StorageRoot.put_if_absent
+    table, real = ProducerTable.open(root), LocalRoot.put_if_absent
 
     def unknown(self, name, content):
         real(self, name, content)
@@ -252,7 +253,7 @@ def test_li_04_with_fsync_an_update_that_has_landed_is_made_durable(synced, monk
         raise KafkaStorageException("no answer")
 
     with monkeypatch.context() as answers:
-        answers.setattr(StorageRoot, "put_if_absent", unknown)
+        answers.setattr(LocalRoot, "put_if_absent", unknown)
         answers.setattr("random.uniform", lambda *_: answers.undo() or 0.0)  # the pause before the next attempt
         given = table.init_producer("p", "owner")
     assert ProducerTable.open(after()).init_producer("p", "other") == given._replace(producer_epoch=1)

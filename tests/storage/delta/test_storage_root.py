@@ -12,6 +12,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta import storage_root
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_snapshot import batches_from
 from lakelog.replication.storage.log.new_segments import NewSegments
@@ -206,7 +207,7 @@ def temporaries(folder):
     return [name for name in os.listdir(folder) if name.endswith(".tmp")]
 
 
-@pytest.mark.parametrize("write", [StorageRoot.put, StorageRoot.put_if_absent])
+@pytest.mark.parametrize("write", [LocalRoot.put, LocalRoot.put_if_absent])
 def test_a_write_that_fails_leaves_nothing(root, monkeypatch, write):
     storage = StorageRoot.of(root)
 
@@ -220,7 +221,7 @@ def test_a_write_that_fails_leaves_nothing(root, monkeypatch, write):
     assert os.listdir(root) == []
 
 
-@pytest.mark.parametrize("write", [StorageRoot.put, StorageRoot.put_if_absent])
+@pytest.mark.parametrize("write", [LocalRoot.put, LocalRoot.put_if_absent])
 def test_a_frozen_writer_does_not_touch_what_another_has_written(root, monkeypatch, write):
     """It stands still before its last step while the other one writes the same name whole; then it goes on or dies."""
     storage, written, go_on = StorageRoot.of(root), threading.Event(), threading.Event()

@@ -11,6 +11,7 @@ from lakelog.replication.storage.cluster import format_broker
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_format import commit_name, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.root_probe import storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_txns import role_app_id
@@ -124,7 +125,7 @@ def test_3_whether_a_torn_commit_is_ours_cannot_be_told(log, monkeypatch):
         root.child("_delta_log").write(name.split("/")[1], b"{")
         raise OSError("power cut")
 
-    monkeypatch.setattr(StorageRoot, "put_if_absent", tears)
+    monkeypatch.setattr(LocalRoot, "put_if_absent", tears)
     with pytest.raises(CommitUnknown, match="power cut"):
         delta.commit({"why": "test"})
 

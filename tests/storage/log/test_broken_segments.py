@@ -9,7 +9,7 @@ from lakelog.replication.errors import CorruptRecordException, KafkaStorageExcep
 from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.log import broken_segments
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, with_statistics
 from lakelog.replication.storage.log.log_compaction import compact
@@ -192,7 +192,7 @@ def test_ol_01_a_store_that_does_not_hand_a_file_out_is_no_broken_file(log, monk
 
     garble(files(log)[0])
     with monkeypatch.context() as patched:
-        patched.setattr(StorageRoot, "read", unreachable)
+        patched.setattr(LocalRoot, "read", unreachable)
         with pytest.raises(KafkaStorageException, match="timed out"):
             ReplicaLog.open(log.root)
     assert refused(ReplicaLog.open(log.root)) is not None

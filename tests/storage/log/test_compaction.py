@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException, DuplicateSequenceException, KafkaStorageException
 from lakelog.replication.protocol.compaction import size_class
 from lakelog.replication.storage.delta.commit_format import read_commit
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.log import log_compaction, pieces
 from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.log_compaction import compact
@@ -139,7 +139,7 @@ def test_na_04_a_compaction_whose_commit_fails_on_a_full_disk_leaves_no_file_beh
         raise KafkaStorageException(f"{root.path(name)}: cannot be written: No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(StorageRoot, "put_if_absent", is_full)
+        patched.setattr(LocalRoot, "put_if_absent", is_full)
         with pytest.raises(KafkaStorageException, match="No space left on device"):
             merge(log)
     assert set(log.root.list()) == files

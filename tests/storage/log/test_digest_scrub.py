@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.repair import DigestScrub
 from lakelog.verification.memory_root import MemoryRoot, MemoryStore
@@ -32,8 +33,8 @@ def rot(log, partition=P0, number=0):
 @pytest.fixture
 def read(monkeypatch):
     """The files that are read whole."""
-    seen, read_buffer = [], StorageRoot.read_buffer
-    monkeypatch.setattr(StorageRoot, "read_buffer", lambda self, name: seen.append(name) or read_buffer(self, name))
+    seen, read_buffer = [], LocalRoot.read_buffer
+    monkeypatch.setattr(LocalRoot, "read_buffer", lambda self, name: seen.append(name) or read_buffer(self, name))
     return seen
 
 
@@ -137,7 +138,7 @@ def test_a_store_that_does_not_answer_is_no_rot(log, monkeypatch):
     scrub = DigestScrub(log, 1 << 20, clock)
     clock.now += 1
     with monkeypatch.context() as patched:
-        patched.setattr(StorageRoot, "read_buffer", unreachable)
+        patched.setattr(LocalRoot, "read_buffer", unreachable)
         with pytest.raises(KafkaStorageException, match="timed out"):
             scrub.run_once()
     assert log.refresh().broken == {}

@@ -11,7 +11,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_format import commit_name, drop_commits_before
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.log import log_rewrite
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.log_rewrite import Removal, readable, take_out
@@ -195,8 +195,8 @@ def test_tr_05_files_of_a_commit_stay_if_the_root_is_away_for_a_moment_after_it(
         raise_log_starts(log, {P0: lambda _: 24, P1: lambda _: 16}, "set up", "set up")
     elif what == "truncation":
         follow(log, P0, epoch=1)
-    home, away, put = Path(root, "home"), Path(root, "away"), StorageRoot.put_if_absent
-    read, delete = log_rewrite.read_commits_after, StorageRoot.delete
+    home, away, put = Path(root, "home"), Path(root, "away"), LocalRoot.put_if_absent
+    read, delete = log_rewrite.read_commits_after, LocalRoot.delete
 
     def lands(*arguments):
         stamp = put(*arguments)
@@ -217,10 +217,10 @@ def test_tr_05_files_of_a_commit_stay_if_the_root_is_away_for_a_moment_after_it(
         delete(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(StorageRoot, "put_if_absent", lands)
+        patched.setattr(LocalRoot, "put_if_absent", lands)
         if until == "the commits are read":
             patched.setattr(log_rewrite, "read_commits_after", comes_back_after)
-        patched.setattr(StorageRoot, "delete", comes_back_before)
+        patched.setattr(LocalRoot, "delete", comes_back_before)
         with pytest.raises(KafkaStorageException):
             WHATS[what](log)
     come_back()
@@ -301,7 +301,7 @@ def test_ft_12_a_store_that_does_not_hand_a_segment_out_is_no_broken_segment(log
     def unreachable(*_):
         raise KafkaStorageException("timed out")
 
-    monkeypatch.setattr(StorageRoot, "read", unreachable)
+    monkeypatch.setattr(LocalRoot, "read", unreachable)
     with pytest.raises(KafkaStorageException, match="timed out"):
         truncate_logs(log, {P0: Truncation(1, 2)}, "test")
     assert not log.current().broken

@@ -11,6 +11,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta import commit_format, delta_log, storage_root
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.delta.delta_log import CommitTracker
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import broken_segments
 from lakelog.replication.storage.log.log_append import Appended
@@ -258,8 +259,8 @@ def test_the_newest_version_is_found_from_any_known_one(log, known, cleaned):
 def test_the_newest_version_is_listed_once_where_nothing_is_known(log, monkeypatch):
     """A table may have had a million commits, so they are not looked up one by one."""
     fill(log, P0, *[1] * 5)
-    asked, stamps = [], StorageRoot.stamps
-    monkeypatch.setattr(StorageRoot, "stamps", lambda self, names: asked.append(names) or stamps(self, names))
+    asked, stamps = [], LocalRoot.stamps
+    monkeypatch.setattr(LocalRoot, "stamps", lambda self, names: asked.append(names) or stamps(self, names))
     assert CommitTracker(log.root).newest(-1) == 6
     assert len(asked) <= 1
 

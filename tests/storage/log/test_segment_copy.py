@@ -10,6 +10,7 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.delta import object_root
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import segment_copy
@@ -205,7 +206,7 @@ LARGE = Random(8).randbytes(2_000_000)
 def test_a_large_segment_is_copied_in_pieces_between_disks(disks, monkeypatch):
     source, target = disks
     segment = written(source, LARGE)
-    monkeypatch.setattr(StorageRoot, "read_buffer", failed)
+    monkeypatch.setattr(LocalRoot, "read_buffer", failed)
     pieces, hashed = [], segment_copy._hashed_pieces
     monkeypatch.setattr(
         segment_copy, "_hashed_pieces", lambda *args: (pieces.append(len(p)) or p for p in hashed(*args))
@@ -246,7 +247,7 @@ def test_a_large_segment_of_another_name_streams_between_disks(disks):
 def test_a_small_segment_is_read_once_between_disks(disks, monkeypatch):
     source, target = disks
     segment, read = written(source), []
-    original = StorageRoot.read_buffer
-    monkeypatch.setattr(StorageRoot, "read_buffer", lambda root, name: read.append(name) or original(root, name))
+    original = LocalRoot.read_buffer
+    monkeypatch.setattr(LocalRoot, "read_buffer", lambda root, name: read.append(name) or original(root, name))
     copied = copy_segment(source, segment, target)
     assert (read, target.list()) == ([segment.name], [copied.name])

@@ -21,6 +21,7 @@ from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables import state_table
 from lakelog.replication.storage.tables.admin_table import AdminTable, _row
@@ -82,7 +83,7 @@ def test_a_commit_that_changes_no_row_has_no_file_and_readers_read_none(storage,
     commit = read_commit(storage, version)
     assert (commit.adds, commit.removes, commit.txns) == ((), (), {"epoch": 7})
     with monkeypatch.context() as patched:
-        patched.setattr(StorageRoot, "read_buffer", lambda *_: pytest.fail("a file was read"))
+        patched.setattr(LocalRoot, "read_buffer", lambda *_: pytest.fail("a file was read"))
         assert other.refresh()
     for table in (producers, other, StateTable.open(storage, PRODUCERS)):
         assert (table.version, names(table), table.transaction_version("epoch")) == (version, ["first"], 7)

@@ -29,7 +29,7 @@ def root(store):
 @pytest.fixture
 def logs(root, clock):
     """Two users of one table in which nothing has happened for a long time."""
-    assert root.newest_versions.max_staleness() == 0.2
+    assert root.version_cache.max_staleness() == 0.2
     found = DeltaLog.create(root, LOG), DeltaLog.open(root)
     clock.now += 1000
     return found
@@ -143,7 +143,7 @@ def test_few_commits_are_kept(root, logs):
     one, other = logs
     for _ in range(20):
         write(one)
-    assert sorted(root.newest_versions.commits._commits[root.uri]) == [*range(5, 21)]
+    assert sorted(root.version_cache.commits._commits[root.uri]) == [*range(5, 21)]
     assert poll(other) == [*range(1, 21)]
 
 
@@ -163,7 +163,7 @@ def test_polls_become_frequent_when_something_happens_and_heartbeats_are_nothing
     (one, _) = logs
     elsewhere(root, 1, why)
     one.move()
-    assert root.newest_versions.max_staleness() == root.poll_staleness(LONGEST_SECONDS) == max_staleness
+    assert root.version_cache.max_staleness() == root.poll_staleness(LONGEST_SECONDS) == max_staleness
 
 
 def test_the_less_happens_the_older_a_look_may_be(root, logs, clock):
@@ -172,10 +172,10 @@ def test_the_less_happens_the_older_a_look_may_be(root, logs, clock):
     ages = []
     for _ in range(4):
         clock.now += 4
-        ages.append(root.newest_versions.max_staleness())
+        ages.append(root.version_cache.max_staleness())
     assert ages == [1, 2, 3, 4]
     clock.now += 100
-    assert (root.newest_versions.max_staleness(), root.newest_versions.max_staleness(2.0)) == (LONGEST_SECONDS, 2.0)
+    assert (root.version_cache.max_staleness(), root.version_cache.max_staleness(2.0)) == (LONGEST_SECONDS, 2.0)
 
 
 def test_a_poll_does_not_look_again_at_a_commit_that_was_just_there(store, logs, clock):
@@ -198,10 +198,10 @@ def test_a_commit_right_after_a_look_asks_only_whether_the_commit_before_it_is_s
 
 def test_two_stores_with_a_bucket_of_one_name_share_nothing():
     here, there = (StorageRoot.of("s3://bucket", {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}) for port in (1, 2))
-    here.newest_versions.polled("s3://bucket/log", 5, 1.0)
-    assert here.child("log").newest_versions.polled_at("s3://bucket/log", 5, 1.0) == 1.0
-    assert here.child("log").newest_versions.polled_at("s3://bucket/log", 5, 1.1) is None
-    assert there.newest_versions.polled_at("s3://bucket/log", 5, 0.0) is None
+    here.version_cache.polled("s3://bucket/log", 5, 1.0)
+    assert here.child("log").version_cache.polled_at("s3://bucket/log", 5, 1.0) == 1.0
+    assert here.child("log").version_cache.polled_at("s3://bucket/log", 5, 1.1) is None
+    assert there.version_cache.polled_at("s3://bucket/log", 5, 0.0) is None
 
 
 def test_where_the_newest_commit_has_vanished_that_is_seen_a_while_later(root, logs, clock):
@@ -313,7 +313,7 @@ def test_a_folder_is_listed_once_for_all_who_poll_it_and_at_once_for_who_must_kn
     listed = []
 
     def poll(max_staleness):
-        return store.newest_versions.listing(
+        return store.version_cache.listing(
             "bucket/brokers", max_staleness, lambda: listed.append(clock.now) or [len(listed)]
         )
 
@@ -329,8 +329,8 @@ def test_a_listing_that_fails_is_done_again(store):
         raise OSError("503")
 
     with pytest.raises(OSError, match="503"):
-        store.newest_versions.listing("bucket/brokers", 5.0, fails)
-    assert store.newest_versions.listing("bucket/brokers", 5.0, lambda: ["1"]) == ["1"]
+        store.version_cache.listing("bucket/brokers", 5.0, fails)
+    assert store.version_cache.listing("bucket/brokers", 5.0, lambda: ["1"]) == ["1"]
 
 
 # --- however many tables there are
