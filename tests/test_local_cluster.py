@@ -25,7 +25,7 @@ from lakelog.replication.protocol.replica_status import LEADER_ROLE
 from lakelog.replication.server import periodic_task
 from lakelog.replication.server.fetcher import replica_fetcher
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta import freshness
+from lakelog.replication.storage.delta import commit_listeners
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -143,7 +143,7 @@ def test_do_02_within_a_process_no_acknowledgement_waits_for_a_poll(cluster, top
         raise_first_error(producer.send(topic, table(b"first"), timeout_ms=60_000))
         wait_until(lambda: len(cluster.queries()) == 6, "each follower's query")
         name, assignment = next(_topics), {partition: found[:replicas] for partition, found in ON_EACH.items()}
-        for module in (freshness, periodic_task, replica_fetcher):
+        for module in (commit_listeners, periodic_task, replica_fetcher):
             monkeypatch.setattr(module, "until_poll", lambda _: 20.0)
         AdminClient(cluster.cluster_uri, Config(request_timeout_ms=10_000)).create_topic(name, assignment=assignment)
         for partition in ON_EACH:  # an attempt before that would be repeated after a poll

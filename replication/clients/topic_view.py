@@ -24,7 +24,8 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
 from lakelog.replication.protocol.topic import BROKERS, DEFAULT, check_is_text, check_topic_id, partitions_of
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, RECENT_SECONDS, CommitListener
+from lakelog.replication.storage.delta.commit_listeners import CommitListener
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, RECENT_SECONDS
 from lakelog.replication.storage.delta.storage_root import check_no_fork
 from lakelog.replication.storage.log.log_identity import continues
 from lakelog.replication.storage.log.replica_log import ReplicaLog

@@ -18,7 +18,7 @@ from lakelog.replication.errors import ControllerMovedException, InconsistentClu
 from lakelog.replication.protocol.broker_registration import Liveness
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.freshness import CommitWaiter
+from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
 from lakelog.replication.storage.tables.admin_table import AdminTable
 
 logger = logging.getLogger(__name__)

@@ -38,7 +38,8 @@ from lakelog.replication.server.replica_manager import ReplicaManager
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
 from lakelog.replication.server.spark_check import pass_while_spark_runs
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, CommitWaiter
+from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.delta.root_probe import RootWatch, probe_root, recover_root, storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_identity import identify

@@ -15,7 +15,8 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, CommitListener, CommitWaiter
+from lakelog.replication.storage.delta.commit_listeners import CommitListener, CommitWaiter
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
-from lakelog.replication.storage.delta.freshness import until_poll
+from lakelog.replication.storage.delta.commit_listeners import until_poll
 
 logger = logging.getLogger(__name__)
 

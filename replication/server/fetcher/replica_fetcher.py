@@ -28,7 +28,7 @@ from lakelog.replication.server.fetcher.shared_fetch_states import backoff_ms
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint, PeriodicTask
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId
 from lakelog.replication.server.spark_check import kill_if_stopped
-from lakelog.replication.storage.delta.freshness import CommitListener, until_poll
+from lakelog.replication.storage.delta.commit_listeners import CommitListener, until_poll
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import LOG
 

@@ -33,7 +33,7 @@ from lakelog.replication.storage.delta.commit_format import (
     read_commits_after,
     tidy_log,
 )
-from lakelog.replication.storage.delta.freshness import note_commit, notify_listeners
+from lakelog.replication.storage.delta.commit_listeners import note_commit, notify_listeners
 from lakelog.replication.storage.delta.log_recovery import recover_log
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.delta.store_errors import reason

@@ -1,5 +1,4 @@
-"""How old knowledge of a table may be: the newest versions and commits that this process has seen, and what wakes its
-threads after a new commit."""
+"""How stale an answer about a table may be: the newest versions and commits that this process has seen, and when."""
 
 from __future__ import annotations
 
@@ -8,94 +7,100 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Self, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from lakelog.replication.storage.delta.commit import Commit, Stamp
 
-QUIET = frozenset({"heartbeat", "renewed"})  # reasons of commits that only tell that a process is alive
-_LONGEST, _LONGEST_MS = 5, 500  # times the usual time between two polls; what is longer is not lengthened
-_PART = 0.25  # of the time since anything was committed
-
-_lock = threading.Lock()
-_listeners: dict[str, WeakSet[CommitListener]] = {}
-_moved_at = time.monotonic()
-
-
-class CommitListener:
-    """Calls `wake` after each commit of this process to the tables that it listens to, as long as somebody holds it.
-
-    `wake` runs in the thread that has committed: it must be quick and must not raise.
-    """
-
-    def __init__(self, wake: Callable[[], object]) -> None:
-        self.wake = wake
-        self._reasons: dict[str, str | None] = {}
-
-    def listen(self, uri: str, why: str | None = None) -> Self:
-        """Listens to commits to the table at `uri` from now on; with `why`, only to those for that reason."""
-        self._reasons[uri] = why
-        with _lock:
-            if uri not in _listeners:  # tables to which nobody listens any more, and to which nobody commits
-                for other in [other for other, found in _listeners.items() if not found]:
-                    del _listeners[other]
-            _listeners.setdefault(uri, WeakSet()).add(self)
-        return self
-
-    def notify(self, uri: str, why: object) -> None:
-        """Wakes if it listens to commits to this table for this reason."""
-        if self._reasons.get(uri) in (None, why):
-            self.wake()
-
-
-class CommitWaiter(CommitListener):
-    """Lets a thread wait for commits of this process, and for its polls, until `stop`."""
-
-    def __init__(self) -> None:
-        self._woken, self.stopping = threading.Event(), threading.Event()
-        super().__init__(self._woken.set)
-
-    def wait(self, milliseconds: float) -> bool:
-        """Returns after a commit since the last call, or when a poll is due, see `until_poll`: False after `stop`."""
-        if not self.stopping.is_set():
-            self._woken.wait(until_poll(milliseconds))
-        self._woken.clear()
-        return not self.stopping.is_set()
-
-    def stop(self) -> None:
-        """Ends the wait that is under way, and all others."""
-        self.stopping.set()
-        self._woken.set()
-
-
-def notify_listeners(uri: str, why: object) -> None:
-    """Wakes the listeners of a table after this process has committed to it for the reason `why`."""
-    with _lock:
-        listeners = tuple(_listeners.get(uri, ()))
-        if not listeners:
-            _listeners.pop(uri, None)
-    for listener in listeners:
-        listener.notify(uri, why)
-
-
-def note_commit(why: object) -> None:
-    """Notes that some process has made a commit for the reason `why`."""
-    global _moved_at
-    if why not in QUIET:
-        _moved_at = time.monotonic()
-
-
-def until_poll(milliseconds: float) -> float:
-    """The seconds from one poll to the next: `milliseconds`, or longer if no commit was seen for long: up to five times
-    as long, but no more than half a second, because sessions and lag times end."""
-    idle = (time.monotonic() - _moved_at) * _PART * 1000
-    longest = max(milliseconds, min(milliseconds * _LONGEST, _LONGEST_MS))
-    return min(max(milliseconds, idle), longest) / 1000
-
-
+QUIET = frozenset({"heartbeat", "renewed"})  # reasons of commits which only show that a process is alive
+IDLE_PART = 0.25  # of the time since the last commit: so stale may an answer be, and so long is the pause between polls
+LONGEST_SECONDS = 5.0  # the maximum staleness of an answer to any poll
+RECENT_SECONDS = 1.0  # the maximum staleness of a view that a client or a commit begins with
+_SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
+_POLL_TIMEOUT_SECONDS = 1.0  # for the poll of another thread; then a thread polls itself
+TABLES_KEPT = 10_000  # of which a process knows the newest version
+_QUIET_SECONDS, _QUIET_LISTINGS = 20.0, 3  # after so long, listings count so many times as long; they cost most
 KEPT_BYTES = 32 << 20  # of all tables
 _KEPT_OF_A_TABLE = 16  # of each table
 _COMMIT_BYTES, _FILE_BYTES, _FACT_BYTES = 2_000, 1_000, 300  # what each takes in memory besides its texts
+
+Value = TypeVar("Value")
+
+
+class VersionCache:
+    """The newest version of each table, by URI, and the time of the poll that found it; `commits` has the newest
+    commits themselves. It drops the tables that have not moved for longest. Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self.commits = SharedCommits()
+        self._lock = threading.Lock()
+        self._found: OrderedDict[str, tuple[int, float]] = OrderedDict()  # the one that was noted last at the end
+        self._listings: OrderedDict[str, tuple[Sequence[str], float]] = OrderedDict()
+        self._polling: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()  # as long as a thread has it
+        self._moved_at = time.monotonic()
+
+    def max_staleness(self, longest: float = LONGEST_SECONDS) -> float:
+        """The maximum staleness of an answer to a poll, in seconds, `longest` at most. It shrinks while commits are
+        frequent."""
+        return min(max((time.monotonic() - self._moved_at) * IDLE_PART, _SHORTEST_SECONDS), longest, LONGEST_SECONDS)
+
+    @contextmanager
+    def one_poll(self, uri: str) -> Iterator[None]:
+        """Coalesces concurrent polls of a table: one thread polls, the others wait for its answer."""
+        with self._lock:
+            lock = self._polling.setdefault(uri, threading.RLock())
+        is_alone = lock.acquire(timeout=_POLL_TIMEOUT_SECONDS)
+        try:
+            yield
+        finally:
+            if is_alone:
+                lock.release()
+
+    def listing(self, uri: str, max_staleness: float, list_now: Callable[[], Sequence[str]]) -> Sequence[str]:
+        """The names in a folder, from `list_now` or as it has found them at most `max_staleness` seconds ago; three
+        times as long ago if nothing has moved for a while."""
+        max_staleness *= _QUIET_LISTINGS if time.monotonic() - self._moved_at > _QUIET_SECONDS else 1
+        with self.one_poll(uri):
+            names, listed_at = self._listings.get(uri, ((), float("-inf")))
+            if (now := time.monotonic()) - listed_at >= max_staleness:
+                names = list_now()
+                with self._lock:
+                    _put(self._listings, uri, (names, now))
+            return names
+
+    def polled(self, uri: str, version: int, at: float) -> None:
+        """Notes a poll that began `at` a time of the monotonic clock: the table had this version and no later one."""
+        with self._lock:
+            _put(self._found, uri, (version, at))
+
+    def moved(self, uri: str, version: int, why: object, at: float = float("-inf")) -> None:
+        """Notes that a commit with this version exists, and its reason. A writer gives the time `at` which it began to
+        write the commit: all earlier commits of the table have lower versions."""
+        with self._lock:
+            if version > self._found.get(uri, (-1, 0.0))[0]:
+                _put(self._found, uri, (version, at))
+            if why not in QUIET:
+                self._moved_at = time.monotonic()
+
+    def polled_at(self, uri: str, version: int, since: float) -> float | None:
+        """When the poll began that has found no later version than this one; None if it began before `since`, or a
+        later version exists."""
+        newest, polled_at = self._found.get(uri, (-1, float("-inf")))
+        return polled_at if newest == version and polled_at >= since else None
+
+    def forget(self, uri: str) -> None:
+        """Drops all that is known of a table, because its history is another one than was known."""
+        with self._lock:
+            self._found.pop(uri, None)
+        self.commits.forget(uri)
+
+
+def _put(known: OrderedDict[str, Value], uri: str, value: Value) -> None:
+    known[uri] = value
+    known.move_to_end(uri)
+    while len(known) > TABLES_KEPT:
+        known.popitem(last=False)
 
 
 class SharedCommits:
@@ -160,95 +165,3 @@ def _bytes_of(commit: Commit) -> int:
     """About so much memory a commit takes."""
     files = sum(_FILE_BYTES + len(file.stats) + len(file.content or b"") for file in (*commit.adds, *commit.removes))
     return _COMMIT_BYTES + files + _FACT_BYTES * (len(commit.txns) + len(commit.info))
-
-
-Value = TypeVar("Value")
-
-LONGEST_SECONDS = 5.0
-RECENT_SECONDS = 1.0  # the maximum staleness of a view that a client or a commit begins with
-_SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
-_POLL_TIMEOUT_SECONDS = 1.0  # for the poll of another thread; then a thread polls itself
-TABLES_KEPT = 10_000  # of which a process knows the newest version
-_QUIET_SECONDS, _QUIET_LISTINGS = 20.0, 3  # after so long, listings count so many times as long; they cost most
-
-
-def idle_staleness(seconds: float) -> float:
-    """The maximum staleness of an answer to a poll, and the time between two polls, in seconds, of a table that has not
-    moved for so many `seconds`."""
-    return min(max(0.0, seconds) * _PART, LONGEST_SECONDS)
-
-
-class VersionCache:
-    """The newest version of each table, by URI, and the time of the poll that found it; `commits` has the newest
-    commits themselves. It drops the tables that have not moved for longest. Threads may share it.
-    """
-
-    def __init__(self) -> None:
-        self.commits = SharedCommits()
-        self._lock = threading.Lock()
-        self._found: OrderedDict[str, tuple[int, float]] = OrderedDict()  # the one that was noted last at the end
-        self._listings: OrderedDict[str, tuple[Sequence[str], float]] = OrderedDict()
-        self._polling: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()  # as long as a thread has it
-        self._moved_at = time.monotonic()
-
-    def max_staleness(self, longest: float = LONGEST_SECONDS) -> float:
-        """The maximum staleness of an answer to a poll, in seconds, `longest` at most. It shrinks while commits are
-        frequent."""
-        return min(max(idle_staleness(time.monotonic() - self._moved_at), _SHORTEST_SECONDS), longest)
-
-    @contextmanager
-    def one_poll(self, uri: str) -> Iterator[None]:
-        """Coalesces concurrent polls of a table: one thread polls, the others wait for its answer."""
-        with self._lock:
-            lock = self._polling.setdefault(uri, threading.RLock())
-        is_alone = lock.acquire(timeout=_POLL_TIMEOUT_SECONDS)
-        try:
-            yield
-        finally:
-            if is_alone:
-                lock.release()
-
-    def listing(self, uri: str, max_staleness: float, list_now: Callable[[], Sequence[str]]) -> Sequence[str]:
-        """The names in a folder, from `list_now` or as it has found them at most `max_staleness` seconds ago; three
-        times as long ago if nothing has moved for a while."""
-        max_staleness *= _QUIET_LISTINGS if time.monotonic() - self._moved_at > _QUIET_SECONDS else 1
-        with self.one_poll(uri):
-            names, listed_at = self._listings.get(uri, ((), float("-inf")))
-            if (now := time.monotonic()) - listed_at >= max_staleness:
-                names = list_now()
-                with self._lock:
-                    _put(self._listings, uri, (names, now))
-            return names
-
-    def polled(self, uri: str, version: int, at: float) -> None:
-        """Notes a poll that began `at` a time of the monotonic clock: the table had this version and no later one."""
-        with self._lock:
-            _put(self._found, uri, (version, at))
-
-    def moved(self, uri: str, version: int, why: object, at: float = float("-inf")) -> None:
-        """Notes that a commit with this version exists, and its reason. A writer gives the time `at` which it began to
-        write the commit: all earlier commits of the table have lower versions."""
-        with self._lock:
-            if version > self._found.get(uri, (-1, 0.0))[0]:
-                _put(self._found, uri, (version, at))
-            if why not in QUIET:
-                self._moved_at = time.monotonic()
-
-    def polled_at(self, uri: str, version: int, since: float) -> float | None:
-        """When the poll began that has found no later version than this one; None if it began before `since`, or a
-        later version exists."""
-        newest, polled_at = self._found.get(uri, (-1, float("-inf")))
-        return polled_at if newest == version and polled_at >= since else None
-
-    def forget(self, uri: str) -> None:
-        """Drops all that is known of a table, because its history is another one than was known."""
-        with self._lock:
-            self._found.pop(uri, None)
-        self.commits.forget(uri)
-
-
-def _put(known: OrderedDict[str, Value], uri: str, value: Value) -> None:
-    known[uri] = value
-    known.move_to_end(uri)
-    while len(known) > TABLES_KEPT:
-        known.popitem(last=False)

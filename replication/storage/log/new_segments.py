@@ -12,8 +12,8 @@ from typing import NamedTuple
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_format import read_commit
+from lakelog.replication.storage.delta.commit_listeners import note_commit
 from lakelog.replication.storage.delta.delta_log import CommitTracker
-from lakelog.replication.storage.delta.freshness import note_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_name import is_snapshot, leader_of
 

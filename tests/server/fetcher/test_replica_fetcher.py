@@ -19,7 +19,7 @@ from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchSt
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
-from lakelog.replication.storage.delta.freshness import notify_listeners
+from lakelog.replication.storage.delta.commit_listeners import notify_listeners
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock

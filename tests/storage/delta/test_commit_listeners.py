@@ -6,8 +6,9 @@ from weakref import WeakSet
 
 import pytest
 
+from lakelog.replication.storage.delta import commit_listeners
+from lakelog.replication.storage.delta.commit_listeners import CommitListener, CommitWaiter, note_commit, until_poll
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.freshness import CommitListener, CommitWaiter, note_commit, until_poll
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.schemas import LOG
@@ -67,7 +68,9 @@ def test_a_listener_that_nobody_holds_is_not_woken(log):
 
 def test_a_commit_before_the_wait_ends_it_and_a_later_wait_goes_on(log, monkeypatch):
     waiter, waits = CommitWaiter().listen(log.root.uri), []
-    monkeypatch.setattr("lakelog.replication.storage.delta.freshness.until_poll", lambda ms: waits.append(ms) or 60)
+    monkeypatch.setattr(
+        "lakelog.replication.storage.delta.commit_listeners.until_poll", lambda ms: waits.append(ms) or 60
+    )
     commit(log)
     assert waiter.wait(POLL_MS)
     thread = threading.Thread(target=lambda: waiter.wait(7))
@@ -80,7 +83,7 @@ def test_a_commit_before_the_wait_ends_it_and_a_later_wait_goes_on(log, monkeypa
 
 
 def test_stop_ends_the_wait(monkeypatch):
-    monkeypatch.setattr("lakelog.replication.storage.delta.freshness.until_poll", lambda _: 60)
+    monkeypatch.setattr(commit_listeners, "until_poll", lambda _: 60)
     waiter, answers = CommitWaiter(), []
     thread = threading.Thread(target=lambda: answers.append(waiter.wait(POLL_MS)))
     thread.start()

@@ -22,7 +22,7 @@ from lakelog.replication.server import broker_server, log_maintenance
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
 from lakelog.replication.server.fetcher.follower_query import StreamPlan, batch_key
 from lakelog.replication.server.fetcher.replica_fetcher import ReplicaFetcher
-from lakelog.replication.storage.delta.freshness import CommitWaiter
+from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
 
 PACKAGE = "lakelog.replication."
 _EPOCH = 1_800_000_000.0  # the wall time at second 0 of a world's clock
