@@ -22,10 +22,10 @@ from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint, PeriodicTask
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
+from lakelog.replication.storage.log.digest_scrub import DigestScrub
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.log_start import StartOf, delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.other_writers import foreign_files, undo_other_writers
-from lakelog.replication.storage.log.repair import DigestScrub
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)

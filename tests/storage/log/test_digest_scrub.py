@@ -7,7 +7,7 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.repair import DigestScrub
+from lakelog.replication.storage.log.digest_scrub import DigestScrub
 from lakelog.verification.memory_root import MemoryRoot, MemoryStore
 from tests.clock import Clock
 from tests.storage.logs import P0, P1, fill, new_log, values
@@ -75,7 +75,7 @@ def test_it_goes_around_and_goes_on_where_it_stood(log, read):
     for _ in range(6):
         clock.now += 1 << 20
         scrub._credit = 0.5
-        scrub._polled_at = clock.now
+        scrub._run_at = clock.now
         scrub.run_once()
     names = sorted(log.refresh().segments)
     start = names.index(read[0])
