@@ -1,7 +1,7 @@
 """The rows of one kind of table of a cluster, now or at an earlier time, and the Spark data source that returns them.
 
-What a broker's root does not give is left out, and the row of the broker says why: a dead broker or a root that is out
-of reach hides no other.
+Rows of a broker whose root cannot be read are left out, and the row of the broker has the error. So a dead broker or an
+unreachable root hides no other one.
 """
 
 from __future__ import annotations
@@ -42,159 +42,24 @@ from lakelog.schemas.views.readings import BATCHES, METADATA_CHANGES, READINGS
 
 _TICK = 0.001  # s between the times of two commits that a store has written at the same time
 
+_READERS_OF_COMMITS = 8
+_AT_ONCE = 64  # versions in memory
+_UNREADABLE = FileNotFoundError, CorruptRecordException
+_OF_HEADER = ("topic", "topic_id", "partition", "leader_epoch", "base_offset", "last_offset", "max_timestamp", "bytes",
+              "producer_id")  # fmt: skip
+_READERS = 8
+OF_BROKERS = (REPLICAS.name, BATCHES.name)
+_TABLES = {table.name: table for table in STATE_TABLES}
+FORMAT = "lakelog_tables"
+_numbers = count(1)
+_VARIABLE = re.compile(r"LAKELOG_STORAGE_(\d+|CLUSTER)_(\w+)", re.IGNORECASE)
+
 
 class DatedLog(NamedTuple):
     """A table at a version, and the time of its commit in seconds since the epoch, by the clock of the store."""
 
     log: DeltaLog
     committed_at: float
-
-
-def commit_times(root: StorageRoot) -> dict[int, float]:
-    """The time of each commit that is still there, oldest first, in seconds since the epoch: later versions have later
-    times.
-
-    A commit before a gap is of a writer that came too late, and does not count. Raises KafkaStorageException.
-    """
-    written = {int(name[:20]): at for name, at in root.child("_delta_log").modified().items() if is_commit(name)}
-    first = max((version for version in written if version - 1 not in written), default=0)
-    times: dict[int, float] = {}
-    for version in range(first, first + len(written)):
-        if version in written:
-            times[version] = max(written[version], times.get(version - 1, 0.0) + _TICK)
-    return times
-
-
-def table_at(root: StorageRoot, at: float | None) -> DatedLog:
-    """The table at a time in seconds since the epoch; None: its newest version.
-
-    Raises InconsistentClusterIdException if there is no table, KafkaStorageException if it cannot be read, or if its
-    history does not reach back to that time.
-    """
-    if at is None:
-        log, times = DeltaLog.open(root), commit_times(root)
-        return DatedLog(log, times.get(log.version, max(times.values(), default=0.0)))
-    times = commit_times(root)
-    version = max((version for version, written in times.items() if written <= at), default=None)
-    if version is None:
-        oldest = f"its oldest commit is of {utc(min(times.values()))}" if times else "it has no commit"
-        raise KafkaStorageException(f"{root.uri}: its history does not reach back to {utc(at)}: {oldest}")
-    try:
-        return DatedLog(DeltaLog(root, root.open_table(version)), times[version])
-    except (DeltaError, OSError) as error:
-        raise KafkaStorageException(
-            f"{root.uri}: its history does not reach back to {utc(at)}: version {version} cannot be read: "
-            f"{reason(error)}"
-        ) from error
-
-
-def utc(seconds: float) -> str:
-    """A time in seconds since the epoch, for people."""
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="seconds")
-
-
-_READERS_OF_COMMITS = 8
-_AT_ONCE = 64  # versions in memory
-_UNREADABLE = FileNotFoundError, CorruptRecordException
-
-
-def metadata_changes(cluster: StorageRoot, at: float | None = None) -> Iterator[pa.Table]:
-    """The rows of each version that its commit changed, oldest first; columns of `METADATA_CHANGES`. `at`: no version
-    that is younger than that, in seconds since the epoch.
-
-    A version says all that there is, so the oldest one that can be read has all its rows. History begins after the last
-    version that cannot be read. Raises KafkaStorageException.
-    """
-    root = cluster.child(METADATA.name)
-    table = StateTable.open(root, METADATA)
-    versions = _Versions()
-    kept = iter([(version, then) for version, then in commit_times(root).items() if at is None or then <= at])
-    while chunk := list(islice(kept, _AT_ONCE)):
-        read = in_threads(lambda dated: _read(root, table, dated[0]), chunk, _READERS_OF_COMMITS)
-        for (version, then), found in zip(chunk, read, strict=True):
-            if found is None or version == 0:
-                versions = _Versions(is_whole=found is not None)
-            if found is not None and found[1] is not None:
-                yield from versions.changed(*found, then)
-
-
-def _read(root: StorageRoot, table: StateTable, version: int) -> tuple[Commit, pa.Table | None] | None:
-    """A commit and its rows; no rows if it changes none. None if it cannot be read."""
-    try:
-        commit = read_commit(root, version)
-        files = [table.read_file(file) for file in commit.adds]
-    except _UNREADABLE:
-        return None
-    changes_rows = bool(commit.adds or commit.removes)
-    return commit, pa.concat_tables([METADATA.arrow.empty_table(), *files]) if changes_rows else None
-
-
-class _Versions:
-    """The rows of the version before. `is_whole`: there was no version before those that it is given."""
-
-    def __init__(self, is_whole: bool = False) -> None:
-        self._is_first = not is_whole
-        self._rows = METADATA.arrow.empty_table()
-        self._known: dict[TopicIdPartition, tuple[int, int]] = {}  # partition epoch, and the place of the row
-
-    def changed(self, commit: Commit, rows: pa.Table, then: float) -> Iterator[pa.Table]:
-        """The rows that a commit has changed or removed."""
-        keys = map(TopicIdPartition, rows["topic_id"].to_pylist(), rows["partition"].to_pylist())
-        epochs = rows["partition_epoch"].to_pylist()
-        known = {key: (epoch, place) for place, (key, epoch) in enumerate(zip(keys, epochs, strict=True))}
-        fresh = [place for key, (epoch, place) in known.items() if self._known.get(key, (None,))[0] != epoch]
-        gone = [place for key, (_, place) in self._known.items() if key not in known]
-        if fresh:
-            yield _dated_change(rows.take(fresh), commit, then, self._is_first, False)
-        if gone:
-            yield _dated_change(self._rows.take(gone), commit, then, False, True)
-        self._rows, self._known, self._is_first = rows, known, False
-
-
-def _dated_change(rows: pa.Table, commit: Commit, then: float, is_first: bool, is_removed: bool) -> pa.Table:
-    """With the columns that tell of the commit."""
-    told = {
-        "version": commit.version, "committed_at": int(then * 1e6), "is_first": is_first, "is_removed": is_removed,
-        "who": commit.info.get("who"), "why": commit.info.get("why"),
-    }  # fmt: skip
-    fields = [METADATA_CHANGES.arrow.field(name) for name in told]
-    columns = [
-        pa.array([value] * rows.num_rows, field.type) for value, field in zip(told.values(), fields, strict=True)
-    ]
-    return pa.table([*rows.columns, *columns], METADATA_CHANGES.arrow)
-
-
-_OF_HEADER = ("topic", "topic_id", "partition", "leader_epoch", "base_offset", "last_offset", "max_timestamp", "bytes",
-              "producer_id")  # fmt: skip
-
-
-def log_batches(broker: StorageRoot, broker_id: int, at: float | None, observed_at: float) -> pa.Table:
-    """A row a batch of a broker's log, and a row a file without batches or that cannot be read; columns of `BATCHES`.
-    `at`: as for `table_at`.
-
-    Raises InconsistentClusterIdException if there is no log, KafkaStorageException.
-    """
-    root = broker.child(LOG.name)
-    segments = read_segments(root, table_at(root, at).log.active_files())
-    common = {"broker_id": broker_id, "observed_at": int(observed_at * 1e6)}
-    rows = [{**common, **row} for segment in segments for row in _rows(segment)]
-    return pa.Table.from_pylist(rows, BATCHES.arrow)
-
-
-def _rows(segment: Segment | BrokenSegment) -> list[dict[str, Any]]:
-    file = {"file": segment.file.name, "file_bytes": segment.file.size}
-    if isinstance(segment, BrokenSegment):
-        return [{**file, "error": segment.fault}]
-    return [{**file, **_header(header)} for header in segment.headers] or [file]
-
-
-def _header(header: BatchHeader) -> dict[str, Any]:
-    return {name: getattr(header, name) for name in _OF_HEADER}
-
-
-_READERS = 8
-OF_BROKERS = (REPLICAS.name, BATCHES.name)
-_TABLES = {table.name: table for table in STATE_TABLES}
 
 
 @dataclass(frozen=True)
@@ -269,10 +134,10 @@ class ClusterReading:
             is_there = True
             yield table
         if not is_there and self.as_of is not None:
-            table_at(cluster.root.child(METADATA.name), self.as_of)  # says how far back it reaches
+            table_at(cluster.root.child(METADATA.name), self.as_of)  # raises the error with the oldest time
 
     def _registrations(self, cluster: Cluster, observed_at: float) -> pa.Table:
-        """Those that cannot be read are left out: their brokers say nothing."""
+        """The rows of all registrations that can be read."""
         folders = [(broker_id, cluster.root.child(BROKERS.name, str(broker_id))) for broker_id in self.brokers()]
         found = in_threads(lambda folder: self._registration(cluster, folder[1], observed_at), folders, _READERS)
         return pa.concat_tables([READINGS[BROKERS.name].arrow.empty_table(), *found])
@@ -318,9 +183,137 @@ def _dated(root: StorageRoot, table: Table, at: float | None, observed_at: float
     return [{**row, **when} for row in rows]
 
 
-FORMAT = "lakelog_tables"
-_numbers = count(1)
-_VARIABLE = re.compile(r"LAKELOG_STORAGE_(\d+|CLUSTER)_(\w+)", re.IGNORECASE)
+def commit_times(root: StorageRoot) -> dict[int, float]:
+    """The time of each commit that is still there, oldest first, in seconds since the epoch: later versions have later
+    times.
+
+    A commit before a gap is of a writer that came too late, and does not count. Raises KafkaStorageException.
+    """
+    written = {int(name[:20]): at for name, at in root.child("_delta_log").modified().items() if is_commit(name)}
+    first = max((version for version in written if version - 1 not in written), default=0)
+    times: dict[int, float] = {}
+    for version in range(first, first + len(written)):
+        if version in written:
+            times[version] = max(written[version], times.get(version - 1, 0.0) + _TICK)
+    return times
+
+
+def table_at(root: StorageRoot, at: float | None) -> DatedLog:
+    """The table at a time in seconds since the epoch; None: its newest version.
+
+    Raises InconsistentClusterIdException if there is no table, KafkaStorageException if it cannot be read, or if its
+    history does not reach back to that time.
+    """
+    if at is None:
+        log, times = DeltaLog.open(root), commit_times(root)
+        return DatedLog(log, times.get(log.version, max(times.values(), default=0.0)))
+    times = commit_times(root)
+    version = max((version for version, written in times.items() if written <= at), default=None)
+    if version is None:
+        oldest = f"its oldest commit is of {utc(min(times.values()))}" if times else "it has no commit"
+        raise KafkaStorageException(f"{root.uri}: its history does not reach back to {utc(at)}: {oldest}")
+    try:
+        return DatedLog(DeltaLog(root, root.open_table(version)), times[version])
+    except (DeltaError, OSError) as error:
+        raise KafkaStorageException(
+            f"{root.uri}: its history does not reach back to {utc(at)}: version {version} cannot be read: "
+            f"{reason(error)}"
+        ) from error
+
+
+def utc(seconds: float) -> str:
+    """A time in seconds since the epoch, for people."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="seconds")
+
+
+def metadata_changes(cluster: StorageRoot, at: float | None = None) -> Iterator[pa.Table]:
+    """The rows of each version that its commit changed, oldest first; columns of `METADATA_CHANGES`. `at`: no version
+    that is younger than that, in seconds since the epoch.
+
+    Each version has all rows of the table, so the oldest one that can be read is complete. History begins after the
+    last version that cannot be read. Raises KafkaStorageException.
+    """
+    root = cluster.child(METADATA.name)
+    table = StateTable.open(root, METADATA)
+    versions = _Versions()
+    kept = iter([(version, then) for version, then in commit_times(root).items() if at is None or then <= at])
+    while chunk := list(islice(kept, _AT_ONCE)):
+        read = in_threads(lambda dated: _read(root, table, dated[0]), chunk, _READERS_OF_COMMITS)
+        for (version, then), found in zip(chunk, read, strict=True):
+            if found is None or version == 0:
+                versions = _Versions(is_whole=found is not None)
+            if found is not None and found[1] is not None:
+                yield from versions.changed(*found, then)
+
+
+def _read(root: StorageRoot, table: StateTable, version: int) -> tuple[Commit, pa.Table | None] | None:
+    """A commit and its rows; no rows if it changes none. None if it cannot be read."""
+    try:
+        commit = read_commit(root, version)
+        files = [table.read_file(file) for file in commit.adds]
+    except _UNREADABLE:
+        return None
+    changes_rows = bool(commit.adds or commit.removes)
+    return commit, pa.concat_tables([METADATA.arrow.empty_table(), *files]) if changes_rows else None
+
+
+class _Versions:
+    """The rows of the version before. `is_whole`: there was no version before those that it is given."""
+
+    def __init__(self, is_whole: bool = False) -> None:
+        self._is_first = not is_whole
+        self._rows = METADATA.arrow.empty_table()
+        self._known: dict[TopicIdPartition, tuple[int, int]] = {}  # partition epoch, and the place of the row
+
+    def changed(self, commit: Commit, rows: pa.Table, then: float) -> Iterator[pa.Table]:
+        """The rows that a commit has changed or removed."""
+        keys = map(TopicIdPartition, rows["topic_id"].to_pylist(), rows["partition"].to_pylist())
+        epochs = rows["partition_epoch"].to_pylist()
+        known = {key: (epoch, place) for place, (key, epoch) in enumerate(zip(keys, epochs, strict=True))}
+        fresh = [place for key, (epoch, place) in known.items() if self._known.get(key, (None,))[0] != epoch]
+        removed = [place for key, (_, place) in self._known.items() if key not in known]
+        if fresh:
+            yield _dated_change(rows.take(fresh), commit, then, self._is_first, False)
+        if removed:
+            yield _dated_change(self._rows.take(removed), commit, then, False, True)
+        self._rows, self._known, self._is_first = rows, known, False
+
+
+def _dated_change(rows: pa.Table, commit: Commit, then: float, is_first: bool, is_removed: bool) -> pa.Table:
+    """Changed rows with the columns of their commit."""
+    change = {
+        "version": commit.version, "committed_at": int(then * 1e6), "is_first": is_first, "is_removed": is_removed,
+        "who": commit.info.get("who"), "why": commit.info.get("why"),
+    }  # fmt: skip
+    fields = [METADATA_CHANGES.arrow.field(name) for name in change]
+    columns = [
+        pa.array([value] * rows.num_rows, field.type) for value, field in zip(change.values(), fields, strict=True)
+    ]
+    return pa.table([*rows.columns, *columns], METADATA_CHANGES.arrow)
+
+
+def log_batches(broker: StorageRoot, broker_id: int, at: float | None, observed_at: float) -> pa.Table:
+    """A row a batch of a broker's log, and a row a file without batches or that cannot be read; columns of `BATCHES`.
+    `at`: as for `table_at`.
+
+    Raises InconsistentClusterIdException if there is no log, KafkaStorageException.
+    """
+    root = broker.child(LOG.name)
+    segments = read_segments(root, table_at(root, at).log.active_files())
+    common = {"broker_id": broker_id, "observed_at": int(observed_at * 1e6)}
+    rows = [{**common, **row} for segment in segments for row in _batch_rows(segment)]
+    return pa.Table.from_pylist(rows, BATCHES.arrow)
+
+
+def _batch_rows(segment: Segment | BrokenSegment) -> list[dict[str, Any]]:
+    file = {"file": segment.file.name, "file_bytes": segment.file.size}
+    if isinstance(segment, BrokenSegment):
+        return [{**file, "error": segment.fault}]
+    return [{**file, **_header(header)} for header in segment.headers] or [file]
+
+
+def _header(header: BatchHeader) -> dict[str, Any]:
+    return {name: getattr(header, name) for name in _OF_HEADER}
 
 
 def table_loader(spark: SparkSession, reading: ClusterReading) -> Callable[[str], DataFrame]:
@@ -391,5 +384,5 @@ class _Reader(DataSourceReader):
         assert isinstance(partition, _OfBroker), "a partition that it has planned"
         for table in self._reading.read(self._table, partition.broker_id):
             for batch in table.combine_chunks().to_batches():
-                # Spark's columns may be null, so it refuses a schema that says that they are not.
+                # Spark's columns may be null, so it refuses a schema in which they may not be null.
                 yield pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)
