@@ -1,5 +1,4 @@
-"""The loop around every compare-and-set: after a lost one it replays and decides again, with jitter. Writers of one
-table let others go first after they have won, where commits take long."""
+"""The loop around every compare-and-set: after a lost one it replays and decides again, with jitter."""
 
 from __future__ import annotations
 
@@ -17,12 +16,16 @@ MAX_ATTEMPTS = 200
 MAX_UNKNOWN = 5
 _LONGEST_PAUSE_SECONDS = 0.1
 
+_REMEMBERED_SECONDS = 10.0  # after a lost commit, others are taken to compete for so long
+_LONGEST_SECONDS = 1.0  # a commit that took longer has met a fault of the store, and is no measure for others
+_FIRST_STREAK, _LONGEST_STREAK = 8, 64  # commits in a row after which a writer once lets others go first
+
 
 def compare_and_set(
     table: StorageRoot,
     attempt: Callable[[float | None], int | None],
     deadline: float | None = None,
-    max_staleness: float | None = None,
+    noop_staleness: float | None = None,
     backoff: CommitBackoff | None = None,
 ) -> int | None:
     """Calls `attempt`, which reads, decides and commits, until it wins, and returns its result.
@@ -30,7 +33,7 @@ def compare_and_set(
     In an object store the first attempt gets a maximum staleness in seconds, and may decide on a view of the table that
     this process has read within it: its commit loses if the table has moved. A cached view counts for a commit only. If
     the attempt commits nothing or raises an error of the protocol, it is repeated on a fresh read, for which it gets
-    None. With `max_staleness` "nothing to do" counts from a view of that age, too; infinity reads nothing. With
+    None. With `noop_staleness` "nothing to do" counts from a view of that age, too; infinity reads nothing. With
     `backoff`, where a table has several writers, the first attempt lets others go first, and then reads the table, too.
 
     After an unknown outcome it calls `attempt` again, so `attempt` must recognise its own commit. Raises
@@ -46,10 +49,10 @@ def compare_and_set(
         staleness = RECENT_SECONDS if number == 0 and is_distant and not for_others else None
         began_at = time.monotonic()
         try:
-            won = attempt(staleness if staleness is None or max_staleness is None else max_staleness)
+            won = attempt(staleness if staleness is None or noop_staleness is None else noop_staleness)
             if won is not None:
                 backoff.won(time.monotonic() - began_at)
-            if won is not None or staleness is None or max_staleness is not None:
+            if won is not None or staleness is None or noop_staleness is not None:
                 return won
             continue
         except (CommitConflict, CommitUnknown) as error:
@@ -75,13 +78,14 @@ def _until(deadline: float | None, seconds: float) -> float:
     return seconds if deadline is None else min(seconds, max(0.0, deadline - time.monotonic()))
 
 
-_REMEMBERED_SECONDS = 10.0  # after a lost commit, others are taken to compete for so long
-_LONGEST_SECONDS = 1.0  # a commit that took longer has met a fault of the store, and says nothing of the others
-_FIRST_STREAK, _LONGEST_STREAK = 8, 64  # commits in a row after which a writer once lets others go first
-
-
 class CommitBackoff:
-    """What one writer remembers of the race for its table. Threads may share it: a lost update costs a short wait."""
+    """Gives other writers of a table a chance to commit, where commits take long.
+
+    A writer that has won a commit knows the table, and is ready for the next one sooner than the others, who have to
+    read its commit first. In a distant store it would win every time. So it waits for the time of a commit before its
+    own next one: always while others compete, and once after some commits in a row, because others who only lose leave
+    no trace in the table. Threads may share it: a lost update costs a short wait.
+    """
 
     def __init__(self) -> None:
         self._lost_at = self._won_at = float("-inf")
@@ -98,7 +102,7 @@ class CommitBackoff:
 
     def next_pause(self) -> float:
         """Counts one more commit, and returns the seconds to wait before it: until one or two times the duration of the
-        last commit have passed since its end; 0.0 if nobody competes."""
+        last commit have passed since its end; 0.0 without competitors."""
         now = time.monotonic()
         left = self._won_at + random.uniform(1.0, 2.0) * self._took - now
         self._streak = self._streak + 1 if left > 0 else 0

@@ -50,8 +50,8 @@ class NewFiles:
     """The files that were written for a commit. At the end of the block it deletes those that are in no commit.
 
     A file stays if it was in a commit, even if another one has removed it since: readers of that version may need it.
-    It stays, too, if the outcome of its commit is unknown. On a local disk the log tells it, as none lands later, but
-    only while it is there: a root that is away for a moment looks like a log without new commits.
+    It stays, too, if the outcome of its commit is unknown. On a local disk the log shows the outcome, as no write
+    lands later, but only while its root is there: one that is away for a moment looks like a log without new commits.
     """
 
     def __init__(self, log: ReplicaLog) -> None:
@@ -98,7 +98,7 @@ class NewFiles:
             return self._offered
 
     def _ends_at(self, version: int) -> bool:
-        """Whether the log ends at a version, and is still the one that the first change followed. One listing tells
+        """Whether the log ends at a version, and is still the one that the first change followed. One listing shows
         both, since a root may go away and come back between two polls."""
         (since, stamp), root = self._since, self._log.root
         names = [f"_delta_log/{name}" for name in root.child("_delta_log").list()]
@@ -173,7 +173,7 @@ def take_out(log: ReplicaLog, cause: Mapping[str, Any], plan: Callable[[LogState
 
         for _ in range(_MAX_ROUNDS):
             try:
-                return log.transact(cause, decide, max_staleness=LONGEST_SECONDS)
+                return log.transact(cause, decide, noop_staleness=LONGEST_SECONDS)
             except _NotWritten as wanted:
                 rewriter.write(wanted.removal)
         raise KafkaStorageException(f"{log.root.uri}: the records to rewrite have changed {_MAX_ROUNDS} times")

@@ -52,7 +52,7 @@ class ReplicaLog:
     """A handle on a log table for its owner, a producer or a reader. Threads may share it."""
 
     def __init__(self, log: DeltaLog) -> None:
-        self._log, self._txns, self._turns = log, Transactions(log), CommitBackoff()
+        self._log, self._txns, self._backoff = log, Transactions(log), CommitBackoff()
         self._lock = threading.RLock()
         self._broker_epoch: int | None = None
         self._known_segments: dict[str, Segment | BrokenSegment] = {}
@@ -98,7 +98,7 @@ class ReplicaLog:
 
     @property
     def stamp(self) -> Stamp | None:
-        """What tells the commit of the replayed version from another one of that version; None if it was not seen."""
+        """The stamp of the commit of the replayed version; None if it was not seen."""
         return self._log.stamp
 
     def refresh(self, max_staleness: float | None = None) -> LogState:
@@ -127,7 +127,7 @@ class ReplicaLog:
     def maintain(self) -> None:
         """Writes a checkpoint if one is due, to keep opening cheap; for the owner, from time to time.
 
-        No commit is dropped while a partition is offline: they tell what another tool has removed. [OL-01]
+        No commit is dropped while a partition is offline: they have the files that another tool has removed. [OL-01]
         """
         with self._lock:
             self._log.checkpoint_if_due(LOG.commits_kept, keeps_all=bool(self._state.faulty()))
@@ -154,7 +154,7 @@ class ReplicaLog:
         failure the next refresh rebuilds again."""
         self._is_doubtful = True
         self._unplaced.clear()
-        check_commits(self.root, polled_at=1)
+        check_commits(self.root, newest=1)
         segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
         self._txns = Transactions(self._log)  # the version may be another commit now
         state = LogState(self._transaction_version)  # a new one: other threads may be reading the old one
@@ -209,14 +209,14 @@ class ReplicaLog:
         cause: Mapping[str, Any],
         decide: Decision,
         deadline: float | None = None,
-        max_staleness: float | None = None,
+        noop_staleness: float | None = None,
     ) -> int | None:
         """Commits the change that `decide` returns for the newest state; calls it again after each commit of others.
 
         Returns the version, None if there was nothing to do; what is there is durable then, too, as after a commit.
         After an unknown outcome it decides again on the new state. Raises what `decide` raises, KafkaStorageException,
-        and TimeoutException if others win until the `deadline` (s). `max_staleness`: for how many seconds the work may
-        wait, see `compare_and_set`.
+        and TimeoutException if others win until `deadline`, in seconds of the monotonic clock. `noop_staleness`: see
+        `compare_and_set`.
         """
 
         def attempt(max_staleness: float | None) -> int | None:
@@ -227,7 +227,7 @@ class ReplicaLog:
                     return None
                 return self._commit(cause, change)
 
-        return compare_and_set(self.root, attempt, deadline, max_staleness, self._turns)
+        return compare_and_set(self.root, attempt, deadline, noop_staleness, self._backoff)
 
     def _commit(self, cause: Mapping[str, Any], change: LogChange) -> int:
         check_change(self.root, self._state, change)

@@ -1,7 +1,7 @@
 """`brokers/<id>`: registrations and heartbeats, a table a broker, so that no two brokers ever contend; and all of them
 as a directory, where a broken one hides no other. [BC-01]
 
-The heartbeat is the version of the table, so that one without news is a commit without a file.
+The heartbeat is the version of the table, so that one without changes is a commit without a file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import Row, TypedTable
 from lakelog.schemas import BROKERS
+
+logger = logging.getLogger(__name__)
+
+_NUMBERS = ("broker_id", "broker_epoch", "metadata_version", "log_version")
 
 
 class BrokerTable(TypedTable[BrokerRegistration | None]):
@@ -96,7 +100,7 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
             written[:] = [{**rows[0], **changes}]
             return list(written)
 
-        version = self._table.update({"who": "broker", "why": why}, change, max_staleness=LONGEST_SECONDS)
+        version = self._table.update({"who": "broker", "why": why}, change, noop_staleness=LONGEST_SECONDS)
         assert version is not None, "a heartbeat is always written"
         return dataclasses.replace(_registration(written[0]), heartbeat=version)
 
@@ -117,13 +121,8 @@ def _row(registration: BrokerRegistration) -> Row:
     return {name: value for name, value in dataclasses.asdict(registration).items() if name != "heartbeat"}
 
 
-logger = logging.getLogger(__name__)
-
-_NUMBERS = ("broker_id", "broker_epoch", "metadata_version", "log_version")
-
-
 class BrokerDirectory:
-    """What the brokers of a cluster say of themselves, as one process has last read it. Kafka: `/brokers/ids`."""
+    """The registrations of a cluster's brokers, as one process has last read them. Kafka: `/brokers/ids`."""
 
     def __init__(self, cluster: StorageRoot) -> None:
         self._cluster = cluster
@@ -138,9 +137,9 @@ class BrokerDirectory:
 
     def refresh(self, max_staleness: float | None = None) -> None:
         """Reads every registration again that has moved. A poll gives a `max_staleness`, as for `TypedTable.watch`, and
-        in an object store this process looks for new brokers every 5 s, and every 15 s where nothing happens.
+        in an object store this process lists new brokers every 5 s, and every 15 s where nothing happens.
 
-        A table that cannot be read says nothing new: its broker counts as dead once its heartbeat has stood still for
+        A table that cannot be read has no heartbeats: its broker counts as dead once its heartbeat has stood still for
         long enough, as any other. Raises KafkaStorageException where none can be read: it is the store then, and
         InconsistentClusterRootException.
         """

@@ -24,7 +24,7 @@ class ControllerLease(TypedTable[Lease | None]):
     TABLE = CONTROLLER
 
     def read(self) -> Lease | None:
-        """The row as it is now; None if nobody has ever been elected."""
+        """The row as it is now; None before the first election."""
         self.refresh()
         return self._lease
 
@@ -60,7 +60,7 @@ class ControllerLease(TypedTable[Lease | None]):
         self._change(held, "resigned", lambda found: dataclasses.replace(found, resigned=True))
 
     def _change(
-        self, held: Lease, why: str, move: Callable[[Lease], Lease], max_staleness: float | None = None
+        self, held: Lease, why: str, move: Callable[[Lease], Lease], noop_staleness: float | None = None
     ) -> Lease:
         def change(rows: list[Row]) -> list[Row]:
             found = _lease(rows, self.version)
@@ -75,7 +75,7 @@ class ControllerLease(TypedTable[Lease | None]):
                 )
             return [_row(move(found))]
 
-        self._table.update({"who": held.controller_id, "why": why}, change, max_staleness=max_staleness)
+        self._table.update({"who": held.controller_id, "why": why}, change, noop_staleness=noop_staleness)
         moved = self._lease
         assert moved is not None, "a lease that is held has a row"
         return moved

@@ -1,4 +1,5 @@
-"""`replicas`: what a broker says of its replicas: to followers, leaders, readers and people. [HW-02]"""
+"""`replicas`: the status of a broker's replicas, which it publishes for followers, leaders, readers and people.
+[HW-02]"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, ReplicaStatus]]):
         super().__init__(table)
         self._values = RowValues(_replica, _row, lambda replica: replica.topic_id_partition)
         self._broker_epoch = -1
-        self._checked = -1  # up to this version nobody else has claimed the table
+        self._checked = -1  # up to this version no other process has claimed the table
 
     @property
     def replicas(self) -> Mapping[TopicIdPartition, ReplicaStatus]:
@@ -68,7 +69,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, ReplicaStatus]]):
 
         def change(_: list[Row]) -> list[Row] | None:
             if self._table.version != self._checked:
-                self._claimed()  # somebody else has written: only then is there anything to look up
+                self._claimed()  # another process has written, perhaps a claim
             found = self.replicas
             if found.keys() == wanted.keys() and all(
                 found[key] is row or found[key].tells_the_same(row) for key, row in wanted.items()
@@ -78,7 +79,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, ReplicaStatus]]):
             self._decoded = rows, ordered  # if they land they are the table's, and need not be decoded
             return rows
 
-        version = self._table.update({"who": "broker", "why": why}, change, max_staleness=LONGEST_SECONDS)
+        version = self._table.update({"who": "broker", "why": why}, change, noop_staleness=LONGEST_SECONDS)
         # Its own version only: the handle may have moved on to a claim that came right after it.
         self._checked = self._checked if version is None else version
         return version

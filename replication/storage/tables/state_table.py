@@ -30,9 +30,19 @@ Value = TypeVar("Value")
 
 _FEW = 64  # new rows that are put between the others faster than all rows are taken one by one
 
+_UPDATE = "lakelog.update"  # names an update in its commits, of which only one can win
+_COMMITS_A_FILE = 50  # after so many commits the rows are written again, in case their file was lost
+_Self = TypeVar("_Self", bound="TypedTable")  # type: ignore[type-arg]
+_CONTROLLER_EPOCH = "controller-epoch"
+_MAINTENANCE_SECONDS = 30.0  # the maximum staleness of a view for maintenance: a checkpoint may be so late
+
 
 class RowCodec:
-    """Converts the rows of one table. It remembers the last ones: nobody may change a dict that it was given."""
+    """Converts the rows of one table between dicts and columns.
+
+    A table is read whole and written whole, but few rows change from one version to the next. Only those are converted.
+    The others stay the same dicts, so that readers find the new rows by identity: no caller may change a dict.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -164,10 +174,6 @@ class RowValues(Generic[Key, Value]):
         return rows, ordered
 
 
-_UPDATE = "lakelog.update"  # names an update in its commits, of which only one can win
-_COMMITS_A_FILE = 50  # after so many commits the rows are written again, in case their file was lost
-
-
 class StateTable:
     """Rows of one state table at the version last read. May be shared by threads."""
 
@@ -227,7 +233,7 @@ class StateTable:
     @property
     def polled_at(self) -> float:
         """The monotonic time at which the poll began that found the rows to be the newest. Rows that are read after it
-        are from that look or a later one. It waits for a refresh that is under way."""
+        are from that poll or a later one. It waits for a refresh that is under way."""
         with self._lock:
             return self._log.polled_at
 
@@ -280,7 +286,7 @@ class StateTable:
             parquet = pq.ParquetFile(source, page_checksum_verification=True)
             few = parquet.read(use_threads=False)  # threads would cost more than they save
             return _conformed(few, self._table.arrow)
-        except (OSError, pa.ArrowException) as error:  # not of the store, which has handed it out
+        except (OSError, pa.ArrowException) as error:  # of the content: an error of the store is none of these
             raise CorruptRecordException(f"{path}: {error}") from error
 
     def recover(self) -> None:
@@ -289,7 +295,7 @@ class StateTable:
             self._log.recover()
 
     def maintain(self) -> None:
-        """Keeps commits and opening cheap, and deletes files that are needed no more; for the owner, now and then."""
+        """Keeps commits and opening cheap, and deletes files that no version needs; for the owner, now and then."""
         with self._lock:
             self._log.check_root()
             if self._cleaner is None:
@@ -299,7 +305,7 @@ class StateTable:
             self._cleaner.clean(self._newest_names)
 
     def _newest_names(self) -> set[str]:
-        """Others write this table too, and its owner may not have looked at it for long."""
+        """The names of the newest version: others write this table too, and its owner may not have read it for long."""
         self.refresh()
         return self._names
 
@@ -310,7 +316,7 @@ class StateTable:
         txns: Mapping[str, int] | None = None,
         deadline: float | None = None,
         once: bool = False,
-        max_staleness: float | None = None,
+        noop_staleness: float | None = None,
     ) -> int | None:
         """Commits what `change` makes of the newest rows. It calls `change` again if another writer wins in between.
 
@@ -318,7 +324,7 @@ class StateTable:
         durable, as after a commit. A commit that changes no row has no file, except for one in 50: it moves the
         version, and writes `cause` and `txns`. If the outcome of a commit is unknown, `change` runs again, so it must
         be idempotent. `once` first searches the log for this update, so that a later writer's rows are not overwritten;
-        then `change` must return the same for the same rows. `max_staleness`: see `compare_and_set`. Raises
+        then `change` must return the same for the same rows. `noop_staleness`: see `compare_and_set`. Raises
         KafkaStorageException, and TimeoutException if others win until `deadline`, in seconds of the monotonic clock.
         """
         update, tried = uuid.uuid4().hex, set[int]()
@@ -334,7 +340,7 @@ class StateTable:
                 tried.add(self._log.version + 1)
                 return self._commit({**cause, _UPDATE: update}, rows, txns)  # `change` may have added to the cause
 
-        return compare_and_set(self._log.root, attempt, deadline, max_staleness)
+        return compare_and_set(self._log.root, attempt, deadline, noop_staleness)
 
     def _landed(self, tried: Iterable[int], update: str) -> int | None:
         """The version that is this update's own commit, of those that it has tried; None if none is, or none is left.
@@ -391,12 +397,6 @@ def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
             raise pa.ArrowInvalid(f"column {field.name} {'has nulls' if is_there else 'is missing'}")
         columns.append(column)
     return pa.table(columns, schema)
-
-
-_Self = TypeVar("_Self", bound="TypedTable")  # type: ignore[type-arg]
-
-_CONTROLLER_EPOCH = "controller-epoch"
-_MAINTENANCE_SECONDS = 30.0  # age of a poll before a checkpoint, which may be so late
 
 
 class TypedTable(Generic[Value]):

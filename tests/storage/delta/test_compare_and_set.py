@@ -25,23 +25,23 @@ def bucket():
         yield StorageRoot.of(f"{store.uri}/table")
 
 
-def attempts(root, *outcomes, max_staleness=None):
+def attempts(root, *outcomes, noop_staleness=None):
     """The ages that the attempts got, and the result or error of the last one."""
-    return attempts_on(root, CommitBackoff(), *outcomes, max_staleness=max_staleness)
+    return attempts_on(root, CommitBackoff(), *outcomes, noop_staleness=noop_staleness)
 
 
-def attempts_on(root, turns, *outcomes, max_staleness=None, deadline=None):
+def attempts_on(root, turns, *outcomes, noop_staleness=None, deadline=None):
     ages, left = [], list(outcomes)
 
-    def attempt(max_staleness):
-        ages.append(max_staleness)
+    def attempt(staleness):
+        ages.append(staleness)
         outcome = left.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     try:
-        return ages, compare_and_set(root, attempt, deadline, max_staleness, turns)
+        return ages, compare_and_set(root, attempt, deadline, noop_staleness, turns)
     except Exception as error:
         return ages, error
 
@@ -52,7 +52,7 @@ YOUNG = RECENT_SECONDS
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "max_staleness", "ages", "result"),
+    ("outcomes", "noop_staleness", "ages", "result"),
     [
         pytest.param([7], None, [YOUNG], 7, id="a commit is its own look"),
         pytest.param([LOST, 8], None, [YOUNG, None], 8, id="a loser reads the table"),
@@ -66,14 +66,14 @@ YOUNG = RECENT_SECONDS
         pytest.param([FENCED, None], 5.0, [5.0, None], None, id="patient work believes no error"),
     ],
 )
-def test_what_is_believed_of_a_look_that_others_have_made(bucket, outcomes, max_staleness, ages, result):
-    assert attempts(bucket, *outcomes, max_staleness=max_staleness) == (ages, result)
+def test_what_is_believed_of_a_look_that_others_have_made(bucket, outcomes, noop_staleness, ages, result):
+    assert attempts(bucket, *outcomes, noop_staleness=noop_staleness) == (ages, result)
 
 
 @pytest.mark.parametrize("outcome", [7, None, FENCED])
-@pytest.mark.parametrize("max_staleness", [None, 5.0])
-def test_on_a_disk_the_first_look_counts(tmp_path, outcome, max_staleness):
-    assert attempts(StorageRoot.of(str(tmp_path)), outcome, max_staleness=max_staleness) == ([None], outcome)
+@pytest.mark.parametrize("noop_staleness", [None, 5.0])
+def test_on_a_disk_the_first_look_counts(tmp_path, outcome, noop_staleness):
+    assert attempts(StorageRoot.of(str(tmp_path)), outcome, noop_staleness=noop_staleness) == ([None], outcome)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ _may_meet = SoughtRange.may_meet
 
 
 def _is_decided_once(
-    log: ReplicaLog, cause: Any, decide: Callable[[LogState], Any], deadline: Any = None, max_staleness: Any = None
+    log: ReplicaLog, cause: Any, decide: Callable[[LogState], Any], deadline: Any = None, noop_staleness: Any = None
 ) -> Any:
     decided: list[LogChange | None] = []
 
@@ -53,7 +53,7 @@ def _is_decided_once(
             decided.append(decided[0] if decided else decide(state))
             return None if decided[0] is None else log._commit(cause, decided[0])
 
-    return compare_and_set(log.root, attempt, deadline, max_staleness)
+    return compare_and_set(log.root, attempt, deadline, noop_staleness)
 
 
 def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = None, *_: Any, **__: Any) -> Any:
