@@ -58,6 +58,16 @@ if(state IN ('Fetching', 'Delayed') AND leader_log_end_offset IS NOT NULL,
    NULL)
 """
 
+_LED = {
+    "leader_count": "true",
+    "under_replicated_partitions": "under_replicated",
+    "under_min_isr_partition_count": "under_min_isr",
+    "at_min_isr_partition_count": "at_min_isr",
+    "reassigning_partitions": "is_reassigning",
+}
+_IDLE = "Idle"
+_READER = ("reader", *PARTITION)
+
 
 def partitions_view(metadata: DataFrame, topics: DataFrame, replicas: DataFrame, min_insync_replicas: int) -> DataFrame:
     """A row a partition; columns of `PARTITIONS`. The arguments are rows of these tables; `min_insync_replicas` is that
@@ -119,16 +129,6 @@ def _assigned_replicas(metadata: DataFrame, replicas: DataFrame) -> DataFrame:
 
 def _leader_columns() -> list[Column]:
     return [F.col(f"leader_row.{name}").alias(f"leader_{name}") for name in _LEADER_ROW]
-
-
-_LED = {
-    "leader_count": "true",
-    "under_replicated_partitions": "under_replicated",
-    "under_min_isr_partition_count": "under_min_isr",
-    "at_min_isr_partition_count": "at_min_isr",
-    "reassigning_partitions": "is_reassigning",
-}
-_IDLE = "Idle"
 
 
 def is_live(timeout_ms: int) -> Column:
@@ -194,7 +194,7 @@ def topics_view(
         "waiting",
     ]
     filled = found.fillna(0, counts)
-    told = {
+    columns = {
         "partitions": F.col("number"),
         "min_insync_replicas": F.coalesce(own, F.lit(min_insync_replicas)),
         "is_deleting": F.col("deleting"),
@@ -202,11 +202,11 @@ def topics_view(
         "replicas_to_delete": F.expr("if(deleting, to_delete, 0)"),
         "replicas_ineligible_to_delete": F.expr("if(deleting, waiting, 0)"),
     }
-    return described(filled.withColumns(told), TOPIC_STATES)
+    return described(filled.withColumns(columns), TOPIC_STATES)
 
 
 def _not_deleted(partitions: DataFrame, replicas: DataFrame, brokers: DataFrame) -> DataFrame:
-    """The replicas of deleted topics that their brokers still tell of, or that nobody can tell of, by topic id."""
+    """The replicas of deleted topics that their brokers still publish, or whose brokers cannot be read, by topic id."""
     assigned = partitions.where("is_deleting").select(*PARTITION, F.explode("replicas").alias("broker_id"))
     rows = replicas.select(*PARTITION, "broker_id", F.lit(True).alias("is_there"))
     of_broker = brokers.select("broker_id", F.col("state").isin("alive", "stopping").alias("is_alive"), "root_error")
@@ -265,19 +265,16 @@ def _partition_totals(partitions: DataFrame) -> DataFrame:
     )
 
 
-_READER = ("reader", *PARTITION)
-
-
 def consumer_groups_view(groups: DataFrame, metadata: DataFrame, replicas: DataFrame) -> DataFrame:
     """A row a group and partition; columns of `CONSUMER_GROUPS`. The arguments are rows of these tables. [AP-04]"""
     found = groups.join(F.broadcast(leader_rows(metadata, replicas)), on=list(PARTITION), how="left")
     high_watermark = F.col("leader_high_watermark")
-    told = {
+    columns = {
         "log_start_offset": F.col("leader_log_start_offset"),
         "high_watermark": high_watermark,
         "lag": missing_records(high_watermark, F.greatest("committed_offset", "leader_log_start_offset")),
     }
-    return described(found.withColumns(told), CONSUMER_GROUPS)
+    return described(found.withColumns(columns), CONSUMER_GROUPS)
 
 
 def lag_view(metadata: DataFrame, replicas: DataFrame, groups: DataFrame, batches: DataFrame) -> DataFrame:
@@ -293,12 +290,12 @@ def lag_view(metadata: DataFrame, replicas: DataFrame, groups: DataFrame, batche
     found = found.withColumns({"reader": reader, "high_watermark": high_watermark, "lag": lag, "from": start})
     sized = found.join(_missing(found.where("lag > 0"), batches), on=list(_READER), how="left")
     none = F.when(F.col("lag") == 0, F.lit(0))
-    told = {
+    columns = {
         "lag_ms": F.coalesce(none, "missing_ms"),
         "lag_bytes": F.coalesce(none, "missing_bytes"),
         "leader": or_null(F.col("leader")),
     }
-    return described(sized.withColumns(told), LAG)
+    return described(sized.withColumns(columns), LAG)
 
 
 def _missing(behind: DataFrame, batches: DataFrame) -> DataFrame:
@@ -354,10 +351,10 @@ def isr_history_view(changes: DataFrame) -> DataFrame:
     in_order = Window.partitionBy(*PARTITION).orderBy("version", "is_removed")
     before = F.lag("isr").over(in_order)
     known = F.when(~F.col("is_first"), F.coalesce(before, F.array().cast("array<int>")))
-    told = changes.withColumns(
+    joined = changes.withColumns(
         {"since": F.col("committed_at"), "until": F.lead("committed_at").over(in_order), "before": known}
     ).where("NOT is_removed")
-    members = told.withColumns(
+    members = joined.withColumns(
         {"left_isr": F.array_except("before", "isr"), "joined_isr": F.array_except("isr", "before")}
     )
     moves = {
@@ -383,8 +380,8 @@ def leader_epochs_view(changes: DataFrame, replicas: DataFrame) -> DataFrame:
     )  # fmt: skip
     lineage = _lineage(leader_rows(newest, replicas))
     found = lineage.join(elected, on=key, how="full").join(newest.select(*PARTITION, "topic"), list(PARTITION), "inner")
-    told = {"leader": or_null(F.col("elected")), "elected_at": F.when(~F.col("is_first"), F.col("since"))}
-    return described(found.withColumns(told), LEADER_EPOCHS)
+    columns = {"leader": or_null(F.col("elected")), "elected_at": F.when(~F.col("is_first"), F.col("since"))}
+    return described(found.withColumns(columns), LEADER_EPOCHS)
 
 
 def _lineage(leaders: DataFrame) -> DataFrame:

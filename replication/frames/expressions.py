@@ -1,4 +1,4 @@
-"""Expressions that several views share."""
+"""Expressions and joins that views and readers share."""
 
 from __future__ import annotations
 
@@ -65,8 +65,4 @@ def committed_records(records: DataFrame, bounds: DataFrame) -> DataFrame:
     bounds are left out.
     """
     within = "`offset` >= starting_offset AND `offset` < ending_offset"
-    return (
-        records.join(bounds.hint("broadcast"), on=["topic_id", "partition"], how="inner")
-        .where(within)
-        .select(*LOG.names)
-    )
+    return records.join(bounds.hint("broadcast"), on=[*PARTITION], how="inner").where(within).select(*LOG.names)

@@ -12,6 +12,8 @@ from pyspark.sql import functions as F
 
 from lakelog.replication.frames.expressions import PARTITION
 
+_ORDER = ("base_offset", "last_offset", "chain", "segment")
+
 
 class FetchAction:
     """The values of the column `action`.
@@ -31,9 +33,6 @@ class FetchAction:
     DELAYED = "delayed"
     FENCED = "fenced"
     UNASSIGNED = "unassigned"
-
-
-_ORDER = ("base_offset", "last_offset", "chain", "segment")
 
 
 def fetch_plan(

@@ -170,11 +170,16 @@ def take(group: ConsumerGroup, member_id: str) -> ConsumerGroup:
     return group.with_member(replace(member, owned=tuple(sorted({*member.owned, *taken})))) if taken else group
 
 
-NO_FENCE = 0
+NO_FENCE = 0  # of a group that no member has joined yet
 
 
 def fence_of(generation: int, has_members: bool) -> int:
-    """The fence of a generation."""
+    """The fence of a generation: twice the generation, and 1 more while the group has members.
+
+    The offsets of all groups lie in another table than the members of one group. So that table has a fence for each
+    group, which a member raises before it reads the offsets of the partitions that it has taken. From that commit on,
+    a member that was expelled before cannot commit. Kafka: `GroupCoordinator.validateOffsetCommit`. [AP-04]
+    """
     return 2 * generation + has_members
 
 

@@ -66,7 +66,7 @@ class Cluster:
         self.root = replace(self.root, admits_writers=self._admits_writers)
         self._noted: dict[str, TableState] = {}
         self.cluster_id: str = identity["cluster_id"]
-        self._expected_by: StorageRoot | None = None  # the root of a broker that says what to expect
+        self._expected_by: StorageRoot | None = None  # the root of a broker, whose note has the expected state
         self.config = _with_sessions(config.in_cluster(dict(identity["configs"])), root)
         self.metadata = MetadataTable.open(self.root)
         self.topics = TopicTable.open(self.root)
@@ -162,8 +162,8 @@ class Cluster:
         return self.brokers
 
     def poll_brokers(self) -> Mapping[int, BrokerRegistration]:
-        """Like `refresh_brokers`, but in an object store a registration is looked at four times in three heartbeat
-        intervals. A longer age would make brokers look dead that are late with a heartbeat."""
+        """Like `refresh_brokers`, but in an object store a registration is read four times in three heartbeat
+        intervals. A staler view would make brokers that are late with a heartbeat look dead."""
         self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 1000 * 0.75)
         return self.brokers
 

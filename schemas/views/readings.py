@@ -10,7 +10,7 @@ from lakelog.schemas.tables import ADMIN, BROKERS, CONTROLLER, GROUPS, METADATA,
 _WHEN = (
     Column("table_version", "bigint", "Version of the table that was read"),
     Column("committed_at", "timestamp", "Time of that version's commit, by the clock of the store"),
-    Column("observed_at", "timestamp", "Time of the look, or the time that was asked for"),
+    Column("observed_at", "timestamp", "Time of the reading, or the time that was asked for"),
 )
 _ROOT_ERROR = Column("root_error", "string", "Why the broker's root could not be read; null if it was", True)
 
@@ -56,7 +56,7 @@ BATCHES = Table(
         Column("max_timestamp", "timestamp", "Newest timestamp of its records", True),
         Column("bytes", "bigint", "Size of its keys and values", True),
         Column("producer_id", "bigint", "Producer id; -1: not idempotent", True),
-        Column("observed_at", "timestamp", "Time of the look, or the time that was asked for"),
+        Column("observed_at", "timestamp", "Time of the reading, or the time that was asked for"),
     ),
 )
 

@@ -59,5 +59,5 @@ def create_checkpoint(root: StorageRoot, version: int, last: int | None = None) 
         (copy / "_delta_log").mkdir()
         in_threads(lambda name: (copy / name).write_bytes(root.read(name)), names, _CONNECTIONS)
         DeltaTable(copy, version).create_checkpoint()
-        for name in (checkpoint_name(version), _HINT):  # the second one tells readers of the first
+        for name in (checkpoint_name(version), _HINT):  # the second one is a hint at the first for readers
             root.put(name, (copy / name).read_bytes())

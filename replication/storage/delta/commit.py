@@ -38,7 +38,7 @@ class AddedFile:
 @dataclass(frozen=True)
 class Commit:
     """The changes that one version of a table made. `is_plain`: whether table, columns and protocol stay as they were.
-    `stamp` tells the commit from another one of its version."""
+    `stamp` differs from that of another commit with its version."""
 
     version: int
     adds: tuple[AddedFile, ...] = ()

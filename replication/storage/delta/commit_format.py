@@ -27,6 +27,9 @@ _COMMIT = re.compile(r"\d{20}\.json")
 _TEMPORARY = re.compile(r"\.(\d{20})\.json\.[0-9a-f]+\.tmp")
 _TABLE_ACTIONS = {"protocol", "metaData"}
 
+ENGINE = "Lakelog"
+INLINED_BYTES = 32 << 10  # of small files, whose readers then need not ask an object store for them
+
 
 def commit_name(version: int) -> str:
     """The name of the file that holds a commit."""
@@ -132,8 +135,8 @@ def _count(value: object) -> int:
     return value
 
 
-def check_commits(root: StorageRoot, polled_at: int = 16) -> None:
-    """Checks the `polled_at` newest commits of a table, and the size of every commit that is still there.
+def check_commits(root: StorageRoot, newest: int = 16) -> None:
+    """Reads the last `newest` commits of a table, and checks the size of every commit that is still there.
 
     Raises KafkaStorageException, naming the file, if one of the newest commits is torn or any commit is empty. delta-rs
     reads an empty commit as one without changes.
@@ -143,7 +146,7 @@ def check_commits(root: StorageRoot, polled_at: int = 16) -> None:
     for version in versions:
         if sizes[commit_name(version).rpartition("/")[2]] == 0:
             raise KafkaStorageException(torn_commit(root, version, "0 bytes"))
-    for version in versions[-polled_at:]:
+    for version in versions[-newest:]:
         try:
             read_commit(root, version)
         except FileNotFoundError:  # a clean-up has deleted it meanwhile
@@ -186,10 +189,6 @@ def tidy_log(root: StorageRoot, version: int, commits_kept: int | None) -> None:
     if commits_kept is not None:
         checkpoints = (int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint" in name)
         drop_commits_before(root, min(version - commits_kept, max(checkpoints, default=0)))
-
-
-ENGINE = "Lakelog"
-INLINED_BYTES = 32 << 10  # of small files, whose readers then need not ask an object store for them
 
 
 def commit_content(

@@ -2,9 +2,10 @@
 
 delta-rs makes and opens tables and writes checkpoints. Commits it writes and reads a hundred times as slowly as these
 files take, with listings in between, and it checks almost nothing. So this module has every rule of a safe commit: it
-writes exactly the next version, if nobody else has, and retries nothing. It believes a refusal only after it has read
-that version, and its own commit only if the one before it still exists: there may be a hole by now. Each commit has the
-unique id of the one before it, so that no commit of another history of the table is ever replayed: see `log_recovery`.
+writes exactly the next version, if no other writer has, and retries nothing. It believes a refusal only after it has
+read that version, and its own commit only if the one before it still exists: there may be a hole by now. Each commit
+has the unique id of the one before it, so that no commit of another history of the table is ever replayed: see
+`log_recovery`. `CommitTracker` has the commits that a reader or writer has seen, and `DeltaLog` a table at a version.
 """
 
 from __future__ import annotations
@@ -48,12 +49,20 @@ from lakelog.replication.storage.delta.table_opening import (
 from lakelog.schemas import Table
 
 _KEPT = 16
-_SURE_SECONDS = 60.0  # how long a poll of a commit counts for polls of an object store
-SURE_FOR_COMMITS_SECONDS = 10.0  # a commit on a table that has gone meanwhile leaves its file there
+_SURE_SECONDS = 60.0  # in an object store, a reader's check that a commit exists counts for so long
+SURE_FOR_COMMITS_SECONDS = 10.0  # the same for a writer, whose file would stay where a deleted table was
+
+# Opening a table reads every commit since its checkpoint, so its owner writes one after so many.
+CHECKPOINT_COMMITS = 50
 
 
 class CommitTracker:
-    """The commits of one table that one reader or writer has seen. It is not thread-safe."""
+    """The stamps of the commits of one table that one reader or writer has seen. It is not thread-safe.
+
+    A writer that was frozen for long may put its commit into a gap that a clean-up has left. The file then has the name
+    of a deleted commit, and looks like the newest one to a reader that has not read further. So a reader recognises a
+    commit by its file's size and time of writing (or ETag), not only by its name.
+    """
 
     def __init__(self, root: StorageRoot) -> None:
         self._root = root
@@ -62,7 +71,7 @@ class CommitTracker:
 
     def remember(self, version: int, stamp: Stamp | None, at: float | None = None) -> None:
         """Notes the stamp of a commit that was read or written `at` a time of the monotonic clock, by default just now;
-        None if it could not be told."""
+        None if the store did not give one."""
         if stamp is not None:
             self._sure = version, time.monotonic() if at is None else at
             self.stamps[version] = stamp
@@ -115,7 +124,7 @@ class CommitTracker:
     def is_sure(self, version: int, seconds: float = _SURE_SECONDS) -> bool:
         """Whether the commit was there a moment ago, and its store keeps commits for at least an hour.
 
-        It does not tell that a later commit follows this one: somebody may have made the table again meanwhile."""
+        A later commit need not follow this one: the table may have been made again meanwhile."""
         sure, at = self._sure
         return not self._root.is_local and version == sure and time.monotonic() - at < seconds
 
@@ -137,7 +146,8 @@ class CommitTracker:
     def newest(self, known: int) -> int:
         """The newest version of the table, searched from `known` on, for polls: one look-up or two if it has not moved.
 
-        Lists the log only if `known` is -1 or gone, because the next file may then be a late one in a clean-up's gap.
+        Lists the log only if `known` is -1 or deleted, because the next file may then be a late one in a clean-up's
+        gap.
         """
         while known >= 0:
             following, is_there = self._poll(known)
@@ -151,10 +161,6 @@ class CommitTracker:
         if newest >= 0:
             self.remember(newest, self._root.stamps([commit_name(newest)])[0])
         return newest
-
-
-# Who opens a table reads all commits since its checkpoint: after so many the table's owner writes one.
-CHECKPOINT_COMMITS = 50
 
 
 class CommitConflict(Exception):
@@ -250,7 +256,7 @@ class DeltaLog:
 
     @property
     def stamp(self) -> Stamp | None:
-        """What tells the commit of the version from another one of that version; None if it was not seen."""
+        """The stamp of the commit of the version; None if it was not seen."""
         return self._commits.stamps.get(self._version)
 
     @property
@@ -341,7 +347,7 @@ class DeltaLog:
 
     def _check_continues(self, handle: TableHandle, tail: Sequence[Commit]) -> None:
         """Raises InconsistentBrokerRootException unless a table that was opened anew has all that was replayed of it.
-        Somebody may have put an older copy of the root in its place, or another root. If the commit was cleaned up, a
+        An older copy of the root, or another root, may lie in its place. If the commit was cleaned up, a
         checkpoint has its content."""
         newest = max((commit.version for commit in tail), default=0)
         if str(handle.metadata().id) == self.table_id and max(int(handle.version()), newest) >= self.version:

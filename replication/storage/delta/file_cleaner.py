@@ -43,7 +43,7 @@ class FileCleaner:
         self._removed.extend((now, name) for name in sorted(names))
 
     def clean(self, active: Callable[[], Collection[str]]) -> int:
-        """Deletes the files that nobody needs any more, and returns their number.
+        """Deletes the files that no version needs any more, and returns their number.
 
         `active` returns the files of the newest version. It is called only if a deletion is due, and after the
         candidates were found. Raises KafkaStorageException.

@@ -1,9 +1,9 @@
 """Recovers a table whose log has lost files: in a power cut, or because its root was emptied while others wrote to it.
 
-A commit counts only while the one before it exists, and only if it was written after that very one. Otherwise nobody is
-told that it has landed, and nobody builds on it: it is a ghost. Ghosts stay where commits were lost below those that
-other processes have written since. Readers open such a table below its first hole. Its owner puts ghosts aside, because
-the next commits need their names. Kafka: `LogLoader.recoverLog`.
+A commit counts only while the one before it exists, and only if it was written after that very one. Otherwise its
+writer reports no success, and no later commit follows it: it is a ghost. Ghosts stay where commits were lost below
+those that other processes have written since. Readers open such a table below its first hole. Its owner puts ghosts
+aside, because the next commits need their names. Kafka: `LogLoader.recoverLog`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 ASIDE = "_ghost_commits"  # a folder of the table, in which no reader of Delta looks
 
-_REMOTE_COMMITS = 16  # of an object store, that recovery looks at
+_REMOTE_COMMITS = 16  # that recovery reads in an object store
 _READERS = 8
 
 
@@ -86,7 +86,7 @@ def _lost_checkpoint(root: StorageRoot, names: Sequence[str]) -> Sequence[str]:
 
 
 def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool = False) -> None:
-    """For a table's owner: puts the ghosts of its log aside, and torn checkpoints, and says so in one line.
+    """For a table's owner: puts the ghosts of its log aside, and torn checkpoints, and logs that in one line.
 
     After a crash an empty or torn commit is a hole, too: its writer had not synced it. One that a whole checkpoint has
     the content of goes, with all before it. If none is left then at the checkpoint or after it, an empty commit takes
@@ -140,9 +140,9 @@ def _rely_on_checkpoint(root: StorageRoot, version: int, lost: Mapping[str, Stam
     """Removes the commits up to a version, as a newer checkpoint has all that they say. If the table does not
     `has_commit` to go on from, an empty one is written for the version, which is that of the checkpoint.
 
-    The older ones go first, so nobody who has replayed them takes the empty one for what came next. It follows none,
-    either. Whoever recovers the log at the same time drops the same commits. But the commit of the version may be one
-    that another process has written: it stays.
+    The older ones go first, so no reader that has replayed them takes the empty one for the next commit. It follows
+    none, either. Whoever recovers the log at the same time drops the same commits. But the commit of the version may be
+    one that another process has written: it stays.
     """
     drop_commits_before(root, version)  # a gap between those that stay would look like the log's end
     name = commit_name(version).rpartition("/")[2]

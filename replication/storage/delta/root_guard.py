@@ -1,4 +1,4 @@
-"""Tells the cluster root from another one, and from an older copy, that lies at the same address.
+"""Distinguishes the cluster root from another one, and from an older copy, that lies at the same address.
 
 An address proves nothing: the root may have been unmounted, deleted, formatted again, restored from a backup, or
 another cluster's root may be mounted there. So a process notes the last commit that it has seen of each table of the
@@ -45,7 +45,7 @@ class _Difference(NamedTuple):
 class ClusterRootGuard:
     """Knows the states of one cluster root that one process has seen. Threads may share it.
 
-    `describe` tells what lies at the root now, as in "is the root of cluster x". The tables in `brokers` may be made
+    `describe` returns what lies at the root now, as in "is the root of cluster x". The tables in `brokers` may be made
     again, as an operator may move a broken one away: they are believed as long as the other tables are the right ones.
     The table of the process's own broker may not: see `hold`.
     """
@@ -64,7 +64,7 @@ class ClusterRootGuard:
 
     @property
     def is_wrong(self) -> bool:
-        """Tells whether the last check found another root or an older one."""
+        """Whether the last check found another root or an older one."""
         return self._error is not None
 
     def hold(self, table: StorageRoot) -> None:
@@ -95,7 +95,7 @@ class ClusterRootGuard:
                     self._seen[name] = known
 
     def difference_from(self, states: Mapping[str, TableState]) -> str | None:
-        """Says how the root differs from one that has these states of its tables, as the end of a sentence about the
+        """How the root differs from one that has these states of its tables, as the end of a sentence about the
         root; None if it has them. Raises KafkaStorageException."""
         found = self._find_difference({name: _Seen(state, None) for name, state in states.items()})
         return found and found.text
@@ -234,7 +234,8 @@ class ClusterRootGuard:
         return of_root or _Difference("table", f"lacks its table {name}" if is_gone else f"has another table {name}")
 
     def _commit_id(self, name: str, version: int) -> str | None:
-        """Reads the unique id of a commit, "" if it has none, None if it is gone. Raises KafkaStorageException."""
+        """Reads the unique id of a commit, "" if it has none, None if it does not exist. Raises
+        KafkaStorageException."""
         try:
             return read_commit(self._table(name), version).unique_id or ""
         except FileNotFoundError:

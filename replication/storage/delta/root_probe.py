@@ -19,7 +19,7 @@ _NAME, _CONTENT = "storage-probe", b"written to find out whether this root can b
 def prepare_root(cluster: Cluster, broker_id: int, uri: str) -> None:
     """Formats a broker's root if it is empty, before the broker starts.
 
-    A broker that has registered before also starts if its root does not work, and says so in its row. Raises
+    A broker that has registered before also starts if its root does not work, and publishes that in its row. Raises
     InconsistentClusterIdException if the root holds something else, KafkaStorageException if it cannot be read and
     written.
     """
@@ -105,4 +105,4 @@ def storage_error(root: StorageRoot, cluster_id: str, broker_id: int) -> str | N
 def _check_table(table: StorageRoot) -> None:
     if last_version(table) < 0:
         raise KafkaStorageException(f"{table.uri}: the table is gone")
-    check_commits(table, polled_at=1)
+    check_commits(table, newest=1)

@@ -18,7 +18,7 @@ _SPARKS_OWN = "builtin"
 
 
 def check_delta(spark: SparkSession) -> None:
-    """Raises InvalidConfigurationException, in one sentence that says what to set, unless Spark can read Delta tables.
+    """Raises InvalidConfigurationException, in one sentence that names the setting, unless Spark can read Delta tables.
 
     It asks for classes and settings only, so that it takes milliseconds: no table is read.
     """

@@ -1,4 +1,4 @@
-"""Turns the errors of a store into a KafkaStorageException that names the place and says why, in one line."""
+"""Turns the errors of a store into a KafkaStorageException that names the place and the cause, in one line."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def reading(where: str) -> Iterator[None]:
 
 @contextmanager
 def writing(where: str) -> Iterator[None]:
-    """Turns each error of the store into a KafkaStorageException, also FileNotFoundError: the folder has gone."""
+    """Turns each error of the store into a KafkaStorageException, also FileNotFoundError: the folder does not exist."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:

@@ -25,6 +25,10 @@ from lakelog.replication.storage.log.segment_name import is_data_file, is_snapsh
 
 _READERS = 8
 
+logger = logging.getLogger(__name__)
+
+HEAL_SECONDS = 10.0  # the interval at which a handle reads its broken files again
+
 
 @dataclass(frozen=True)
 class BrokenSegment:
@@ -135,7 +139,7 @@ def read_or_broken(root: StorageRoot, file: AddedFile) -> Segment | BrokenSegmen
     try:
         return read_segment(root, file).light
     except CorruptRecordException as error:
-        if not is_data_file(file.name):  # do not even look for it: no writer of Lakelog puts a record there
+        if not is_data_file(file.name):  # without a look-up: no writer of Lakelog puts a record there
             return BrokenSegment(file, str(error), frozenset())
     try:
         return read_segment(root, file.light)
@@ -174,23 +178,18 @@ def find_faults(root: StorageRoot, segments: Mapping[str, Segment]) -> dict[str,
     return {name: fault for name, fault in found.items() if fault}
 
 
-logger = logging.getLogger(__name__)
-
-HEAL_SECONDS = 10.0  # the interval at which a handle reads its broken files again
-
-
 class Healing:
-    """The checks of one handle, one at a time. `poll` must not hold a lock while it reads."""
+    """The thread of one handle that calls `heal`, one call at a time. `heal` must not hold a lock while it reads."""
 
-    def __init__(self, name: str, poll: Callable[[], object]) -> None:
+    def __init__(self, name: str, heal: Callable[[], object]) -> None:
         self._name = name
-        self._poll = poll
+        self._heal = heal
         self._counted_from: float | None = None
         self._is_under_way = False
 
     def begin_if_due(self) -> None:
-        """Starts a check, unless one is running or `HEAL_SECONDS` have not passed since the last one began (at first:
-        since the first call). Not for two threads at once."""
+        """Calls `heal` in a thread, unless a call is running or `HEAL_SECONDS` have not passed since the last one began
+        (at first: since the first call). Not for two threads at once."""
         now = time.monotonic()
         if self._counted_from is None:
             self._counted_from = now
@@ -205,7 +204,7 @@ class Healing:
 
     def _run(self) -> None:
         try:
-            self._poll()
+            self._heal()
         except LakelogException as error:
             logger.warning("%s: cannot read broken files again: %s", self._name, error)
         finally:

@@ -1,6 +1,8 @@
-"""A leader's append: records get their offsets from the log end and land in one compare-and-set commit.
+"""Appends to a log, each in one compare-and-set commit: a leader's records get their offsets from the log end, and a
+follower's batches keep the offsets and leader epochs that the leader gave them.
 
-Kafka: `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`, `ProducerStateManager`. [AP-06]
+Kafka: `UnifiedLog.appendAsFollower`, `Partition.appendRecordsToLeader`, `UnifiedLog.appendAsLeader`,
+`ProducerStateManager`. [AP-06]
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from lakelog.replication.protocol.append import (
 )
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
+from lakelog.replication.storage.log.log_state import LogChange, LogState
+from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment, size_fault
 
 # The position of each partition's append.
@@ -78,8 +80,8 @@ def _with_chain(
 
 
 class Fetched(NamedTuple):
-    """What one fetch has copied from a leader: segments, and the chain at the log end of each partition before them and
-    its leader epoch."""
+    """The copy that one fetch has made of a leader's batches: segments, and the chain at the log end of each partition
+    before them and its leader epoch."""
 
     segments: Sequence[Segment]
     starts: Mapping[TopicIdPartition, str]
@@ -87,11 +89,11 @@ class Fetched(NamedTuple):
 
 
 def append_as_follower(log: ReplicaLog, fetches: Sequence[Fetched], who: str) -> list[LakelogException | None]:
-    """Commits what fetches have copied, in one commit: each fetch wholly or not at all. Returns the error of each.
+    """Appends the copies of several fetches in one commit: each fetch wholly or not at all. Returns the error of each.
 
     A fetch is refused by FencedLeaderEpochException or OffsetOutOfRangeException unless each of its partitions still
     follows at its leader epoch, and its log ends with its chain in `starts`, and by CorruptRecordException if a file of
-    it is not as it was copied. What is there already is no error. Raises as `ReplicaLog.transact`.
+    it is not as it was copied. A fetch that is in the log already is no error. Raises as `ReplicaLog.transact`.
 
     Kafka: `UnifiedLog.appendAsFollower`. [FT-09, FT-10]
     """
@@ -122,7 +124,7 @@ def append_as_follower(log: ReplicaLog, fetches: Sequence[Fetched], who: str) ->
 
 
 def _bad_copy(root: StorageRoot, fetch: Fetched) -> CorruptRecordException | None:
-    """What is wrong with the first file of a fetch that is not as it was copied, None if all are."""
+    """The fault of the first file of a fetch that is not as it was copied; None without one."""
     sizes = root.sizes([segment.name for segment in fetch.segments])
     faults = (size_fault(root, segment.file, size) for segment, size in zip(fetch.segments, sizes, strict=True))
     fault = next(filter(None, faults), None)

@@ -1,7 +1,7 @@
 """Merges small segments: the same batches, in files of one partition, in one commit that changes no data.
 
 Followers, readers and streams need not react: offsets, batches and rows stay the same. The files are written before the
-commit, so nobody waits for them. If an old file has gone by then, nothing changes.
+commit, so no reader waits for them. If an old file is missing by then, nothing changes.
 """
 
 from __future__ import annotations

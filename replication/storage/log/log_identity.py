@@ -35,7 +35,7 @@ def continues(log: ReplicaLog, known: LogIdentity) -> bool:
 
 
 def _commit_id(root: StorageRoot, version: int) -> str | None:
-    """The unique id of a commit, "" if it has none, None if it is gone."""
+    """The unique id of a commit, "" if it has none, None if it does not exist."""
     try:
         return str(read_commit(root, version).info.get(NONCE, ""))
     except FileNotFoundError:

@@ -59,7 +59,7 @@ def follow_log_starts(log: ReplicaLog, starts: Mapping[TopicIdPartition, tuple[i
 
         return start_of
 
-    raise_log_starts(log, {p: follow(*told) for p, told in starts.items()}, who, "log start of the leader")
+    raise_log_starts(log, {p: follow(*start) for p, start in starts.items()}, who, "log start of the leader")
 
 
 def delete_old_segments(log: ReplicaLog, forget_before_us: int, who: str) -> int | None:

@@ -1,7 +1,8 @@
 """The state of a log table, replayed commit by commit by its broker, its producers and its readers.
 
-Every writer of a log decides on this state and commits at the version that it has replayed. The state changes only by
-replaying commits.
+Every writer of a log decides on this state (`Decision`), and commits its `LogChange` at the version that it has
+replayed. `LogState` changes only by replaying commits. With a `LogMark` a reader finds the partitions that have
+changed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.chain import genesis
@@ -33,7 +34,11 @@ from lakelog.replication.storage.log.producer_snapshot import by_partition
 from lakelog.replication.storage.log.segment import Segment, size_fault
 from lakelog.replication.storage.log.segment_name import is_data_file
 
-_COMMITS = 200  # that are remembered: a reader that is further behind looks at all partitions
+_COMMITS = 200  # that are remembered: a reader that is further behind reads all partitions
+
+# The work of a writer, which `ReplicaLog.transact` calls on the state that it has replayed, again after each lost
+# commit: the change to commit, None if there is nothing to do. It raises to refuse.
+Decision: TypeAlias = "Callable[[LogState], LogChange | None]"
 
 
 class RecentChanges:
@@ -62,7 +67,7 @@ class RecordsChanges(Protocol):
 
 
 class LogMark(NamedTuple):
-    """How far a reader has looked at a log."""
+    """The version of a log up to which a reader has read it."""
 
     version: int
     changes: RecentChanges
@@ -192,7 +197,7 @@ class LogState:
         self.topics.update(topics)
 
     def broken_for_nobody(self, hosted: Collection[TopicIdPartition] = ()) -> list[Segment]:
-        """The broken segments that hold only stopped partitions. They may go, as nobody needs them."""
+        """The broken segments that hold only stopped partitions. They may go: no replica of this broker needs them."""
         names = [n for n, broken in self.broken.items() if is_data_file(n) and not self.holders(broken, hosted)]
         return [self.segments[name] for name in names]
 
@@ -360,8 +365,8 @@ class LogState:
         for segment in removed:
             for header in segment.headers:
                 names_of.setdefault(header.topic_id_partition, set()).add(segment.name)
-        for partition, gone in names_of.items():
-            self.known(partition).drop(gone)
+        for partition, dropped in names_of.items():
+            self.known(partition).drop(dropped)
         self._remember({p.topic_id_partition for segment in removed for p in segment.producers})
         return set(names_of)
 
@@ -389,6 +394,3 @@ class LogState:
         partition = partition_of(app_id)
         if partition is not None:
             record(self.known(partition), app_id, version)
-
-
-Decision = Callable[[LogState], LogChange | None]

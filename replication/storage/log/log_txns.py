@@ -24,6 +24,8 @@ _ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW = "role", "start", "log-start
 _OF_A_PARTITION = (_ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW)
 _FACT = re.compile(rf"(?:{'|'.join(_OF_A_PARTITION)})/(.+)/([0-9]{{1,9}})")
 
+MANY = 100  # look-ups at one version, after which all `txn`s are read
+
 
 def _app_id(kind: str, partition: TopicIdPartition) -> str:
     return f"{kind}/{partition.topic_id}/{partition.partition}"
@@ -108,11 +110,13 @@ def record(log: PartitionLog, app_id: str, version: int) -> None:
         log.start_chain = joined(halves(log.start_chain)[0], version)
 
 
-MANY = 100  # look-ups at one version, after which all `txn`s are read
-
-
 class Transactions:
-    """The `txn`s of a table at the version of its handle. It is not thread-safe: its owner locks."""
+    """The `txn`s of a table at the version of its handle, one by one from delta-rs, or all at once after `MANY`
+    look-ups.
+
+    delta-rs searches the log anew for each `txn`, so the look-ups of thousands of partitions would take minutes. It is
+    not thread-safe: its owner locks.
+    """
 
     def __init__(self, log: DeltaLog) -> None:
         self._log = log
@@ -131,7 +135,7 @@ class Transactions:
 
 def read_transactions(root: StorageRoot, version: int) -> dict[str, int] | None:
     """All `txn`s of a version of the table at `root`: those of its last checkpoint, and of the commits after it. None
-    if a file cannot be read, or the checkpoint is newer: then delta-rs is asked, which knows other ways."""
+    if a file cannot be read, or the checkpoint is newer: then each is looked up by delta-rs, which has other ways."""
     try:
         checkpoint = last_checkpoint(root)
         if checkpoint > version:

@@ -21,8 +21,8 @@ FULL_POLL = 64  # commits that one poll reads from the log
 
 
 class NewSegment(NamedTuple):
-    """A segment that a version has added. Or a gap: the segments up to the version were not read, and `gap` says
-    why."""
+    """A segment that a version has added. Or a gap: the segments up to the version were not read, and `gap` is
+    the cause."""
 
     version: int
     file: AddedFile | None
@@ -35,11 +35,11 @@ class NewSegments:
     def __init__(self, log: StorageRoot, leader: int) -> None:
         self._log, self._leader = log, leader
         self._commits = CommitTracker(log)
-        self.version = -1  # up to it all commits were read, or told of as a gap
+        self.version = -1  # up to it all commits were read, or returned as a gap
         self.has_more = False  # the last poll may have ended before the newest commit
 
     def begin(self) -> None:
-        """Goes on after the newest commit, which a listing tells. Raises KafkaStorageException."""
+        """Goes on after the newest commit, which it finds by a listing. Raises KafkaStorageException."""
         self.version, self.has_more = self._commits.newest(-1), False
 
     def read(self, max_staleness: float | None = None) -> list[NewSegment]:
@@ -52,8 +52,8 @@ class NewSegments:
             return self._read(started, since)
 
     def _read(self, started: float, since: float | None) -> list[NewSegment]:
-        """Reads the next commits without asking first whether there are any. If the commit before them is gone, only a
-        listing tells the newest version."""
+        """Reads the next commits without asking first whether there are any. If the commit before them was deleted,
+        only a listing finds the newest version."""
         begin, self.has_more = self.version, False  # also if it raises: then waits come first
         newest = self._commits.newest(-1) if begin < 0 else -1
         if begin < 0 and newest < 0:  # there is no log yet
@@ -71,7 +71,7 @@ class NewSegments:
             pass
         except CorruptRecordException as error:
             torn = str(error)
-        # After the commits: what follows a commit that is gone may be a late file in a clean-up's gap.
+        # After the commits: a commit after a deleted one may be a late file in a clean-up's gap.
         is_sure = len(commits) == in_hand and torn is None and self._commits.is_sure(begin)
         if begin >= 0 and not is_sure and not self._commits.is_there(begin):
             newest = self._commits.newest(-1)

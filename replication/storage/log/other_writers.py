@@ -1,6 +1,6 @@
 """Undoes what other tools have done to a log: OPTIMIZE and the like write files without batch headers.
 
-Delta lets nobody else write a log of the present format, see `table_opening`; a log of an older format has no such
+Delta lets no other tool write a log of the present format, see `table_opening`; a log of an older format has no such
 guard. The files that such a commit removed are still there, because the owner deletes none while a partition is
 offline. They have the same batches with their headers, so one commit brings them back.
 """

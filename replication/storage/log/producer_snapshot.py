@@ -58,7 +58,7 @@ def from_footer(metadata: Mapping[bytes, bytes]) -> tuple[RememberedProducer, ..
 def newest(producers: Iterable[RememberedProducer]) -> list[RememberedProducer]:
     """The newest state of each producer in each partition, by its epoch and the offset of its last record.
 
-    A log has several snapshots if one could not be read when the next one was written. Their order says nothing.
+    A log has several snapshots if one could not be read when the next one was written. Their order has no meaning.
     """
     found: dict[tuple[TopicIdPartition, int], RememberedProducer] = {}
     for each in producers:

@@ -36,9 +36,8 @@ from lakelog.replication.storage.log.segment_name import (
 from lakelog.schemas import LOG
 
 FOOTER_KEY = b"lakelog.batches.v2"
-STATISTICS_KEY = b"lakelog.statistics.v1"  # so that whoever copies the file can commit it without reading rows
-# Statistics need all four parts, with a null count for each column that has a range, or Spark skips nothing.
-# What parsing may raise for JSON that is none, too deep, too large, or of another shape.
+STATISTICS_KEY = b"lakelog.statistics.v1"  # with them a follower commits its copy of the file without reading rows
+# The errors of parsing JSON that is malformed, too deep, too large, or of another shape.
 _NOT_A_FOOTER = ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError
 STATS_COLUMNS = ("topic", "partition", "offset", "timestamp", "leader_epoch")
 _DICTIONARY = ["topic", "partition", "topic_id", "leader_epoch", "timestampType"]
@@ -137,7 +136,7 @@ def read_file(root: StorageRoot, file: AddedFile) -> pa.Buffer:
 
 
 def size_fault(root: StorageRoot, file: AddedFile, size: int | None) -> str | None:
-    """What is wrong with a file of this size, in bytes; None if it has the size that its commit says."""
+    """The fault of a file of this size, in bytes; None if its commit has the same size."""
     if size == file.size:
         return None
     found = "is gone" if size is None else f"has {size} bytes"
@@ -148,7 +147,7 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     """The headers of a committed segment, from its footer.
 
     Raises CorruptRecordException, naming the file, if its name has a path, or if the file is missing, has another size
-    than its commit says, is not Parquet, was written by another tool, or has an invalid footer. Raises
+    than its commit has, is not Parquet, was written by another tool, or has an invalid footer. Raises
     KafkaStorageException if the store does not return the file, which may be temporary.
     """
     _check_name(root, file.name)
@@ -226,7 +225,8 @@ def record_bytes(records: pa.Table) -> pa.ChunkedArray:
 
 
 def statistics(records: pa.Table) -> str:
-    """Delta's statistics of a data file, as JSON."""
+    """Delta's statistics of a data file, as JSON. Without one of the four parts, or without the null count of a column
+    that has a range, Spark skips nothing."""
     ranges = {name: pc.min_max(records.column(name)) for name in STATS_COLUMNS}
     return json.dumps(
         {
@@ -251,11 +251,11 @@ def check_footer(headers: Sequence[BatchHeader], stats: str, rows: int) -> None:
     """Raises CorruptRecordException or ValueError unless the headers are possible and the statistics match them.
     Readers skip files by statistics, so a wrong range would hide records."""
     validate_headers(headers, rows)
-    told = json.loads(stats)
-    if told["numRecords"] != rows:
-        raise ValueError(f"its statistics count {told['numRecords']} records, but it has {rows} rows")
+    given = json.loads(stats)
+    if given["numRecords"] != rows:
+        raise ValueError(f"its statistics count {given['numRecords']} records, but it has {rows} rows")
     if headers:
-        _check_ranges(headers, told["minValues"], told["maxValues"])
+        _check_ranges(headers, given["minValues"], given["maxValues"])
 
 
 def _check_ranges(headers: Sequence[BatchHeader], least: dict[str, object], most: dict[str, object]) -> None:
@@ -266,8 +266,8 @@ def _check_ranges(headers: Sequence[BatchHeader], least: dict[str, object], most
     _check_range("offset", (least["offset"], most["offset"]), ends)
 
 
-def _check_range(name: str, told: tuple[object, object], true: tuple[object, object]) -> None:
-    if told != true:
+def _check_range(name: str, given: tuple[object, object], true: tuple[object, object]) -> None:
+    if given != true:
         raise ValueError(
-            f"its statistics have {name} from {told[0]!r} to {told[1]!r}, its headers {true[0]!r} to {true[1]!r}"
+            f"its statistics have {name} from {given[0]!r} to {given[1]!r}, its headers {true[0]!r} to {true[1]!r}"
         )

@@ -59,7 +59,7 @@ def _copied_between_folders(
         if hex_digest(found) == digest:
             target.rename(temporary, copied.name)
             return copied
-    return None  # reading the source as a whole tells what is wrong
+    return None  # reading the source as a whole raises the error
 
 
 def _hashed_pieces(path: str, digest: blake3) -> Iterator[memoryview]:
@@ -86,7 +86,7 @@ def _copied_by_store(
         return None
     try:
         read_file(target, copied)
-    except (CorruptRecordException, KafkaStorageException) as error:  # reading the source tells whether it has rotted
+    except (CorruptRecordException, KafkaStorageException) as error:  # reading the source finds whether it has rotted
         logger.warning("%s: the copy that the store has made is not used: %s", source.path(file.name), error)
         with suppress(KafkaStorageException):  # the file cleaner deletes it later
             target.delete(copied.name)

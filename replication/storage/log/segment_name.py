@@ -22,8 +22,8 @@ _DIGEST_BYTES = 16
 def segment_name(leader: int | None, digest: str) -> str:
     """A new name. It has the leader of that time, so a follower of A skips segments that A got as a follower.
 
-    `leader` is None for batches that were in other segments before: nobody fetches them by this name. The name has the
-    digest of the file's bytes, so every commit and checkpoint has it too.
+    `leader` is None for batches that were in other segments before: no follower fetches them by this name. The name has
+    the digest of the file's bytes, so every commit and checkpoint has it too.
     """
     return _new_name("compacted" if leader is None else f"leader-{leader}", digest)
 

@@ -72,8 +72,8 @@ def delete_stray_logs(log: ReplicaLog, partitions: Iterable[TopicIdPartition], w
     """Removes all records of stray replicas, in one commit; returns the partitions of which it did. A replica that the
     metadata have explained meanwhile stays as it is. [SR-03]
 
-    Anybody may call it, the log's broker too: it first commits that they are stopped, which nobody but a later leader
-    epoch undoes. Raises KafkaStorageException.
+    Other processes than the log's broker may call it, too: it first commits that they are stopped, which only a later
+    leader epoch undoes. Raises KafkaStorageException.
     """
     stopped: list[TopicIdPartition] = []
 

@@ -1,6 +1,6 @@
 """`admin`: requests to the controller, and what has become of them. [TD-01, LI-06, CS-02]
 
-A row is untouched text until somebody reads it: one that cannot be decoded is a request with a `problem`, which the
+A row stays text until it is read: one that cannot be decoded is a request with a `problem`, which the
 controller answers, and no more. A request goes through its states in commits of its own, so that the next controller
 knows how far the last one had come with it.
 """
@@ -17,7 +17,7 @@ from lakelog.replication.protocol.admin_request import APPLYING, DECIDED, AdminR
 from lakelog.replication.storage.tables.state_table import ControlledTable, Row
 from lakelog.schemas import ADMIN
 
-KEPT = 200  # decided requests, unless told otherwise
+KEPT = 200  # decided requests, by default
 
 _MAX_ARGUMENTS = 4 * 2**20  # characters
 _MAX_KEPT_TEXT = 4 * 2**20  # characters of all decided requests; the table is written whole with each change
@@ -61,7 +61,8 @@ class AdminTable(ControlledTable[list[AdminRequest]]):
     def withdraw(self, request_id: str, error: Outcome, who: str) -> AdminRequest | None:
         """Fails a request that no controller has taken up, with `error`. A dry run is deleted instead.
 
-        Returns the request as it is then: what was decided or is being applied stays as it is; None if it is gone.
+        Returns the request as it is then: what was decided or is being applied stays as it is; None if it does not
+        exist.
         """
 
         def change(rows: list[Row]) -> list[Row] | None:
@@ -84,7 +85,8 @@ class AdminTable(ControlledTable[list[AdminRequest]]):
         self._table.update({"who": who, "why": "forgotten", "requests": sorted(request_ids)}, change)
 
     def move(self, request_id: str, state: str, controller_epoch: int) -> bool:
-        """Says how far a controller has come with a request; False if the request was decided or withdrawn meanwhile.
+        """Records how far a controller has come with a request; False if the request was decided or withdrawn
+        meanwhile.
 
         A request that is being applied stays so: part of it may be written. Raises ControllerMovedException if a newer
         controller has claimed the table.

@@ -17,6 +17,12 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import ClientTable, Row, TypedTable
 from lakelog.schemas import GROUPS, MEMBERS
 
+_GENERATION, _HEARTBEAT = "generation", "heartbeat"
+_LONGEST_NAME = 200  # characters of a folder; file systems allow 255
+_PARTITION_LISTS = ("assigned", "owned")
+_LISTS = ("topics", "assignors")
+Decide = Callable[[ConsumerGroup], ConsumerGroup | None]
+
 
 class CommittedOffset(NamedTuple):
     """A row: the next offset that a group is to read of a partition."""
@@ -147,16 +153,12 @@ def _group_app_id(group_id: str) -> str:
     return f"generation/{group_id}"
 
 
-_GENERATION, _HEARTBEAT = "generation", "heartbeat"
-_LONGEST_NAME = 200  # characters of a folder; file systems allow 255
-_PARTITION_LISTS = ("assigned", "owned")
-_LISTS = ("topics", "assignors")
-
-Decide = Callable[[ConsumerGroup], ConsumerGroup | None]
-
-
 class MemberTable(TypedTable[ConsumerGroup]):
-    """The members of one group."""
+    """The members of one group, in a table that is made when its first member joins. [AP-04]
+
+    A heartbeat changes no row, so it is a commit without a file, which moves a `txn` of its member. The generation is a
+    `txn`, too: it outlives the last member, so it never goes back.
+    """
 
     TABLE = MEMBERS
 

@@ -37,7 +37,7 @@ class MetadataTable(ControlledTable[Partitions]):
         self._values = RowValues(_registration, _row, lambda registration: registration.topic_id_partition)
 
     def _check_rows(self, before: list[Row], after: list[Row]) -> None:
-        """No epoch of a partition ever goes back, unless somebody has restored older rows of the table. [LE-06]"""
+        """No epoch of a partition ever goes back, unless a person has restored older rows of the table. [LE-06]"""
         known = {(row["topic_id"], row["partition"]): row for row in before}
         for row in after:
             seen = known.get((row["topic_id"], row["partition"]), row)
@@ -85,7 +85,7 @@ class MetadataTable(ControlledTable[Partitions]):
     def alter_partitions(
         self, changes: Iterable[IsrChange], broker_epochs: Callable[[], Mapping[int, int]], cause: Mapping[str, Any]
     ) -> IsrOutcomes:
-        """Writes a leader's changes of ISRs in one compare-and-set; tells what became of each, and what holds now.
+        """Writes a leader's changes of ISRs in one compare-and-set. Returns the outcome of each, and the present state.
 
         `broker_epochs` are looked up anew at each attempt. Raises KafkaStorageException where the outcome stays
         unknown: the changes may have been written or not, and the same ones sent again find out. [IS-05]
@@ -180,7 +180,7 @@ def requests_carried_out(cluster: StorageRoot, since: int) -> dict[str, dict[str
             requests = read_commit(root, version).info.get("requests", {})
         except FileNotFoundError:  # it has been cleaned up
             continue
-        found |= {r: {name: Outcome(*told) for name, told in names.items()} for r, names in requests.items()}
+        found |= {r: {name: Outcome(*fields) for name, fields in names.items()} for r, names in requests.items()}
     return found
 
 

@@ -15,12 +15,12 @@ from lakelog.schemas import PRODUCERS
 
 
 def new_producer_id() -> int:
-    """An id for a producer without a name: 62 random bits, so nobody needs to be asked."""
+    """An id for a producer without a name: 62 random bits, so it is unique without a table."""
     return secrets.randbits(62)
 
 
 def producer_id_of(name: str) -> int:
-    """The id of a producer whose name no table has: 62 bits of a digest, so nobody else's either."""
+    """The id of a producer whose name no table has: 62 bits of a digest, so it is unique, too."""
     return int.from_bytes(blake3(name.encode()).digest(length=8), "big") >> 2
 
 
