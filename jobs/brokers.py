@@ -16,7 +16,7 @@ from lakelog.jobs.cli.options import FORMS, admin_parser
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.root_identity import brokers_told
+from lakelog.replication.storage.root_identity import describe_brokers_beside
 
 _COLUMNS = ("broker", "state", "heartbeat_age_s", "root", "storage_error")
 
@@ -37,8 +37,8 @@ def _brokers(args: argparse.Namespace) -> int:
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     found = observe_brokers(cluster)
     if not found:
-        told = brokers_told(cluster.root)
-        say(f"No broker has registered at {args.cluster}{told and f', and {told}'}.")
+        beside = describe_brokers_beside(cluster.root)
+        say(f"No broker has registered at {args.cluster}{beside and f', and {beside}'}.")
     silent = {broker: seen.registration for broker, seen in found.items() if seen.state in SILENT}
     for refusal in refusals(read_notes(cluster, silent).refused):
         say(f"{refusal[0].upper()}{refusal[1:]}. `lakelog status` says what to do.")

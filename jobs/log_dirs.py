@@ -33,7 +33,7 @@ from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.replication.storage.log.truncate import delete_stray_logs
-from lakelog.replication.storage.root_identity import brokers_told, check_identity
+from lakelog.replication.storage.root_identity import check_identity, describe_brokers_beside
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
@@ -228,7 +228,7 @@ def _chosen(cluster: Cluster, wanted: list[int] | None) -> Mapping[int, SeenBrok
     for broker in wanted or ():
         if broker not in known:
             there = ", ".join(map(str, known)) or "none"
-            beside = brokers_told(cluster.root, but_of=cluster.cluster_id)
+            beside = describe_brokers_beside(cluster.root, but_of=cluster.cluster_id)
             other = f". {cluster.root.uri} is the root of cluster {cluster.cluster_id}, and {beside}" if beside else ""
             raise BrokerNotAvailableException(f"broker {broker} is not registered; those that are: {there}{other}")
     return {broker: known[broker] for broker in (sorted(set(wanted)) if wanted else known)}

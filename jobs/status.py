@@ -32,7 +32,7 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.root_identity import brokers_told, check_identity
+from lakelog.replication.storage.root_identity import check_identity, describe_brokers_beside
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 
@@ -65,7 +65,7 @@ def _state(cluster: Cluster) -> ClusterState:
     cluster.metadata.refresh()
     rows = {b: _rows(cluster, seen) for b, seen in brokers.items() if seen.state not in SILENT}
     refused = read_notes(cluster, {broker: seen.registration for broker, seen in brokers.items()}).refused
-    others = "" if brokers else brokers_told(cluster.root)
+    others = "" if brokers else describe_brokers_beside(cluster.root)
     return ClusterState(
         controller, brokers, _partitions(cluster), rows, _throttled(cluster), unwritable(cluster.root), refused, others
     )

@@ -118,7 +118,7 @@ class GroupIdNotFoundException(LakelogException):
 
 
 class GroupNotEmptyException(LakelogException):
-    """The group has live members, so that nobody else may change or delete its offsets."""
+    """The group has live members, so that no other client may change or delete its offsets."""
 
 
 class UnknownMemberIdException(LakelogException):
@@ -130,7 +130,7 @@ class IllegalGenerationException(LakelogException):
 
 
 class InconsistentGroupProtocolException(LakelogException):
-    """A consumer knows no assignor that all members of its group know."""
+    """A consumer has no assignor that all members of its group have."""
 
 
 class CommitFailedException(LakelogException):
@@ -215,7 +215,7 @@ class InvalidRequestException(LakelogException):
 
 
 class RequestCancelledException(LakelogException):
-    """Somebody cancelled or removed the request before a controller carried it out."""
+    """The request was cancelled or removed before a controller carried it out."""
 
 
 class UnknownServerException(LakelogException):

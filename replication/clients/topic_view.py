@@ -69,7 +69,7 @@ class TopicView:
         if max_staleness is not None:
             topics.watch(max_staleness)
             metadata.watch(max_staleness)
-            with suppress(UnknownTopicOrPartitionException):  # it may have been made since that look
+            with suppress(UnknownTopicOrPartitionException):  # it may have been made since that poll
                 return partitions_of(topic, topics.topics, metadata.partitions)
         topics.refresh()
         metadata.refresh()

@@ -1,4 +1,4 @@
-"""What a follower does with each batch header of its stream: the DataFrame rule of a micro-batch.
+"""The action of a follower for each batch header of its stream: the DataFrame rule of a micro-batch.
 
 It compares chains as `protocol.append_plan.plan_appends` does in a round, without its limits, and checks assignment and
 fetch state. It is advice: a round decides again before anything is copied. Kafka:

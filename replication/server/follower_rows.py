@@ -18,7 +18,7 @@ from lakelog.replication.protocol.replica_status import ReplicaStatus
 Rows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
 
 _NOW = float("inf")
-_LINGER_SECONDS = 5.0  # a thread without work ends after so long; a leader looks many times a second
+_LINGER_SECONDS = 5.0  # a thread without work ends after so long; a leader reads them many times a second
 PATIENCE_SECONDS = 0.5  # how long a leader round waits for roots that were this fast the last time
 
 

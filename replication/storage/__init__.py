@@ -1,4 +1,4 @@
-"""Everything that knows how tables and files are written and read."""
+"""Tables and files: how each is written and read."""
 
 import os
 

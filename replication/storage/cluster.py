@@ -106,7 +106,7 @@ class Cluster:
 
     @cached_property
     def admin(self) -> AdminTable:
-        """What was asked of the controller."""
+        """The requests to the controller."""
         return AdminTable.open(self.root)
 
     def seen_by(self, root: StorageRoot) -> dict[str, TableState]:
@@ -132,7 +132,8 @@ class Cluster:
             self.guard.expect(seen)
 
     def _describe_root(self) -> str:
-        """What lies at the cluster root now. This process may have opened a wrong root: a broker's own root knows."""
+        """What lies at the cluster root now. This process may have opened a wrong root, so the expected cluster is that
+        of a broker's own root."""
         expected = self.cluster_id
         if self._expected_by is not None:
             with suppress(LakelogException):  # a root that cannot be read names no cluster
@@ -151,7 +152,7 @@ class Cluster:
             self._noted = seen
 
     def forget_what_was_seen(self, root: StorageRoot) -> None:
-        """Deletes the note from a broker's root: its next process believes the cluster root that it finds. Raises
+        """Deletes the note from a broker's root: its next process accepts the cluster root that it finds. Raises
         KafkaStorageException."""
         root.delete(_SEEN)
         root.sync_folder()
@@ -188,7 +189,7 @@ class Cluster:
         return registration
 
     def broker_root(self, broker_id: int) -> StorageRoot:
-        """Where a broker keeps its log. Raises BrokerNotAvailableException if it has never registered."""
+        """The root of a broker. Raises BrokerNotAvailableException if it has never registered."""
         return self.storage_of(broker_id, self.registration(broker_id).root)
 
     def storage_of(self, broker_id: int, uri: str) -> StorageRoot:
@@ -274,8 +275,8 @@ def format_broker(
     root: StorageRoot, cluster_id: str, broker_id: int, dry_run: bool = False, may_be_nested: bool = False
 ) -> None:
     """Makes an empty broker root. A root that belongs to this cluster and broker already is left as it is. A `dry_run`
-    only looks whether it could be made. Its files are synced, whatever `storage.fsync` says: that of the broker counts,
-    and all that it syncs follows these.
+    only checks whether it could be made. Its files are synced, whatever `storage.fsync` says: that of the broker
+    counts, and all that it syncs follows these.
 
     Raises InconsistentClusterIdException if it belongs to another, holds something else or, unless `may_be_nested`,
     lies in another root.

@@ -1,4 +1,4 @@
-"""Whose root a folder is, and where a new root may lie: in an empty folder, apart from every other root."""
+"""The owner of a root, and where a new root may lie: in an empty folder, apart from every other root."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def read_identity(root: StorageRoot, broker_id: int | None = CLUSTER_ROOT) -> di
 
 
 def _why_no_root(root: StorageRoot, broker_id: int | None) -> str:
-    """What to look at first. It names the command only where nothing tells of a root that was there before: an
-    unmounted folder is an empty one."""
+    """Why there is no root, and what to check first. It names the command for a new root only if nothing shows that a
+    root was there before: an unmounted folder looks empty."""
     what, makes = "root of a broker", ""
     if broker_id == CLUSTER_ROOT:
         what, makes = "cluster", f". For a new cluster only: `lakelog format --cluster {root.uri}`"
@@ -63,7 +63,7 @@ def _why_no_root(root: StorageRoot, broker_id: int | None) -> str:
     why = "the folder is empty" if root.is_local and os.path.isdir(root.uri) else "nothing is there"
     said = f"there is no {what} at {root.uri}: {why}. {_CHECK}"
     beside = brokers_beside(root) if broker_id == CLUSTER_ROOT else {}
-    return f"{said}{makes}" if not beside else f"{said}: {_told(beside)}"
+    return f"{said}{makes}" if not beside else f"{said}: {_clause(beside)}"
 
 
 def brokers_beside(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> dict[str, str]:
@@ -82,25 +82,26 @@ def brokers_beside(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> dic
 
 
 def check_is_new_cluster(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> None:
-    """Raises InconsistentClusterIdException if brokers' roots tell of a cluster whose root this may be."""
-    if told := brokers_told(root, others):
-        raise InconsistentClusterIdException(f"{root.uri}: no new cluster is made here, as {told}. {_CHECK}")
+    """Raises InconsistentClusterIdException if brokers' roots belong to a cluster whose root this may be."""
+    if found := describe_brokers_beside(root, others):
+        raise InconsistentClusterIdException(f"{root.uri}: no new cluster is made here, as {found}. {_CHECK}")
 
 
-def brokers_told(root: StorageRoot, others: Iterable[StorageRoot] = (), but_of: str | None = None) -> str:
-    """Says what `brokers_beside` finds, without brokers of the cluster `but_of`; empty if that is nothing."""
+def describe_brokers_beside(root: StorageRoot, others: Iterable[StorageRoot] = (), but_of: str | None = None) -> str:
+    """The brokers that `brokers_beside` finds, as a clause; without those of the cluster `but_of`, empty if there are
+    none."""
     beside = {uri: cluster for uri, cluster in brokers_beside(root, others).items() if cluster != but_of}
-    return _told(beside) if beside else ""
+    return _clause(beside) if beside else ""
 
 
-def _told(beside: Mapping[str, str]) -> str:
+def _clause(beside: Mapping[str, str]) -> str:
     clusters, some = sorted(set(beside.values())), sorted(beside)
     more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
     return f"cluster {' and '.join(clusters)} has its brokers' roots at {_names(some)}{more}"
 
 
 def whose(root: StorageRoot, expected: str) -> str:
-    """What lies where a cluster root is expected: the end of a sentence about it. Raises KafkaStorageException."""
+    """What lies at the address of a cluster root, as the end of a sentence about it. Raises KafkaStorageException."""
     if not is_formatted(root):
         found = root.list()
         if found:
@@ -177,7 +178,7 @@ def _parents(root: StorageRoot) -> Iterator[StorageRoot]:
 
 
 def _owner(folder: StorageRoot) -> str | None:
-    """Whose root a folder is; None if it is nobody's, or may not be read."""
+    """The owner of the root in a folder; None if there is none, or it cannot be read."""
     try:
         identity = read_identity(folder) if is_formatted(folder) else None
     except InconsistentClusterIdException as error:

@@ -33,7 +33,7 @@ Registered = Mapping[TopicPartition, PartitionRegistration]
 
 
 class PartitionView:
-    """A read's look at the cluster. It keeps the handles on tables open between looks."""
+    """A read's view of the cluster. It keeps the handles on tables open between polls."""
 
     def __init__(self, options: SourceOptions, view: TopicView) -> None:
         self.options = options

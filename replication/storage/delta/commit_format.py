@@ -156,7 +156,7 @@ def check_commits(root: StorageRoot, newest: int = 16) -> None:
 
 
 def last_version(root: StorageRoot) -> int:
-    """The newest version, from a listing of the log; -1 if there is no table. What lies behind a hole does not count.
+    """The newest version, from a listing of the log; -1 if there is no table. Commits after a hole do not count.
     Raises KafkaStorageException."""
     names = root.child("_delta_log").list()
     commits = {int(name[:20]) for name in names if is_commit(name)}

@@ -74,7 +74,7 @@ def compare_and_set(
 
 
 def _until(deadline: float | None, seconds: float) -> float:
-    """So many seconds, or fewer: what is left until `deadline`."""
+    """So many seconds, or those that are left until `deadline`."""
     return seconds if deadline is None else min(seconds, max(0.0, deadline - time.monotonic()))
 
 

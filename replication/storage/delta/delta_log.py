@@ -2,10 +2,10 @@
 
 delta-rs makes and opens tables and writes checkpoints. Commits it writes and reads a hundred times as slowly as these
 files take, with listings in between, and it checks almost nothing. So this module has every rule of a safe commit: it
-writes exactly the next version, if no other writer has, and retries nothing. It believes a refusal only after it has
-read that version, and its own commit only if the one before it still exists: there may be a hole by now. Each commit
-has the unique id of the one before it, so that no commit of another history of the table is ever replayed: see
-`log_recovery`. `CommitTracker` has the commits that a reader or writer has seen, and `DeltaLog` a table at a version.
+writes exactly the next version, if no other writer has, and retries nothing. It counts a refusal only after it has read
+that version, and its own commit only if the one before it still exists: there may be a hole by now. Each commit has the
+unique id of the one before it, so that no commit of another history of the table is ever replayed: see `log_recovery`.
+`CommitTracker` has the commits that a reader or writer has seen, and `DeltaLog` a table at a version.
 """
 
 from __future__ import annotations
@@ -342,7 +342,8 @@ class DeltaLog:
         return found
 
     def hold(self) -> None:
-        """For the owner of a log: from now on the table is believed only as long as it has all that was replayed."""
+        """For the owner of a log: from now on the table is accepted only as long as it has every commit that was
+        replayed."""
         self._is_held = True
 
     def _check_continues(self, handle: TableHandle, tail: Sequence[Commit]) -> None:
@@ -364,8 +365,8 @@ class DeltaLog:
         )
 
     def recover(self) -> None:
-        """For the table's owner, before its first commit and from time to time: puts aside what was written after
-        commits that are lost. It does so from now on with each such commit that it meets. Raises KafkaStorageException.
+        """For the table's owner, before its first commit and from time to time: puts aside commits that were written
+        after lost ones. From now on it does so with each such commit that it finds. Raises KafkaStorageException.
         """
         self._is_owner = True
         self.check_root()
@@ -485,9 +486,9 @@ class DeltaLog:
         return expected
 
     def sync(self) -> None:
-        """With `fsync`, makes the names of the commits up to the version durable, for who finds in them what it would
-        have written: their writer may have died before it could, or its sync has failed. It does nothing if no commit
-        of another has come since the last time. Raises KafkaStorageException."""
+        """With `fsync`, makes the names of the commits up to the version durable, for a writer that finds its work done
+        in them. Their own writer may have died before it could, or its sync has failed. It does nothing if no commit of
+        another has come since the last time. Raises KafkaStorageException."""
         if self._synced < self.version:
             self.root.sync_folder("_delta_log")
             self._synced = self.version

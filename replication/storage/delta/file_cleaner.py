@@ -1,6 +1,6 @@
 """Deletes data files that no version of a table needs any more. Only the table's owner does it, after a long delay.
 
-A file stays for a while after the commit that removed it, for readers of an older version. A file that no version knows
+A file stays for a while after the commit that removed it, for readers of an older version. A file that is in no version
 may belong to a slow writer's next commit, so it stays for a day. A crash between a write and its commit leaves such
 files, and a restart forgets which files were removed. Kafka: `file.delete.delay.ms`. Delta: `VACUUM`.
 
@@ -72,7 +72,7 @@ class FileCleaner:
         return count
 
     def _sweep(self, now: float, active: Collection[str], names: Iterable[str]) -> int:
-        """Deletes files that no version knows, and files that were removed before this process started."""
+        """Deletes files that are in no version, and files that were removed before this process started."""
         known = {*active, *(name for _, name in self._removed)}
         unknown = [name for name in names if name not in known and may_be_deleted(name)]
         self._first_seen = {name: self._first_seen.get(name, now) for name in unknown}

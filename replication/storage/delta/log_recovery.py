@@ -88,11 +88,11 @@ def _lost_checkpoint(root: StorageRoot, names: Sequence[str]) -> Sequence[str]:
 def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool = False) -> None:
     """For a table's owner: puts the ghosts of its log aside, and torn checkpoints, and logs that in one line.
 
-    After a crash an empty or torn commit is a hole, too: its writer had not synced it. One that a whole checkpoint has
-    the content of goes, with all before it. If none is left then at the checkpoint or after it, an empty commit takes
-    its place, as the next one needs one to follow. A commit of a state table, which `has_rows`, is a hole if their file
-    is torn. What is decided does not change while it is carried out, so a recovery that ends half way is repeated.
-    Raises KafkaStorageException, and CorruptRecordException for a torn commit otherwise.
+    After a crash an empty or torn commit is a hole, too: its writer had not synced it. If a whole checkpoint has its
+    content, it is deleted, with all commits before it. If none is left then at the checkpoint or after it, an empty
+    commit takes its place, as the next one needs one to follow. A commit of a state table, which `has_rows`, is a hole
+    if their file is torn. What is decided does not change while it is carried out, so a recovery that ends half way is
+    repeated. Raises KafkaStorageException, and CorruptRecordException for a torn commit otherwise.
     """
     looks_for_torn = is_after_crash and root.is_local  # in an object store each poll is paid for: once one was met
     refused_checkpoints = set[str]()
@@ -137,7 +137,7 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
 
 
 def _rely_on_checkpoint(root: StorageRoot, version: int, lost: Mapping[str, Stamp], has_commit: bool) -> None:
-    """Removes the commits up to a version, as a newer checkpoint has all that they say. If the table does not
+    """Removes the commits up to a version, as a newer checkpoint has all their content. If the table does not
     `has_commit` to go on from, an empty one is written for the version, which is that of the checkpoint.
 
     The older ones go first, so no reader that has replayed them takes the empty one for the next commit. It follows

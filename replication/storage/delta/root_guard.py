@@ -2,8 +2,8 @@
 
 An address proves nothing: the root may have been unmounted, deleted, formatted again, restored from a backup, or
 another cluster's root may be mounted there. So a process notes the last commit that it has seen of each table of the
-cluster root. What it reads or writes later must be that root in that state or in a later one. Otherwise it believes
-nothing of the root, writes nothing to it, and keeps the state that it had, until the right root is back.
+cluster root. What it reads or writes later must be that root in that state or in a later one. Otherwise it reads
+nothing from the root, writes nothing to it, and keeps the state that it had, until the right root is back.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class _Difference(NamedTuple):
 
 
 class ClusterRootGuard:
-    """Knows the states of one cluster root that one process has seen. Threads may share it.
+    """The states of one cluster root that one process has seen. Threads may share it.
 
     `describe` returns what lies at the root now, as in "is the root of cluster x". The tables in `brokers` may be made
-    again, as an operator may move a broken one away: they are believed as long as the other tables are the right ones.
+    again, as an operator may move a broken one away: they are accepted as long as the other tables are the right ones.
     The table of the process's own broker may not: see `hold`.
     """
 
@@ -186,10 +186,10 @@ class ClusterRootGuard:
             if found is None:
                 self._doubtful -= seen.keys()
         if found is not None:
-            _TOLD.say(self._plain.uri, found.kind, sentence := self._sentence(found))
+            _REPORTED.report(self._plain.uri, found.kind, sentence := self._sentence(found))
             raise InconsistentClusterRootException(sentence)
         if was is not None:
-            _TOLD.take_back(self._plain.uri)
+            _REPORTED.withdraw(self._plain.uri)
 
     def _find_difference(self, seen: Mapping[str, _Seen]) -> _Difference | None:
         found = (self._still_there(name, known) for name, known in seen.items())
@@ -256,25 +256,25 @@ class ClusterRootGuard:
         )
 
 
-class _Told:
-    """Remembers the roots of which this process has said that they are wrong: its brokers and clients say it once."""
+class _ReportedRoots:
+    """The wrong roots that this process has logged: its brokers and clients log each once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._said: dict[str, tuple[str, float]] = {}
+        self._reported: dict[str, tuple[str, float]] = {}
 
-    def say(self, uri: str, kind: str, sentence: str) -> None:
+    def report(self, uri: str, kind: str, sentence: str) -> None:
         with self._lock:
-            known, since = self._said.get(uri, ("", time.monotonic()))
-            self._said[uri] = kind, since
+            known, since = self._reported.get(uri, ("", time.monotonic()))
+            self._reported[uri] = kind, since
         if known != kind:
             logger.error("%s", sentence)
 
-    def take_back(self, uri: str) -> None:
+    def withdraw(self, uri: str) -> None:
         with self._lock:
-            said = self._said.pop(uri, None)
-        if said is not None:
-            logger.warning("the cluster root %s is back after %.0f s: work goes on", uri, time.monotonic() - said[1])
+            _, since = self._reported.pop(uri, ("", None))
+        if since is not None:
+            logger.warning("the cluster root %s is back after %.0f s: work goes on", uri, time.monotonic() - since)
 
 
-_TOLD = _Told()
+_REPORTED = _ReportedRoots()

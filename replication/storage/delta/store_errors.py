@@ -33,7 +33,7 @@ class _Store(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What to set where there are no credentials, or others."""
+        """The settings for missing or wrong credentials."""
         variables = " and ".join(f"LAKELOG_STORAGE_<OWNER>_{name}" for name in self.credentials)
         keys = " and ".join(f"storage.<owner>.{name.lower().replace('_', '.')}" for name in self.credentials)
         return f"set {variables} in the environment, or {keys} in the properties file; {_OWNER}"

@@ -1,7 +1,7 @@
 """Makes Delta tables, opens them with delta-rs, and turns its errors into Lakelog's.
 
-A table has a feature that only Lakelog knows, for writers alone. By Delta's protocol a writer that does not know a
-feature must not write: it refuses OPTIMIZE, VACUUM, DELETE, RESTORE and ALTER, and readers need not know it.
+A table has a writer feature that only Lakelog supports. By Delta's protocol a writer that does not support a feature
+must not write: it refuses OPTIMIZE, VACUUM, DELETE, RESTORE and ALTER, and readers need not support it.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def read_segments(
     root: StorageRoot, files: Sequence[AddedFile], is_over: Callable[[], bool] = lambda: False
 ) -> list[Segment | BrokenSegment]:
     """Reads committed segments from their footers, several at a time; a broken one comes with its fault. Raises
-    KafkaStorageException, also once it `is_over`, because who wants them has been stopped."""
+    KafkaStorageException, also once `is_over` returns true, because their reader has been stopped."""
 
     def read(file: AddedFile) -> Segment | BrokenSegment:
         if is_over():

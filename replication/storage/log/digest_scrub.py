@@ -20,7 +20,7 @@ class DigestScrub:
     """Reads the files of one log in order of their names, again and again. Only one thread uses it.
 
     It begins at a random name. Otherwise a broker that restarts often would only read the first files. `again` is the
-    least time in seconds between two reads of a file; None: what is right for its store.
+    least time in seconds between two reads of a file; None: the default of its store.
     """
 
     def __init__(

@@ -221,7 +221,7 @@ class LogState:
         return sorted(self._partitions)
 
     def give_up_stopped(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Drops what is known of stopped partitions without batches: `txn`s have it, and `known` loads it again.
+        """Drops the logs of stopped partitions without batches: `known` loads their facts again from `txn`s.
 
         Otherwise every topic that was ever deleted would stay in memory. [SR-02]
         """

@@ -75,7 +75,7 @@ def empty_segment() -> ParquetContent:
 def pieces_of(root: StorageRoot, segment: Segment, targets: Targets) -> Iterator[Piece]:
     """The batches of a segment, in the order of its headers, as pieces. Batches of one piece stay together.
 
-    Raises CorruptRecordException, naming the file, if it is not what was committed, and KafkaStorageException.
+    Raises CorruptRecordException, naming the file, if it differs from the committed one, and KafkaStorageException.
     """
     content, path = read_file(root, segment.file), root.path(segment.name)
     try:

@@ -213,7 +213,7 @@ class ReplicaLog:
     ) -> int | None:
         """Commits the change that `decide` returns for the newest state; calls it again after each commit of others.
 
-        Returns the version, None if there was nothing to do; what is there is durable then, too, as after a commit.
+        Returns the version, None if there was nothing to do; the log is durable then, too, as after a commit.
         After an unknown outcome it decides again on the new state. Raises what `decide` raises, KafkaStorageException,
         and TimeoutException if others win until `deadline`, in seconds of the monotonic clock. `noop_staleness`: see
         `compare_and_set`.
@@ -265,7 +265,8 @@ class ReplicaLog:
         self._log.hold()
 
     def become(self, roles: Mapping[TopicIdPartition, Role], why: str) -> int | None:
-        """Records roles in one commit. From then on, an append under an older epoch loses and learns the reason.
+        """Records roles in one commit. From then on, an append under an older epoch loses, and its error names the
+        reason.
 
         A new leader's epoch starts at its LEO [EP-05]. Roles never go back, so older ones are left out. A stray replica
         takes up its role of before where it was. The facts of a stopped replica expire, so all of them are written

@@ -48,7 +48,7 @@ def digest_of(content: bytes | memoryview) -> str:
 
 
 def hex_digest(hashed: blake3) -> str:
-    """The digest for a name of what was hashed."""
+    """A digest as it is in names."""
     return hashed.hexdigest(length=_DIGEST_BYTES)
 
 

@@ -140,8 +140,8 @@ class BrokerDirectory:
         in an object store this process lists new brokers every 5 s, and every 15 s where nothing happens.
 
         A table that cannot be read has no heartbeats: its broker counts as dead once its heartbeat has stood still for
-        long enough, as any other. Raises KafkaStorageException where none can be read: it is the store then, and
-        InconsistentClusterRootException.
+        long enough, as any other. Raises InconsistentClusterRootException, and KafkaStorageException if no table can be
+        read: then the store fails.
         """
         errors: dict[int, LakelogException] = {}
         there = broker_ids(self._cluster, 0.0 if max_staleness is None else LONGEST_SECONDS)

@@ -136,7 +136,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         self._table.update({"who": "tool", "why": "delete", "groups": [group_id]}, change, deadline=deadline)
 
     def forget_all_but(self, topic_ids: Callable[[], Collection[str]], cause: Mapping[str, Any]) -> None:
-        """Removes the offsets of all topics but these, which are asked for once the offsets are read."""
+        """Removes the offsets of all topics but these, which are read after the offsets."""
 
         def change(rows: list[Row]) -> list[Row] | None:
             known = topic_ids() if rows else ()
@@ -194,11 +194,12 @@ class MemberTable(TypedTable[ConsumerGroup]):
         return self.group
 
     def change(self, group_id: str, why: str, decide: Decide, beats: str | None = None) -> ConsumerGroup:
-        """Writes what `decide` makes of the newest group, or nothing if it answers None, and returns the group.
+        """Writes the group that `decide` returns for the newest one, or nothing if it returns None, and returns the
+        group.
 
-        `beats` is the member whose heartbeat moves with it, if it is still in the group. `decide` is asked again after
-        another's commit, or one of unknown outcome: it must know its own work when it sees it. Raises what `decide`
-        raises, and KafkaStorageException.
+        `beats` is the member whose heartbeat moves with it, if it is still in the group. `decide` is called again after
+        another's commit, or one of unknown outcome, so it must be idempotent. Raises what `decide` raises, and
+        KafkaStorageException.
         """
         txns: dict[str, int] = {}
         cause, found = {"who": beats or "consumer", "why": why}, list[ConsumerGroup]()

@@ -67,7 +67,7 @@ class MetadataTable(ControlledTable[Partitions]):
         cause: Mapping[str, Any],
         controller_epoch: int | None = None,
     ) -> int | None:
-        """Writes what `decide` makes of the newest partitions: those that are to change, and None for those that go.
+        """Writes the changes that `decide` returns for the newest partitions: new values, and None for those to remove.
 
         Returns the version written, None if there was nothing to change. Raises what `decide` raises, and
         ControllerMovedException if a controller with an epoch above `controller_epoch` has claimed the table.
@@ -171,7 +171,7 @@ def metadata_history(cluster: StorageRoot) -> list[MetadataVersion]:
 def requests_carried_out(cluster: StorageRoot, since: int) -> dict[str, dict[str, Outcome]]:
     """Outcomes of the admin requests that commits after version `since` have carried out, by request id. [FO-04]
 
-    A controller writes them into the commit itself: who comes after one that died in between can tell.
+    A controller writes them into the commit itself: the next controller finds them if this one dies in between.
     """
     root = cluster.child(METADATA.name)
     found: dict[str, dict[str, Outcome]] = {}

@@ -73,7 +73,7 @@ class ProducerTable(ClientTable[dict[str, Row]]):
     def expire(
         self, seen: Mapping[str, Row], passed_ms: int, expiration_ms: int, cause: Mapping[str, Any]
     ) -> Mapping[str, Row]:
-        """Removes the names that have been unused for `expiration_ms`; answers the rows that are left.
+        """Removes the names that have been unused for `expiration_ms`; returns the rows that are left.
 
         `seen` are the rows that the caller saw `passed_ms` ago. A row that is still the same was not used in that time,
         which is added to what other callers have seen. So no clock of one machine is compared with that of another.

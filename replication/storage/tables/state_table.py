@@ -153,7 +153,7 @@ class RowValues(Generic[Key, Value]):
         return found
 
     def _by_key(self, values: Sequence[Value]) -> dict[Key, Value]:
-        """The values by their keys, which are asked only of new values if the others are in their places."""
+        """The values by their keys, which are computed only for new values if the others are in their places."""
         known = self._known[1]
         if len(values) != len(known):
             return {self._key_of(value): value for value in values}
@@ -225,8 +225,8 @@ class StateTable:
             return self._log.transaction_version(app_id)
 
     def decoded(self, decode: Callable[[list[Row]], Value]) -> Value:
-        """What `decode` makes of the rows as last read. Meanwhile no other thread moves the table, so that `decode` may
-        ask for `txn`s of the same version."""
+        """The result of `decode` for the rows as last read. Meanwhile no other thread moves the table, so that `decode`
+        may read `txn`s of the same version."""
         with self._lock:
             return decode(self._rows)
 
@@ -318,7 +318,8 @@ class StateTable:
         once: bool = False,
         noop_staleness: float | None = None,
     ) -> int | None:
-        """Commits what `change` makes of the newest rows. It calls `change` again if another writer wins in between.
+        """Commits the rows that `change` returns for the newest ones. It calls `change` again if another writer wins in
+        between.
 
         Returns the version written, or None if `change` returned None: there is nothing to do, and the rows are
         durable, as after a commit. A commit that changes no row has no file, except for one in 50: it moves the
@@ -343,7 +344,8 @@ class StateTable:
         return compare_and_set(self._log.root, attempt, deadline, noop_staleness)
 
     def _landed(self, tried: Iterable[int], update: str) -> int | None:
-        """The version that is this update's own commit, of those that it has tried; None if none is, or none is left.
+        """The version that is this update's own commit, of those that it has tried; None if none is, or none still
+        exists.
 
         One without the commit before it may lie in the hole that a clean-up has left, and one after the table's version
         does not follow it.
@@ -400,7 +402,7 @@ def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 class TypedTable(Generic[Value]):
-    """A state table of a root: the folder has the name of its schema, `TABLE`; `Value` is what all rows mean."""
+    """A state table of a root: the folder has the name of its schema, `TABLE`; `Value` is the type of its content."""
 
     TABLE: ClassVar[Table]
 
