@@ -11,4 +11,4 @@ def shell(tmp_path):
 
 @pytest.fixture(scope="session", autouse=True)
 def unsynced_files():
-    """These tests cut the power of a real file system: files are synced."""
+    """These tests simulate a power failure on a real file system: files are synced."""
