@@ -1,4 +1,4 @@
-"""The sends of a producer that wait or are in flight, and the thread that carries them out.
+"""The sends and single records of a producer that wait or are in flight, and the thread that carries them out.
 
 Kafka: `RecordAccumulator`, `Sender`. [AP-06]
 """
@@ -10,16 +10,19 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakelog.replication.clients import send_executor
 from lakelog.replication.clients.client_config import ProducerConfig
+from lakelog.replication.clients.delivery_reports import DeliveryReports, SingleRecord, reports_of
 from lakelog.replication.clients.one_process import OneProcessFuture
 from lakelog.replication.clients.record_set import ArrowRecordSet, RecordSet
+from lakelog.replication.clients.records import partitions_of, random_partition, table_of_rows, to_records
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import Answers, InFlightSends, PipelineRound, StepOf
@@ -44,39 +47,33 @@ _READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas  # the steps w
 class PendingSend:
     """The records of a send, and the future of its answers.
 
-    `begin`: begins sends that share a commit. `deadline`: on the monotonic clock, in seconds. `may_expire`: whether it
-    is not sent once its time is over. `shares_with`: sends of equal values may share a commit; None if it shares with
-    none. `nbytes`: its bytes in memory.
+    `deadline`: on the monotonic clock, in seconds. `may_expire`: whether it is not sent once its time is over.
+    `shares_with`: sends of equal values may share a commit; None if it shares with none. `nbytes`: its bytes in memory.
     """
 
-    def __init__(
-        self, begin: Callable[[Sequence[PendingSend]], InFlightSends], topic: str, given: RecordSet, timeout_ms: int,
-        deadline: float,
-    ) -> None:  # fmt: skip
+    given: RecordSet
+
+    def __init__(self, topic: str, given: RecordSet | None, timeout_ms: int, deadline: float) -> None:
         self.future: Future[dict[int, RecordMetadata]] = OneProcessFuture()
-        self.topic, self.given, self.timeout_ms, self.deadline = topic, given, timeout_ms, deadline
-        self.may_expire = False
-        self.shares_with: object = (topic, timeout_ms) if isinstance(given, ArrowRecordSet) else None
-        self.nbytes = given.nbytes
-        self._begin = begin
+        self.topic, self.timeout_ms, self.deadline = topic, timeout_ms, deadline
+        self.may_expire, self.nbytes = False, 0
+        self.shares_with: object = topic, timeout_ms
+        if given is not None:
+            self.given, self.nbytes = given, given.nbytes
+            self.shares_with = self.shares_with if isinstance(given, ArrowRecordSet) else None
 
     @property
     def partition_bytes(self) -> Mapping[int, int]:
         """The bytes of each partition, if it shares with others."""
         return self.given.partition_bytes if isinstance(self.given, ArrowRecordSet) else {}
 
-    def begin_with(self, others: Sequence[PendingSend]) -> InFlightSends | None:
-        """Begins it together with others; None if all futures were cancelled, or their time is over."""
-        sends = [send for send in (self, *others) if send._goes()]
-        try:
-            return self._begin(sends) if sends else None
-        except BaseException as error:
-            settle_each(partial(send.end, None, error) for send in sends)
-            if not isinstance(error, Exception):  # the user has interrupted the thread
-                raise
-            return None  # it concerns no other send
+    @property
+    def record_count(self) -> int:
+        """The number of its records."""
+        return sum(self.given.counts.values())
 
-    def _goes(self) -> bool:
+    def begin(self) -> bool:
+        """Whether it is sent now: its future was not cancelled, its time is not over, and its records are sound."""
         if not self.future.set_running_or_notify_cancel():
             self.release()
             return False
@@ -86,9 +83,9 @@ class PendingSend:
         return True
 
     def _expired(self) -> TimeoutException:
-        records = sum(self.given.counts.values())
         return TimeoutException(
-            f"{self.topic}: {records} records waited for earlier sends, and were not sent within {self.timeout_ms} ms"
+            f"{self.topic}: {self.record_count} records waited for earlier sends, and were not sent within "
+            f"{self.timeout_ms} ms"
         )
 
     def expire(self) -> None:
@@ -96,8 +93,9 @@ class PendingSend:
         self.fail(self._expired())
 
     def fail(self, error: BaseException) -> None:
-        """Ends it with an error, unless its future was cancelled. Nothing of it was sent."""
-        if self.future.set_running_or_notify_cancel():
+        """Ends it with an error, unless it has ended, or its future was cancelled."""
+        future = self.future
+        if future.running() or (not future.done() and future.set_running_or_notify_cancel()):
             self.end(None, error)
 
     def end(self, answers: Answers | None, error: BaseException | None) -> None:
@@ -118,21 +116,92 @@ class PendingSend:
             logger.error("producer: the records of a send to %s were not freed: %s", self.topic, error)
 
 
+class PendingRecords(PendingSend):
+    """Single records of a topic, which wait for more of them. They become a table when their send begins.
+
+    `partitions`: the topic's number of partitions. `timeout_ms` begins with the first record. `reports`: get what has
+    become of each record. Kafka: `ProducerBatch`.
+    """
+
+    def __init__(
+        self, topic: str, partitions: int, segment_bytes: int, timeout_ms: int, reports: DeliveryReports
+    ) -> None:  # fmt: skip
+        super().__init__(topic, None, timeout_ms, time.monotonic() + timeout_ms / 1000)
+        self.partitions = partitions
+        self._sticky = random_partition(partitions)
+        self._segment_bytes = segment_bytes
+        self._reports = reports
+        self._records: list[SingleRecord] = []
+        self._bytes: Counter[int | None] = Counter()  # by partition; None: of those that go by their keys
+
+    def add(self, record: SingleRecord) -> None:
+        """Adds a record behind the others."""
+        partition = record.row["partition"]
+        if partition is None and record.row["key"] is None:
+            partition = self._sticky
+        self._bytes[partition] += record.nbytes
+        self.nbytes += record.nbytes
+        self._records.append(record)
+
+    @property
+    def partition_bytes(self) -> Mapping[int, int]:
+        """The bytes of each partition. Records with a key count as if all partitions got equally many."""
+        each = -(-self._bytes[None] // self.partitions)
+        return {p: size for p in range(self.partitions) if (size := self._bytes[p] + each)}
+
+    @property
+    def record_count(self) -> int:
+        """The number of its records."""
+        return len(self._records)
+
+    def begin(self) -> bool:
+        """Whether it is sent now, as a table. An error of making the table concerns no other send."""
+        if not super().begin():
+            return False
+        try:
+            self._make_table()
+        except Exception as error:
+            self.end(None, error)
+            return False
+        return True
+
+    def _make_table(self) -> None:
+        rows = table_of_rows([record.row for record in self._records])
+        table = to_records(rows, topic=self.topic)
+        numbers = partitions_of(rows, table, self.topic, self.partitions, self._sticky)
+        table = table.append_column("partition", numbers)
+        self.given = ArrowRecordSet(self.topic, table, self.partitions, self._sticky, self._segment_bytes)
+        for record, number in zip(self._records, numbers.to_pylist(), strict=True):
+            record.row["partition"] = number
+
+    def end(self, answers: Answers | None, error: BaseException | None) -> None:
+        """Ends it: first the reports come, then the future is settled."""
+        self._reports.add(reports_of(self.topic, self._records, answers, error))
+        super().end(answers, error)
+
+    def release(self) -> None:
+        """Frees nothing: the records are in this process."""
+
+
 class SendsInFlight:
     """Carries out sends in the order in which they are put.
 
     One thread at a time does it: a caller that waits for its send, if no other thread is at work, or else a thread that
-    ends when nothing is left. `on_abort` is called after an interruption, which ends all sends in flight.
+    ends when nothing is left. `begin`: begins sends that share a commit. `on_abort` is called after an interruption,
+    which ends all sends in flight.
     """
 
-    def __init__(self, config: ProducerConfig, poll_ms: int, on_abort: Callable[[], None]) -> None:
+    def __init__(
+        self, config: ProducerConfig, poll_ms: int, begin: Callable[[Sequence[PendingSend]], InFlightSends],
+        on_abort: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._config = config
         self._poll_ms = poll_ms
+        self._begin = begin
         self._on_abort = on_abort
-        self._lock = threading.Condition()  # it is notified when memory becomes free
+        self._lock = threading.Condition()  # it is notified when a send is settled, so that memory becomes free
         self._waiting = RecordAccumulator(config)
-        # Of the sends that are not settled, with their bytes.
-        self._futures: dict[Future[dict[int, RecordMetadata]], int] = {}
+        self._unsettled: dict[PendingSend, None] = {}
         self._used_bytes = 0
         self._worker: threading.Thread | None = None
         self._woken, self._is_woken_for_poll = threading.Event(), False
@@ -147,24 +216,49 @@ class SendsInFlight:
         self._is_woken_for_poll = True
         self._woken.set()
 
-    def put(self, send: PendingSend, is_awaited: bool, memory_deadline: float | None = None) -> None:
+    def put(self, send: PendingSend, is_awaited: bool) -> None:
         """Adds a send behind the others. A send that the caller waits for, and that no other comes before, is attempted
         once whatever its time-out. Raises IllegalStateException after `close`, and TimeoutException if earlier sends
-        leave no memory for it in `max_block_ms`, or until `memory_deadline`."""
+        leave no memory for it in `max_block_ms`."""
         with self._lock:
-            self._wait_for_memory(send.nbytes, memory_deadline)
-            send.may_expire = not is_awaited or self._has_work()
-            self._futures[send.future] = send.nbytes
-            self._used_bytes += send.nbytes
-            self._waiting.add(send, is_awaited)
+            self._wait_for_memory(send.nbytes)
+            self._add(send, is_awaited)
             expires_first = send.deadline == self._waiting.expires_at
-        send.future.add_done_callback(self._forget)
         if expires_first or self._pipeline.in_flight < self._max_in_flight:
             self._woken.set()
 
-    def _wait_for_memory(self, nbytes: int, until: float | None) -> None:
+    def append(
+        self, topic: str, partitions: int, record: SingleRecord, new_send: Callable[[], PendingRecords]
+    ) -> None:  # fmt: skip
+        """Adds a record to the last send of its topic, if that takes it, or else to a new one behind the others. Raises
+        as `put` does. If no thread can be started, the record waits for a caller that waits, or for another one."""
+        with self._lock:
+            self._wait_for_memory(record.nbytes)
+            send = self._waiting.last_open(topic, partitions, record.nbytes)
+            is_due = send is None
+            if send is None:
+                send = new_send()
+                self._add(send, False)
+            self._unsettled[send] = None  # once more, in case an interruption came before
+            send.add(record)
+            self._used_bytes += record.nbytes
+            if send.nbytes >= self._config.batch_size:
+                is_due = True
+                self._waiting.hurry(send)
+        if is_due:
+            self._woken.set()
+        self._start_if_possible()
+
+    def _add(self, send: PendingSend, is_awaited: bool) -> None:
+        send.future.add_done_callback(partial(self._forget, send))
+        send.may_expire = not is_awaited or self._has_work()
+        self._waiting.add(send, is_awaited)
+        self._unsettled[send] = None  # an interruption before this leaves none to wait for that is not in the queue
+        self._used_bytes += send.nbytes
+
+    def _wait_for_memory(self, nbytes: int) -> None:
         """A callback does not wait: its thread frees the memory."""
-        deadline = min(time.monotonic() + self._config.max_block_ms / 1000, math.inf if until is None else until)
+        deadline = time.monotonic() + self._config.max_block_ms / 1000
         while True:
             if self._end is not None:
                 raise IllegalStateException("the producer is closed: it sends nothing any more")
@@ -173,31 +267,51 @@ class SendsInFlight:
             if is_free or self.works_here:
                 return
             left = deadline - time.monotonic()
+            self._waiting.hurry()
+            self._woken.set()
+            self._start_if_possible()
             if left <= 0:
                 raise TimeoutException(
                     f"{nbytes} bytes of records found no memory within max_block_ms ({self._config.max_block_ms}): "
                     f"earlier sends have {used} of {self._config.buffer_memory} bytes (buffer_memory)"
                 )
-            self._waiting.hurry()
-            self._woken.set()
             self._lock.wait(left)
 
-    def _forget(self, future: Future[dict[int, RecordMetadata]]) -> None:
+    def _forget(self, send: PendingSend, _: object) -> None:
         with self._lock:
-            self._used_bytes -= self._futures.pop(future, 0)
+            if send in self._unsettled:
+                del self._unsettled[send]
+                self._used_bytes -= send.nbytes
             self._lock.notify_all()
+
+    @property
+    def has_records(self) -> bool:
+        """Whether single records are not settled."""
+        with self._lock:
+            return any(isinstance(send, PendingRecords) for send in self._unsettled)
+
+    def wait_until(self, is_over: Callable[[], object], timeout: float | None) -> None:
+        """Waits until `is_over`, which only the end of a send changes, up to `timeout` seconds."""
+        self._start_if_possible()
+        with self._lock:
+            self._lock.wait_for(is_over, timeout)
 
     def start(self) -> None:
         """Lets a thread carry out what is left, unless one does. Raises RuntimeError if no thread can be started."""
-        thread = threading.Thread(target=self.work, name="lakelog-producer-network-thread")
         with self._lock:
             if self._worker is None and self._has_work():
+                thread = threading.Thread(target=self.work, name="lakelog-producer-network-thread")
                 self._worker = thread
                 try:
                     thread.start()
                 except BaseException:
                     self._worker = None
                     raise
+
+    def _start_if_possible(self) -> None:
+        if self._worker is None:
+            with suppress(RuntimeError):  # this process has too many threads
+                self.start()
 
     def _has_work(self) -> bool:
         return bool(self._waiting or self._pipeline.in_flight)
@@ -237,15 +351,20 @@ class SendsInFlight:
                     break
         except BaseException as error:
             self._on_abort()
-            self._pipeline.abort(error)
+            try:
+                self._pipeline.abort(error)
+            finally:
+                self._end_taken(error)
             raise
         if self._is_cut_short and self._end is not None:
             self._pipeline.abort(self._end)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether sends have not begun."""
-        return bool(self._waiting)
+    def _end_taken(self, error: BaseException) -> None:
+        """Ends the sends that an interruption met after they had left the queue, but not in flight."""
+        with self._lock:
+            waiting = set(self._waiting)
+            taken = [send for send in self._unsettled if send not in waiting]
+        settle_each(partial(send.fail, error) for send in taken)
 
     @property
     def works_here(self) -> bool:
@@ -261,7 +380,7 @@ class SendsInFlight:
         """Waits until all sends that were put before are settled. Raises TimeoutException after `timeout` seconds."""
         self.check_may_wait()
         with self._lock:
-            futures = set(self._futures)
+            futures = {send.future for send in self._unsettled}
             self._waiting.hurry()
         self._woken.set()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -276,6 +395,7 @@ class SendsInFlight:
         self.check_may_wait()
         with self._lock:
             self._end = self._end or IllegalStateException("the producer was closed before the send was settled")
+            self._lock.notify_all()  # callers that wait for memory
         try:
             self.flush(timeout)
         except TimeoutException:
@@ -291,9 +411,14 @@ class SendsInFlight:
                 sends = self._waiting.take()
             if not sends:
                 return None
-            begun = sends[0].begin_with(sends[1:])
-            if begun is not None:
-                return begun
+            try:
+                going = [send for send in sends if send.begin()]
+                if going:
+                    return self._begin(going)
+            except BaseException as error:
+                settle_each(partial(send.fail, error) for send in sends)
+                if not isinstance(error, Exception):  # the user has interrupted the thread
+                    raise
 
     def _lingers(self) -> bool:
         """While nothing is in flight: waits until the first send is ready; False if none waits."""
@@ -335,9 +460,19 @@ class SendsInFlight:
         return False
 
 
+class _Waiting(NamedTuple):
+    """A send that waits. `ready_at`: on the monotonic clock, in seconds. `sizes`: bytes of its partitions, if they
+    count for `batch.size`."""
+
+    send: PendingSend
+    ready_at: float
+    sizes: Mapping[int, int]
+
+
 class RecordAccumulator:
     """Keeps sends in their order. The first one is ready after `linger.ms`, or once a partition has `batch.size` bytes,
-    or when somebody waits for it.
+    or when somebody waits for it. Single records of a topic are one send, of up to `batch.size` bytes, until another
+    send to the topic comes.
 
     `expires_at`: before this time of the monotonic clock, in seconds, no send expires.
     """
@@ -345,31 +480,47 @@ class RecordAccumulator:
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
         self.expires_at = math.inf
-        self._waiting: deque[tuple[PendingSend, float]] = deque()
-        self._sizes: Counter[tuple[object, int]] = Counter()
+        self._waiting: deque[_Waiting] = deque()
+        self._open: dict[str, PendingRecords] = {}  # the last send of a topic, if it takes more records
+        self._sizes: Counter[tuple[object, int]] = Counter()  # of the sends whose records have come
         self._urgent = 0  # so many from the front are ready
 
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __iter__(self) -> Iterator[PendingSend]:
+        return (waiting.send for waiting in self._waiting)
+
     def add(self, send: PendingSend, is_awaited: bool) -> None:
-        """Adds a send behind the others. If the caller waits for it, it is ready, and all before it."""
-        self._waiting.append((send, time.monotonic() + self._config.linger_ms / 1000))
-        self._count(send, 1)
+        """Adds a send behind the others. If the caller waits for it, it is ready, and all before it. The topic's sends
+        before it take no more records."""
+        self._open.pop(send.topic, None)
+        sizes = {} if isinstance(send, PendingRecords) or send.shares_with is None else send.partition_bytes
+        self._waiting.append(_Waiting(send, time.monotonic() + self._config.linger_ms / 1000, sizes))
+        if isinstance(send, PendingRecords):  # only now: an interruption leaves no open send outside of the queue
+            self._open[send.topic] = send
+        self._count(send, sizes, 1)
         self._note_expiry(send)
         limit = self._config.batch_size
-        shares = send.shares_with is not None and limit > 0
-        is_full = any(self._sizes[send.shares_with, p] >= limit for p in send.partition_bytes) if shares else True
-        if is_awaited or is_full:
+        is_full = send.shares_with is None or any(self._sizes[send.shares_with, p] >= limit for p in sizes)
+        if is_awaited or is_full or not limit:
             self.hurry()
 
-    def _count(self, send: PendingSend, sign: int) -> None:
-        if send.shares_with is not None:
-            for partition, size in send.partition_bytes.items():
-                key = send.shares_with, partition
-                self._sizes[key] += sign * size
-                if not self._sizes[key]:  # time-outs differ, and each would stay for ever
-                    del self._sizes[key]
+    def last_open(self, topic: str, partitions: int, nbytes: int) -> PendingRecords | None:
+        """The topic's last send, if it takes a record of so many bytes. One that is full is ready, and all before it.
+        `partitions`: the topic's number of partitions now."""
+        send = self._open.get(topic)
+        if send is None or (send.partitions == partitions and send.nbytes + nbytes <= self._config.batch_size):
+            return send
+        self.hurry(send)
+        return None
+
+    def _count(self, send: PendingSend, sizes: Mapping[int, int], sign: int) -> None:
+        for partition, size in sizes.items():
+            key = send.shares_with, partition
+            self._sizes[key] += sign * size
+            if not self._sizes[key]:  # time-outs differ, and each would stay for ever
+                del self._sizes[key]
 
     def _note_expiry(self, send: PendingSend) -> None:
         if send.may_expire:
@@ -380,22 +531,23 @@ class RecordAccumulator:
         now = time.monotonic()
         if now < self.expires_at:
             return []
-        over = [n for n, (send, _) in enumerate(self._waiting) if send.may_expire and send.deadline <= now]
+        over = [n for n, send in enumerate(self) if send.may_expire and send.deadline <= now]
         sends = [self._remove(number) for number in reversed(over)]
         self.expires_at = math.inf
-        for send, _ in self._waiting:
+        for send in self:
             self._note_expiry(send)
         return sends[::-1]
 
-    def hurry(self) -> None:
-        """All that wait are ready."""
-        self._urgent = len(self._waiting)
+    def hurry(self, last: PendingSend | None = None) -> None:
+        """All that wait are ready, or those up to `last`."""
+        behind = 0 if last is None else next(n for n, each in enumerate(reversed(self._waiting)) if each.send is last)
+        self._urgent = max(self._urgent, len(self) - behind)
 
     def seconds_left(self) -> float | None:
         """The seconds until the first send is ready, 0 if it is; None if none waits."""
         if not self._waiting:
             return None
-        return 0.0 if self._urgent else max(0.0, self._waiting[0][1] - time.monotonic())
+        return 0.0 if self._urgent else max(0.0, self._waiting[0].ready_at - time.monotonic())
 
     def take(self) -> list[PendingSend]:
         """Removes the first send and those behind it that share its commit; nothing if the first is not ready."""
@@ -404,15 +556,17 @@ class RecordAccumulator:
         group, sizes = [self._remove(0)], Counter[int]()
         if group[0].shares_with is not None:
             sizes.update(group[0].partition_bytes)
-            while self._waiting and self._fits(self._waiting[0][0], group[0], sizes):
+            while self._waiting and self._fits(self._waiting[0].send, group[0], sizes):
                 group.append(self._remove(0))
                 sizes.update(group[-1].partition_bytes)
         return group
 
     def _remove(self, number: int) -> PendingSend:
-        send, _ = self._waiting[number]
+        send, _, sizes = self._waiting[number]
+        if self._open.get(send.topic) is send:
+            del self._open[send.topic]
         del self._waiting[number]
-        self._count(send, -1)
+        self._count(send, sizes, -1)
         self._urgent -= number < self._urgent
         return send
 

@@ -11,21 +11,26 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
-import pyarrow as pa
-
-from lakelog.replication.clients.accumulator import PendingSend, SendsInFlight, answers_of, settle_each
+from lakelog.replication.clients.accumulator import (
+    PendingRecords,
+    PendingSend,
+    SendsInFlight,
+    answers_of,
+    settle_each,
+)
 from lakelog.replication.clients.arguments import function, mapping, milliseconds, seconds, text, whole_number
 from lakelog.replication.clients.client_config import ProducerConfig
-from lakelog.replication.clients.delivery_reports import OnDelivery, deadline_in, seconds_left
+from lakelog.replication.clients.delivery_reports import DeliveryReports, OnDelivery, SingleRecord
 from lakelog.replication.clients.one_process import Closing
+from lakelog.replication.clients.record_limit import RecordLimit
 from lakelog.replication.clients.record_set import ArrowRecordSet, Records, record_set
+from lakelog.replication.clients.records import row_bytes, single_row
 from lakelog.replication.clients.send_executor import SendExecutor
-from lakelog.replication.clients.single_records import SingleRecords, remember
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
-from lakelog.replication.errors import InvalidRequestException, KafkaStorageException
+from lakelog.replication.errors import InvalidPartitionsException, InvalidRequestException, KafkaStorageException
 from lakelog.replication.protocol.append import parse_acks
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.rounds.acknowledge_round import produce
@@ -74,6 +79,8 @@ def _name_at() -> tuple[float, float]:
 
 
 _RETRIES = 2**31 - 1
+_TOPICS = 10_000  # of which a producer knows the number of partitions
+_RECORD_BYTES = 32  # offsets, timestamp and partition of a record in memory
 _DEFAULT = ProducerConfig()
 
 
@@ -83,8 +90,8 @@ class Producer(Closing):
     `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has them, 0 does not wait.
     `name`: fences older producers of the same name in every partition that this one writes to, as `transactional.id`
     does. A name expires if it is not used for `transactional.id.expiration.ms`. `retries`: the number of retries in one
-    send; by default only the time-out of the send limits them. The other settings shape `send_async`, see
-    `ProducerConfig`.
+    send; by default only the time-out of the send limits them. The other settings shape `send_async` and
+    `produce`, see `ProducerConfig`.
 
     A fork has the identity of its parent, so the producer refuses to work in it: make one in each process.
 
@@ -118,12 +125,12 @@ class Producer(Closing):
         self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sends.wake())
         self._named = ProducerName(name, self._view.cluster) if name else None
         self._counts: dict[str, int] = {}  # partitions of each topic, at the last poll
+        # For single records: the partitions of a topic and its largest record, and until when that counts.
+        self._known: dict[str, tuple[int, RecordLimit, float]] = {}
+        self._reports = DeliveryReports()
         own = self._view.cluster.config
         self._identity = ProducerIdentity(self._take_identity(time.monotonic() + own.request_timeout_ms / 1000))
-        self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._forget_sequences)
-        self._singles = SingleRecords(
-            settings, self._partition_count, self._view.record_limit, self._send_table, lambda: self._sends.is_busy
-        )
+        self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._begin, self._forget_sequences)
 
     def __repr__(self) -> str:
         named = f", name {self._name!r}" if self._name else ""
@@ -152,7 +159,6 @@ class Producer(Closing):
         and the topic is new to this producer) and IllegalStateException (after `close`, or in a callback of a future).
         """
         self._sends.check_may_wait()
-        self._singles.hand_over([topic])
         future = self._put(topic, records, timeout_ms, is_awaited=True)
         self._sends.work(future.done)
         return future.result()
@@ -166,11 +172,7 @@ class Producer(Closing):
         others that `send` raises are raised by the future's `result`. A future can be cancelled until its send begins.
         Use `with`, or call `close`. Without them a program ends after its last send is settled, and sees no error.
         """
-        if not self._sends.works_here:  # a callback has produced nothing
-            self._singles.hand_over([topic])
-        return self._started(self._put(topic, records, timeout_ms, is_awaited=False))
-
-    def _started(self, future: Future[dict[int, RecordMetadata]]) -> Future[dict[int, RecordMetadata]]:
+        future = self._put(topic, records, timeout_ms, is_awaited=False)
         try:
             self._sends.start()
         except BaseException:
@@ -192,13 +194,35 @@ class Producer(Closing):
 
         Raises InvalidRecordException, RecordTooLargeException, InvalidPartitionsException,
         UnknownTopicOrPartitionException, InvalidTopicException, KafkaStorageException, IllegalStateException, and
-        TimeoutException if records before it find no memory in `max_block_ms`. Then the record is not sent: call
-        `poll`, and produce it again. All other errors are in the report. Records that are not delivered in
+        TimeoutException if earlier sends and records leave no memory for it in `max_block_ms`. Then the record is not
+        sent: call `poll`, and produce it again. All other errors are in the report. Records that are not delivered in
         `delivery_timeout_ms` fail with TimeoutException.
         """
         self._sends.check_may_wait()
         check_is_text(topic)
-        self._singles.add(topic, value, key, partition, function(on_delivery, "on_delivery"), timestamp, headers)
+        row = single_row(topic, value, key, partition, timestamp, headers)
+        size = row_bytes(row)
+        partitions, limit = self._known_of(topic)
+        if partition is not None and not 0 <= partition < partitions:
+            raise InvalidPartitionsException(
+                f"record for topic {topic}: partition {partition} is out of range, the topic has 0 to {partitions - 1}"
+            )
+        limit.check(size, partition)
+        record = SingleRecord(row, function(on_delivery, "on_delivery"), _RECORD_BYTES + size)
+        self._sends.append(topic, partitions, record, partial(self._new_send, topic, partitions))
+
+    def _known_of(self, topic: str) -> tuple[int, RecordLimit]:
+        """The topic's number of partitions and its largest record, a second old at most: a poll of the tables costs
+        more than a record."""
+        known = self._known.get(topic)
+        if known is None or time.monotonic() >= known[2]:
+            found = self._partition_count(topic), self._view.record_limit(topic), time.monotonic() + RECENT_SECONDS
+            known = remember(self._known, topic, found)
+        return known[:2]
+
+    def _new_send(self, topic: str, partitions: int) -> PendingRecords:
+        segment_bytes, timeout_ms = self._view.cluster.config.log_segment_bytes, self._settings.delivery_timeout_ms
+        return PendingRecords(topic, partitions, segment_bytes, timeout_ms, self._reports)
 
     def poll(self, timeout: float | None = 0.0) -> int:
         """Calls `on_delivery` of the records that were delivered or have failed. Returns the number of calls.
@@ -207,7 +231,12 @@ class Producer(Closing):
         come. An error of a function is raised here, and the next call goes on with the other records.
         """
         self._sends.check_may_wait()
-        return self._singles.reports.call(seconds(timeout, "timeout"), lambda: self._singles.has_waiting)
+        timeout = seconds(timeout, "timeout")
+        if timeout is None:
+            self._sends.wait_until(lambda: self._reports or not self._sends.has_records, None)
+        elif timeout:
+            self._sends.wait_until(lambda: self._reports, timeout)
+        return self._reports.call()
 
     def flush(self, timeout: float | None = None) -> int:
         """Waits until all sends and records are settled, whether they succeeded or not, and calls `on_delivery` as
@@ -216,12 +245,11 @@ class Producer(Closing):
         Raises TimeoutException if they are not settled after `timeout` seconds.
         """
         self._sends.check_may_wait()
-        deadline = deadline_in(seconds(timeout, "timeout"))
+        timeout = seconds(timeout, "timeout")
+        deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            self._singles.drain(deadline)
-            self._sends.flush(seconds_left(deadline))
-            self._singles.reports.wait(deadline)
-            if not self.poll() and not self._singles.has_waiting:
+            self._sends.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if not self.poll():  # a function may have produced more
                 return 0
 
     def close(self, timeout: float | None = None) -> None:
@@ -232,10 +260,8 @@ class Producer(Closing):
         records are in a log. The first error of an `on_delivery` is raised after all were called.
         """
         self._sends.check_may_wait()
-        deadline = deadline_in(seconds(timeout, "timeout"))
-        self._singles.close(deadline)
-        self._sends.close(seconds_left(deadline))
-        self._singles.end(deadline)
+        self._sends.close(seconds(timeout, "timeout"))
+        self._reports.call_all()
 
     def _partition_count(self, topic: str) -> int:
         """The number of partitions of a topic. While the metadata cannot be read, the producer uses the last number it
@@ -248,23 +274,15 @@ class Producer(Closing):
                 raise
         return self._counts[topic]
 
-    def _send_table(
-        self, topic: str, records: pa.Table, deadline: float, memory_deadline: float | None
-    ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
-        timeout_ms = self._settings.delivery_timeout_ms
-        return self._started(self._put(topic, records, timeout_ms, True, deadline, memory_deadline, is_checked=True))
-
     def _put(
-        self, topic: str, records: Records, timeout_ms: int, is_awaited: bool, deadline: float | None = None,
-        memory_deadline: float | None = None, is_checked: bool = False,
+        self, topic: str, records: Records, timeout_ms: int, is_awaited: bool
     ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
-        deadline = time.monotonic() + milliseconds(timeout_ms, "timeout_ms") / 1000 if deadline is None else deadline
-        partitions = self._partition_count(topic)
-        limit = None if is_checked else self._view.record_limit(topic)
+        deadline = time.monotonic() + milliseconds(timeout_ms, "timeout_ms") / 1000
+        partitions, limit = self._partition_count(topic), self._view.record_limit(topic)
         given = record_set(topic, records, partitions, self._view.cluster.config.log_segment_bytes, limit)
-        send = PendingSend(self._begin, topic, given, timeout_ms, deadline)
+        send = PendingSend(topic, given, timeout_ms, deadline)
         try:
-            self._sends.put(send, is_awaited, memory_deadline)
+            self._sends.put(send, is_awaited)
         except BaseException:
             send.release()
             raise
@@ -289,6 +307,18 @@ class Producer(Closing):
         else:
             each = answers_of(sends, answers) if answers is not None else []
         settle_each(partial(send.end, each[n] if each else None, error) for n, send in enumerate(sends))
+
+
+Known = TypeVar("Known")
+
+
+def remember(known: dict[str, Known], topic: str, value: Known) -> Known:
+    """Keeps what is known of the topics that were used last: a producer may see topics come and go for years."""
+    known.pop(topic, None)
+    known[topic] = value
+    if len(known) > _TOPICS:
+        del known[next(iter(known))]
+    return value
 
 
 def raise_first_error(answers: Mapping[int, RecordMetadata]) -> None:

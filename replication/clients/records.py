@@ -86,6 +86,12 @@ def single_row(
     return checked_row(given, where)
 
 
+def row_bytes(row: Mapping[str, Any]) -> int:
+    """The bytes of a single record's key, value and headers."""
+    headers = sum(len(name.encode()) + len(content or b"") for name, content in row["headers"] or ())
+    return len(row["key"] or b"") + len(row["value"] or b"") + headers
+
+
 def _bytes(value: object, where: str) -> bytes:
     if not isinstance(value, _TEXT_OR_BYTES):
         raise InvalidRecordException(f"{where} is {_kind(value)}, it must be str, bytes or None")
@@ -236,9 +242,8 @@ def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: in
     All records of a send without a key go to the partition `sticky` (KIP-480). Raises InvalidPartitionsException for a
     partition that the topic does not have.
     """
-    by_key = pa.chunked_array([partition_of_keys(records["key"], partitions, sticky)], pa.int32())
     if _PARTITION not in table.column_names:
-        return by_key
+        return _by_key(records, partitions, sticky)
     try:
         told = table[_PARTITION].cast(pa.int64())
     except pa.ArrowInvalid as error:
@@ -251,7 +256,12 @@ def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: in
             raise InvalidPartitionsException(
                 f"records for topic {topic}: partition {bound} is out of range, the topic has 0 to {partitions - 1}"
             )
-    return pc.if_else(pc.is_valid(told), told.cast(pa.int32()), by_key)
+    chosen = told.cast(pa.int32())
+    return pc.if_else(pc.is_valid(told), chosen, _by_key(records, partitions, sticky)) if told.null_count else chosen
+
+
+def _by_key(records: pa.Table, partitions: int, sticky: int) -> pa.ChunkedArray:
+    return pa.chunked_array([partition_of_keys(records["key"], partitions, sticky)], pa.int32())
 
 
 def check_partitions(topic: str, numbers: Iterable[int], partitions: int) -> None:

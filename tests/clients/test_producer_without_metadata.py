@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.replication.clients import accumulator
 from lakelog.replication.clients.producer import Producer
-from lakelog.replication.clients.single_records import SingleRecords
 from lakelog.replication.errors import KafkaStorageException, TimeoutException, UnknownTopicOrPartitionException
 from tests.clients.world import World
 from tests.processes import wait_until
@@ -27,7 +27,7 @@ def test_ap_02_a_producer_goes_by_the_partitions_that_it_knows(root, retries):
         producer.produce(TOPIC, "0", partition=0, on_delivery=report)
         wait_until(lambda: len(values(world.logs[1])) == 1, "the first record")
         cluster.rename(away)
-        producer._singles._known.clear()  # its second is over
+        producer._known.clear()  # its second is over
         for number in range(1, 10):
             producer.produce(TOPIC, f"{number}", partition=0, on_delivery=report)
         with pytest.raises(TimeoutException):
@@ -47,15 +47,15 @@ def test_a_topic_that_was_deleted_is_refused_at_the_call(root):
             producer.send(TOPIC, ["b"])
 
 
-def test_close_sends_what_another_thread_is_just_handing_over(root, monkeypatch):
-    world, told, begin, begun = World(root), [], SingleRecords._begin, threading.Event()
+def test_close_sends_what_another_thread_has_just_taken(root, monkeypatch):
+    world, told, make, begun = World(root), [], accumulator.table_of_rows, threading.Event()
 
-    def late(singles, *given):
+    def late(rows):
         begun.set()
-        wait_until(lambda: singles._is_closed, "close")
-        return begin(singles, *given)
+        wait_until(lambda: producer._sends._end, "close")
+        return make(rows)
 
-    monkeypatch.setattr(SingleRecords, "_begin", late)
+    monkeypatch.setattr(accumulator, "table_of_rows", late)
     producer = Producer(world.uri, acks=1, linger_ms=1)
     producer.produce(TOPIC, "a", partition=0, on_delivery=lambda error, message: told.append((error, message.value())))
     assert begun.wait(30)

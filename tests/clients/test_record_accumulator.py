@@ -4,13 +4,15 @@ import math
 import threading
 import tracemalloc
 from concurrent.futures import Future
+from functools import partial
 
 import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients import accumulator
-from lakelog.replication.clients.accumulator import RecordAccumulator, answers_of
+from lakelog.replication.clients.accumulator import PendingRecords, RecordAccumulator, SendsInFlight, answers_of
 from lakelog.replication.clients.client_config import ProducerConfig
+from lakelog.replication.clients.delivery_reports import DeliveryReports, SingleRecord
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.record_set import ArrowRecordSet
 from lakelog.replication.errors import InvalidConfigurationException, LakelogException, TimeoutException
@@ -24,6 +26,8 @@ HOUR = 3_600_000
 
 class PendingSend:
     """A send of so many bytes to each partition."""
+
+    topic = TOPIC
 
     def __init__(self, name, sizes, shares_with, deadline, may_expire=True):
         self.deadline, self.may_expire = deadline, may_expire
@@ -127,6 +131,85 @@ def test_ap_06_sends_whose_time_is_over_expire_wherever_they_wait(waiting):
     assert [waiting.take(), waiting.take(), waiting.take()] == ["a", "c", ""]
     waiting.sends.hurry()
     assert waiting.take() == "e"
+
+
+class Singles:
+    """Single records on a clock that stands still. `linger.ms` is 10, `batch.size` 100. Sends begin, and do no more."""
+
+    def __init__(self, monkeypatch, **settings):
+        self.now, self._begun = 50.0, []
+        monkeypatch.setattr(accumulator.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+        config = ProducerConfig(**{"linger_ms": 10, "batch_size": 100, **settings})
+        self.sends = SendsInFlight(config, 50, self._begin, lambda: None)
+
+    def _begin(self, sends):
+        self._begun += [send.given._parts for send in sends]
+        return sends
+
+    def append(self, value, topic=TOPIC, partition=0, partitions=2, nbytes=10, key=None):
+        record = SingleRecord({"value": value, "key": key, "partition": partition}, None, nbytes)
+        new_send = partial(PendingRecords, topic, partitions, LONG, LONG, DeliveryReports())
+        self.sends.append(topic, partitions, record, new_send)
+
+    def begun(self):
+        """The values of the sends that begin now; a list for each commit."""
+        commits = []
+        while self.sends._next() is not None:
+            found = [part["value"].to_pylist() for parts in self._begun for part in parts.values()]
+            commits.append(b"".join(value for values in found for value in values))
+            self._begun.clear()
+        return commits
+
+
+@pytest.fixture
+def singles(monkeypatch):
+    return Singles(monkeypatch)
+
+
+def test_ap_06_single_records_linger_once(singles):
+    """For `linger.ms` from the first of them. Then their send begins, and does not wait as a send again."""
+    singles.append(b"a")
+    singles.now += 0.009
+    singles.append(b"b")
+    assert singles.begun() == []
+    singles.now += 0.002
+    assert singles.begun() == [b"ab"]
+
+
+def test_ap_06_single_records_that_fill_a_batch_go_at_once(singles):
+    """Those of other topics that wait behind it do not."""
+    for value in (b"a", b"b"):
+        singles.append(value, nbytes=50, partition=None)
+    assert singles.begun() == [b"ab"]
+    singles.append(b"c", nbytes=60)
+    singles.append(b"d", topic="other")
+    singles.append(b"e", nbytes=60)
+    assert singles.begun() == [b"c"]
+    singles.now += 0.011
+    assert singles.begun() == [b"d", b"e"]
+
+
+def test_ap_06_single_records_join_the_last_send_of_their_topic_only(singles):
+    """Another send to the topic, and another number of partitions, come between; another topic does not."""
+    singles.append(b"a")
+    singles.append(b"x", topic="other")
+    singles.append(b"b")
+    singles.append(b"c", partitions=3, partition=2)
+    singles.append(b"d", partitions=3)
+    sent = ArrowRecordSet(TOPIC, records(b"e"), 2, 0, LONG)
+    singles.sends.put(accumulator.PendingSend(TOPIC, sent, 1, singles.now + 1), False)
+    singles.append(b"f", partitions=3)
+    singles.now += 0.011
+    assert singles.begun() == [b"ab", b"x", b"dc", b"e", b"f"]
+
+
+def test_ap_06_single_records_with_keys_share_commits_as_if_partitions_had_equally_many(singles):
+    """Two batches of 100 bytes over two partitions are 100 bytes of each."""
+    for value in (b"a", b"b", b"c", b"d", b"e"):
+        singles.append(value, key=value, partition=None, nbytes=50)
+    singles.now += 0.011
+    assert [len(commit) for commit in singles.begun()] == [4, 1]
 
 
 @pytest.mark.parametrize(("settings", "taken"), [({"batch_size": 0}, "a"), ({"linger_ms": 0}, "ab")])

@@ -93,7 +93,7 @@ def test_do_02_a_commit_of_this_process_starts_the_next_look(world):
 def test_ap_06_news_end_the_pause_before_a_look_but_none_before_another_attempt(monkeypatch):
     waits = []
     monkeypatch.setattr(send_executor, "pause", lambda ms, *_: bool(waits.append(ms)))
-    sends, far = SendsInFlight(ProducerConfig(), 50, lambda: None), time.monotonic() + LONG
+    sends, far = SendsInFlight(ProducerConfig(), 50, lambda _: None, lambda: None), time.monotonic() + LONG
     sends.wake()
     assert (sends._pause(Pause(far)), waits) == (False, [])
     assert (sends._pause(Pause(far)), waits) == (False, [50])

@@ -4,15 +4,16 @@ import datetime as dt
 import subprocess
 import sys
 import threading
-from collections import deque
 
 import pyarrow as pa
 import pytest
 
-from lakelog.replication.clients import delivery_reports, single_records
-from lakelog.replication.clients.delivery_reports import SingleBatch, _reports
-from lakelog.replication.clients.producer import Producer
-from lakelog.replication.clients.single_records import SingleRecords, remember
+from lakelog.replication.clients import accumulator
+from lakelog.replication.clients import producer as producers
+from lakelog.replication.clients.accumulator import RecordAccumulator, SendsInFlight
+from lakelog.replication.clients.delivery_reports import DeliveryReports, SingleRecord, reports_of
+from lakelog.replication.clients.producer import Producer, remember
+from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import (
     IllegalStateException,
     InvalidPartitionsException,
@@ -110,21 +111,23 @@ def test_ap_06_a_record_whose_answer_was_lost_is_there_once(world, monkeypatch, 
 
 
 def test_records_are_sent_when_they_have_lingered(world):
-    producer = Producer(world.uri, acks=1, linger_ms=1)
+    producer, before = Producer(world.uri, acks=1, linger_ms=1), set(threading.enumerate())
     producer.produce(TOPIC, "a", partition=0)
     wait_until(lambda: values(world.logs[1]) == [b"a"], "the record, without a flush")
-    wait_until(lambda: producer._singles._thread is None, "the thread ends when no record waits")
+    wait_until(lambda: set(threading.enumerate()) <= before, "the thread ends when no record waits")
     producer.close()
 
 
-@pytest.mark.parametrize("batch_size", [0, 150])
-def test_records_are_sent_when_there_are_enough(world, batch_size):
+@pytest.mark.parametrize(("batch_size", "count"), [(0, 2), (150, 1)], ids=["each", "those of a full batch"])
+def test_records_are_sent_when_there_are_enough(world, batch_size, count):
+    """Those that no longer fit wait for others."""
+    wide = [b"a" * 100, b"b" * 100]
     producer = Producer(world.uri, acks=1, linger_ms=LONG, batch_size=batch_size)
-    for value in (b"a" * 100, b"b" * 100):
+    for value in wide:
         producer.produce(TOPIC, value, partition=0)
-    wait_until(lambda: values(world.logs[1]) == [b"a" * 100], "the first record")
+    wait_until(lambda: values(world.logs[1]) == wide[:count], "the records")
     producer.close()
-    assert len(values(world.logs[1])) == 2
+    assert values(world.logs[1]) == wide
 
 
 BAD = {
@@ -143,7 +146,7 @@ BAD = {
 
 def test_what_a_producer_knows_of_topics_ends(monkeypatch):
     """Topics that were used last are known."""
-    monkeypatch.setattr(single_records, "_TOPICS", 3)
+    monkeypatch.setattr(producers, "_TOPICS", 3)
     known = {}
     for topic in "abcade":
         assert remember(known, topic, 4) == 4
@@ -229,43 +232,79 @@ def test_a_script_that_ends_without_flush_sends_what_it_has(world):
 
 
 def test_without_memory_a_record_is_refused_and_none_is_lost_or_doubled(world, told, report):
-    """Nothing is acknowledged, so the first record keeps all the memory. No record lingers until a thread sends it: a
-    full batch does not count while a thread tries to hand it over."""
-    producer = Producer(world.uri, buffer_memory=1, max_block_ms=0, batch_size=100, linger_ms=LONG)
-    wide = [bytes([letter]) * 90 for letter in b"abc"]
-    for value in wide[:2]:  # the second hands over the first
+    """Nothing is acknowledged, so each record keeps all the memory."""
+    producer = Producer(world.uri, buffer_memory=1, max_block_ms=0, linger_ms=LONG)
+    for number, value in enumerate((b"a", b"b", b"c")):
         producer.produce(TOPIC, value, partition=0, on_delivery=report)
-    wait_until(lambda: world.logs[1].refresh().partition(P0).log_end_offset == 1, "the first record")
-    with pytest.raises(TimeoutException, match="memory"):
-        producer.produce(TOPIC, wide[2], partition=0, on_delivery=report)
+        with pytest.raises(TimeoutException, match=r"no memory within max_block_ms \(0\): earlier .* of 1 bytes"):
+            producer.produce(TOPIC, b"refused", partition=0, on_delivery=report)
+        wait_until(lambda end=number + 1: log_end(world) == end, "the record, which lingers no longer")
+        world.say(number + 1)
+        wait_until(lambda count=number + 1: producer.poll() or len(told) == count, "its report")
+    producer.close()
+    assert seen(told) == [(0, 0, b"a"), (0, 1, b"b"), (0, 2, b"c")]
+
+
+def log_end(world):
+    return world.logs[1].refresh().partition(P0).log_end_offset
+
+
+CALLS = {
+    "produce": lambda producer, value: producer.produce(TOPIC, value, partition=0),
+    "send_async": lambda producer, value: producer.send_async(TOPIC, [{"value": value, "partition": 0}], LONG),
+}
+
+
+@pytest.mark.parametrize("second", CALLS)
+@pytest.mark.parametrize("first", CALLS)
+def test_ap_06_records_and_sends_share_the_memory(world, first, second):
+    producer = Producer(world.uri, buffer_memory=1, max_block_ms=1, linger_ms=LONG)
+    CALLS[first](producer, b"a")
+    with pytest.raises(TimeoutException, match="found no memory"):
+        CALLS[second](producer, b"refused")
+    wait_until(lambda: log_end(world) == 1, "the first record")
     world.say(1)
-    wait_until(lambda: producer.poll() == 1, "the report of the first record")
-    producer.produce(TOPIC, wide[2], partition=0, on_delivery=report)
-    wait_until(lambda: world.logs[1].refresh().partition(P0).log_end_offset == 2, "the second record")
-    world.say(2)
+    producer.flush()
+    CALLS[second](producer, b"b")
+    producer.close(0)
+    assert values(world.logs[1])[:1] == [b"a"]
+
+
+def test_a_record_that_waits_for_memory_is_refused_when_the_producer_is_closed(world):
+    producer, refused = Producer(world.uri, buffer_memory=1, max_block_ms=LONG, linger_ms=LONG), []
+
+    def waits():
+        with pytest.raises(IllegalStateException, match="the producer is closed"):
+            producer.produce(TOPIC, "b", partition=0)
+        refused.append("b")
+
+    producer.produce(TOPIC, "a", partition=0)
+    thread = threading.Thread(target=waits)
+    thread.start()
+    wait_until(lambda: log_end(world) == 1, "the first record, because the second one waits for its memory")
     closing = threading.Thread(target=producer.close)
     closing.start()
-    wait_until(lambda: world.logs[1].refresh().partition(P0).log_end_offset == 3, "the third record")
-    world.say(3)
+    wait_until(lambda: refused, "the error, while the first record is not acknowledged yet")
+    world.say(1)
+    thread.join()
     closing.join()
-    assert seen(told) == [(0, n, value) for n, value in enumerate(wide)]
 
 
 def test_what_fails_for_the_moment_is_tried_again(world, monkeypatch, told, report):
-    begin, failures = SingleRecords._begin, iter([KafkaStorageException("away"), TimeoutException("no memory")])
+    partitions, failures = TopicView.partitions, iter([KafkaStorageException("away"), KafkaStorageException("still")])
 
-    def fails_twice(singles, batch, deadline):
+    def fails_twice(*given):
         for failure in failures:
-            producer.produce(TOPIC, f"after {failure}", partition=0, on_delivery=report)
             raise failure
-        return begin(singles, batch, deadline)
+        return partitions(*given)
 
-    monkeypatch.setattr(SingleRecords, "_begin", fails_twice)
-    producer = Producer(world.uri, acks=1, linger_ms=1)
-    producer.produce(TOPIC, "a", partition=0, on_delivery=report)
-    wait_until(lambda: len(values(world.logs[1])) == 3, "all records, without a flush")
-    producer.close()
-    assert seen(told) == [(0, 0, b"a"), (0, 1, b"after away"), (0, 2, b"after no memory")]
+    with Producer(world.uri, acks=1, linger_ms=LONG) as producer:
+        producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+        monkeypatch.setattr(TopicView, "partitions", fails_twice)
+        producer.flush()
+        producer.produce(TOPIC, "b", partition=0, on_delivery=report)
+    assert [*failures] == []
+    assert seen(told) == [(0, 0, b"a"), (0, 1, b"b")]
 
 
 def broken(*_):
@@ -274,13 +313,29 @@ def broken(*_):
 
 @pytest.mark.parametrize("flushes", [True, False])
 def test_what_fails_for_all_of_its_time_is_reported(world, monkeypatch, told, report, flushes):
-    monkeypatch.setattr(SingleRecords, "_begin", broken)
     producer = Producer(world.uri, acks=1, linger_ms=1, delivery_timeout_ms=20)
+    producer.produce(TOPIC, "warm")
+    producer.flush()
+    monkeypatch.setattr(TopicView, "partitions", broken)
     producer.produce(TOPIC, "a", partition=0, on_delivery=report)
     producer.flush() if flushes else producer.poll(60)
     ((error, message),) = told
-    assert (str(error), message.partition(), message.offset()) == ("away", -1, -1)
+    assert isinstance(error, KafkaStorageException | TimeoutException)
+    assert (message.partition(), message.offset()) == (0, -1)
     producer.close()
+
+
+def test_a_record_whose_time_is_over_before_it_is_sent_is_reported(world, told, report):
+    """Its partition is unknown, because it goes by its key."""
+    producer = Producer(world.uri, max_in_flight_requests_per_connection=1, linger_ms=0, delivery_timeout_ms=20)
+    first = producer.send_async(TOPIC, [{"value": "first", "partition": 0}], LONG)
+    wait_until(lambda: log_end(world) == 1, "the first record, which is not acknowledged")
+    producer.produce(TOPIC, "a", "key", on_delivery=report)
+    assert producer.poll(60) == 1
+    ((error, message),) = told
+    assert str(error) == "flights: 1 records waited for earlier sends, and were not sent within 20 ms"
+    assert (message.partition(), message.offset(), first.done()) == (-1, -1, False)
+    producer.close(0)
 
 
 def test_a_record_that_is_not_acknowledged_in_time_is_reported(world, told, report):
@@ -293,11 +348,13 @@ def test_a_record_that_is_not_acknowledged_in_time_is_reported(world, told, repo
 
 
 def test_an_error_that_nobody_asked_for_is_logged_once_for_its_records(world, monkeypatch, caplog):
-    monkeypatch.setattr(SingleRecords, "_begin", lambda *_: [][0])
+    monkeypatch.setattr(accumulator, "table_of_rows", lambda *_: [][0])
     producer = Producer(world.uri, acks=1, linger_ms=LONG)
     for _ in range(2):
         producer.produce(TOPIC, "a", partition=0)
+    assert producer.poll(0.01) == 0
     producer.flush()
+    assert producer.poll(None) == 0, "no report can come"
     assert "2 records to flights were not delivered: IndexError: list index out of range" in caplog.text
     producer.close()
 
@@ -314,30 +371,83 @@ def test_flush_times_out_and_goes_on_later(world, told, report):
     producer.close()
 
 
+def test_ap_06_records_that_become_no_table_fail_without_others(world, monkeypatch, told, report):
+    """They would have shared their commit."""
+    make, failures = accumulator.table_of_rows, iter([MemoryError("no table")])
+
+    def fails_once(rows):
+        for failure in failures:
+            raise failure
+        return make(rows)
+
+    monkeypatch.setattr(accumulator, "table_of_rows", fails_once)
+    with Producer(world.uri, acks=1, linger_ms=LONG) as producer:
+        producer.produce(TOPIC, "a", "k", on_delivery=report)
+        timeout_ms = producer._settings.delivery_timeout_ms
+        future = producer.send_async(TOPIC, [{"value": "b", "partition": 0}], timeout_ms)
+        producer.produce(TOPIC, "c", partition=0, on_delivery=report)
+    assert [(type(error), message.partition(), message.offset()) for error, message in told] == [
+        (MemoryError, -1, -1), (type(None), 0, 1),
+    ]  # fmt: skip
+    assert future.result()[0].base_offset == 0
+    assert world.logs[1].refresh().partition(P0).batches[0].header.records == 2
+
+
 def test_close_ends_what_is_not_sent_in_time(world, told, report):
-    """The first record is not acknowledged, the second is not handed over."""
-    producer = Producer(world.uri, linger_ms=LONG, buffer_memory=1)
+    """The first record is not acknowledged, the second one waits behind it."""
+    producer = Producer(world.uri, linger_ms=0, max_in_flight_requests_per_connection=1)
     producer.produce(TOPIC, "a", partition=0, on_delivery=report)
-    with pytest.raises(TimeoutException):
-        producer.flush(0.01)
+    wait_until(lambda: log_end(world) == 1, "the first record")
     producer.produce(TOPIC, "b", partition=0, on_delivery=report)
-    producer.close(0.2)
-    producer.poll(60)
+    producer.close(0.05)
+    wait_until(lambda: producer.poll() or len(told) == 2, "both reports")
     assert sorted((message.value(), type(error)) for error, message in told) == [
         (b"a", IllegalStateException),
         (b"b", IllegalStateException),
     ]
+    assert values(world.logs[1]) == [b"a"]
 
 
-def test_an_interrupted_call_ends_the_records_that_it_was_sending(world, monkeypatch, told, report):
-    producer = Producer(world.uri, acks=1, linger_ms=LONG)
+def interrupt_table(changes, _):
+    changes.setattr(accumulator, "table_of_rows", interrupted)
+
+
+def interrupt_before_the_table(changes, _):
+    """The send is no longer in the queue, and not in flight either."""
+    take = RecordAccumulator.take
+    changes.setattr(RecordAccumulator, "take", lambda sends: interrupted() if take(sends) else [])
+
+
+def interrupt_start(changes, producer):
+    changes.setattr(producer._sends, "_begin", interrupted)
+
+
+def interrupt_reports(changes, _):
+    """After the record was appended."""
+    calls = iter([interrupted])
+    changes.setattr(accumulator, "reports_of", lambda *given: next(calls, reports_of)(*given))
+
+
+INTERRUPTIONS = [interrupt_before_the_table, interrupt_table, interrupt_start, interrupt_reports]
+
+
+@pytest.mark.parametrize("interruption", INTERRUPTIONS)
+def test_ap_06_an_interrupted_call_ends_the_records_that_it_was_sending(
+    world, monkeypatch, told, report, interruption
+):  # fmt: skip
+    """Each has one report, and the memory is free again."""
+    monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+    producer = Producer(world.uri, acks=1, linger_ms=LONG, buffer_memory=40, max_block_ms=0)
     producer.produce(TOPIC, "a", partition=0, on_delivery=report)
     with monkeypatch.context() as here:
-        here.setattr(SingleRecords, "_begin", interrupted)
+        interruption(here, producer)
         with pytest.raises(KeyboardInterrupt):
             producer.flush()
+    producer.produce(TOPIC, "b", partition=0, on_delivery=report)
     producer.close()
-    assert [type(error) for error, _ in told] == [KeyboardInterrupt]
+    assert [(type(error), message.value()) for error, message in told] == [
+        (KeyboardInterrupt, b"a"), (type(None), b"b"),
+    ]  # fmt: skip
 
 
 def interrupted(*_):
@@ -359,42 +469,47 @@ def test_in_a_callback_of_a_future_nothing_is_produced(world):
     producer.close()
 
 
-def test_without_another_thread_records_wait_for_flush(world, monkeypatch, told, report):
-    def no_thread(_):
-        raise RuntimeError("can't start new thread")
+def no_thread(_):
+    raise RuntimeError("can't start new thread")
 
-    producer = Producer(world.uri, acks=1, linger_ms=0)
-    with monkeypatch.context() as here:
-        here.setattr(threading.Thread, "start", no_thread)
-        producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+
+def test_without_another_thread_records_wait_for_flush(world, monkeypatch, told, report):
+    producer = Producer(world.uri, acks=1, linger_ms=0, buffer_memory=1, max_block_ms=0)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+    with pytest.raises(TimeoutException, match="memory"):
+        producer.produce(TOPIC, "b", partition=0, on_delivery=report)
     producer.flush()
     assert seen(told) == [(0, 0, b"a")]
     producer.close()
 
 
-def test_threads_that_poll_share_the_reports(monkeypatch):
-    """A thread that comes too late for the last report has none."""
-    calls = []
+@pytest.mark.parametrize("call", [lambda producer: producer.poll(60), lambda producer: producer.produce(TOPIC, "b")])
+def test_a_later_call_starts_the_thread_that_could_not_be_started(world, monkeypatch, call):
+    producer = Producer(world.uri, acks=1, linger_ms=0)
+    with monkeypatch.context() as here:
+        here.setattr(threading.Thread, "start", no_thread)
+        producer.produce(TOPIC, "a", partition=0, on_delivery=lambda *_: None)
+    call(producer)
+    wait_until(lambda: log_end(world) >= 1, "the record, without a flush")
+    producer.close()
 
-    class Raced(deque):
-        """Another thread takes the last report between a look at the reports and the call for one."""
 
-        def __len__(self):
-            found = super().__len__()
-            if found == 1 and threading.current_thread() is threading.main_thread():
-                thread = threading.Thread(target=reports.call, args=(0, lambda: False))
-                thread.start()
-                thread.join()
-            return found
+def test_threads_that_poll_share_the_reports():
+    """While a thread calls the first report, another one takes the last."""
+    calls, reports = [], DeliveryReports()
 
-    monkeypatch.setattr(delivery_reports, "deque", Raced)
-    batch, reports = SingleBatch(TOPIC, 0.0, 0.0), delivery_reports.DeliveryReports()
-    for value in (b"a", b"b"):
-        batch.add({"value": value}, lambda _, message: calls.append(message.value()), 1)
-    reports.expect(1)
-    reports.settle(batch, None, KafkaStorageException("gone"))
-    reports.call(0, lambda: False)
-    assert calls == [b"a", b"b"]
+    def first(_, message):
+        thread = threading.Thread(target=reports.call)
+        thread.start()
+        thread.join()
+        calls.append(message.value())
+
+    records = [SingleRecord({"value": b"a", "partition": 0}, first, 1)]
+    records += [SingleRecord({"value": b"b", "partition": 0}, lambda _, message: calls.append(message.value()), 1)]
+    reports.add(reports_of(TOPIC, records, None, KafkaStorageException("gone")))
+    assert reports.call() == 1
+    assert calls == [b"b", b"a"]
 
 
 def test_threads_share_a_producer(world, told, report):
@@ -427,7 +542,7 @@ ANSWERS = {
 @pytest.mark.parametrize("case", ANSWERS)
 def test_offsets_of_an_answer(case):
     answer, expected = ANSWERS[case]
-    batch = SingleBatch(TOPIC, 0, 0, [{"value": b"a"}] * 2, [print] * 2, partitions=[0, 0])
-    found = [message for _, message in _reports(batch, {0: answer}, None)]
+    records = [SingleRecord({"value": b"a", "partition": 0}, print, 1)] * 2
+    found = [message for _, message in reports_of(TOPIC, records, {0: answer}, None)]
     assert [message.offset() for message in found] == expected
     assert {message.error() for message in found} == {answer.error}
