@@ -361,7 +361,7 @@ class NoFaults:
 @dataclass
 class MemoryStore:
     """Files by folder and name. `is_local`: whether it simulates disks of this machine, where an empty folder exists
-    too, or an object store. `process` tells which process uses it now: each shares its looks with nobody else."""
+    too, or an object store. `process` returns the process that uses it now: processes share no polls."""
 
     name: str
     is_local: bool = False
@@ -504,14 +504,14 @@ class MemoryRoot(StorageRoot):
 
     def list(self) -> list[str]:
         """Names of the files and folders directly below this root; empty if it does not exist."""
-        self._poll()
+        self._access()
         return self.store.names(self.uri)
 
     def _files(self) -> dict[str, tuple[int, float]]:
-        self._poll()
+        self._access()
         return {name: (file.stamp[0], file.stamp[1] / 1e9) for name, file in self.store.files(self.uri).items()}
 
-    def _poll(self) -> None:
+    def _access(self) -> None:
         with reading(self.uri):
             self.store.faults.read(self.uri)
 

@@ -1,4 +1,4 @@
-"""The commands of `lakelog bench`: each writes its figures to a file and shows them, or says what is wrong."""
+"""The commands of `lakelog bench`: each writes its figures to a file and shows them, or prints the error."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class ControllerBench:
         return steps
 
     def _fall_silent(self, broker: int) -> None:
-        """Lets the session of one broker expire at the next look. The others send heartbeats all the time."""
+        """Lets the session of one broker expire at the next poll. The others send heartbeats all the time."""
         beat = self._config.broker_heartbeat_interval_ms / 1000
         while self._clock.now <= self._config.broker_session_timeout_ms / 1000:
             self._controller.poll()

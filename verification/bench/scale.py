@@ -140,8 +140,8 @@ def broker_times(cluster: ScaleCluster) -> Times:
         leader.lead()
         leader.manager.publish("set up")
     yield from _changes(cluster, leader, followers, partition)
-    yield "leader: looks, nothing new", _median(leader.lead)
-    yield "broker: looks at the metadata, nothing new", _median(leader.cache.refresh)
+    yield "leader: polls, nothing new", _median(leader.lead)
+    yield "broker: polls the metadata, nothing new", _median(leader.cache.refresh)
     yield "broker: opens its log and reads its roles", seconds_of(lambda: _open_log(leader))
     yield "client: opens the cluster's tables", seconds_of(lambda: _open_tables(cluster, leader))
 
@@ -156,11 +156,11 @@ def _changes(
         rounds: dict[str, Callable[[], object]] = {
             "producer: commits a record": commits.make,
             "follower: fetches a record": lambda: followers[0].fetch([partition]),
-            "leader: looks, a row is new": leader.lead,
+            "leader: polls, a row is new": leader.lead,
             "leader: publishes a HW": lambda: leader.manager.publish("high watermark"),
         }
         for action, work in rounds.items():
-            if action.startswith("leader: looks"):
+            if action.startswith("leader: polls"):
                 for other in followers[1:]:
                     other.fetch([partition])
             times.setdefault(action, []).append(seconds_of(work))
@@ -175,7 +175,7 @@ def _check(
     leader: ScaleBroker, followers: Sequence[ScaleBroker], partition: TopicIdPartition, commits: SmallCommits
 ) -> None:  # fmt: skip
     """Raises LakelogException if a replica lacks records, or the HW has not come to the end: then no time counts."""
-    for _ in range(_POLLS):  # a look does not wait for a follower's table that takes long to read
+    for _ in range(_POLLS):  # a poll does not wait for a follower's table that takes long to read
         if leader.manager.led()[partition].high_watermark < commits.records:
             leader.manager.lead()
     ends = {broker.log.refresh().known(partition).log_end_offset for broker in (leader, *followers)}
@@ -303,7 +303,7 @@ class ScaleCluster:
 
 
 class ScaleBroker:
-    """The replica manager of one broker, with its log and its table. Its fetchers fetch only when they are told to."""
+    """The replica manager of one broker, with its log and its table. Its fetchers fetch only in `fetch`."""
 
     def __init__(self, number: int, cluster: Cluster, root: StorageRoot) -> None:
         self.number, self._cluster, self._root = number, cluster, root
@@ -336,18 +336,18 @@ class ScaleBroker:
         )  # fmt: skip
 
     def take_up_roles(self) -> None:
-        """Looks at the metadata and takes up its roles."""
+        """Polls the metadata and takes up its roles."""
         self.cache.refresh()
         self.manager.apply()
 
     def lead(self) -> None:
-        """Looks at the followers and measures what they fetch, as each round of a broker does."""
+        """Polls the followers and measures what they fetch, as each round of a broker does."""
         self.manager.lead()
         self._quotas.poll_followers(self.manager.leads, self.log.current())
 
     def fetch(self, lagging: Iterable[TopicIdPartition]) -> None:
-        """Fetches until nothing is due. `lagging`: the partitions with news. Without a stream a round reads the headers
-        of these from the leader's snapshot."""
+        """Fetches until nothing is due. `lagging`: the partitions with new records. Without a stream a round
+        reads the headers of these from the leader's snapshot."""
         for fetcher in self.fetchers().values():
             assert isinstance(fetcher, _Fetcher)
             fetcher.run(lagging)

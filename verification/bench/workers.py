@@ -163,7 +163,7 @@ class _Brokers:
         return partition
 
     def _reassign(self, topic: str, replicas: tuple[int, ...], segments: int) -> None:
-        """Returns once the follower tells that it has so many segments of the topic, each of one record."""
+        """Returns once the follower's rows show that it has so many segments of the topic, each of one record."""
         partition, table = self._partition(topic).topic_id_partition, ReplicaTable.open(self._local_root(FOLLOWER))
 
         def has_them() -> bool:
@@ -274,7 +274,7 @@ class Standalone:
     def _start(self, name: str, kind: str, *words: str) -> None:
         command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
         environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_NO_DAEMONIZE": "1", **_LOOPBACK}
-        environment.pop("SPARK_CONF_DIR", None)  # what a master says is at a level that Lakelog's own folder leaves out
+        environment.pop("SPARK_CONF_DIR", None)  # a master logs at a level that Lakelog's own folder leaves out
         with (self.folder / f"{name}.log").open("wb") as file:
             process = subprocess.Popen(
                 [*command, "--host", "127.0.0.1", "--webui-port", "0", *words],

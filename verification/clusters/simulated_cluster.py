@@ -44,7 +44,7 @@ class SimulatedCluster(ClusterUnderTest):
         return self._schedule.repeat(work, seconds)
 
     def start_all(self) -> None:
-        """Formats the roots and starts all servers. From now on time passes only when somebody waits."""
+        """Formats the roots and starts all servers. From now on time passes only during a wait."""
         with Changes() as changes:
             rng = random.Random(0)
             in_one_thread(changes, self._clock, rng)

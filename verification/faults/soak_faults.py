@@ -43,7 +43,7 @@ from lakelog.verification.roots.wrong_roots import (
 from lakelog.verification.server_process import ServerProcess
 
 _ATTEMPTS = 10
-_GONE = DELETED, EMPTIED, FORMATTED
+_REMOVED = DELETED, EMPTIED, FORMATTED
 _OLDER_S = 5.0  # longer than a controller needs to renew its lease
 _UNSYNCED_S = 5.0  # the most that a disk is behind when its power is cut
 _EVERYWHERE = 0.6  # below this extent all machines lose their power
@@ -85,8 +85,8 @@ class RootFaults:
         return f"root of broker {fault.broker}"
 
     def cut_power(self, fault: Fault) -> str:
-        """The machine of a broker loses its power, and its disk loses files that were not synced: they are gone, empty
-        or torn. On disks that really lose their power all is synced, so that all machines may lose it at once."""
+        """The machine of a broker loses its power, and its disk loses files that were not synced: they are missing,
+        empty or torn. On disks that really lose their power all is synced, so that all machines may lose it at once."""
         if self._roots.disks.owners:
             return self._lose_power(fault)
         lost, begun = _UNSYNCED_S * fault.extent, time.time()
@@ -94,7 +94,7 @@ class RootFaults:
         def deed() -> str:
             commits = forget_since(self._roots.path(fault.broker), begun - lost, random.Random(fault.place))
             self._let(fault.lasts_s)
-            return f"{commits} commits of the last {lost:.1f} s are gone, empty or torn"
+            return f"{commits} commits of the last {lost:.1f} s are missing, empty or torn"
 
         return self._while_dead(fault, deed)
 
@@ -133,8 +133,8 @@ class RootFaults:
         return f"{process.name}: {done}"
 
     def empty_cluster_root(self, fault: Fault) -> str:
-        """The cluster root is deleted, or unmounted, or somebody formats a new cluster in its place."""
-        return self._replace_cluster_root(_GONE[int(fault.extent * len(_GONE))], fault)
+        """The cluster root is deleted, or unmounted, or a new cluster is formatted in its place."""
+        return self._replace_cluster_root(_REMOVED[int(fault.extent * len(_REMOVED))], fault)
 
     def older_cluster_root(self, fault: Fault) -> str:
         """The cluster root is restored from a copy that is some seconds old: every process has seen a later state."""
@@ -241,7 +241,7 @@ class SoakFaults:
         """Waits until the fault may begin. One that takes away a replica begins when all replicas have all records; the
         others may begin at any time. Raises TimeoutException.
 
-        A full ISR is not enough: a broker that has lost records is still a member until somebody notices.
+        A full ISR is not enough: a broker that has lost records is still a member until its leader notices.
         """
         if fault.takes_replica:
             self._wait(self._health.lacks_members, f"before {fault.kind}: all replicas are in sync")

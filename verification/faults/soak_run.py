@@ -271,8 +271,8 @@ class Soak:
         self._let(self._plan.seconds - self._elapsed())
 
     def _carry_out(self, fault: Fault) -> None:
-        """Carries out a fault. It lists the fault before it starts, so after an error the last entry is the one to look
-        at."""
+        """Carries out a fault. It lists the fault before it starts, so after an error the last entry is the fault that
+        failed."""
         entry = {
             "kind": fault.kind, "planned_s": fault.at_s, "began_s": None, "began": None, "lasts_s": fault.lasts_s,
             "broker": fault.broker if fault.takes_broker else None, "done": None, "ended_s": None,

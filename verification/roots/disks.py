@@ -1,9 +1,9 @@
 """Disks that really lose their power: each root on an ext4 file system of its own, in an image that is mounted.
 
-The file system is told to write nothing more, not even its journal. The image then has only what has reached the disk,
-as after a power cut: contents and names that nobody has synced are missing, and files may be empty. Its journal is
-replayed when it is mounted again. A copy made while the kernel still writes would have older and newer blocks side by
-side, which no power cut leaves and no journal repairs.
+EXT4_IOC_SHUTDOWN lets the file system write nothing more, not even its journal. The image then has only what has
+reached the disk, as after a power cut: contents and names that were not synced are missing, and files may be empty. Its
+journal is replayed when it is mounted again. A copy made while the kernel still writes would have older and newer
+blocks side by side, which no power cut leaves and no journal repairs.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Disks:
     def lose_power(self, owners: Iterable[Owner]) -> None:
         """Takes from disks, all at once, what has not reached them. The processes that use them must be dead, because
         they would go on with what is lost."""
-        gone = list(owners)
-        for owner in gone:
+        lost = list(owners)
+        for owner in lost:
             cut_power(self._mount(owner))
-        for owner in gone:
+        for owner in lost:
             _run("cp", "--sparse=always", str(self._image(owner)), str(self._image(owner).with_suffix(".copy")))
-        for owner in gone:
+        for owner in lost:
             self._detach(owner)
             self._image(owner).with_suffix(".copy").replace(self._image(owner))
             self._attach(owner)

@@ -14,7 +14,7 @@ from lakelog.schemas import LOG, REPLICAS
 
 _ASIDE = ".aside"
 _ATTEMPTS = 100
-_FATES = "gone", "gone", "empty", "half", "whole"  # of a file that was not synced
+_FATES = "lost", "lost", "empty", "half", "whole"  # of a file that was not synced
 _FIRST_COMMIT = f"{0:020}.json"
 
 
@@ -76,7 +76,7 @@ def _put(source: Path, target: Path) -> None:
 
 def forget_since(root: Path, moment: float, draw: random.Random | None = None) -> int:
     """Harms files as a power cut does on a disk without fsync: the commits and data files of the broker's tables that
-    were written since `moment` (seconds since the epoch) are gone. With `draw` some of them are only empty or a half,
+    were written since `moment` (seconds since the epoch) are lost. With `draw` some of them are only empty or a half,
     and some are whole. Returns the number of harmed commits.
 
     The tables stay, because their first commits are kept.
@@ -84,8 +84,8 @@ def forget_since(root: Path, moment: float, draw: random.Random | None = None) -
     commits = 0
     for path in [path for table in (LOG, REPLICAS) for path in (root / table.name).rglob("*")]:
         if path.is_file() and path.stat().st_mtime >= moment and path.name != _FIRST_COMMIT:
-            fate = draw.choice(_FATES) if draw else "gone"
-            if fate == "gone":
+            fate = draw.choice(_FATES) if draw else "lost"
+            if fate == "lost":
                 path.unlink()
             elif fate != "whole":
                 os.truncate(path, path.stat().st_size // 2 if fate == "half" else 0)
@@ -95,10 +95,10 @@ def forget_since(root: Path, moment: float, draw: random.Random | None = None) -
 
 def empty(root: Path) -> None:
     """Deletes everything in a root; the folder stays."""
-    gone = root.with_name(f"{root.name}.gone")
-    root.rename(gone)
+    old = root.with_name(f"{root.name}.old")
+    root.rename(old)
     root.mkdir()
-    shutil.rmtree(gone)
+    shutil.rmtree(old)
 
 
 def rot(file: Path, draw: random.Random) -> None:

@@ -1,4 +1,4 @@
-"""What somebody may put in the place of a cluster root by mistake: nothing, a new root, an older copy, another one."""
+"""The wrong roots that may lie in the place of a cluster root: none, a new one, an older copy, another cluster's."""
 
 from __future__ import annotations
 

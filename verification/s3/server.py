@@ -73,21 +73,21 @@ def _get(store: ObjectStore, request: Request) -> Response:
     stored, content = store.head(request.key), store.get(request.key)
     wanted = _RANGE.fullmatch(request.headers.get("range", ""))
     if not wanted:
-        return Response(200, content, _told(stored))
+        return Response(200, content, _headers(stored))
     first, last = wanted.groups()
     start = int(first) if first else max(0, len(content) - int(last))
     stop = min(int(last) + 1, len(content)) if first and last else len(content)
     if start >= len(content):
         return error(416, "InvalidRange")
-    told = {**_told(stored), "Content-Range": f"bytes {start}-{stop - 1}/{len(content)}"}
-    return Response(206, content[start:stop], told)
+    headers = {**_headers(stored), "Content-Range": f"bytes {start}-{stop - 1}/{len(content)}"}
+    return Response(206, content[start:stop], headers)
 
 
 def _head(store: ObjectStore, request: Request) -> Response:
     if not request.key:
         return Response(200)
     stored = store.head(request.key)
-    return Response(200, b"", {**_told(stored), "Content-Length": str(stored.size)})
+    return Response(200, b"", {**_headers(stored), "Content-Length": str(stored.size)})
 
 
 def _put(store: ObjectStore, request: Request) -> Response:
@@ -108,8 +108,8 @@ def _post(store: ObjectStore, request: Request) -> Response:
     if "uploadId" in request.query:
         only_new = request.headers.get("if-none-match") == "*"
         stored = store.complete_upload(request.query["uploadId"], request.key, only_new)
-        told = f"<Key>{escape(request.key)}</Key><ETag>{stored.etag}</ETag>"
-        return _xml("CompleteMultipartUploadResult", told)
+        result = f"<Key>{escape(request.key)}</Key><ETag>{stored.etag}</ETag>"
+        return _xml("CompleteMultipartUploadResult", result)
     keys = [key.decode() for key in _KEY.findall(request.body)]
     for key in keys:
         store.delete(unescape(key))
@@ -140,8 +140,8 @@ def _listed(stored: Stored) -> str:
     if stored.size is None:
         return f"<CommonPrefixes><Prefix>{key}</Prefix></CommonPrefixes>"
     modified = datetime.fromtimestamp(stored.modified, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    told = f"<ETag>{escape(stored.etag)}</ETag><Size>{stored.size}</Size><StorageClass>STANDARD</StorageClass>"
-    return f"<Contents><Key>{key}</Key><LastModified>{modified}</LastModified>{told}</Contents>"
+    fields = f"<ETag>{escape(stored.etag)}</ETag><Size>{stored.size}</Size><StorageClass>STANDARD</StorageClass>"
+    return f"<Contents><Key>{key}</Key><LastModified>{modified}</LastModified>{fields}</Contents>"
 
 
 def _xml(name: str, body: str) -> Response:
@@ -149,7 +149,7 @@ def _xml(name: str, body: str) -> Response:
     return Response(200, text.encode(), {"Content-Type": "application/xml"})
 
 
-def _told(stored: Stored) -> dict[str, str]:
+def _headers(stored: Stored) -> dict[str, str]:
     modified = formatdate(stored.modified, usegmt=True)
     return {"ETag": stored.etag, "Last-Modified": modified, "Content-Type": "application/octet-stream"}
 

@@ -104,7 +104,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 def run_all(scripts: Iterable[Script], args: argparse.Namespace) -> int:
-    """FAILED if a step of any script came out otherwise than it says."""
+    """FAILED if a step of any script had another outcome than the script expects."""
     report, results = Report(), []
     with clusters_of(args.mode, args.store) as make:
         for script in scripts:

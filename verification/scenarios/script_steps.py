@@ -89,7 +89,7 @@ def _deletions(scene: Scene, broker: int, version: int) -> str:
     log = scene.view.log(broker).refresh()
     commits = read_commits_after(scene.view.log(broker).root, version)
     if len(commits) < log.version - version:
-        return f"the commits of broker {broker} after version {version} are gone"
+        return f"the commits of broker {broker} after version {version} are removed"
     found = [commit.version for commit in commits if commit.info.get("why") == DELETION]
     return f"broker {broker} has deleted a replica in version {found[0]} of its log" if found else ""
 
@@ -188,10 +188,10 @@ def _in_words(values: Sequence[str]) -> str:
 def delete_records(scene: Scene, *, topic: str, partition: int, before_offset: int, expect: str) -> Observed:
     """Deletes records below an offset, and waits until no live replica has them. [DR-01, DR-02]"""
     found = scene.cluster.admin().delete_records({(topic, partition): before_offset})[topic, partition]
-    told = found.name if isinstance(found, LakelogException) else OK
-    fault = None if told == expect else f"{told}, expected {expect}{'' if told == OK else f': {found}'}"
+    outcome = found.name if isinstance(found, LakelogException) else OK
+    fault = None if outcome == expect else f"{outcome}, expected {expect}{'' if outcome == OK else f': {found}'}"
     low_watermark = None if isinstance(found, LakelogException) else found
-    return Observed({"low_watermark": low_watermark, "error": None if told == OK else told}, f"{found}", fault)
+    return Observed({"low_watermark": low_watermark, "error": None if outcome == OK else outcome}, f"{found}", fault)
 
 
 def consume(scene: Scene, *, topic: str, partition: int, expect_values: list[str] | None) -> Observed:
@@ -227,11 +227,11 @@ def epoch_end(scene: Scene, *, topic: str, partition: int, epochs: list[int]) ->
         registration = leadership(scene, topic, partition).registration
         ends = scene.consumer.epoch_end(topic, partition, epochs)
         answers = {broker: _answer(scene, topic, partition, epochs, broker) for broker in registration.followers}
-        faults = [f"follower {broker} answers {told}" for broker, told in answers.items() if told != _NOT_LEADER]
+        faults = [f"follower {broker} answers {answer}" for broker, answer in answers.items() if answer != _NOT_LEADER]
         words = ", ".join(f"epoch {epoch} ends at {end.end_offset}" for epoch, end in ends.items())
         saw = {
             "ends": {str(epoch): end._asdict() for epoch, end in ends.items()},
-            "followers": {str(broker): told for broker, told in answers.items()},
+            "followers": {str(broker): answer for broker, answer in answers.items()},
         }
         return Observed(saw, words, "; ".join(faults) or None)
 

@@ -141,9 +141,9 @@ def list_of(kind: ArgumentKind) -> ArgumentKind:
 
 
 def _leader(broker: ArgumentKind) -> ArgumentKind:
-    nobody = ("none", NO_LEADER)
+    no_leader = ("none", NO_LEADER)
     return ArgumentKind(
-        f"{broker.allowed}, or none", lambda value: NO_LEADER if value in nobody else broker.parse(value)
+        f"{broker.allowed}, or none", lambda value: NO_LEADER if value in no_leader else broker.parse(value)
     )
 
 

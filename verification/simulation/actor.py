@@ -47,7 +47,7 @@ class Actor:
         """Adds a line about this step to the trace."""
         self.world.say(self.name, words, *facts)
 
-    def poll(self, table: VersionedTable[Any], may_repeat: bool = True) -> tuple[int, Any]:
+    def read(self, table: VersionedTable[Any], may_repeat: bool = True) -> tuple[int, Any]:
         """Reads a table. Returns its newest version, or with a late answer a version that was the newest at some moment
         since this actor's last step. A repeated answer is the same as the one before.
 
@@ -78,7 +78,7 @@ class Actor:
         """
         while True:
             yield
-            version, state = self.poll(table, may_repeat=False)
+            version, state = self.read(table, may_repeat=False)
             change = decide(version, state)
             if change is None:
                 return None

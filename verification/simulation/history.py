@@ -89,7 +89,7 @@ def _ill(world: World) -> str | None:
 
 
 def _left_over(world: World) -> str | None:
-    """The first records of a partition that is gone, or on a broker that is not its replica."""
+    """The first records of a partition that is deleted, or on a broker that is not its replica."""
     partitions = world.metadata.at(world.metadata.newest).partitions
     for broker, table in world.logs.items():
         for partition, log in table.at(table.newest).partitions.items():

@@ -23,9 +23,9 @@ from lakelog.verification.simulation.simulated_tables import (
 
 
 class HistoryChecker(HistoryFacts):
-    """Looks at every commit that lands and at everything that clients are told, and asks the invariants about it."""
+    """Checks the invariants on each commit that lands and on each answer that clients get."""
 
-    def poll(self, table: VersionedTable[Any], before: Any, after: Any, change: Any) -> None:
+    def check_commit(self, table: VersionedTable[Any], before: Any, after: Any, change: Any) -> None:
         """Checks the invariants after a commit."""
         if isinstance(after, SimulatedLogState):
             assert isinstance(change, SimulatedLogChange)
@@ -49,9 +49,9 @@ class HistoryChecker(HistoryFacts):
 
     def _look_at_metadata(self, before: Metadata, after: Metadata) -> None:
         invariants.controllers_never_go_back(before, after)
-        for partition, gone in before.partitions.items():
+        for partition, deleted in before.partitions.items():
             if partition not in after.partitions:
-                invariants.what_is_gone_was_deleted(self, gone)
+                invariants.what_is_removed_was_deleted(self, deleted)
         for partition, registration in after.partitions.items():
             last = before.partitions.get(partition)
             if last == registration:

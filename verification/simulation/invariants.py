@@ -89,7 +89,7 @@ def only_committed_is_deleted(checker: HistoryFacts, commit: LogCommit) -> None:
 
 
 def log_starts_follow_deletions(checker: HistoryFacts, commit: LogCommit) -> None:
-    """No log starts where nobody has deleted to, nor above its own end."""
+    """No log starts above the offset to which records were deleted, nor above its own end."""
     start = commit.log.log_start_offset
     deleted = max((end for (p, _), end in checker.deleted.items() if p == commit.topic_id_partition), default=0)
     if start > min(deleted, commit.log.log_end_offset):
@@ -139,7 +139,7 @@ def members_of_the_isr_keep_what_is_committed(checker: HistoryFacts, commit: Log
 
 
 def no_row_claims_what_is_truncated(checker: HistoryFacts, commit: LogCommit) -> None:
-    """While a row says that its replica is Fetching, its log has what it says."""
+    """While the state of a row is Fetching, its log has what the row claims."""
     if commit.topic_id_partition not in commit.change.drops:
         return
     table = checker.world.replicas[commit.broker]
@@ -225,23 +225,23 @@ def holds_committed(
 
 
 def row_is_true(row: ReplicaStatus, log: PartitionLog) -> None:
-    """A row that says Fetching has a LEO that is at most its log's."""
+    """A row in the state Fetching has a LEO that is at most its log's."""
     if row.state == FollowerState.FETCHING and row.log_end_offset > log.log_end_offset:
         text = f"broker {row.broker_id}: the row's LEO is {row.log_end_offset}, the log's {log.log_end_offset}"
         raise Violation("a_row_never_claims_more_than_its_log", text)
 
 
 def rows_never_go_back(_: HistoryFacts, before: ReplicaStatus | None, row: ReplicaStatus) -> None:
-    """What a broker says is of a later epoch each time; a leader's HW does not fall within one leadership."""
+    """Each row of a broker is of the same or a later epoch; a leader's HW does not fall within one leadership."""
     if before is None:
         return
-    epochs = [(told.leader_epoch, told.broker_epoch) for told in (before, row)]
+    epochs = [(each.leader_epoch, each.broker_epoch) for each in (before, row)]
     if epochs[1][0] < epochs[0][0] or epochs[1][1] < epochs[0][1]:
         raise Violation("rows_never_go_back", f"broker {row.broker_id}: {before} became {row}")
 
 
 def high_watermark_never_falls(checker: HistoryFacts, _: ReplicaStatus | None, row: ReplicaStatus) -> None:
-    """Within one leadership the HW rises, whichever process of the broker tells it."""
+    """Within one leadership the HW rises, whichever process of the broker publishes it."""
     last = checker.high_watermarks.get((row.topic_id_partition, row.leader_epoch), 0)
     if row.role == LEADER_ROLE and row.high_watermark < last:
         text = f"broker {row.broker_id}, leader epoch {row.leader_epoch}: HW {last} became {row.high_watermark}"
@@ -302,7 +302,7 @@ def read_is_committed(checker: HistoryFacts, branch: Branch, found: list[Entry],
 
 
 def controllers_never_go_back(before: Metadata, after: Metadata) -> None:
-    """The claim on the metadata never falls, and nobody overwrites the decision of a newer controller."""
+    """The claim on the metadata never falls, and no controller overwrites the decision of a newer one."""
     if after.controller_epoch < before.controller_epoch:
         raise Violation("controllers_never_go_back", f"claim {before.controller_epoch} became {after.controller_epoch}")
     for partition, registration in after.partitions.items():
@@ -317,7 +317,7 @@ def reassignments_end_at_their_target(
     """A reassignment ends with exactly its target assigned, all in sync, or, if it was cancelled, with its original
     replicas.
 
-    Another order of the same replicas is no reassignment, since nobody has to catch up. A new reassignment request may
+    Another order of the same replicas is no reassignment, as no replica has to catch up. A new reassignment request may
     end the current one at once, at another target.
     """
     is_same = not is_reassigning(before) and set(before.replicas) == set(after.replicas) if before else True
@@ -332,13 +332,13 @@ def reassignments_end_at_their_target(
         raise Violation("reassignments_end_at_their_target", f"{before} became {after}")
 
 
-def what_is_gone_was_deleted(checker: HistoryFacts, gone: PartitionRegistration) -> None:
+def what_is_removed_was_deleted(checker: HistoryFacts, removed: PartitionRegistration) -> None:
     """A partition leaves the metadata when no replica has anything of it any more, and its topic is to be deleted."""
-    partition, topics = gone.topic_id_partition, checker.world.topics
-    left = [broker for broker in gone.replicas if checker.log(broker, partition).batches]
-    topic = topics.at(topics.newest).topics.get(gone.topic)
+    partition, topics = removed.topic_id_partition, checker.world.topics
+    left = [broker for broker in removed.replicas if checker.log(broker, partition).batches]
+    topic = topics.at(topics.newest).topics.get(removed.topic)
     if left or topic is None or not topic.deleting:
-        raise Violation("what_is_gone_was_deleted", f"{partition}: brokers {left} have records; {topic}")
+        raise Violation("what_is_removed_was_deleted", f"{partition}: brokers {left} have records; {topic}")
 
 
 def a_new_broker_epoch_is_a_failure(

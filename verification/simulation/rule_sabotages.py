@@ -274,7 +274,7 @@ def _overlooks_new_broker_epochs(decision: Decision, before: Mapping[int, Broker
 
 
 def _takes_deletions_for_done(decision: Decision) -> None:
-    """Nobody is waited for: all brokers pass for having carried out the newest metadata."""
+    """The controller waits for no broker: each counts as having carried out the newest metadata."""
     brokers = {b: replace(view, metadata_version=2**31) for b, view in decision.context.brokers.items()}
     decision.context = replace(decision.context, brokers=brokers)
     _complete_replica_deletions(decision)
@@ -310,7 +310,7 @@ BROKEN_CONTROLLERS: dict[str, BrokenController] = {
         "a reassignment ends before its target has caught up", partition_reassignment, "may_complete", lambda _: True
     ),
     "deletes_before_brokers_have": _deciding(
-        "a topic is gone before brokers have deleted its replicas",
+        "a topic is removed before brokers have deleted its replicas",
         topic_deletion_manager, "complete_replica_deletions", _takes_deletions_for_done,
     ),
 }  # fmt: skip
@@ -479,7 +479,7 @@ SABOTAGES: dict[str, Sabotage] = {
         "a log that starts over begins at its leader's end", maybe_truncate=_restarts_at_the_leaders_end
     ),
     "row_before_the_truncation": _with(
-        "the row says Fetching before the truncation", maybe_truncate=_row_before_the_truncation
+        "the row is published as Fetching before the truncation", maybe_truncate=_row_before_the_truncation
     ),
     "says_so_before_it_is": _with(
         "a row has a role before the log has it", become_leader_or_follower=_says_so_before_it_is

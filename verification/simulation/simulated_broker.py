@@ -78,7 +78,7 @@ class BrokerThread(Actor):
 
     def refresh_log(self) -> SimulatedLogState:
         """Replays the new commits of the log. Raises StaleBrokerEpochException, AnswerLost."""
-        self._see(*self.poll(self.process.log_table, may_repeat=False))
+        self._see(*self.read(self.process.log_table, may_repeat=False))
         return self.process.log
 
     def _see(self, version: int, state: SimulatedLogState) -> None:
@@ -135,8 +135,8 @@ def truncated_logs(rules: Rules, step: TruncateLogs, state: SimulatedLogState) -
         except FencedLeaderEpochException:
             continue
         stop = truncation.offset if truncation.restart is None else 0  # starting over, it keeps nothing below its start
-        gone = [b for b in state.partition(partition).batches if b.header.next_offset > stop]
-        drops.update({partition: frozenset(b.segment for b in gone)} if gone else {})
+        removed = [b for b in state.partition(partition).batches if b.header.next_offset > stop]
+        drops.update({partition: frozenset(b.segment for b in removed)} if removed else {})
         restarts.update({} if truncation.restart is None else {partition: truncation.restart})
     return SimulatedLogChange((), drops, restarts=restarts) if drops or restarts else None
 
@@ -169,14 +169,14 @@ class LeaderDuties(BrokerThread):
         }
 
     def _lead(self) -> Generator[None, None, bool]:
-        """Runs a leader's round. Returns whether there is news for other brokers."""
+        """Runs a leader's round. Returns whether its rows have changed."""
         before = dict(self.process.hosted)
-        has_new_commits: bool = yield from self.carry_out(self._leader.run(self.memory), self.handlers)
+        has_changed_rows: bool = yield from self.carry_out(self._leader.run(self.memory), self.handlers)
         for partition, now in self.process.hosted.items():
             is_led = now.registration.leader == self.process.broker_id
             if is_led and now.high_watermark != before[partition].high_watermark:
                 self.say("HW of %s: %d", str(partition), now.high_watermark)
-        return has_new_commits
+        return has_changed_rows
 
     def _follower_rows(self, step: leader_round.ReadFollowerRows) -> Outcoming:
         rows: dict[int, Mapping[TopicIdPartition, ReplicaStatus]] = {}
@@ -185,7 +185,7 @@ class LeaderDuties(BrokerThread):
             yield
             try:
                 began_at[broker] = self.world.now
-                rows[broker] = self.poll(self.world.replicas[broker])[1].replicas
+                rows[broker] = self.read(self.world.replicas[broker])[1].replicas
             except AnswerLost:
                 continue
         return leader_round.FollowersSeen(rows, began_at)
@@ -269,7 +269,7 @@ class SimulatedFetcher(BrokerThread):
 
     def _leader_rows(self, _: fetch_round.ReadLeaderRows) -> Outcoming:
         yield from ()
-        return self.poll(self.world.replicas[self._source])[1].replicas
+        return self.read(self.world.replicas[self._source])[1].replicas
 
     def _followed_logs(self, step: fetch_round.ReadFollowedLogs) -> Outcoming:
         yield
@@ -278,7 +278,7 @@ class SimulatedFetcher(BrokerThread):
 
     def _leader_batches(self, step: fetch_round.ReadLeaderBatches) -> Outcoming:
         yield
-        state = self.poll(self.world.logs[self._source], may_repeat=False)[1]
+        state = self.read(self.world.logs[self._source], may_repeat=False)[1]
         ends = {
             p: [LogEnd(b.header.next_offset, b.header.chain) for b in state.partition(p).batches
                 if b.header.next_offset > offset]
@@ -301,7 +301,7 @@ class SimulatedFetcher(BrokerThread):
         table = self.world.logs[self._source]
         is_again, first = self.turn.fault == AGAIN, self._followed_to
         first = max(0, first - 1 - self.turn.salt % _REPEATED) if is_again else first
-        version, state = self.poll(table, may_repeat=False)
+        version, state = self.read(table, may_repeat=False)
         changes = [change for change in table.changes[first + 1 : version + 1] if change]
         self._tail = max(self._tail, version)
         added = [PlacedBatch(b.header.base_offset, b.header, b.segment) for change in changes for b in change.adds]
@@ -425,11 +425,11 @@ class SimulatedReplicaManager(LeaderDuties):
     def _round(self) -> Work:
         process = self.process
         yield
-        version, metadata = self.poll(self.world.metadata)
+        version, metadata = self.read(self.world.metadata)
         if version > self._version:
             self._version, process.metadata = version, metadata.partitions
         yield
-        process.registry = self.poll(self.world.registry)[1]
+        process.registry = self.read(self.world.registry)[1]
         self.check_claim(process.registry[process.broker_id].broker_epoch, "brokers")
         if self._applied < self._version:
             version = self._version
@@ -439,9 +439,9 @@ class SimulatedReplicaManager(LeaderDuties):
             yield from self._tell_registry("metadata applied", lambda row: row._replace(metadata_version=version))
         if process.is_shutting_down and not process.registry[process.broker_id].shutting_down:
             yield from self._tell_registry("shutting down", lambda row: row._replace(shutting_down=True))
-        has_new_commits = yield from self._lead()
-        if has_new_commits or self.turn.salt % _PUBLISHES == 0:
-            yield from self.publish("high watermark" if has_new_commits else "heartbeat")
+        has_changed_rows = yield from self._lead()
+        if has_changed_rows or self.turn.salt % _PUBLISHES == 0:
+            yield from self.publish("high watermark" if has_changed_rows else "heartbeat")
 
     def _tell_registry(self, why: str, change: Callable[[BrokerRow], BrokerRow]) -> Work:
         me = self.process.broker_id
@@ -479,10 +479,10 @@ class SimulatedReplicaManager(LeaderDuties):
 
     def _delete_logs(self, step: role_round.DeleteLogs) -> Work:
         def decide(state: SimulatedLogState) -> SimulatedLogChange | None:
-            gone = [
+            deleted = [
                 p for p in step.partitions if state.partition(p).role.kind == STOPPED and state.partition(p).batches
             ]
-            drops = {p: frozenset(batch.segment for batch in state.partition(p).batches) for p in gone}
+            drops = {p: frozenset(batch.segment for batch in state.partition(p).batches) for p in deleted}
             return SimulatedLogChange(drops=drops) if drops else None
 
         yield from self.transact_log(decide, "delete unassigned logs")

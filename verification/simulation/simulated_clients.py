@@ -77,7 +77,7 @@ class SimulatedProducer(Actor):
             self._acknowledge(answer)
 
     def _acknowledge(self, answer: RecordMetadata) -> None:
-        self.say("is told that %s are committed at offset %d", self._values, answer.base_offset)
+        self.say("gets the answer that %s are committed at offset %d", self._values, answer.base_offset)
         (seen,) = self._seen.values()
         assert seen.row is not None
         self.world.checker.acknowledge(
@@ -94,8 +94,8 @@ class SimulatedProducer(Actor):
         return ProducerIdAndEpoch(self.world.number(), 0)
 
     def _partitions(self) -> dict[int, PartitionRegistration]:
-        topics = self.poll(self.world.topics)[1].topics
-        return partitions_of(self.world.topic, topics, self.poll(self.world.metadata)[1].partitions)
+        topics = self.read(self.world.topics)[1].topics
+        return partitions_of(self.world.topic, topics, self.read(self.world.metadata)[1].partitions)
 
     def _append(self, step: send_round.AppendToLeader) -> Outcoming:
         """Carries out one request: each send has one partition."""
@@ -142,19 +142,19 @@ class SimulatedProducer(Actor):
         if registration.leader == NO_LEADER:
             return Leadership(registration)
         try:
-            rows = self.poll(self.world.replicas[registration.leader])[1].replicas
+            rows = self.read(self.world.replicas[registration.leader])[1].replicas
         except AnswerLost as error:
             return Leadership(registration, error=error)
         return Leadership(registration, rows.get(registration.topic_id_partition))
 
     def _logs(self, step: send_round.ReadLeaderLogs) -> Outcoming:
         yield
-        state = self.poll(self.world.logs[step.leader], may_repeat=False)[1]
+        state = self.read(self.world.logs[step.leader], may_repeat=False)[1]
         return {partition: state.partition(partition) for partition in step.partitions}
 
     def _replicas(self, step: send_round.ReadReplicas) -> Outcoming:
         yield
-        return self.poll(self.world.replicas[step.broker])[1].replicas
+        return self.read(self.world.replicas[step.broker])[1].replicas
 
     def _pause(self, _: send_round.Pause) -> Outcoming:
         yield
@@ -175,7 +175,7 @@ class LeaderVisitor(Actor):
         while True:
             yield
             try:
-                partitions = self.poll(self.world.metadata)[1].partitions.values()
+                partitions = self.read(self.world.metadata)[1].partitions.values()
                 led = [registration for registration in partitions if registration.leader >= 0]
                 if led:
                     yield from self._go_to(led[self.turn.salt % len(led)])
@@ -184,7 +184,7 @@ class LeaderVisitor(Actor):
 
     def _go_to(self, registration: PartitionRegistration) -> Work:
         yield
-        rows = self.poll(self.world.replicas[registration.leader])[1].replicas
+        rows = self.read(self.world.replicas[registration.leader])[1].replicas
         row = Leadership(registration, rows.get(registration.topic_id_partition)).leader_row
         if row is not None:
             yield from self.visit(registration.leader, row)
@@ -200,7 +200,7 @@ class SimulatedReader(LeaderVisitor):
     def visit(self, leader: int, row: ReplicaStatus) -> Work:
         partition = row.topic_id_partition
         yield
-        log = self.poll(self.world.logs[leader], may_repeat=False)[1].partition(partition)
+        log = self.read(self.world.logs[leader], may_repeat=False)[1].partition(partition)
         self.world.rules.check_log_leads(log, row, str(partition))
         self.world.checker.saw(partition, row.leader_epoch, log, row.high_watermark)
         self.say("has read %s below offset %d", str(partition), row.high_watermark)
@@ -244,9 +244,9 @@ class SimulatedAdminClient(Actor):
         while True:
             yield
             try:
-                topics: Topics = self.poll(self.world.topics)[1]
+                topics: Topics = self.read(self.world.topics)[1]
                 yield
-                version, metadata = self.poll(self.world.metadata)
+                version, metadata = self.read(self.world.metadata)
                 wish = self._wish(topics, sorted(metadata.partitions.values(), key=_number))
                 if wish is not None:
                     yield from self._ask(AdminRequest(f"t{self.world.topic_id()}", *wish, metadata_version=version))

@@ -21,7 +21,7 @@ from lakelog.verification.simulation.stage import Stage
 
 CONFIG = Config().with_sessions(is_local=True)
 
-_REBALANCES = 4  # one look in this many ends with a check of the balance of leaders
+_REBALANCES = 4  # one poll in this many ends with a check of the balance of leaders
 
 
 class SimulatedActiveController:
@@ -66,7 +66,7 @@ class SimulatedActiveController:
         self._has_failed_over = True
 
     def poll(self) -> Work:
-        """Looks at every table once. Raises ControllerMovedException, AnswerLost."""
+        """Polls every table once. Raises ControllerMovedException, AnswerLost."""
         yield from self._controller.carry_out(self._term.poll(), self._handlers)
 
     def _observe(self, event: Event, _: Decision, before: ControllerContext, after: ControllerContext) -> None:
@@ -91,11 +91,11 @@ class SimulatedActiveController:
 
     def _read_topics(self, _: term.ReadTopics) -> Outcoming:
         yield
-        return self._controller.poll(self._world.topics, may_repeat=False)[1].topics
+        return self._controller.read(self._world.topics, may_repeat=False)[1].topics
 
     def _read_metadata(self, _: term.ReadMetadata) -> Outcoming:
         yield
-        version, metadata = self._controller.poll(self._world.metadata, may_repeat=self._has_failed_over)
+        version, metadata = self._controller.read(self._world.metadata, may_repeat=self._has_failed_over)
         return version, metadata.partitions
 
     def _read_brokers(self, _: term.ReadBrokers) -> Outcoming:
@@ -104,11 +104,11 @@ class SimulatedActiveController:
 
     def _read_requests(self, _: term.ReadRequests) -> Outcoming:
         yield
-        return self._controller.poll(self._world.admin)[1].requests
+        return self._controller.read(self._world.admin)[1].requests
 
     def _settle_what_has_landed(self, _: term.SettleWhatHasLanded) -> Outcoming:
         yield
-        pending = self._controller.poll(self._world.admin, may_repeat=False)[1].requests
+        pending = self._controller.read(self._world.admin, may_repeat=False)[1].requests
         if pending:
             yield
             metadata = self._world.metadata
@@ -150,7 +150,7 @@ class SimulatedActiveController:
             after = {name: topic for name, topic in {**state.topics, **put}.items() if name not in drop}
             return None if after == state.topics else state._replace(topics=after)
 
-        words = ", ".join([*(f"{t.topic} is {t}" for t in put.values()), *(f"{name} is gone" for name in drop)])
+        words = ", ".join([*(f"{t.topic} is {t}" for t in put.values()), *(f"{name} is removed" for name in drop)])
         yield from self._controller.transact(self._world.topics, decide, words)
 
     def _answer(self, decided: Collection[str]) -> Work:
@@ -170,8 +170,11 @@ def _at_once(found: Any) -> Outcoming:
 
 
 _BELATED, _WRONG = 0.35, 0.25  # probability that its list of live brokers is old, or wrong
-_VACANT, _HASTY = 2, 12  # one look in this many takes over from nobody, or from a working controller (then a zombie)
-_RENEWALS = 4  # one look in this many renews the lease, and so notices another election
+_VACANT, _HASTY = (
+    2,
+    12,
+)  # one poll in this many takes over if none is active, or from an active one (then a zombie)
+_RENEWALS = 4  # one poll in this many renews the lease, and so notices another election
 
 
 class SimulatedController(Actor):
@@ -182,7 +185,7 @@ class SimulatedController(Actor):
         super().__init__(world, name)
         self.active: SimulatedActiveController | None = None
         self._believed = frozenset(world.broker_ids)
-        # The brokers at its last two looks while it stood by: `controller.controller` gives the reason.
+        # The brokers at its last two polls while it stood by: `controller.controller` gives the reason.
         self._brokers: tuple[Mapping[int, BrokerView], Mapping[int, BrokerView]] = ({}, {})
 
     @property
@@ -200,7 +203,7 @@ class SimulatedController(Actor):
             self.active, self._brokers = None, ({}, {})
 
     def _stand_by(self) -> Work:
-        """Waits until the office seems vacant, even if it is not."""
+        """Waits until it takes the active controller for gone, rightly or not."""
         is_due = False
         while not is_due:
             yield
@@ -221,7 +224,7 @@ class SimulatedController(Actor):
         return mine
 
     def _serve(self) -> Work:
-        """Fails over, then looks at all tables again and again. A later look finishes what an interrupted one began.
+        """Fails over, then polls all tables again and again. A later poll finishes what an interrupted one began.
 
         After a failed failover it gives up: another controller may succeed.
         """
@@ -233,17 +236,17 @@ class SimulatedController(Actor):
                     yield from self._renew(self.active.context.controller_epoch)
                 yield from self.active.poll()
             except AnswerLost as error:
-                self.say("gives up this look: %r", error)
+                self.say("gives up this poll: %r", error)
 
     def _renew(self, epoch: int) -> Work:
         yield
-        elected = self.poll(self.world.lease)[1]
+        elected = self.read(self.world.lease)[1]
         if elected > epoch:
             raise ControllerMovedException(f"another was elected under controller epoch {elected}")
 
     def views(self) -> dict[int, BrokerView]:
         """The brokers that it believes to be alive. In a calm it is right; otherwise its answer may be old or wrong."""
-        registry = self.poll(self.world.registry)[1]
+        registry = self.read(self.world.registry)[1]
         random = Random(self.turn.salt)
         chance = 1.0 if self.world.is_calm else random.random()
         if chance >= _BELATED + _WRONG:

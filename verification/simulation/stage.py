@@ -15,7 +15,7 @@ WON, OVERTAKEN, UNKNOWN = "won", "overtaken", "unknown"
 
 
 class Committer(Protocol):
-    """An actor that commits. Its `turn` says what goes wrong with the commit."""
+    """An actor that commits. Its `turn` has the fault of the commit."""
 
     turn: Event
 
@@ -41,7 +41,7 @@ class Stage(WorldState, ABC):
     def commit(self, actor: Committer, table: VersionedTable[Any], expected: int, change: Any, why: str) -> str:
         """Compare-and-set. The checker sees every commit that landed, even if the actor gets an error."""
         if actor.turn.fault == DROPPED:
-            actor.say("commits to %s (%s): never arrives, and is told nothing", table.name, why)
+            actor.say("commits to %s (%s): never arrives, and gets no answer", table.name, why)
             return UNKNOWN
         before = table.at(table.newest)
         is_log = isinstance(change, SimulatedLogChange)
@@ -53,9 +53,9 @@ class Stage(WorldState, ABC):
         after = replay(before, change) if is_log else change
         table.commit(expected, after, self.step, change if is_log else None)
         lost = actor.turn.fault == LANDED
-        told = ", and is told nothing" if lost else ""
-        actor.say("commits version %d of %s (%s)%s", table.newest, table.name, _words(before, after, why), told)
-        self.checker.poll(table, before, after, change)
+        suffix = ", and gets no answer" if lost else ""
+        actor.say("commits version %d of %s (%s)%s", table.newest, table.name, _words(before, after, why), suffix)
+        self.checker.check_commit(table, before, after, change)
         return UNKNOWN if lost else WON
 
 
@@ -65,5 +65,5 @@ def _words(before: Any, after: Any, why: str) -> str:
         return why
     changed = [r for p, r in after.partitions.items() if before.partitions.get(p) != r]
     words = [f"{r.topic_id_partition} leader {r.leader}@{r.leader_epoch} ISR {r.isr} of {r.replicas}" for r in changed]
-    gone = [f"{p} gone" for p in before.partitions if p not in after.partitions]
-    return "; ".join([*words, *gone])
+    removed = [f"{p} removed" for p in before.partitions if p not in after.partitions]
+    return "; ".join([*words, *removed])

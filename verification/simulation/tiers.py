@@ -81,7 +81,7 @@ def _stack() -> Tier:
 
     return Tier(
         "stack",
-        "one look or write of a process at the store: a fault may happen there, and other processes may act meanwhile",
+        "one read or write of a process at the store: a fault may happen there, and other processes may act meanwhile",
         STACK_SABOTAGES, 100, lambda seed, sabotage: run(seed, sabotage=sabotage), shrink_stack,
     )  # fmt: skip
 

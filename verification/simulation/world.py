@@ -57,7 +57,7 @@ class World(Stage):
         return any(isinstance(actor, SimulatedController) and actor.is_at_work for actor in self.others.values())
 
     def apply(self, event: Event) -> None:
-        """Applies one event. An event whose actor is gone or paused does nothing."""
+        """Applies one event. An event whose actor has ended or is paused does nothing."""
         self.now += 0.01 + (event.salt & 63) / 800
         if event.act == STEP:
             self._take(event)

@@ -84,7 +84,7 @@ class WorldState:
             self.trace.append(f"{self.step:>5}  {who:<22}  {words % facts}")
 
     def number(self) -> int:
-        """A number that nobody has had before: the value of a record, the id of a producer, the name of a segment."""
+        """A number that is not used yet: the value of a record, the id of a producer, the name of a segment."""
         self._numbers += 1
         return self._numbers
 

@@ -1,6 +1,6 @@
 """Runs event scripts: YAML files with events for a cluster, and the state that each event must lead to.
 
-Exit status 0 if every step came out as its script says, 1 if not, 2 if a script cannot be run.
+Exit status 0 if every step had the outcome that its script expects, 1 if not, 2 if a script cannot be run.
 """
 
 import argparse

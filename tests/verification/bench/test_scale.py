@@ -22,14 +22,14 @@ from lakelog.verification.bench.scale import (
 )
 from lakelog.verification.verbs.bench import main
 
-GROWTH = Growth(PARTITIONS, "leader: looks", {10: 0.001, 100: 0.002, 1_000: 0.0085})
+GROWTH = Growth(PARTITIONS, "leader: polls", {10: 0.001, 100: 0.002, 1_000: 0.0085})
 
 
 def test_growth_is_the_time_at_the_largest_size_by_that_at_the_smallest() -> None:
     (found,) = scale_figures([GROWTH])["growth"]
     assert found == {
         "by": "partitions",
-        "action": "leader: looks",
+        "action": "leader: polls",
         "ms": {"10": 1.0, "100": 2.0, "1000": 8.5},
         "growth": 8.5,
     }

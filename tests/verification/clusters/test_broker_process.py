@@ -1,4 +1,4 @@
-"""A broker process registers, stops in order when told to, and stops with an error when it is fenced."""
+"""A broker process registers, stops in order on SIGTERM, and stops with an error when it is fenced."""
 
 import signal
 from collections.abc import Iterator
@@ -103,7 +103,7 @@ def test_what_can_be_refused_is_refused_before_a_jvm_starts(
 def test_bc_01_a_second_process_of_a_broker_is_refused_and_leaves_no_root_behind(
     tmp_path: Path, cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its heartbeat moves while it is watched, here at each look."""
+    """Its heartbeat moves while it is watched, here at each poll."""
     table = BrokerTable.open_or_create(cluster.root, 2)
     table.register(lambda _: BrokerRegistration(2, "/elsewhere", None, 1, -1, False, None, "log", 0))
     refresh = BrokerTable.refresh

@@ -1,4 +1,4 @@
-"""Controller processes: one that was frozen for too long is fenced and stands by; one that is told to stop resigns at
+"""Controller processes: one that was frozen for too long is fenced and stands by; one that gets SIGTERM resigns at
 once."""
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Says in words why a cluster of processes is not healthy, and says nothing of a healthy one."""
+"""A cluster of processes that is not healthy has a fault as text; a healthy one has none."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The verb `soak`, and a soak that cannot run: it says why, and leaves no process behind."""
+"""The verb `soak`, and a soak that cannot run: it reports the error, and leaves no process behind."""
 
 import json
 import os

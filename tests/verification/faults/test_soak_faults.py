@@ -305,7 +305,7 @@ def test_who_does_not_stop_in_order_is_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "refusals",
-    [[], ["InvalidReplicaAssignmentException"], [TimeoutException("nobody has decided it")]],
+    [[], ["InvalidReplicaAssignmentException"], [TimeoutException("no controller has decided it")]],
     ids=["at once", "refused at first", "no controller at first"],
 )
 def test_ra_01_a_partition_goes_to_two_brokers_and_to_all_again(cluster: FakeCluster, refusals: list[Any]) -> None:
@@ -382,7 +382,8 @@ def test_a_copied_broker_goes_on_and_the_first_process_is_gone(cluster: FakeClus
 
 @pytest.mark.parametrize("kind", ["cut-power", "empty-root"])
 def test_nothing_is_taken_from_the_only_member_of_an_isr(cluster: FakeCluster, kind: str) -> None:
-    """Nobody could lead until somebody elects uncleanly. It is asked once the broker is dead, and cannot shrink it."""
+    """No broker could lead without an unclean election. `is_alone` is called once the broker is dead, because a dead
+    broker cannot shrink the ISR to itself."""
     faults, file = cluster.faults(), cluster.folders[2] / "log" / "segment"
     file.write_text("records")
     cluster.alone = {2}

@@ -1,4 +1,4 @@
-"""A reader detects wrong records. Repeated work ends when told to, and reports the error that ended it."""
+"""A reader detects wrong records. Repeated work ends when it is stopped, and reports the error that ended it."""
 
 from pathlib import Path
 

@@ -71,7 +71,7 @@ def test_after_a_power_cut_the_tables_are_there_however_new_they_are(cluster: Cl
 def test_an_emptied_root_is_there_and_holds_nothing(cluster: Cluster, tmp_path: Path) -> None:
     assert cluster.broker_root(1).list()
     empty(tmp_path / "broker-1")
-    assert (list((tmp_path / "broker-1").iterdir()), list(tmp_path.glob("*.gone"))) == ([], [])
+    assert (list((tmp_path / "broker-1").iterdir()), list(tmp_path.glob("*.old"))) == ([], [])
 
 
 @pytest.mark.parametrize("seed", range(10))

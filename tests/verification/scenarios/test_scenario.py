@@ -194,7 +194,7 @@ def test_an_error_is_what_is_wrong_and_may_pass() -> None:
 
 
 class Tables:
-    """One partition on the brokers 1 and 2, led by 1, as tables without brokers; what runs is told."""
+    """One partition on the brokers 1 and 2, led by 1, as tables without brokers; the test sets which of them run."""
 
     def __init__(self, folder: Path) -> None:
         self.uri, self.now_running, self.now_offline = str(folder / "cluster"), [1, 2], {2}
@@ -234,7 +234,7 @@ def tables(tmp_path: Path) -> Tables:
 
 @pytest.fixture
 def scene(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """Looks once."""
+    """Reads once."""
     for module, name in ((observation, "_HOLD_SECONDS"), (script_steps, "_HOLD_SECONDS")):
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(script_steps, "_CONSUME_SECONDS", 0)
@@ -281,7 +281,7 @@ def test_a_look_counts_once_every_running_broker_has_applied_the_metadata(tables
 
 @pytest.mark.parametrize("retries", [None, 0])
 def test_mc_04_what_is_sent_without_a_leader_times_out(tables: Tables, scene: Scene, retries: int | None) -> None:
-    tables.cluster.metadata.put([with_leader(tables.partition, -1, [1])], {"who": "test", "why": "nobody lives"})
+    tables.cluster.metadata.put([with_leader(tables.partition, -1, [1])], {"who": "test", "why": "no broker lives"})
     sent = partial(produce, scene, topic=TOPIC, partition=0, count=1, acks="all", prefix="m", timeout_s=0.02)
     outcome = sent(retries=retries, expect="TimeoutException")
     assert (outcome.fault, outcome.saw["error"]) == (None, "TimeoutException")
@@ -319,8 +319,8 @@ def test_what_is_consumed_lies_below_the_high_watermark(tables: Tables, scene: S
     assert consume(scene, topic=TOPIC, partition=0, expect_values=["a"]).fault is None
     assert consume(scene, topic=TOPIC, partition=0, expect_values=["a", "b"]).fault == "a, expected a b"
     assert consume(scene, topic=TOPIC, partition=0, expect_values=None).saw == {"values": ["a"]}
-    nobody = consume(scene, topic="nobody", partition=0, expect_values=None)
-    assert nobody.words == "UnknownTopicOrPartitionException"
+    unknown = consume(scene, topic="unknown", partition=0, expect_values=None)
+    assert unknown.words == "UnknownTopicOrPartitionException"
 
 
 def test_ep_03_epochs_end_where_the_leader_says_and_followers_refuse_to(tables: Tables, scene: Scene) -> None:

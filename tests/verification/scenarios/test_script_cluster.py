@@ -155,22 +155,22 @@ def test_a_controller_is_restarted_if_it_is_away_and_else_the_one_active(
 def test_one_that_has_resigned_or_does_not_run_is_not_active(
     servers: Remembered, cluster: ScriptCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step waits for an election. Here one is held after the first look without a controller."""
-    looks: list[object] = []
+    """The step waits for an election. Here one is held after the first poll without a controller."""
+    polls: list[object] = []
     poll = cluster._active
 
     def then_elect() -> str | None:
-        looks.append(poll())
-        if len(looks) == 1:
+        polls.append(poll())
+        if len(polls) == 1:
             servers.elect(SECOND)
-        return looks[-1]
+        return polls[-1]
 
     monkeypatch.setattr(cluster, "_active", then_elect)
     held = servers.lease.read()
     assert held is not None
     servers.lease.resign(held)
     assert cluster.kill(CONTROLLER) == SECOND
-    assert looks[0] is None
+    assert polls[0] is None
     servers.states[FIRST] = "paused"
     with pytest.raises(BrokerNotAvailableException, match="no controller runs: controller-1, controller-2"):
         cluster.kill(CONTROLLER)

@@ -24,7 +24,7 @@ LIVE = {broker: BrokerView(1) for broker in (1, 2, 3)}
 
 
 def controlled(world: World, name: str, steps: int = 60) -> SimulatedController:
-    """Lets a controller take over and finish its first rounds. With salt 0 it takes over at the first look."""
+    """Lets a controller take over and finish its first rounds. With salt 0 it takes over at the first poll."""
     for _ in range(steps):
         world.apply(Event(name))
     found = world.others[name]
@@ -183,15 +183,15 @@ def _run(world: World, names: str | tuple[str, ...], rounds: int) -> None:
 
 
 def test_td_04_a_deletion_that_brokers_have_carried_out_before_the_failover_ends() -> None:
-    """They report it between the claim and the new controller's first look, and change nothing afterwards."""
+    """They report it between the claim and the new controller's first poll, and change nothing afterwards."""
     world = World(WorldSettings(producers=0), SHIPPED)
     world.is_calm = True
     _run(world, "broker", 60)
     topic = world.topics.at(0).topics[world.topic]
     world.topics.commit(0, Topics({world.topic: replace(topic, deleting=True)}), world.step)
-    gone = {p: replace(r, leader=LEADER_DURING_DELETE, leader_epoch=1, partition_epoch=r.partition_epoch + 1)
+    deleted = {p: replace(r, leader=LEADER_DURING_DELETE, leader_epoch=1, partition_epoch=r.partition_epoch + 1)
             for p, r in world.metadata.at(world.metadata.newest).partitions.items()}  # fmt: skip
-    world.metadata.commit(world.metadata.newest, Metadata(gone), world.step)
+    world.metadata.commit(world.metadata.newest, Metadata(deleted), world.step)
     while world.metadata.at(world.metadata.newest).controller_epoch == 0:
         world.apply(Event("controller-1", salt=1))
     _run(world, "broker", 60)

@@ -44,9 +44,9 @@ def test_its_events_make_the_same_history_again(seed: int) -> None:
 def test_histories_see_what_they_are_for() -> None:
     """Elections, truncations, ISR changes, zombies, deletions and acknowledgements all happen within a few
     histories."""
-    wanted = ("leader@", "(truncate ", "(ISR of", "is claimed under", "gone", "are committed at", "has read",
+    wanted = ("leader@", "(truncate ", "(ISR of", "is claimed under", "removed", "are committed at", "has read",
               "overtaken",
-              "never arrives", "is told nothing", "fenced@", "lost:", "found:", "leader -2@", "numbers is gone",
+              "never arrives", "gets no answer", "fenced@", "lost:", "found:", "leader -2@", "numbers is removed",
               "stands by: ControllerMoved", "answers AdminRequest")  # fmt: skip
     lines = ""
     for seed in range(1, 61):
@@ -74,7 +74,7 @@ def test_dr_01_records_are_deleted_in_some_histories() -> None:
         Event("broker-9.1/main", STEP),
         Event("broker-1.7", CRASH),
         Event("broker-1.1/fetcher-3", STEP),
-        Event("nobody", STEP),
+        Event("unknown", STEP),
     ],
 )
 def test_an_event_of_nobody_does_nothing(event: Event) -> None:

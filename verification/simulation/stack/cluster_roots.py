@@ -1,7 +1,7 @@
 """Faults of the cluster root as a whole: for a while another one lies at its address. Then the right one is back.
 
 It is an older copy of the root, an empty folder, or the root of another cluster. Processes run meanwhile, end and
-begin. Controllers and producers that begin take it for the right one, because nothing tells them more. So when the
+begin. Controllers and producers that begin take it for the right one, because they have seen no other. So when the
 right root is back, an operator starts those processes again, and no others.
 """
 
@@ -49,7 +49,7 @@ class ClusterRoots:
         self.is_wrong = False
         self.was_wrong = False
         self._shows_right = True
-        self._hidden: Folders = {}  # while a root is wrong: the folders of that one of both which nobody sees now
+        self._hidden: Folders = {}  # while a root is wrong: the folders of the root that no process sees now
         self._until = 0.0
         self._older: Folders = {}
         self._older_version = -1
@@ -60,7 +60,7 @@ class ClusterRoots:
         """Replaces the root or puts the right one back, if that is drawn, due and allowed. For each event of a storm.
 
         Nothing else breaks while a broker that has lost records is still in an ISR, see `Disasters`. An older copy
-        comes only when all brokers have seen more: one that has not would go on in the copy, and nothing tells it.
+        comes only when all brokers have seen more: one that has not would go on in the copy without an error.
         """
         rates, now = self._world.rates, self._world.clock.now
         if self.is_wrong:

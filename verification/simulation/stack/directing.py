@@ -81,18 +81,18 @@ def meanwhile(owner: object, name: str, work: Callable[[], object]) -> Iterator[
 
 
 def wait_for(
-    world: StackWorld, what: Callable[[], bool], *numbers: int, offices: Sequence[Process] | None = None
+    world: StackWorld, what: Callable[[], bool], *numbers: int, controllers: Sequence[Process] | None = None
 ) -> bool:  # fmt: skip
     """Waits until `what` is true, and returns whether it became true. Meanwhile only the controllers run, or those in
-    `offices`; the brokers `numbers` send heartbeats and do nothing else."""
+    `controllers`; the brokers `numbers` send heartbeats and do nothing else."""
     for _ in range(_PATIENCE):
         world.clock.now += 0.5
         for number in numbers:
             broker = world.nodes[number].broker
             assert broker is not None
             broker._beat()
-        for office in world.offices if offices is None else offices:
-            world.run(office)
+        for controller in world.controllers if controllers is None else controllers:
+            world.run(controller)
         if what():
             return True
     return False

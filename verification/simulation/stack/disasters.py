@@ -2,8 +2,8 @@
 
 They lose no more than Lakelog promises to survive. Only one broker at a time loses its log or a part of it. Meanwhile
 another member of the ISR has all acknowledged records, and it neither ends nor freezes until the controller has seen
-the loss. The damaged root stays reachable, so producers may append to a log that has lost its end and still says that
-its broker leads. If a torn commit makes a root unreadable, an operator empties it.
+the loss. The damaged root stays reachable, so producers may append to a log that has lost its end and still has
+its broker as the leader. If a torn commit makes a root unreadable, an operator empties it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DisasterWorld(BreakableWorld, Protocol):
     """The part of the world that `Disasters` needs."""
 
     rng: Random
-    offices: list[StackController]
+    controllers: list[StackController]
 
     def acting(self, actor: Process | None) -> AbstractContextManager[None]:
         """Inside the block this process uses the store; None is the simulation itself."""
@@ -129,7 +129,7 @@ class Disasters:
                 node.start_another()
 
     def _freeze(self, node: StackBroker | StackController) -> None:
-        actor = self._world.rng.choice([node, *self._world.offices])
+        actor = self._world.rng.choice([node, *self._world.controllers])
         self._tell(STOPPED, f"freeze {actor.name}")
         actor.frozen_until = self._world.clock.now + self._world.rng.choice([2, 8, 15])
 
@@ -159,7 +159,7 @@ class Disasters:
         self._tell(EMPTIED, f"{node.name} loses its root")
 
     def restore(self, node: StackBroker) -> None:
-        """A broker goes down, and somebody restores an old backup of its root."""
+        """A broker goes down, and gets an old backup of its root."""
         backup = self._backups[node.number]
         self.damage(node)
         node.root.delete_folder()
@@ -178,10 +178,10 @@ class Disasters:
         self._tell(ASLEEP, f"everybody sleeps for {seconds} s")
 
     def _litter(self, node: StackBroker) -> None:
-        """Somebody leaves foreign files in a table."""
+        """Puts foreign files into a table."""
         table = node.root.child(self._world.rng.choice([LOG.name, REPLICAS.name]))
         name = self._world.rng.choice(_LITTER)
-        table.write(name, b"nobody knows")
+        table.write(name, b"foreign")
         self._tell(LITTERED, f"{node.name} finds {name}")
 
     def _format_anew(self, node: StackBroker) -> None:
@@ -224,8 +224,8 @@ class Disasters:
         self._world.faults.lose_late(node.root)
         self._note_damage(node)
         if self._world.rng.random() < 0.3:  # the broker may be back before a controller sees the loss
-            for office in self._world.offices:
-                office.frozen_until = self._world.clock.now + 3
+            for controller in self._world.controllers:
+                controller.frozen_until = self._world.clock.now + 3
 
     def _note_damage(self, node: StackBroker) -> None:
         table = BrokerTable.open_or_create(self._world.cluster.root, node.number)

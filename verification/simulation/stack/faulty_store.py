@@ -28,17 +28,17 @@ from lakelog.verification.simulation.stack.rates import (
 
 _SENT_AGAIN = 0.5
 _FROZEN_SECONDS = 3, 8, 15
-LOOKS_OF_A_STEP = 50_000  # a step with more looks counts as endless
+ACCESSES_OF_A_STEP = 50_000  # a step with more counts as endless
 
 
 class StoreUser(Protocol):
     """A process that uses the store. `outage`: the root that it cannot reach until its step ends. `keeps_records`:
-    whether it is a broker. `looks`: how often it has used the store in this step."""
+    whether it is a broker. `accesses`: how often it has used the store in this step."""
 
     name: str
     outage: str | None
     keeps_records: bool
-    looks: int
+    accesses: int
 
     @property
     def is_dead(self) -> bool:
@@ -67,7 +67,7 @@ class FaultyStore:
         self._others = others
         self._late: list[tuple[str, Callable[[], object]]] = []
         self.has_faults, self.is_careful = False, False
-        self.looks = 0
+        self.accesses = 0
         self.counts: dict[str, int] = {}
 
     def read(self, uri: str) -> None:
@@ -75,12 +75,12 @@ class FaultyStore:
         actor = self._actor()
         if actor is None:
             return
-        self.looks += 1
+        self.accesses += 1
         if actor.is_dead:
             raise BrokerKilled
-        actor.looks += 1
-        if actor.looks > LOOKS_OF_A_STEP:
-            raise Violation("every_loop_ends", f"{actor.name} looks at {uri} for the {actor.looks}th time in one step")
+        actor.accesses += 1
+        if actor.accesses > ACCESSES_OF_A_STEP:
+            raise Violation("every_loop_ends", f"{actor.name} reads {uri}: access {actor.accesses} of one step")
         if not self.has_faults or self.is_careful:
             return
         luck, rates = self._rng.random(), self._rates
@@ -91,7 +91,7 @@ class FaultyStore:
             self.count("503")
             raise OSError(f"{uri}: 503 Slow Down")
         if luck > 1 - rates.hangs:
-            self.count("hangs on a look")
+            self.count("hangs on an access")
             self._stand_still(actor, TIMEOUT_MS / 1000)
             raise OSError(f"{uri}: timed out")
         if luck > 1 - rates.hangs - rates.slow:

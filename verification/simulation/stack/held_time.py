@@ -1,4 +1,4 @@
-"""Simulated time: while somebody waits, the clock moves on, and repeated work runs when it is due."""
+"""Simulated time: during a wait the clock moves on, and repeated work runs when it is due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Repeated:
 
 
 class Schedule:
-    """Repeated work. It runs only while somebody lets time pass."""
+    """Repeated work. It runs only while time passes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class Schedule:
 
 
 class Passing:
-    """Replaces an event that nobody sets while somebody waits. Waiting for it lets time pass."""
+    """Replaces an event that is never set during a wait. Waiting for it lets time pass."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -51,7 +51,7 @@ class Passing:
         return False
 
     def set(self) -> None:
-        """Wakes nobody: the only thread does not wait now."""
+        """Does nothing: the only thread does not wait now."""
 
     def clear(self) -> None:
         """Has nothing to forget."""

@@ -42,7 +42,7 @@ class InlineFetcher(ReplicaFetcher):
 
     def start(self) -> None:
         """Starts nothing: its broker's steps run its micro-batches and its loop."""
-        self._loop.longest = 0.0  # nobody wakes one that stays open
+        self._loop.longest = 0.0  # no thread wakes one that stays open
 
     def shutdown(self, seconds: float | None = None) -> None:
         self._states.remove(self._states.all())
@@ -151,7 +151,7 @@ class Clock:
         """The true wall time, which the store uses: seconds since the epoch."""
         return _EPOCH + self.now
 
-    def told(self) -> float:
+    def seen(self) -> float:
         """The wall time that the running process sees, with its error: seconds since the epoch."""
         return self.wall() + self.skew()
 
@@ -197,7 +197,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
 
 def _hold_clocks(changes: Changes, clock: Clock) -> None:
     """Replaces the real clocks, also where one is the default of a constructor's parameter."""
-    real = {time.monotonic: clock, time.time: clock.told, time.thread_time: lambda: 0.0}  # computing takes no time
+    real = {time.monotonic: clock, time.time: clock.seen, time.thread_time: lambda: 0.0}  # computing takes no time
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(PACKAGE)]
     classes = {c for module in modules for _, c in inspect.getmembers(module, inspect.isclass)}
     for made in sorted(classes, key=repr):
@@ -206,5 +206,5 @@ def _hold_clocks(changes: Changes, clock: Clock) -> None:
             held = tuple(real.get(d, d) if callable(d) else d for d in defaults)
             changes.change(made.__init__, "__defaults__", held)
     changes.change(time, "monotonic", clock)
-    changes.change(time, "time", clock.told)
-    changes.change(time, "time_ns", lambda: int(clock.told() * 1e9))
+    changes.change(time, "time", clock.seen)
+    changes.change(time, "time_ns", lambda: int(clock.seen() * 1e9))

@@ -34,7 +34,7 @@ _RARE, _RARE_REST = 11, 10  # every eleventh seed has more kinds of faults, and 
 class Rates:
     """The probability of each fault, and some sizes.
 
-    For each commit: `commits`. For each look at a file: `unavailable` (it fails), `outage` (it and all later ones to
+    For each commit: `commits`. For each access to a file: `unavailable` (it fails), `outage` (it and all later ones to
     this root fail in this step), `hangs` (it fails after the time-out), `slow` (others run before it is answered). For
     each event: `breaks` (a broker has a fault, drawn from `brokers` by weight). For each pause of a producer:
     `interrupted`. For each step of a broker: `maintains` (it maintains its log).

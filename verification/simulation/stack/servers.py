@@ -160,5 +160,5 @@ class ControllerServer(_Signalled, StackController):
             process.stop()
 
     def kill(self) -> None:
-        """Ends it at once, as SIGKILL does: nobody renews its lease."""
+        """Ends it at once, as SIGKILL does: its lease is renewed no more."""
         self._process = None

@@ -28,7 +28,7 @@ from lakelog.verification.simulation.stack.stack_world import TOPIC_ID, StackWor
 from lakelog.verification.simulation.stack.step_invariants import violation_of
 
 _RUNS = 100  # at most, to shrink a history
-_FOR_DAYS = 4  # every fourth seed runs for days, until all unneeded files must be gone
+_FOR_DAYS = 4  # every fourth seed runs for days, until all unneeded files must be deleted
 EVENTS = 30  # of a storm; other events may happen in the middle of each
 
 
@@ -78,7 +78,7 @@ def run(seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotag
                 check_files(world)
         except (Exception, Violation) as error:
             violation = violation_of(error).with_traceback(None)
-        steps, trace = (world.faults.looks, world.trace) if world else (0, [])
+        steps, trace = (world.faults.accesses, world.trace) if world else (0, [])
         faults = dict(world.faults.counts) if world else {}
         return StackHistory(seed, () if schedule else tuple(events), steps, violation, tuple(trace), faults)
 
@@ -101,7 +101,7 @@ _ROUNDS = 12
 
 
 def check(world: StackWorld) -> None:
-    """Checks all invariants but that of `check_files`. Raises Violation, whose text says what is wrong."""
+    """Checks all invariants but that of `check_files`. Raises Violation, whose text is the fault."""
     for node in world.nodes.values():
         _check_compaction(node)
     _check_topics(world)
@@ -179,9 +179,9 @@ def _check_partition(world: StackWorld, partition: TopicIdPartition) -> None:
 
 def _check_high_watermarks(world: StackWorld, partition: TopicIdPartition, log: PartitionLog) -> None:
     """The log has all records that readers may have seen."""
-    told = [(hw, chain) for known, hw, chain in world.told_hws if known == partition]
-    others = [f"up to {hw}" for hw, chain in sorted(told) if log.chain_at(hw) not in (chain, None)]
-    beyond = [f"up to {hw}" for hw, _ in sorted(told) if hw > log.log_end_offset]
+    published = [(hw, chain) for known, hw, chain in world.published_hws if known == partition]
+    others = [f"up to {hw}" for hw, chain in sorted(published) if log.chain_at(hw) not in (chain, None)]
+    beyond = [f"up to {hw}" for hw, _ in sorted(published) if hw > log.log_end_offset]
     _holds("what_is_committed_stays", partition.partition, [*others, *beyond])
 
 

@@ -37,7 +37,7 @@ class StackBroker:
         self.number = number
         self.root = root
         self.outage: str | None = None
-        self.looks = 0
+        self.accesses = 0
         self.frozen_until, self.moved_at = 0.0, 0.0
         self.may_die = lambda: False
         self.fetches_all = False
@@ -204,7 +204,7 @@ class StackController:
     def __init__(self, name: str, cluster: str) -> None:
         self.name = name
         self.outage: str | None = None
-        self.looks = 0
+        self.accesses = 0
         self.frozen_until = 0.0
         self.is_dead = False
         self._cluster = cluster

@@ -49,7 +49,7 @@ class StackProducer:
     name: str
     cluster: str
     outage: str | None = None
-    looks: int = 0
+    accesses: int = 0
     frozen_until: float = 0.0
     is_dead: bool = False
     keeps_records: bool = False
@@ -75,7 +75,7 @@ class StackProducer:
         return [] if self._producer is None else [self._producer._view.cluster]
 
     def kill(self) -> None:
-        """Ends its process. A send that is under way goes on until its answer, which nobody needs any more."""
+        """Ends its process. A send that is under way goes on until its answer, which is dropped."""
         self._producer = None
 
     def copied(self, name: str) -> StackProducer | None:

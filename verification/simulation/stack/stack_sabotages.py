@@ -104,7 +104,7 @@ STORAGE: dict[str, StackSabotage] = {
         at(("storage.tables.state_table.StateTable.update", _writes_what_it_had)),
     ),
     "the_predecessor_is_not_checked": StackSabotage(
-        "a commit counts even if the commit before it is gone",
+        "a commit counts even if the commit before it is missing",
         at(("storage.delta.delta_log.CommitTracker.is_there", lambda *_: True)),
         rare.commit_into_a_hole,
     ),
@@ -183,10 +183,10 @@ def _reads_the_log_first(manager: ReplicaManager, why: str, _may_wait: bool = Fa
     """Reads the log, lets other threads of the broker run, and then reads the fetch states."""
     state = manager._log.current()
     _goes_on(manager)
-    told, fetched = manager._table.replicas, manager._fetchers.fetch_states()
+    last, fetched = manager._table.replicas, manager._fetchers.fetch_states()
     rows = (
         replica_row(
-            manager._broker_id, manager._broker_epoch, h, state.known(p), fetched.get(p), told.get(p), state.version
+            manager._broker_id, manager._broker_epoch, h, state.known(p), fetched.get(p), last.get(p), state.version
         )
         for p, h in manager._hosted.items()
     )  # fmt: skip
@@ -284,7 +284,7 @@ IDENTITY: dict[str, StackSabotage] = {
         identity.root_of_others,
     ),
     "the_note_is_not_read": StackSabotage(
-        "a broker that starts does not look at what its earlier process has seen of the cluster root",
+        "a broker that starts does not read what its earlier process has seen of the cluster root",
         at(("storage.cluster.Cluster.seen_by", lambda *_: {})),
         identity.start_on_an_older_root,
     ),

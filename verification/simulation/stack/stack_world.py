@@ -48,13 +48,13 @@ BROKER = {
 
 
 class StackWorld:
-    """All processes and tables under one seed. `trace` tells a reader what happened. The world works until `changes`
+    """All processes and tables under one seed. `trace` has the events for a reader. The world works until `changes`
     is closed."""
 
     def __init__(self, seed: int, changes: Changes, rates: Rates | None = None, **properties: str) -> None:
         self.seed, self.rng, self.clock, self.rates = seed, random.Random(seed), Clock(), rates or Rates()
         self.trace: list[str] = []
-        self.told_hws: set[Committed] = set()
+        self.published_hws: set[Committed] = set()
         self._skews: dict[str, float] = {}
         self.clock.skew = self._skew
         self._stack: list[Process | None] = []
@@ -66,15 +66,15 @@ class StackWorld:
         changes.change("storage.delta.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
         self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
         self.roots = ClusterRoots(self)
-        self._are_apart = self.rng.random() < 0.5  # otherwise all share their looks, as in one process
+        self._are_apart = self.rng.random() < 0.5  # otherwise all share their polls, as in one process
         self.store.process = self._looker
         changes.enter_context(self.store.opened())
-        changes.change(ReplicaTable, "publish", checked(ReplicaTable.publish, self._actor, self.told_hws))
+        changes.change(ReplicaTable, "publish", checked(ReplicaTable.publish, self._actor, self.published_hws))
         for place in ("send_executor", "purgatory"):
             changes.change(f"clients.{place}", "pause", self._pause)
         self.disasters = Disasters(self)
         self._format(properties)
-        self.offices = [StackController(f"controller-{number}", self.cluster.root.uri) for number in (1, 2)]
+        self.controllers = [StackController(f"controller-{number}", self.cluster.root.uri) for number in (1, 2)]
         self.clients = [StackProducer(f"producer-{number}", self.cluster.root.uri) for number in (1, 2)]
         self._skews = {actor.name: self.rng.uniform(-1, 1) * self.rates.skew for actor in self.processes()}
         for client in self.clients:
@@ -84,7 +84,8 @@ class StackWorld:
         return self._stack[-1] if self._stack else None
 
     def _looker(self) -> str | None:
-        """Whose looks the present one may share. The simulation sees another cluster root than all processes."""
+        """The process whose polls the running one may share. The simulation may see another cluster root than all
+        processes."""
         actor = self._actor()
         if actor is None:
             return "world" if self.roots.was_wrong else None
@@ -144,7 +145,7 @@ class StackWorld:
         """Runs one step of a process, unless it is frozen, and checks the invariants of a step."""
         if self.clock.now >= actor.frozen_until:
             self.trace.append(f"{self.clock.now:.1f} {'  ' * len(self._stack)}{actor.name}")
-            actor.looks = 0
+            actor.accesses = 0
             if isinstance(actor, StackBroker):
                 actor.moved_at = self.clock.now
             with self.acting(actor), no_error_gets_out():
@@ -249,7 +250,7 @@ class StackWorld:
 
     def servers(self) -> list[Process]:
         """Brokers and controllers."""
-        return [*self.nodes.values(), *self.offices]
+        return [*self.nodes.values(), *self.controllers]
 
     def _fetch_all(self, all_of_it: bool) -> None:
         for node in self.nodes.values():

@@ -39,25 +39,25 @@ def no_error_gets_out() -> Iterator[None]:
 
 
 def checked(
-    publish: Callable[..., Any], actor: Callable[[], Process | None], told_hws: set[Committed]
+    publish: Callable[..., Any], actor: Callable[[], Process | None], published_hws: set[Committed]
 ) -> Callable[..., Any]:
     """Wraps `publish`: raises Violation if a row differs from its log in end or lineage, and adds the high watermark of
-    each leader's row to `told_hws`."""
+    each leader's row to `published_hws`."""
 
     def published(table: ReplicaTable, rows: Iterable[ReplicaStatus], why: str) -> Any:
-        who, told = actor(), list(rows)
+        who, published = actor(), list(rows)
         session = who.broker.session if isinstance(who, StackBroker) and who.broker is not None else None
         if who is not None and session is not None:
-            for row in told:
+            for row in published:
                 log = session.replica_manager._log.current().known(row.topic_id_partition)
                 is_true = log.chain_at(row.log_end_offset) == row.chain and row.epochs == log.lineage
                 if row.state not in _NO_CLAIM and not is_true:
-                    text = f"{who.name} tells {row} of a log that ends at {log.log_end}, {log.lineage}"
+                    text = f"{who.name} publishes {row} of a log that ends at {log.log_end}, {log.lineage}"
                     raise Violation("rows_tell_what_the_log_has", text)
                 chain = log.chain_at(row.high_watermark)
                 if row.role == LEADER_ROLE and row.high_watermark > 0 and chain is not None:
-                    told_hws.add((row.topic_id_partition, row.high_watermark, chain))
-        return publish(table, told, why)
+                    published_hws.add((row.topic_id_partition, row.high_watermark, chain))
+        return publish(table, published, why)
 
     return published
 
@@ -67,7 +67,7 @@ def check_changes(before: Partitions, after: Partitions, logs: Callable[[], Mapp
 
     A changed partition has a higher partition epoch, and a new leader a higher leader epoch. No controller overwrites a
     newer one's decision. Once no reassignment is under way, each replica is or was in the ISR, or was an original
-    replica. A partition that is gone was being deleted, and no log has records of it.
+    replica. A partition that is removed was being deleted, and no log has records of it.
     """
     for partition, then in before.items():
         now = after.get(partition)
@@ -81,10 +81,10 @@ def check_changes(before: Partitions, after: Partitions, logs: Callable[[], Mapp
             raise Violation("reassignments_end_at_their_target", f"{now} came after {then}")
 
 
-def _check_is_deleted(gone: PartitionRegistration, logs: Mapping[int, ReplicaLog]) -> None:
-    left = [broker for broker, log in logs.items() if log.current().known(gone.topic_id_partition).batches]
-    if left or gone.leader != LEADER_DURING_DELETE:
-        raise Violation("what_is_gone_was_deleted", f"{gone} is gone, and brokers {left} have records of it")
+def _check_is_deleted(removed: PartitionRegistration, logs: Mapping[int, ReplicaLog]) -> None:
+    left = [broker for broker, log in logs.items() if log.current().known(removed.topic_id_partition).batches]
+    if left or removed.leader != LEADER_DURING_DELETE:
+        raise Violation("what_is_removed_was_deleted", f"{removed} is removed, and brokers {left} have records of it")
 
 
 def _may_follow(then: PartitionRegistration, now: PartitionRegistration) -> bool:

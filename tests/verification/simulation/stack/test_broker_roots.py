@@ -1,4 +1,4 @@
-"""The root of a running broker becomes an older copy of itself, or an empty one, and nobody restarts the broker."""
+"""The root of a running broker becomes an older copy of itself, or an empty one, and the broker is not restarted."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_li_04_a_root_that_goes_back_under_its_running_broker_loses_no_record(wo
 
 
 def test_li_04_a_root_that_has_grown_again_since_it_went_back_is_noticed_too(world):
-    """Producers have appended to the older copy before the broker looks: it has as many versions as before."""
+    """Producers have appended to the older copy before the broker polls: it has as many versions as before."""
     registered = world.partitions()[P0]
     leader = world.nodes[registered.leader]
     before, epoch = files_of(world, leader), log_epoch(world, leader)

@@ -44,7 +44,7 @@ def files(world):
 def test_processes_see_the_other_root_and_the_simulation_sees_the_right_one(world, kind):
     before, partitions = files(world), world.partitions()
     world.roots.replace(kind)
-    with world.acting(world.offices[0]):
+    with world.acting(world.controllers[0]):
         assert files(world) != before
         with world.acting(None):
             assert files(world) == before
@@ -52,13 +52,13 @@ def test_processes_see_the_other_root_and_the_simulation_sees_the_right_one(worl
         world.cluster.root.write("a file", b"")
     assert world.partitions() == partitions
     world.roots.put_back()
-    with world.acting(world.offices[0]):
+    with world.acting(world.controllers[0]):
         assert files(world) == before
 
 
 @pytest.mark.parametrize("kind", [EMPTY, OTHERS])
 def test_processes_that_began_with_the_other_root_end_with_it(world, kind):
-    first, second = world.offices
+    first, second = world.controllers
     kept = second.begun
     world.roots.replace(kind)
     first.kill()
@@ -76,7 +76,7 @@ def test_a_late_commit_to_the_other_root_never_lands_in_the_right_one(world, mon
     world.roots.replace(OTHERS)
     monkeypatch.setattr(world.faults, "_choose", lambda _: LATE)
     world.faults.has_faults = True
-    with world.acting(world.offices[0]), pytest.raises(KafkaStorageException):
+    with world.acting(world.controllers[0]), pytest.raises(KafkaStorageException):
         world.cluster.root.child("metadata").put_if_absent("late", b"")
     world.faults.has_faults = False
     for _ in range(8):

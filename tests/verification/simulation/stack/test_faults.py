@@ -115,11 +115,11 @@ def test_a_process_that_writes_what_is_not_its_own_is_found(store, table):
 
 
 def test_a_step_that_goes_on_for_ever_is_found(store, table, monkeypatch):
-    monkeypatch.setattr(faulty_store, "LOOKS_OF_A_STEP", 10)
+    monkeypatch.setattr(faulty_store, "ACCESSES_OF_A_STEP", 10)
     client = StackProducer("p", f"{store.uri}/cluster")
     store.faults = FaultyStore(random.Random(1), Rates(), lambda: client, Others())
     with pytest.raises(Violation, match="every_loop_ends"):
-        any(table.exists("what nobody writes") for _ in iter(int, 1))
+        any(table.exists("what no process writes") for _ in iter(int, 1))
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_broker_begins_before_a_torn_commit_without_an_operator(world, table):
 
 
 def test_ol_02_a_broker_that_cannot_begin_gives_the_newest_reason(world, monkeypatch):
-    """Its root did not answer at the first look. Now it does, and a file of its `replicas` is torn."""
+    """Its root did not answer the first request. Now it does, and a file of its `replicas` is torn."""
     node, looks = world.nodes[1], ["503 Slow Down"]
 
     def refused_once(*given):

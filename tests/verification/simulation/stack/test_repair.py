@@ -68,7 +68,7 @@ def test_ol_01_is_05_what_is_about_to_join_the_isr_is_not_emptied_in_it(world):
     assert all(client.send({0: 1}) for _ in range(3))
     world.calm()
     follower.frozen_until = world.nodes[3].frozen_until = float("inf")
-    until(world, lambda: world.partitions()[P0].isr == (1,), leader, *world.offices)
+    until(world, lambda: world.partitions()[P0].isr == (1,), leader, *world.controllers)
     follower.frozen_until = 0.0
 
     def break_and_repair():

@@ -100,15 +100,15 @@ def test_a_broker_that_is_stopped_registers_that_it_shuts_down(schedule: Schedul
 
 
 def test_ce_06_a_controller_resigns_when_it_is_stopped_and_not_when_it_is_killed(schedule: Schedule) -> None:
-    office = ControllerServer("controller-1", CLUSTER, Config())
-    schedule.repeat(partial(office.run, random.Random(0)), TICK)
+    controller = ControllerServer("controller-1", CLUSTER, Config())
+    schedule.repeat(partial(controller.run, random.Random(0)), TICK)
     lease = Cluster.open(CLUSTER).lease
-    for end, resigned in ((office.stop, True), (office.kill, False)):
-        office.start()
+    for end, resigned in ((controller.stop, True), (controller.kill, False)):
+        controller.start()
         schedule.let_pass(1)
         held = lease.read()
         assert held is not None
-        assert office.has_id(held.controller_id)
+        assert controller.has_id(held.controller_id)
         end()
         held = lease.read()
-        assert (office.runs, office.has_id(held.controller_id), held.resigned) == (False, False, resigned)
+        assert (controller.runs, controller.has_id(held.controller_id), held.resigned) == (False, False, resigned)

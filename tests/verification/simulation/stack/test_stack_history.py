@@ -35,7 +35,7 @@ def test_no_invariant_is_violated():
     assert sum(history.steps for history in histories) > 300
 
 
-SAYS = (
+SCRIPT = (
     "from lakelog.verification.simulation.stack.stack_history import run; import sys; h = run(7);"
     " sys.stdout.write(repr(h))"
 )
@@ -44,7 +44,7 @@ SAYS = (
 def test_a_seed_tells_all_that_happens():
     """In any process."""
     told = [
-        subprocess.run([sys.executable, "-c", SAYS], env={**os.environ, "PYTHONHASHSEED": n}, capture_output=True,
+        subprocess.run([sys.executable, "-c", SCRIPT], env={**os.environ, "PYTHONHASHSEED": n}, capture_output=True,
                        check=True, timeout=60).stdout
         for n in ("1", "2")
     ]  # fmt: skip

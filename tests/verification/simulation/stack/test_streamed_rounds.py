@@ -1,7 +1,7 @@
 """Histories in which followers run only the rounds that something calls for.
 
 Elsewhere in this tier every third step of a follower is a micro-batch, which begins with a round. That may hide a round
-that nobody has asked for.
+that was not requested.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from lakelog.verification.simulation.stack.stack_history import run
 
 
 class Streamed:
-    """Stands for the query and the thread of a fetcher: each step looks at the leader, and runs a round if one is
+    """Stands for the query and the thread of a fetcher: each step polls the leader's log, and runs a round if one is
     due."""
 
     def __init__(self):
@@ -57,7 +57,7 @@ def asks_for_no_more(fetcher):
 @pytest.mark.parametrize(
     ("of", "name", "sabotage"),
     [(FetchRunner, "has_new_commits", lambda _: False), (ReplicaFetcher, "_fetch", asks_for_no_more)],
-    ids=["news", "asked"],
+    ids=["new-commits", "asked"],
 )
 def test_ft_01_each_call_for_a_round_is_needed(monkeypatch, of, name, sabotage):
     """The first of these histories is known to notice both."""

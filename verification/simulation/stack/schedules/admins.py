@@ -48,7 +48,7 @@ def _admin(world: StackWorld, *actors: Process) -> Iterator[AdminClient]:
 
 
 def delete_above_the_high_watermark(world: StackWorld) -> None:
-    """Somebody deletes records that only their leader has, and then the leader dies."""
+    """Records that only their leader has are deleted, and then the leader dies."""
     (client, other), (one, two, three) = world.clients, world.nodes.values()
     freeze(two, three)
     with only(world):
@@ -76,7 +76,7 @@ def start_over_below_the_own_start(world: StackWorld) -> None:
 
 
 def election_of_one_that_is_behind(world: StackWorld) -> None:
-    """Somebody asks for the election of the preferred leader, which is alive but lacks records."""
+    """The preferred leader is to be elected, which is alive but lacks records."""
     (client, _), (one, two, three) = world.clients, world.nodes.values()
     freeze(one)
     wait_for(world, without(world, 1), 2, 3)
@@ -84,7 +84,7 @@ def election_of_one_that_is_behind(world: StackWorld) -> None:
         client.send({0: 1}, 8000)
     show_life(world, 1, 2, 3)
     thaw(one)
-    with _admin(world, *world.offices) as admin:
+    with _admin(world, *world.controllers) as admin:
         admin.elect_leaders("preferred", [(TOPIC, 0)])
 
 
@@ -112,7 +112,7 @@ def deletion_that_a_broker_is_slow_to_see(world: StackWorld) -> None:
     """A topic is deleted while a live broker has not read the new metadata."""
     _topic(world)
     one, two, _ = world.nodes.values()
-    with _admin(world, *world.offices) as admin:
+    with _admin(world, *world.controllers) as admin:
         admin.delete_topic(_TOPIC)
     wait_for(world, lambda: not is_in_sync(world, 1, one, two), 3)
 
@@ -166,8 +166,8 @@ def decision_of_the_controller_before(world: StackWorld) -> None:
 
     def take_over() -> None:
         kill(world, one)
-        others = [office for office in world.offices if office is not world._actor()]
-        wait_for(world, lambda: registration(world).leader == 2, 2, 3, offices=others)
+        others = [controller for controller in world.controllers if controller is not world._actor()]
+        wait_for(world, lambda: registration(world).leader == 2, 2, 3, controllers=others)
         kill(world, three)
         thaw(three)
         world.run(three)

@@ -121,7 +121,7 @@ def truncation_without_an_answer(world: StackWorld) -> None:
     _tail_below_what_is_committed(world)
 
     def fails(*_: object) -> None:
-        raise KafkaStorageException("nobody has answered")
+        raise KafkaStorageException("no answer")
 
     with Changes() as changes:
         changes.change(fetch_runner, "truncate_logs", fails)
@@ -156,7 +156,7 @@ def send_of_which_little_is_fetched_at_once(world: StackWorld) -> None:
 def append_without_an_answer(world: StackWorld) -> None:
     """A follower's append does not arrive, and gets no answer."""
     (client, _) = world.clients
-    left = [KafkaStorageException("nobody has answered")]
+    left = [KafkaStorageException("no answer")]
     append, step = follower_writes.append_as_follower, InlineFetcher.step
 
     def fails(*given: object) -> object:

@@ -97,7 +97,7 @@ def shrink_without_an_answer(world: StackWorld) -> None:
     world.clock.now += _LAG_SECONDS
 
     def is_away(*_: object) -> None:
-        raise KafkaStorageException("nobody has answered")
+        raise KafkaStorageException("no answer")
 
     with Changes() as changes, only(world, two, one):
         changes.change(MetadataTable, "alter_partitions", is_away)

@@ -34,15 +34,15 @@ def interrupted_send(world: StackWorld) -> None:
 
 
 def leader_without_its_end(world: StackWorld) -> None:
-    """A leader loses power and the end of its log, restarts at once, and gets records before a controller looks."""
+    """A leader loses power and the end of its log, restarts at once, and gets records before a controller polls."""
     (client, other), node = world.clients, world.nodes[1]
     for _ in range(3):
         client.send({0: 1})
     world.calm()
     with world.acting(None):
         world.disasters.cut_power(node, 2)
-    for office in world.offices:
-        office.frozen_until = world.clock.now + 3
+    for controller in world.controllers:
+        controller.frozen_until = world.clock.now + 3
     node.frozen_until = 0.0
     for _ in range(2):
         world.run(node)
@@ -52,7 +52,7 @@ def leader_without_its_end(world: StackWorld) -> None:
 
 
 def append_to_a_dead_leader(world: StackWorld) -> None:
-    """A leader loses power and the end of its log, but not its row. Before a controller looks, a producer appends at
+    """A leader loses power and the end of its log, but not its row. Before a controller polls, a producer appends at
     offsets below the high watermark of the row."""
     (client, other), node = world.clients, world.nodes[1]
     for _ in range(3):
@@ -61,14 +61,14 @@ def append_to_a_dead_leader(world: StackWorld) -> None:
     with world.acting(None):
         world.disasters.damage(node)
         lose_end(node.root.child(LOG.name), 2)
-    down: list[Process] = [node, *world.offices]
+    down: list[Process] = [node, *world.controllers]
     for process in down:
         process.frozen_until = world.clock.now + 3
     other.send({0: 1}, 20_000)
 
 
 def tail_of_a_deposed_leader(world: StackWorld) -> None:
-    """A deposed leader has records that nobody else has, and publishes its rows while its fetcher truncates them."""
+    """A deposed leader has records that no other has, and publishes its rows while its fetcher truncates them."""
     (client, _), node = world.clients, world.nodes[1]
     for number in (2, 3):
         world.nodes[number].frozen_until = world.clock.now + 3
