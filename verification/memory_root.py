@@ -33,6 +33,15 @@ _RETENTION = "delta.logRetentionDuration"
 _INTERVAL = re.compile(r"interval (\d+) (second|minute|hour|day|week)s?\b")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _DEFAULT_RETENTION = 30 * _SECONDS["day"]
+Action = Mapping[str, Any]
+_FILES = pa.schema(
+    [
+        pa.field(n, t, False)
+        for n, t in (("path", pa.string()), ("size_bytes", pa.int64()), ("modification_time", pa.int64()))
+    ]
+)
+_STATISTICS = {"numRecords": "num_records", "nullCount": "null_count", "minValues": "min", "maxValues": "max"}
+SCHEME = "memory"
 
 
 def create_table(store: MemoryStore, uri: str, content: bytes) -> MemoryTable:
@@ -173,16 +182,6 @@ def _retention(configuration: Mapping[str, str]) -> int:
     return int(found[1]) * _SECONDS[found[2]] if found else _DEFAULT_RETENTION
 
 
-Action = Mapping[str, Any]
-_FILES = pa.schema(
-    [
-        pa.field(n, t, False)
-        for n, t in (("path", pa.string()), ("size_bytes", pa.int64()), ("modification_time", pa.int64()))
-    ]
-)
-_STATISTICS = {"numRecords": "num_records", "nullCount": "null_count", "minValues": "min", "maxValues": "max"}
-
-
 @dataclass(frozen=True)
 class Change:
     """The changes of one commit, or the content of a checkpoint. A file that a commit both adds and removes stays."""
@@ -317,9 +316,6 @@ def to_checkpoint(found: Snapshot) -> bytes:
 def lines(actions: Iterable[Action]) -> bytes:
     """Actions in the format of a commit."""
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
-
-
-SCHEME = "memory"
 
 
 class File(NamedTuple):

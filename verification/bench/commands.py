@@ -47,6 +47,8 @@ from lakelog.verification.bench.requests import RequestsPlan, measure_requests, 
 from lakelog.verification.bench.scale import QUICK_SCALE, ScalePlan, measure_scale, scale_figures, scale_tables
 from lakelog.verification.bench.workers import measure_workers, workers_figures, workers_plan, workers_rows
 
+_LAST_WORDS = 300  # letters of a failed suite's last words
+
 
 def parser(description: str | None) -> VerbParser:
     """A command for each benchmark."""
@@ -338,8 +340,6 @@ SUITES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("files_after_compaction", "end_vs_start", "sends"),
     ),
 }
-
-_LAST_WORDS = 300  # letters of a failed suite's last words
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,12 @@ _WITHOUT: Mapping[str, object] = {"log.cleaner.enable": "false"}
 _BESIDE: Mapping[str, object] = {"log.cleaner.min.files": 2, "log.cleaner.backoff.ms": 1}
 _ROUNDS, _WARM_UP_SENDS = 2, 5
 _DATA = DataSet(1_000, 1_000)
+PARTITIONS, RECORDS = 4, 5
+LEADING, FOLLOWING = 1, 2
+_SAMPLES = 25
+_FILES_A_COMMIT = 50
+OnStep = Callable[[str, int], None]
+_BROKERS = {"leader": LEADING, "follower": FOLLOWING}
 
 
 @dataclass
@@ -85,14 +91,6 @@ def _compactions(broker: str) -> int:
         except FileNotFoundError:
             break
     return count
-
-
-PARTITIONS, RECORDS = 4, 5
-LEADING, FOLLOWING = 1, 2
-_SAMPLES = 25
-_FILES_A_COMMIT = 50
-
-OnStep = Callable[[str, int], None]
 
 
 @dataclass
@@ -185,9 +183,6 @@ def _commits(spark: SparkSession, folder: Path, commits: int, measured: Measured
         one, other = (tuple(checksum(frame).collect()[0]) for frame in frames)
         measured.rows_equal &= one == other and one[0] == run.commits.records
         measured.data_files = {name: len(ReplicaLog.open(root).current().segments) for name, root in roots.items()}
-
-
-_BROKERS = {"leader": LEADING, "follower": FOLLOWING}
 
 
 class _Run:

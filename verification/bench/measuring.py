@@ -17,6 +17,13 @@ import pyarrow as pa
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 _PROC = Path("/proc")
+_WORDS = """
+    aircraft airport approach arrival baggage boarding cabin cancelled captain carrier clearance connection crew delay
+    departure diverted engine fleet fuel gate ground holding inbound jetway landing maintenance mechanic outbound
+    passenger pilot ramp refuelled rerouted runway schedule security standby taxi terminal tower transfer weather wind
+""".split()
+_AIRPORTS = ("ATL", "BOS", "DFW", "EWR", "IAH", "JFK", "LAX", "LGA", "MIA", "ORD", "SEA", "SFO")
+_NOTES = 200_000
 
 
 def cpu_seconds() -> float:
@@ -67,15 +74,6 @@ def _process(folder: Path) -> tuple[int, tuple[int, int, int]] | None:
 def _with_descendants(pid: int, processes: dict[int, tuple[int, int, int]]) -> list[int]:
     children = [child for child, (parent, _, _) in processes.items() if parent == pid]
     return [pid, *(each for child in children for each in _with_descendants(child, processes))]
-
-
-_WORDS = """
-    aircraft airport approach arrival baggage boarding cabin cancelled captain carrier clearance connection crew delay
-    departure diverted engine fleet fuel gate ground holding inbound jetway landing maintenance mechanic outbound
-    passenger pilot ramp refuelled rerouted runway schedule security standby taxi terminal tower transfer weather wind
-""".split()
-_AIRPORTS = ("ATL", "BOS", "DFW", "EWR", "IAH", "JFK", "LAX", "LGA", "MIA", "ORD", "SEA", "SFO")
-_NOTES = 200_000
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,13 @@ from lakelog.replication.local_cluster import LocalCluster
 from lakelog.verification.bench.measuring import DataSet, bench_folder, cpu_seconds, micro_batches, running
 from lakelog.verification.bench.replication import checksum, circumstances, summary
 
+TOPIC, PARTITIONS, BROKERS = "bench", 12, 3
+_TIMEOUT_MS = 120_000
+_TWENTY_MB, _TWO_HUNDRED_MB = DataSet(20_000, 1000), DataSet(200_000, 1000)
+FIRST, SMALL, IN_A_ROW, IN_FLIGHT = "first send", "small sends", "sends in a row", "sends in flight"
+LARGE, FRAME, SINK = "large sends", "DataFrames", "streaming sink"
+_SCHEMA = "key BINARY, value BINARY"
+
 
 def measure_produce(spark: SparkSession, plan: ProducePlan) -> Produced:
     """Runs the plan in a temporary folder, with a progress bar on stderr."""
@@ -37,13 +44,6 @@ def measure_produce(spark: SparkSession, plan: ProducePlan) -> Produced:
             found.sends += [by_spark.frames(plan), by_spark.micro_batches(plan)]
         found.rows_equal = run.are_committed(spark, cluster)
         return found
-
-
-TOPIC, PARTITIONS, BROKERS = "bench", 12, 3
-_TIMEOUT_MS = 120_000
-_TWENTY_MB, _TWO_HUNDRED_MB = DataSet(20_000, 1000), DataSet(200_000, 1000)
-FIRST, SMALL, IN_A_ROW, IN_FLIGHT = "first send", "small sends", "sends in a row", "sends in flight"
-LARGE, FRAME, SINK = "large sends", "DataFrames", "streaming sink"
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,6 @@ class ProduceRun:
         started = time.perf_counter()
         write_deltalake(self._plain, table, mode="append")
         sends.plain_seconds.append(time.perf_counter() - started)
-
-
-_SCHEMA = "key BINARY, value BINARY"
 
 
 class SparkSends:

@@ -26,6 +26,7 @@ PLAIN_STREAM, STREAM, CONSUMER = "plain Delta stream", 'stream of format("lakelo
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _TIMEOUT_MS = 120_000
 _MILLION, _THOUSAND = DataSet(1_000_000, 100), DataSet(1_000, 100)
+_PEERS = {COMMITTED: PLAIN, SOURCE: PLAIN, STREAM: PLAIN_STREAM}
 
 
 @dataclass(frozen=True)
@@ -188,9 +189,6 @@ def _sum(records: DataFrame) -> tuple[int, int]:
 
 def _bytes(table: pa.Table) -> int:
     return table.select(["key", "value"]).nbytes
-
-
-_PEERS = {COMMITTED: PLAIN, SOURCE: PLAIN, STREAM: PLAIN_STREAM}
 
 
 def read_figures(found: Reads) -> dict[str, object]:

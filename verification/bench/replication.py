@@ -45,6 +45,13 @@ from lakelog.verification.bench.measuring import DataSet, bench_folder
 
 LEADER, FOLLOWER = 1, 2
 TOPIC, PARTITIONS = "bench", 12
+FILE_COPY = "file copy"
+SMALL = DataSet(1_000, 100)
+_LEAST_BYTES, _DISK_SECONDS, _COPIES = 20_000_000, 30.0, 4
+_POLL_SECONDS = 0.001
+_TIMEOUT_SECONDS = 120.0
+_PIECE_BYTES, _PROBE_BYTES, _PROBE_SECONDS = 1 << 20, 64 << 20, 2.0
+_PACKAGES = ("lakelog", "pyspark", "delta-spark", "deltalake", "obstore", "pyarrow")
 
 
 @dataclass(frozen=True)
@@ -160,10 +167,6 @@ def committed_at(table: StorageRoot, version: int) -> float:
     return os.stat(table.path(commit_name(version))).st_mtime_ns / 1e9
 
 
-FILE_COPY = "file copy"
-SMALL = DataSet(1_000, 100)
-
-
 @dataclass(frozen=True)
 class Plan:
     """The measurements and their numbers.
@@ -194,9 +197,6 @@ class Plan:
         return replace(
             self, data_sets=tuple(_smaller(each, most) if each.is_random else each for each in self.data_sets)
         )
-
-
-_LEAST_BYTES, _DISK_SECONDS, _COPIES = 20_000_000, 30.0, 4
 
 
 def _smaller(data_set: DataSet, most: float) -> DataSet:
@@ -300,10 +300,6 @@ def checksum(records: DataFrame) -> DataFrame:
     return records.agg(F.count("*").alias("records"), F.sum(hashed).alias("checksum"))
 
 
-_POLL_SECONDS = 0.001
-_TIMEOUT_SECONDS = 120.0
-
-
 class Follower:
     """Copies commits of its source to `target` between `start` and `stop`."""
 
@@ -386,9 +382,6 @@ def copy_files(appended: Append, source: StorageRoot, folder: Path) -> float:
     return time.perf_counter() - started
 
 
-_PIECE_BYTES, _PROBE_BYTES, _PROBE_SECONDS = 1 << 20, 64 << 20, 2.0
-
-
 def settle_memory(size: int) -> None:
     """Waits until earlier files are on disk, because the kernel would write them during the measurement. Then it uses
     memory of twice `size` bytes, if so much is free, and frees it.
@@ -420,7 +413,6 @@ def write_speed(folder: Path) -> float:
         probe.unlink(missing_ok=True)
 
 
-_PACKAGES = ("lakelog", "pyspark", "delta-spark", "deltalake", "obstore", "pyarrow")
 _LAKELOG, _PLAIN = LakelogFollower.name, PlainStream.name
 
 

@@ -28,6 +28,11 @@ _TIMEOUT_MS = 120_000
 _PATIENCE = 120.0
 _WARM_UP_SENDS = 3
 _SETTLING_SECONDS = 25.0  # the followers' streams begin; after the sends, polls become as rare as they get
+# Dollars of a million requests, at the list prices of S3 Standard in us-east-1. DELETE costs nothing.
+DOLLARS = {"HEAD": 0.4, "GET": 0.4, "LIST": 5.0, "PUT": 5.0, "POST": 5.0, "DELETE": 0.0}
+_MONTH_SECONDS = 30 * 86_400
+ALL = "all"
+_SUMMARY = ("idle_per_second", "idle_dollars_a_month", "per_send")
 
 
 @dataclass(frozen=True)
@@ -142,13 +147,6 @@ class _Sender:
             if read != expected:
                 return False
         return True
-
-
-# Dollars of a million requests, at the list prices of S3 Standard in us-east-1. DELETE costs nothing.
-DOLLARS = {"HEAD": 0.4, "GET": 0.4, "LIST": 5.0, "PUT": 5.0, "POST": 5.0, "DELETE": 0.0}
-_MONTH_SECONDS = 30 * 86_400
-ALL = "all"
-_SUMMARY = ("idle_per_second", "idle_dollars_a_month", "per_send")
 
 
 def requests_figures(found: Sequence[Requests]) -> dict[str, object]:

@@ -42,6 +42,10 @@ from lakelog.verification.bench.small_commits import SmallCommits
 PARTITIONS, TOPICS, BROKERS, FILES, COMMITS = "partitions", "topics", "brokers", "data files", "commits"
 _TIMES = 5
 _POLLS = 20
+Times = Iterator[tuple[str, float]]  # an action, and its seconds
+LEADER = 1
+_EPOCH = 1  # of every broker
+_CAUSE = {"who": "bench", "why": "set up"}
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,6 @@ class Growth:
     def factor(self) -> float:
         """The time at the largest size by that at the smallest."""
         return self.seconds[max(self.seconds)] / max(1e-9, self.seconds[min(self.seconds)])
-
-
-Times = Iterator[tuple[str, float]]  # an action, and its seconds
 
 
 def measure_scale(plan: ScalePlan) -> list[Growth]:
@@ -256,11 +257,6 @@ def _row(growth: Growth) -> Row:
 
 def _ms(seconds: float) -> float:
     return round(seconds * 1000, 1)
-
-
-LEADER = 1
-_EPOCH = 1  # of every broker
-_CAUSE = {"who": "bench", "why": "set up"}
 
 
 class ScaleCluster:

@@ -47,6 +47,9 @@ LATENCIES = {"PUT": 40, "GET": 25}  # milliseconds, about those of S3 within a r
 _NEVER = 1_000_000  # compaction would leave fewer segments to the next catch-up
 _PATIENCE = 600.0
 _POLL_SECONDS = 0.05
+_STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
+_SECONDS = 180.0
+_LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}  # the web pages too
 
 
 @dataclass(frozen=True)
@@ -233,11 +236,6 @@ def workers_rows(found: CatchUps) -> list[Row]:
 def _times(found: CatchUps) -> list[float]:
     seconds = list(found.seconds.values())
     return [seconds[0] / each for each in seconds]
-
-
-_STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
-_SECONDS = 180.0
-_LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}  # the web pages too
 
 
 class Standalone:

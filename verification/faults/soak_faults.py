@@ -47,6 +47,10 @@ _REMOVED = DELETED, EMPTIED, FORMATTED
 _OLDER_S = 5.0  # longer than a controller needs to renew its lease
 _UNSYNCED_S = 5.0  # the most that a disk is behind when its power is cut
 _EVERYWHERE = 0.6  # below this extent all machines lose their power
+_FENCED = "StaleBrokerEpochException"
+_HALF = 0.5  # of the killed brokers lose their checkpoints
+_ALL_COMMITTED, _FROM = -1, 0.9  # an extent above 0.9 deletes all committed records
+_Thing = TypeVar("_Thing")
 
 
 class RootFaults:
@@ -205,13 +209,6 @@ def _is_active(path: Path) -> bool:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-_FENCED = "StaleBrokerEpochException"
-_HALF = 0.5  # of the killed brokers lose their checkpoints
-_ALL_COMMITTED, _FROM = -1, 0.9  # an extent above 0.9 deletes all committed records
-
-_Thing = TypeVar("_Thing")
 
 
 class SoakFaults:

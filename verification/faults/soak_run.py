@@ -41,6 +41,26 @@ _TABLES = (
     "faults_by_kind", "topics", "unavailable", "time_to_first_acknowledged", "outages", "fault_list", "failures",
     *_ERRORS,
 )  # fmt: skip
+# No records of the first topic are ever deleted.
+KEPT, TRIMMED = "kept", "trimmed"
+ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)}}
+# Compaction runs often, and removed files are deleted soon after the longest freeze. Polls are rare, because each poll
+# of the store is a request and all processes share a small machine. The broker with the slow store takes seconds a
+# round. Kafka's lag time of 30 s (KIP-537), longer than Lakelog's default, keeps it in sync. Sessions are as on a disk
+# in a store too, because the lengths of the faults are chosen for 6 s.
+SETTINGS = {
+    "broker.session.timeout.ms": 6_000,
+    "controller.session.timeout.ms": 6_000,
+    "replica.lag.time.max.ms": 30_000,
+    "lakelog.poll.interval.ms": 200,
+    "log.cleaner.backoff.ms": 2_000,
+    "log.cleaner.min.files": 8,
+    "log.segment.delete.delay.ms": 60_000,
+    "leader.imbalance.check.interval.seconds": 30,
+    "lakelog.scrub.interval.ms": 60_000,
+}
+_COMPACTIONS = re.compile(r"(\d+) compactions of \d+ small files")
+PATIENCE = 300.0
 
 
 @dataclass
@@ -146,28 +166,6 @@ def show_figures(figures: Figures) -> None:
     names = sorted({name for column in _ERRORS for name in figures[column]})
     show([{"error": name, **{column: figures[column].get(name, 0) for column in _ERRORS}} for name in names])
     show([{"failure": failure} for failure in figures["failures"]])
-
-
-# No records of the first topic are ever deleted.
-KEPT, TRIMMED = "kept", "trimmed"
-ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)}}
-# Compaction runs often, and removed files are deleted soon after the longest freeze. Polls are rare, because each poll
-# of the store is a request and all processes share a small machine. The broker with the slow store takes seconds a
-# round. Kafka's lag time of 30 s (KIP-537), longer than Lakelog's default, keeps it in sync. Sessions are as on a disk
-# in a store too, because the lengths of the faults are chosen for 6 s.
-SETTINGS = {
-    "broker.session.timeout.ms": 6_000,
-    "controller.session.timeout.ms": 6_000,
-    "replica.lag.time.max.ms": 30_000,
-    "lakelog.poll.interval.ms": 200,
-    "log.cleaner.backoff.ms": 2_000,
-    "log.cleaner.min.files": 8,
-    "log.segment.delete.delay.ms": 60_000,
-    "leader.imbalance.check.interval.seconds": 30,
-    "lakelog.scrub.interval.ms": 60_000,
-}
-_COMPACTIONS = re.compile(r"(\d+) compactions of \d+ small files")
-PATIENCE = 300.0
 
 
 @dataclass(frozen=True)

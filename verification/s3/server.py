@@ -31,6 +31,9 @@ _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 _PAGE = 1000
 _KEY = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_UPLOADS = ".uploads"
+_LOST_ANSWERS = 3  # every third put is carried out although the answer is an error
+_PATIENCE_SECONDS = 60.0
 
 
 class Request(NamedTuple):
@@ -155,9 +158,6 @@ def _headers(stored: Stored) -> dict[str, str]:
 
 
 _METHODS = {"GET": _get, "HEAD": _head, "PUT": _put, "POST": _post, "DELETE": _delete}
-
-
-_UPLOADS = ".uploads"
 
 
 class NoSuchKey(Exception):
@@ -289,9 +289,6 @@ def _stored(key: str, path: Path) -> Stored:
     return Stored(key, found.st_size, found.st_mtime, f'"{found.st_mtime_ns:x}-{found.st_size:x}"')
 
 
-_LOST_ANSWERS = 3  # every third put is carried out although the answer is an error
-
-
 def port_file(folder: Path) -> Path:
     """The file to which the server writes its port."""
     return folder.with_name(f"{folder.name}.port")
@@ -397,9 +394,6 @@ def serve(kind: Callable[[Path], StoreServer], folder: Path) -> None:
         draft.write_text(str(server.server_port))
         draft.replace(port_file(folder))
         server.serve_forever()
-
-
-_PATIENCE_SECONDS = 60.0
 
 
 class StoreProcess(ServerProcess):

@@ -17,6 +17,8 @@ from lakelog.replication.storage.tables.metadata_table import MetadataVersion
 from lakelog.verification.scenarios.scene import Observed
 from lakelog.verification.scenarios.script import Script, Step
 
+_MARKS = {True: "[green]✓[/]", False: "[red]✗[/]"}
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -93,9 +95,6 @@ def _state(version: MetadataVersion, registration: PartitionRegistration) -> dic
         "replicas": list(registration.replicas),
         "partition_epoch": registration.partition_epoch,
     }
-
-
-_MARKS = {True: "[green]✓[/]", False: "[red]✗[/]"}
 
 
 class Report:

@@ -39,6 +39,10 @@ from lakelog.verification.scenarios.script_cluster import CONTROLLER, ScriptClus
 from lakelog.verification.scenarios.step_arguments import OK
 
 _WORK_SECONDS = 30
+_HOLD_SECONDS = 5
+_CONSUME_SECONDS = 30  # a consumer waits for a leader
+_NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
+_DELETE_SECONDS = 30
 
 
 def copy_cluster_root(scene: Scene) -> Observed:
@@ -92,11 +96,6 @@ def _deletions(scene: Scene, broker: int, version: int) -> str:
         return f"the commits of broker {broker} after version {version} are removed"
     found = [commit.version for commit in commits if commit.info.get("why") == DELETION]
     return f"broker {broker} has deleted a replica in version {found[0]} of its log" if found else ""
-
-
-_HOLD_SECONDS = 5
-_CONSUME_SECONDS = 30  # a consumer waits for a leader
-_NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
 
 
 def produce(
@@ -243,9 +242,6 @@ def _answer(scene: Scene, topic: str, partition: int, epochs: list[int], broker:
         return str(scene.consumer.epoch_end(topic, partition, epochs, broker))
     except NotLeaderOrFollowerException:
         return _NOT_LEADER
-
-
-_DELETE_SECONDS = 30
 
 
 def carry_out(scene: Scene, step: Step) -> Observed:

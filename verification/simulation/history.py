@@ -32,6 +32,20 @@ if TYPE_CHECKING:
 
 _ROUNDS = 1_200  # the most steps of each thread
 _POLLS = 20  # steps between two checks of which processes run
+_SALT = 2**30
+_WARM_UP = 40  # steps of each thread before the first fault
+_BURSTS = (2, 3, 1, 5, 8, 16)  # numbers of steps that an actor takes in a row
+_MENDS = 0.8  # probability that a start is for a stopped broker; otherwise it makes a zombie of another process
+_INTERRUPTS = 0.2  # probability that a broker's commit to the metadata comes much later
+_LATE_CONTROLLERS = 0.03  # probability that a controller's commit to any table comes much later, or never
+_OF_CONTROLLERS = 0.15  # share of the accidents that hit a controller
+_CHANGES = 0.02  # probability that other brokers become the slow ones
+_ZOMBIE = "pause, and start another process of the same broker"
+_ACTS = {START: 7, CRASH: 4, PAUSE: 3, RESUME: 5, SHUTDOWN: 1, _ZOMBIE: 2}
+_OF_A_CONTROLLER = {CRASH: 2, PAUSE: 2, RESUME: 3}
+_NO_ERRORS = "rules_do_not_fail"
+_CALM = 4  # one history in this many ends with a calm
+_DELETIONS = 16  # one history in this many deletes records
 
 
 def check_that_it_heals(world: World) -> None:
@@ -110,20 +124,6 @@ def _fault(world: World, registration: PartitionRegistration) -> str | None:
     if len(set(ends.values())) > 1 or row is None or row.leader_epoch != registration.leader_epoch:
         return f"log ends {ends}"
     return None if row.high_watermark == ends[leader] else f"HW {row.high_watermark}, log ends {ends}"
-
-
-_SALT = 2**30
-_WARM_UP = 40  # steps of each thread before the first fault
-_BURSTS = (2, 3, 1, 5, 8, 16)  # numbers of steps that an actor takes in a row
-_MENDS = 0.8  # probability that a start is for a stopped broker; otherwise it makes a zombie of another process
-_INTERRUPTS = 0.2  # probability that a broker's commit to the metadata comes much later
-_LATE_CONTROLLERS = 0.03  # probability that a controller's commit to any table comes much later, or never
-_OF_CONTROLLERS = 0.15  # share of the accidents that hit a controller
-_CHANGES = 0.02  # probability that other brokers become the slow ones
-
-_ZOMBIE = "pause, and start another process of the same broker"
-_ACTS = {START: 7, CRASH: 4, PAUSE: 3, RESUME: 5, SHUTDOWN: 1, _ZOMBIE: 2}
-_OF_A_CONTROLLER = {CRASH: 2, PAUSE: 2, RESUME: 3}
 
 
 class Mood(NamedTuple):
@@ -273,11 +273,6 @@ def _start(broker: int) -> Event:
 
 def _broker_of(thread: str) -> int:
     return int(thread.removeprefix("broker-").partition(".")[0])
-
-
-_NO_ERRORS = "rules_do_not_fail"
-_CALM = 4  # one history in this many ends with a calm
-_DELETIONS = 16  # one history in this many deletes records
 
 
 class History(NamedTuple):

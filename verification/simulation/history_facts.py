@@ -13,6 +13,10 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.verification.simulation.simulated_tables import Metadata
 from lakelog.verification.simulation.world_state import WorldState
 
+# A partition, and which of its histories: an unclean election begins a new one, which owes nothing to the one before.
+Branch = tuple[TopicIdPartition, int]
+Leadership = tuple[TopicIdPartition, int]  # a partition and a leader epoch
+
 
 class Entry(NamedTuple):
     """What a log has at one offset."""
@@ -27,11 +31,6 @@ class AcknowledgedBatch(NamedTuple):
     granted: int
     base_offset: int
     entries: tuple[Entry, ...]
-
-
-# A partition, and which of its histories: an unclean election begins a new one, which owes nothing to the one before.
-Branch = tuple[TopicIdPartition, int]
-Leadership = tuple[TopicIdPartition, int]  # a partition and a leader epoch
 
 
 class HistoryFacts:

@@ -55,6 +55,10 @@ from lakelog.replication.protocol.truncation import Truncation
 from lakelog.verification.simulation.actor import carried_out
 from lakelog.verification.simulation.rules import SHIPPED, Rules
 
+_on_broker_change = broker_events.on_broker_change
+_complete_replica_deletions = topic_deletion_manager.complete_replica_deletions
+_put = Decision.put
+
 
 class Sabotage(NamedTuple):
     """A description of the break, and the rules with it."""
@@ -212,11 +216,6 @@ def _fetches_from_any_leader(row: ReplicaStatus | None, *_: Any) -> LakelogExcep
 def _with(what: str, **broken: Callable[..., Any] | bool) -> Sabotage:
     """A broken rule. It also removes the chain, which would repair or stop many of its effects."""
     return Sabotage(what, replace(SHIPPED, link=lambda header, _: header, **broken))  # type: ignore[arg-type]
-
-
-_on_broker_change = broker_events.on_broker_change
-_complete_replica_deletions = topic_deletion_manager.complete_replica_deletions
-_put = Decision.put
 
 
 class BrokenController(NamedTuple):

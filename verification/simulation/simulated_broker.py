@@ -39,6 +39,11 @@ from lakelog.verification.simulation.simulated_tables import (
 )
 from lakelog.verification.simulation.stage import Stage
 
+_REPEATED = 40  # the most commits of the leader's log that a tail goes back, at its start or in a repetition
+# A record is one byte. The limits are small, so some fetches leave records out.
+_LIMITS = FetchLimits(response_max_bytes=5, partition_max_bytes=4, backoff_ms=300)
+_PUBLISHES = 4  # one round in this many publishes the rows anyway, as a heartbeat does
+
 
 class SimulatedBrokerState(ABC):
     """What a process has read of the tables, and what it hosts."""
@@ -230,11 +235,6 @@ class LeaderDuties(BrokerThread):
         return outcomes
 
 
-_REPEATED = 40  # the most commits of the leader's log that a tail goes back, at its start or in a repetition
-# A record is one byte. The limits are small, so some fetches leave records out.
-_LIMITS = FetchLimits(response_max_bytes=5, partition_max_bytes=4, backoff_ms=300)
-
-
 class SimulatedFetcher(BrokerThread):
     """Follows one source broker, one round after the other."""
 
@@ -355,9 +355,6 @@ class SimulatedFetcher(BrokerThread):
         self.process.hosted.update(followed)
         for partition, hosted in followed.items():
             self.say("HW of %s: %d", str(partition), hosted.high_watermark)
-
-
-_PUBLISHES = 4  # one round in this many publishes the rows anyway, as a heartbeat does
 
 
 class SimulatedReplicaManager(LeaderDuties):

@@ -30,6 +30,8 @@ from lakelog.verification.simulation.world_state import UNCLEAN_KEY
 
 _PATIENCE = 16.0  # seconds for a send
 _RETRIES = 3
+_PENDING = 3  # the most waiting requests
+Arguments = dict[str, Any]
 
 
 class SimulatedProducer(Actor):
@@ -221,11 +223,6 @@ class RecordDeleter(LeaderVisitor):
             return SimulatedLogChange(log_starts={partition: start}) if start > log.log_start_offset else None
 
         yield from self.transact(self.world.logs[leader], decide, f"delete {partition} before {before}")
-
-
-_PENDING = 3  # the most waiting requests
-
-Arguments = dict[str, Any]
 
 
 class SimulatedAdminClient(Actor):

@@ -22,6 +22,12 @@ from lakelog.verification.simulation.stage import Stage
 CONFIG = Config().with_sessions(is_local=True)
 
 _REBALANCES = 4  # one poll in this many ends with a check of the balance of leaders
+_BELATED, _WRONG = 0.35, 0.25  # probability that its list of live brokers is old, or wrong
+_VACANT, _HASTY = (
+    2,
+    12,
+)  # one poll in this many takes over if none is active, or from an active one (then a zombie)
+_RENEWALS = 4  # one poll in this many renews the lease, and so notices another election
 
 
 class SimulatedActiveController:
@@ -167,14 +173,6 @@ class SimulatedActiveController:
 def _at_once(found: Any) -> Outcoming:
     yield from ()
     return found
-
-
-_BELATED, _WRONG = 0.35, 0.25  # probability that its list of live brokers is old, or wrong
-_VACANT, _HASTY = (
-    2,
-    12,
-)  # one poll in this many takes over if none is active, or from an active one (then a zombie)
-_RENEWALS = 4  # one poll in this many renews the lease, and so notices another election
 
 
 class SimulatedController(Actor):

@@ -30,6 +30,8 @@ from lakelog.verification.simulation.stack.step_invariants import violation_of
 _RUNS = 100  # at most, to shrink a history
 _FOR_DAYS = 4  # every fourth seed runs for days, until all unneeded files must be deleted
 EVENTS = 30  # of a storm; other events may happen in the middle of each
+_DAYS = 1_400_000.0, 700_000.0, 700_000.0, 700_000.0  # seconds until files are old, seen as unneeded, and deleted
+_ROUNDS = 12
 
 
 class StackHistory(NamedTuple):
@@ -94,10 +96,6 @@ def _quiet() -> Iterator[None]:
     finally:
         random.setstate(before)
         logging.disable(level)
-
-
-_DAYS = 1_400_000.0, 700_000.0, 700_000.0, 700_000.0  # seconds until files are old, seen as unneeded, and deleted
-_ROUNDS = 12
 
 
 def check(world: StackWorld) -> None:
