@@ -10,6 +10,8 @@ from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.properties import Boolean, Choice, Integer, IntegerOrDefault, OptionalText, ValueType, faults
 from lakelog.replication.protocol.partition_assignor import ASSIGNORS
 
+_HEARTBEAT_MS, _HEARTBEAT_IN_A_STORE_MS = 3_000, 10_000
+
 
 def client_key(default: Any, type: ValueType) -> Any:
     """A field of a `ClientConfig`: `linger_ms` is the key `linger.ms`."""
@@ -53,9 +55,6 @@ class ProducerConfig(ClientConfig):
     buffer_memory: int = client_key(268435456, Integer(1, 2**63 - 1))
     max_block_ms: int = client_key(60000, Integer(0, 2**63 - 1))
     delivery_timeout_ms: int = client_key(120000, Integer(0))
-
-
-_HEARTBEAT_MS, _HEARTBEAT_IN_A_STORE_MS = 3_000, 10_000
 
 
 class Assignors:

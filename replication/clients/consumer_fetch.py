@@ -37,36 +37,6 @@ _FILES_AT_A_TIME = 8
 Key = TypeVar("Key", bound=Hashable)
 
 
-def read_rows(wanted: Mapping[Key, Sequence[RowRange]]) -> dict[Key, pa.Table | LakelogException]:
-    """The records of the ranges of each key in the order of offsets, with the columns of `schemas.LOG`, or the error of
-    a file of theirs. Each file is read once."""
-    by_file: dict[tuple[str, str], list[tuple[Key, RowRange]]] = {}
-    for key, ranges in wanted.items():
-        for each in ranges:
-            by_file.setdefault((each.file.root.uri, each.file.name), []).append((key, each))
-    parts: dict[Key, list[tuple[int, pa.Table]]] = {key: [] for key in wanted}
-    errors: dict[Key, LakelogException] = {}
-    for key, start, read in chain.from_iterable(in_threads(_read_file, list(by_file.values()), _FILES_AT_A_TIME)):
-        if isinstance(read, LakelogException):
-            errors.setdefault(key, read)
-        else:
-            parts[key].append((start, read))
-    return {key: errors.get(key) or _joined(found) for key, found in parts.items()}
-
-
-def _read_file(wanted: Sequence[tuple[Key, RowRange]]) -> list[tuple[Key, int, pa.Table | LakelogException]]:
-    """The records of ranges of one file, each with its key and its first offset, or the file's error."""
-    ranges = [each for _, each in wanted]
-    tables = error_or(read_row_ranges, ranges[0].file, ranges)
-    found = [tables] * len(ranges) if isinstance(tables, LakelogException) else tables
-    return [(key, each.start, table) for (key, each), table in zip(wanted, found, strict=True)]
-
-
-def _joined(parts: list[tuple[int, pa.Table]]) -> pa.Table:
-    ordered = [table for _, table in sorted(parts, key=lambda part: part[0])]
-    return pa.concat_tables(ordered) if ordered else LOG.arrow.empty_table()
-
-
 @dataclass(frozen=True)
 class FetchedRecords:
     """The result of a fetch from one partition: records (columns of `lakelog.schemas.LOG`), or an error.
@@ -225,3 +195,33 @@ def _answer(polled: _Readable, rows: pa.Table | LakelogException) -> FetchedReco
     return FetchedRecords(
         rows, opened.high_watermark, opened.log.log_start_offset, topic_id=opened.registration.topic_id
     )
+
+
+def read_rows(wanted: Mapping[Key, Sequence[RowRange]]) -> dict[Key, pa.Table | LakelogException]:
+    """The records of the ranges of each key in the order of offsets, with the columns of `schemas.LOG`, or the error of
+    a file of theirs. Each file is read once."""
+    by_file: dict[tuple[str, str], list[tuple[Key, RowRange]]] = {}
+    for key, ranges in wanted.items():
+        for each in ranges:
+            by_file.setdefault((each.file.root.uri, each.file.name), []).append((key, each))
+    parts: dict[Key, list[tuple[int, pa.Table]]] = {key: [] for key in wanted}
+    errors: dict[Key, LakelogException] = {}
+    for key, start, read in chain.from_iterable(in_threads(_read_file, list(by_file.values()), _FILES_AT_A_TIME)):
+        if isinstance(read, LakelogException):
+            errors.setdefault(key, read)
+        else:
+            parts[key].append((start, read))
+    return {key: errors.get(key) or _joined(found) for key, found in parts.items()}
+
+
+def _read_file(wanted: Sequence[tuple[Key, RowRange]]) -> list[tuple[Key, int, pa.Table | LakelogException]]:
+    """The records of ranges of one file, each with its key and its first offset, or the file's error."""
+    ranges = [each for _, each in wanted]
+    tables = error_or(read_row_ranges, ranges[0].file, ranges)
+    found = [tables] * len(ranges) if isinstance(tables, LakelogException) else tables
+    return [(key, each.start, table) for (key, each), table in zip(wanted, found, strict=True)]
+
+
+def _joined(parts: list[tuple[int, pa.Table]]) -> pa.Table:
+    ordered = [table for _, table in sorted(parts, key=lambda part: part[0])]
+    return pa.concat_tables(ordered) if ordered else LOG.arrow.empty_table()

@@ -33,57 +33,6 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.group_tables import MemberTable
 
-
-class HeartbeatThread(threading.Thread):
-    """Sends a heartbeat every `heartbeat.interval.ms`, as long as the consumer calls `poll` often enough. It logs
-    errors, and the next heartbeat tries again."""
-
-    def __init__(self, membership: GroupMembership, config: ConsumerConfig) -> None:
-        super().__init__(name=f"lakelog-heartbeat-{membership.group_id}", daemon=True)
-        self._membership = membership
-        self._config = config
-        self._stopping = threading.Event()
-        self._polled_at = time.monotonic()
-
-    def polled(self) -> None:
-        """The consumer has called `poll`."""
-        self._polled_at = time.monotonic()
-
-    def stop(self) -> None:
-        """Ends the thread after the heartbeat that is under way, and waits for it."""
-        self._stopping.set()
-        if self.ident is not None:
-            self.join()
-
-    def run(self) -> None:
-        """The thread's loop."""
-        errors = ErrorLog(logger, f"group {self._membership.group_id}: heartbeat")
-        while not self._stopping.wait(self._config.heartbeat_interval_ms / 1000):
-            try:
-                self.work()
-                errors.worked()
-            except LakelogException as error:
-                errors.failed(error)
-
-    def work(self) -> None:
-        """One heartbeat. A consumer that hangs leaves the group instead, so that others get its partitions. KIP-62.
-
-        Raises KafkaStorageException.
-        """
-        passed = (time.monotonic() - self._polled_at) * 1000
-        try:
-            if passed <= self._config.max_poll_interval_ms:
-                self._membership.beat()
-            elif self._membership.member:
-                logger.warning(
-                    "group %s: leaves: poll was not called for %.0f ms, max.poll.interval.ms is %d",
-                    self._membership.group_id, passed, self._config.max_poll_interval_ms,
-                )  # fmt: skip
-                self._membership.leave()
-        except UnknownMemberIdException:
-            return  # the next poll finds out by itself, and joins again
-
-
 logger = logging.getLogger(__name__)
 
 _NEVER = (float("-inf"), float("-inf"))
@@ -222,6 +171,56 @@ class GroupMembership:
 
     def _partitions(self, topics: Collection[str]) -> list[AssignedPartition]:
         return partitions_of_topics(self._cluster, topics)
+
+
+class HeartbeatThread(threading.Thread):
+    """Sends a heartbeat every `heartbeat.interval.ms`, as long as the consumer calls `poll` often enough. It logs
+    errors, and the next heartbeat tries again."""
+
+    def __init__(self, membership: GroupMembership, config: ConsumerConfig) -> None:
+        super().__init__(name=f"lakelog-heartbeat-{membership.group_id}", daemon=True)
+        self._membership = membership
+        self._config = config
+        self._stopping = threading.Event()
+        self._polled_at = time.monotonic()
+
+    def polled(self) -> None:
+        """The consumer has called `poll`."""
+        self._polled_at = time.monotonic()
+
+    def stop(self) -> None:
+        """Ends the thread after the heartbeat that is under way, and waits for it."""
+        self._stopping.set()
+        if self.ident is not None:
+            self.join()
+
+    def run(self) -> None:
+        """The thread's loop."""
+        errors = ErrorLog(logger, f"group {self._membership.group_id}: heartbeat")
+        while not self._stopping.wait(self._config.heartbeat_interval_ms / 1000):
+            try:
+                self.work()
+                errors.worked()
+            except LakelogException as error:
+                errors.failed(error)
+
+    def work(self) -> None:
+        """One heartbeat. A consumer that hangs leaves the group instead, so that others get its partitions. KIP-62.
+
+        Raises KafkaStorageException.
+        """
+        passed = (time.monotonic() - self._polled_at) * 1000
+        try:
+            if passed <= self._config.max_poll_interval_ms:
+                self._membership.beat()
+            elif self._membership.member:
+                logger.warning(
+                    "group %s: leaves: poll was not called for %.0f ms, max.poll.interval.ms is %d",
+                    self._membership.group_id, passed, self._config.max_poll_interval_ms,
+                )  # fmt: skip
+                self._membership.leave()
+        except UnknownMemberIdException:
+            return  # the next poll finds out by itself, and joins again
 
 
 def refresh_partitions(cluster: Cluster) -> None:

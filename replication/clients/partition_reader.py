@@ -44,6 +44,8 @@ from lakelog.replication.storage.log.segment import Segment
 Rows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
 Found = TypeVar("Found")
 Answer = TypeVar("Answer")
+# Kafka's admin client retries these.
+_PASSING = (OffsetNotAvailableException, LeaderNotAvailableException, NotLeaderOrFollowerException)
 
 
 class OpenPartition(NamedTuple):
@@ -250,10 +252,6 @@ def ask_leaders(
     with suppress(*_PASSING):  # the partition's answer says so
         until_available(poll, deadline, view.cluster.config.lakelog_poll_interval_ms, _PASSING)
     return {number: passing[number] if number in passing else answers[number] for number in numbers}
-
-
-# Kafka's admin client retries these.
-_PASSING = (OffsetNotAvailableException, LeaderNotAvailableException, NotLeaderOrFollowerException)
 
 
 def _may_pass(found: Leadership | None, error: LakelogException) -> bool:

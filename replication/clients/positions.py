@@ -16,23 +16,6 @@ from lakelog.replication.protocol.partition_assignor import AssignedPartition
 from lakelog.replication.protocol.record_batch import TopicPartition
 
 
-def starting_offset(view: TopicView, partition: AssignedPartition, reset: str) -> int:
-    """The log start for `earliest`, the high watermark for `latest`.
-
-    Raises NoOffsetForPartitionException for `none`, OffsetNotAvailableException while a new leader does not know how
-    much is committed, UnknownTopicIdException if the topic was made again, and why the partition has no leader.
-    """
-    name, number = partition.name, partition.partition
-    if reset == "none":
-        raise NoOffsetForPartitionException(f"{name}: the group has committed no offset, and auto.offset.reset is none")
-    seen = TopicWatch(view, partition.topic, [number], partition.topic_id).leadership(number)
-    opened = PartitionReader(view).open(seen)
-    if reset == "earliest":
-        return opened.log.log_start_offset
-    check_offset_available(None, opened.high_watermark, opened.log.epoch_start, name)
-    return opened.high_watermark
-
-
 class Positions:
     """The next offset of each partition; None where it is still to be found by `auto.offset.reset`."""
 
@@ -114,6 +97,23 @@ class Positions:
                 return found
         names = ", ".join(sorted(found.name for found in self._next)) or "nothing"
         raise IllegalStateException(f"{topic}-{partition} is not assigned to this consumer, which has {names}")
+
+
+def starting_offset(view: TopicView, partition: AssignedPartition, reset: str) -> int:
+    """The log start for `earliest`, the high watermark for `latest`.
+
+    Raises NoOffsetForPartitionException for `none`, OffsetNotAvailableException while a new leader does not know how
+    much is committed, UnknownTopicIdException if the topic was made again, and why the partition has no leader.
+    """
+    name, number = partition.name, partition.partition
+    if reset == "none":
+        raise NoOffsetForPartitionException(f"{name}: the group has committed no offset, and auto.offset.reset is none")
+    seen = TopicWatch(view, partition.topic, [number], partition.topic_id).leadership(number)
+    opened = PartitionReader(view).open(seen)
+    if reset == "earliest":
+        return opened.log.log_start_offset
+    check_offset_available(None, opened.high_watermark, opened.log.epoch_start, name)
+    return opened.high_watermark
 
 
 def all_records(fetched: Mapping[TopicPartition, FetchedRecords]) -> pa.Table:

@@ -48,6 +48,79 @@ _ALL_AS_WRITTEN = {
 _PATTERN = frozenset("{}[]*?\\")  # Spark: SparkHadoopUtil.isGlobPath
 _BOUNDS = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
 _WANTED = f"segment string, {_BOUNDS}"
+# "earliest", "latest", or an offset for each partition, as in Spark's Kafka source.
+Offsets: TypeAlias = str | Mapping[int, int]
+EARLIEST, LATEST = "earliest", "latest"
+
+
+def read_committed(
+    spark: SparkSession,
+    cluster_uri: str,
+    topic: str,
+    starting: Offsets = EARLIEST,
+    ending: Offsets = LATEST,
+    config: Config | None = None,
+) -> DataFrame:
+    """A DataFrame of a topic's committed records, with the columns of Spark's Kafka source, `leader_epoch` and
+    `topic_id`.
+
+    Committed records are those below the high watermark at the time of the call. `starting` and `ending` (excluded) are
+    "earliest", "latest" (the HW) or an offset for each partition: `{0: 100, 1: 250}`. A partition that is not in the
+    mapping is read from its log start, or up to its HW. Spark reads the data files of local logs, and pyarrow those in
+    an object store, so neither needs a jar.
+
+    Raises InvalidRequestException (an argument of a wrong type), UnknownTopicOrPartitionException,
+    InvalidPartitionsException (no such partition),
+    LeaderNotAvailableException, NotLeaderOrFollowerException (a leader changed meanwhile), OffsetOutOfRangeException,
+    CorruptRecordException (a data file is missing or short), KafkaStorageException, InconsistentClusterIdException (an
+    emptied root), BrokerNotAvailableException, and OffsetNotAvailableException (a new leader does not know its HW
+    within `request.timeout.ms`, KIP-207).
+    """
+    spark_session_of(spark)
+    for name, given in (("starting", starting), ("ending", ending)):
+        _check_offsets(given, name)
+    view = open_view(text(cluster_uri, "cluster_uri"), Config.of(config))
+    deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
+    poll_interval_ms = view.cluster.config.lakelog_poll_interval_ms
+    try:
+        return until_available(lambda: _read(spark, view, topic, starting, ending), deadline, poll_interval_ms)
+    except LakelogException:
+        forget_view(view)
+        raise
+
+
+def _check_offsets(given: object, name: str) -> None:
+    by_number = given if isinstance(given, Mapping) else {}
+    is_right = isinstance(given, Mapping) or _is_word(given)
+    if not is_right or not all(type(n) is int and (type(o) is int or _is_word(o)) for n, o in by_number.items()):
+        raise InvalidRequestException(
+            f"{name} is {given!r:.80}: give earliest, latest, or a dict with the offset of each partition, such as "
+            "{0: 100}"
+        )
+
+
+def _is_word(offset: object) -> bool:
+    return isinstance(offset, str) and offset in (EARLIEST, LATEST)
+
+
+def _read(spark: SparkSession, view: TopicView, topic: str, starting: Offsets, ending: Offsets) -> DataFrame:
+    partitions = view.partitions(topic)
+    _check_partitions(topic, partitions, starting, ending)
+    by_leader: dict[int, list[PartitionRegistration]] = {}
+    for registration in partitions.values():
+        by_leader.setdefault(registration.leader, []).append(registration)
+    reader = PartitionReader(view)
+    reads = [_read_leader(reader, led, starting, ending) for _, led in sorted(by_leader.items())]
+    return committed_segments(spark, reads)
+
+
+def _check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Offsets) -> None:
+    for given in offsets:
+        unknown = [] if isinstance(given, str) else sorted(set(given) - set(partitions))
+        if unknown:
+            raise InvalidPartitionsException(
+                f"topic {topic} has no partition {unknown[0]}, it has 0 to {max(partitions)}"
+            )
 
 
 class LogRead(NamedTuple):
@@ -64,6 +137,49 @@ class LogRead(NamedTuple):
             for segment in self.state.segments_with(key, offsets):
                 found.setdefault(segment.name, []).append(key)
         return dict(sorted(found.items()))
+
+
+def _read_leader(reader: PartitionReader, led: list[PartitionRegistration], *offsets: Offsets) -> LogRead:
+    bounds: dict[TopicIdPartition, OffsetRange] = {}
+    for registration in led:
+        opened = reader.leader(registration)
+        chosen = bounds[registration.topic_id_partition] = _bounds(opened, *offsets)
+        _check_files(opened, chosen)
+    return LogRead(opened.root, opened.state, bounds)
+
+
+def _bounds(opened: OpenPartition, starting: Offsets, ending: Offsets) -> OffsetRange:
+    name, number = opened.registration.name, opened.registration.partition
+    chosen = [_chosen(given, number, default) for given, default in ((starting, EARLIEST), (ending, LATEST))]
+    start, stop = (_offset(choice, opened.log, opened.high_watermark, name) for choice in chosen)
+    lowest, highest = opened.log.log_start_offset, opened.high_watermark
+    for offset in (start, stop):
+        if not lowest <= offset <= highest:
+            raise OffsetOutOfRangeException(
+                f"{name}: offset {offset} is out of range, committed: {lowest} to {highest}"
+            )
+    return OffsetRange(start, stop)
+
+
+def _chosen(given: Offsets, partition: int, default: str) -> int | str:
+    return given if isinstance(given, str) else given.get(partition, default)
+
+
+def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str) -> int:
+    if chosen == EARLIEST:
+        return log.log_start_offset
+    number = chosen if isinstance(chosen, int) else None
+    check_offset_available(number, high_watermark, log.epoch_start, name)
+    return high_watermark if number is None else number
+
+
+def _check_files(opened: OpenPartition, offsets: OffsetRange) -> None:
+    """Raises CorruptRecordException, naming the file, for a missing or short file. Spark would raise a stack trace."""
+    files = [segment.file for segment in opened.segments(offsets)]
+    for file, size in zip(files, opened.root.sizes([file.name for file in files]), strict=True):
+        fault = size_fault(opened.root, file, size)
+        if fault:
+            raise CorruptRecordException(fault)
 
 
 def committed_segments(spark: SparkSession, reads: Sequence[LogRead]) -> DataFrame:
@@ -170,121 +286,3 @@ def _reader(root: StorageRoot) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
             yield from rows_of(records, key, row["starting_offset"], row["ending_offset"]).to_batches()
 
     return read
-
-
-# "earliest", "latest", or an offset for each partition, as in Spark's Kafka source.
-Offsets: TypeAlias = str | Mapping[int, int]
-EARLIEST, LATEST = "earliest", "latest"
-
-
-def read_committed(
-    spark: SparkSession,
-    cluster_uri: str,
-    topic: str,
-    starting: Offsets = EARLIEST,
-    ending: Offsets = LATEST,
-    config: Config | None = None,
-) -> DataFrame:
-    """A DataFrame of a topic's committed records, with the columns of Spark's Kafka source, `leader_epoch` and
-    `topic_id`.
-
-    Committed records are those below the high watermark at the time of the call. `starting` and `ending` (excluded) are
-    "earliest", "latest" (the HW) or an offset for each partition: `{0: 100, 1: 250}`. A partition that is not in the
-    mapping is read from its log start, or up to its HW. Spark reads the data files of local logs, and pyarrow those in
-    an object store, so neither needs a jar.
-
-    Raises InvalidRequestException (an argument of a wrong type), UnknownTopicOrPartitionException,
-    InvalidPartitionsException (no such partition),
-    LeaderNotAvailableException, NotLeaderOrFollowerException (a leader changed meanwhile), OffsetOutOfRangeException,
-    CorruptRecordException (a data file is missing or short), KafkaStorageException, InconsistentClusterIdException (an
-    emptied root), BrokerNotAvailableException, and OffsetNotAvailableException (a new leader does not know its HW
-    within `request.timeout.ms`, KIP-207).
-    """
-    spark_session_of(spark)
-    for name, given in (("starting", starting), ("ending", ending)):
-        _check_offsets(given, name)
-    view = open_view(text(cluster_uri, "cluster_uri"), Config.of(config))
-    deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
-    poll_interval_ms = view.cluster.config.lakelog_poll_interval_ms
-    try:
-        return until_available(lambda: _read(spark, view, topic, starting, ending), deadline, poll_interval_ms)
-    except LakelogException:
-        forget_view(view)
-        raise
-
-
-def _read(spark: SparkSession, view: TopicView, topic: str, starting: Offsets, ending: Offsets) -> DataFrame:
-    partitions = view.partitions(topic)
-    _check_partitions(topic, partitions, starting, ending)
-    by_leader: dict[int, list[PartitionRegistration]] = {}
-    for registration in partitions.values():
-        by_leader.setdefault(registration.leader, []).append(registration)
-    reader = PartitionReader(view)
-    reads = [_read_leader(reader, led, starting, ending) for _, led in sorted(by_leader.items())]
-    return committed_segments(spark, reads)
-
-
-def _check_offsets(given: object, name: str) -> None:
-    by_number = given if isinstance(given, Mapping) else {}
-    is_right = isinstance(given, Mapping) or _is_word(given)
-    if not is_right or not all(type(n) is int and (type(o) is int or _is_word(o)) for n, o in by_number.items()):
-        raise InvalidRequestException(
-            f"{name} is {given!r:.80}: give earliest, latest, or a dict with the offset of each partition, such as "
-            "{0: 100}"
-        )
-
-
-def _is_word(offset: object) -> bool:
-    return isinstance(offset, str) and offset in (EARLIEST, LATEST)
-
-
-def _check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Offsets) -> None:
-    for given in offsets:
-        unknown = [] if isinstance(given, str) else sorted(set(given) - set(partitions))
-        if unknown:
-            raise InvalidPartitionsException(
-                f"topic {topic} has no partition {unknown[0]}, it has 0 to {max(partitions)}"
-            )
-
-
-def _read_leader(reader: PartitionReader, led: list[PartitionRegistration], *offsets: Offsets) -> LogRead:
-    bounds: dict[TopicIdPartition, OffsetRange] = {}
-    for registration in led:
-        opened = reader.leader(registration)
-        chosen = bounds[registration.topic_id_partition] = _bounds(opened, *offsets)
-        _check_files(opened, chosen)
-    return LogRead(opened.root, opened.state, bounds)
-
-
-def _bounds(opened: OpenPartition, starting: Offsets, ending: Offsets) -> OffsetRange:
-    name, number = opened.registration.name, opened.registration.partition
-    chosen = [_chosen(given, number, default) for given, default in ((starting, EARLIEST), (ending, LATEST))]
-    start, stop = (_offset(choice, opened.log, opened.high_watermark, name) for choice in chosen)
-    lowest, highest = opened.log.log_start_offset, opened.high_watermark
-    for offset in (start, stop):
-        if not lowest <= offset <= highest:
-            raise OffsetOutOfRangeException(
-                f"{name}: offset {offset} is out of range, committed: {lowest} to {highest}"
-            )
-    return OffsetRange(start, stop)
-
-
-def _chosen(given: Offsets, partition: int, default: str) -> int | str:
-    return given if isinstance(given, str) else given.get(partition, default)
-
-
-def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str) -> int:
-    if chosen == EARLIEST:
-        return log.log_start_offset
-    number = chosen if isinstance(chosen, int) else None
-    check_offset_available(number, high_watermark, log.epoch_start, name)
-    return high_watermark if number is None else number
-
-
-def _check_files(opened: OpenPartition, offsets: OffsetRange) -> None:
-    """Raises CorruptRecordException, naming the file, for a missing or short file. Spark would raise a stack trace."""
-    files = [segment.file for segment in opened.segments(offsets)]
-    for file, size in zip(files, opened.root.sizes([file.name for file in files]), strict=True):
-        fault = size_fault(opened.root, file, size)
-        if fault:
-            raise CorruptRecordException(fault)

@@ -36,6 +36,10 @@ from lakelog.schemas import LOG
 _MESSAGE_MAX_BYTES = "message.max.bytes"
 
 Process: TypeAlias = tuple[str, int]  # a broker's root and broker epoch
+_MOST_VIEWS = 8
+
+_lock = threading.Lock()
+_views: dict[tuple[str, Config], TopicView] = {}  # of this process, the one that was opened last at the end
 
 
 class TopicView:
@@ -180,6 +184,32 @@ class TopicView:
         }
 
 
+def open_view(cluster_uri: str, config: Config) -> TopicView:
+    """A view of the cluster. Raises as `Cluster.open`, also in a fork that has the views of its parent."""
+    check_no_fork()
+    key = cluster_uri, config
+    with _lock:
+        known = _views.get(key)
+    if known is not None:  # each plan names the URI anew, so it means the cluster that is there now
+        identity = read_identity(replace(known.cluster.root, guard=None))
+        if known.cluster.cluster_id == identity["cluster_id"]:
+            return known
+    view = TopicView(Cluster.open(cluster_uri, config))
+    with _lock:
+        _views.pop(key, None)
+        _views[key] = view
+        if len(_views) > _MOST_VIEWS:
+            del _views[next(iter(_views))]
+    return view
+
+
+def forget_view(view: TopicView) -> None:
+    """Opens the tables again at the next use. For a view that has met an error: a root may have been replaced."""
+    with _lock:
+        for key in [key for key, known in _views.items() if known is view]:
+            del _views[key]
+
+
 class TopicWatch:
     """Finds the partitions of a topic whose metadata or leader row has changed, so that waiting operations are tried.
 
@@ -216,34 +246,3 @@ def pause(milliseconds: int, deadline: float, woken: threading.Event | None = No
     whether `woken` was set."""
     left = deadline - time.monotonic()
     return (woken or threading.Event()).wait(max(0.0, min(milliseconds / 1000, left)))
-
-
-_MOST = 8
-_lock = threading.Lock()
-_views: dict[tuple[str, Config], TopicView] = {}
-
-
-def open_view(cluster_uri: str, config: Config) -> TopicView:
-    """A view of the cluster. Raises as `Cluster.open`, also in a fork that has the views of its parent."""
-    check_no_fork()
-    key = cluster_uri, config
-    with _lock:
-        known = _views.get(key)
-    if known is not None:  # each plan names the URI anew, so it means the cluster that is there now
-        identity = read_identity(replace(known.cluster.root, guard=None))
-        if known.cluster.cluster_id == identity["cluster_id"]:
-            return known
-    view = TopicView(Cluster.open(cluster_uri, config))
-    with _lock:
-        _views.pop(key, None)
-        _views[key] = view
-        if len(_views) > _MOST:
-            del _views[next(iter(_views))]
-    return view
-
-
-def forget_view(view: TopicView) -> None:
-    """Opens the tables again at the next use. For a view that has met an error: a root may have been replaced."""
-    with _lock:
-        for key in [key for key, known in _views.items() if known is view]:
-            del _views[key]

@@ -25,9 +25,12 @@ from lakelog.replication.server.executors import TRACEBACK, ExecutorsFailed, err
 from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.storage.delta.spark_delta import check_delta
 
+logger = logging.getLogger(__name__)
+
 _ERROR_LINE = re.compile(r"(?:^[:\s]*|: )(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _TOO_SLOW = "Python worker failed to connect back"
 _PATIENCE_SECONDS = 120.0  # a container may have to start first
+_PARENT = os.getppid()
 
 _checked: WeakSet[SparkContext] = WeakSet()
 _checking = threading.Lock()
@@ -122,11 +125,6 @@ def _setting(python: str) -> str:
     if found.parent == own.parent and found.resolve() == own.resolve():
         return f"PYTHONPATH={Path(__file__).parents[3]}"
     return f"PYSPARK_PYTHON={own}"
-
-
-logger = logging.getLogger(__name__)
-
-_PARENT = os.getppid()
 
 
 def has_jvm_died() -> bool:

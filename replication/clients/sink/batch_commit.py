@@ -47,6 +47,8 @@ _RETRIES = 2**31 - 1
 _PASSING = (  # another broker leads soon
     KafkaStorageException, LeaderNotAvailableException, BrokerNotAvailableException, InconsistentClusterIdException,
 )  # fmt: skip
+_GROUPS = 2  # a log remembers the last five runs of sequences of a producer, and a failover may split one
+_GROUP_BYTES = 128 * 1024 * 1024
 
 
 class SinkSender:
@@ -134,10 +136,6 @@ def _joined(given: Sequence[NewRecords]) -> list[NewRecords]:
         else:
             found.append(each)
     return found
-
-
-_GROUPS = 2  # a log remembers the last five runs of sequences of a producer, and a failover may split one
-_GROUP_BYTES = 128 * 1024 * 1024
 
 
 class KnownProducer(NamedTuple):

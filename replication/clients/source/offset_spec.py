@@ -16,6 +16,9 @@ _SHAPES = {
     "timestamps": '{"orders": {"0": 1735689600000}}',
     "partitions": '{"orders": [0, 1]}',
 }
+LATEST, EARLIEST = -1, -2  # Kafka's numbers for them in the JSON of offsets
+NAMES = {"earliest": EARLIEST, "latest": LATEST}
+ERROR = "error"  # what `startingOffsetsByTimestampStrategy` does without a record that late: fail, or start at the end
 
 
 def numbers_of(option: str, text: str, shape: str = "offsets") -> dict[TopicPartition, int]:
@@ -77,11 +80,6 @@ def _partition(option: str, topic: str, given: Any, shape: str) -> int:
 
 def _wrong(option: str, found: str, shape: str) -> InvalidConfigurationException:
     return InvalidConfigurationException(f"option {option}: {found}; allowed: JSON such as {_SHAPES[shape]}")
-
-
-LATEST, EARLIEST = -1, -2  # Kafka's numbers for them in the JSON of offsets
-NAMES = {"earliest": EARLIEST, "latest": LATEST}
-ERROR = "error"  # what `startingOffsetsByTimestampStrategy` does without a record that late: fail, or start at the end
 
 
 @dataclass(frozen=True)

@@ -33,60 +33,14 @@ from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeE
 from lakelog.replication.protocol.record_batch import OffsetRange
 from lakelog.replication.storage.log.partition_rows import read_row_ranges
 
+logger = logging.getLogger(__name__)
+
 _BATCH_BYTES = 4 * 1024 * 1024
 _MOVES = 5
-_log = logging.getLogger(__name__)
-
-
-def read_task(
-    planned: Sequence[PlannedRows],
-    schema: pa.Schema,
-    find_again: Callable[[PlannedRows], Sequence[PlannedRows]],
-    moves: int = _MOVES,
-) -> Iterator[pa.RecordBatch]:
-    """The planned records, each exactly once, as batches of `schema`.
-
-    A segment may have gone since the task was planned, as compaction, retention and truncation remove segments. Then
-    `find_again` tells where the records are, at most `moves` times. Raises CorruptRecordException, naming the file, if
-    records cannot be read.
-    """
-    for file, found in groupby(planned, key=lambda each: each.rows.file):
-        wanted = list(found)
-        try:
-            tables = read_row_ranges(file, [each.rows for each in wanted], schema.names, use_threads=False)
-            _check_count(wanted, tables)
-        except CorruptRecordException as error:
-            if not moves:
-                raise
-            _log.info("%s; looking for its records again", error)
-            again = [new for each in wanted for new in find_again(each)]
-            yield from read_task(again, schema, find_again, moves - 1)
-            continue
-        for table in tables:
-            yield from _batches(table, schema)
-
-
-def _check_count(wanted: Sequence[PlannedRows], tables: Sequence[pa.Table]) -> None:
-    for each, table in zip(wanted, tables, strict=True):
-        if table.num_rows != each.rows.records:
-            file = each.rows.file
-            raise CorruptRecordException(
-                f"{file.root.path(file.name)}: has {table.num_rows} of the records {each.rows.start} to "
-                f"{each.rows.stop - 1} of {each.topic_partition}"
-            )
-
-
-def _batches(found: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches of some MB: Spark holds one at a time in memory that is not of the heap."""
-    size = max(1, _BATCH_BYTES * found.num_rows // max(1, found.nbytes))
-    table = found.cast(schema)
-    for start in range(0, table.num_rows, size):
-        yield table.slice(start, size).combine_chunks().to_batches()[0]
-
-
-_Values: TypeAlias = frozenset[Any]
 _LARGEST = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+_Values: TypeAlias = frozenset[Any]
 
 
 @dataclass(frozen=True)
@@ -170,13 +124,6 @@ class TopicTask(InputPartition):
     planned: list[PlannedRows]
 
 
-def records_of(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The records of one task. For a read without tasks Spark makes one of its own, which has no records."""
-    if not isinstance(task, TopicTask):
-        return iter(())
-    return plain_iteration(read_task(task.planned, arrow_schema(schema), FindAgain(options, partition_view)))
-
-
 class TopicReader(DataSourceReader):
     """Reads the committed records that there are when Spark plans the query."""
 
@@ -224,3 +171,56 @@ class FilteredTopicReader(TopicReader):
         batches are read as a whole."""
         self._filters = PushedFilters.of(filters)
         return filters
+
+
+def records_of(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The records of one task. For a read without tasks Spark makes one of its own, which has no records."""
+    if not isinstance(task, TopicTask):
+        return iter(())
+    return plain_iteration(read_task(task.planned, arrow_schema(schema), FindAgain(options, partition_view)))
+
+
+def read_task(
+    planned: Sequence[PlannedRows],
+    schema: pa.Schema,
+    find_again: Callable[[PlannedRows], Sequence[PlannedRows]],
+    moves: int = _MOVES,
+) -> Iterator[pa.RecordBatch]:
+    """The planned records, each exactly once, as batches of `schema`.
+
+    A segment may have gone since the task was planned, as compaction, retention and truncation remove segments. Then
+    `find_again` tells where the records are, at most `moves` times. Raises CorruptRecordException, naming the file, if
+    records cannot be read.
+    """
+    for file, found in groupby(planned, key=lambda each: each.rows.file):
+        wanted = list(found)
+        try:
+            tables = read_row_ranges(file, [each.rows for each in wanted], schema.names, use_threads=False)
+            _check_count(wanted, tables)
+        except CorruptRecordException as error:
+            if not moves:
+                raise
+            logger.info("%s; looking for its records again", error)
+            again = [new for each in wanted for new in find_again(each)]
+            yield from read_task(again, schema, find_again, moves - 1)
+            continue
+        for table in tables:
+            yield from _batches(table, schema)
+
+
+def _check_count(wanted: Sequence[PlannedRows], tables: Sequence[pa.Table]) -> None:
+    for each, table in zip(wanted, tables, strict=True):
+        if table.num_rows != each.rows.records:
+            file = each.rows.file
+            raise CorruptRecordException(
+                f"{file.root.path(file.name)}: has {table.num_rows} of the records {each.rows.start} to "
+                f"{each.rows.stop - 1} of {each.topic_partition}"
+            )
+
+
+def _batches(found: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of some MB: Spark holds one at a time in memory that is not of the heap."""
+    size = max(1, _BATCH_BYTES * found.num_rows // max(1, found.nbytes))
+    table = found.cast(schema)
+    for start in range(0, table.num_rows, size):
+        yield table.slice(start, size).combine_chunks().to_batches()[0]

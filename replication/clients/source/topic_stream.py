@@ -35,8 +35,15 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import OffsetRange, TopicPartition
 from lakelog.replication.storage.tables.group_tables import CommittedOffset
 
+logger = logging.getLogger(__name__)
+
 _VERSION = 1
+_STORE_SECONDS = 0.5  # each poll of an object store is paid for
+_WAY_OUT = "option failOnDataLoss=false warns and goes on with what is there"
+
 Each = TypeVar("Each")
+Key = TypeVar("Key")
+Offset = dict[str, Any]  # a `SourceOffset` as Spark keeps it
 
 
 class LastEpoch(NamedTuple):
@@ -108,181 +115,6 @@ def _by_topic(values: Mapping[TopicPartition, Each]) -> dict[str, dict[str, Each
 
 def _by_partition(topics: Mapping[str, Mapping[str, Each]]) -> dict[TopicPartition, Each]:
     return {TopicPartition(topic, int(n)): value for topic, each in topics.items() for n, value in each.items()}
-
-
-_log = logging.getLogger(__name__)
-_WAY_OUT = "option failOnDataLoss=false warns and goes on with what is there"
-
-
-class LostRecords:
-    """Finds what is lost since an offset: it fails the query, or warns and goes on with what is there."""
-
-    def __init__(self, fails: bool, begun: SourceOffset, ended: SourceOffset | None = None) -> None:
-        self._fails = fails
-        self._begun = begun
-        self._ended = ended
-
-    def starts(
-        self, registered: Registered, readable: Mapping[TopicPartition, OpenPartition]
-    ) -> dict[TopicPartition, int]:
-        """Where the next micro-batch starts, for each partition that goes on. Raises OffsetOutOfRangeException for a
-        topic that is gone or was made again, and for records that are deleted, unless the query goes on without."""
-        return {
-            partition: self._kept(self._begun, partition, readable[partition]) if partition in readable else offset
-            for partition, offset in self._begun.offsets.items()
-            if self._is_same_topic(partition, registered)
-        }
-
-    def target(
-        self, target: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, OpenPartition]
-    ) -> dict[TopicPartition, int]:
-        """Where a query ends that reads what was committed up to the `target`. Raises as `starts`."""
-        left = dict(target)
-        for partition, offset in target.items():
-            end = readable[partition].log.log_end_offset if partition in readable else offset
-            if end < offset:
-                self._report(f"{partition}: an unclean election has removed records {end} to {offset - 1}")
-                left[partition] = end
-        return left
-
-    def bounds(self, view: PartitionView, registered: Registered, wanted: Bounds) -> Bounds:
-        """What is left of the bounds of a micro-batch. Raises as `starts`."""
-        kept = {partition: each for partition, each in wanted.items() if self._is_same_topic(partition, registered)}
-        for partition, readable in view.led({partition: registered[partition] for partition in kept}).items():
-            start = self._kept(self._begun, partition, readable)
-            stop = max(start, self._kept(self._ended or self._begun, partition, readable))
-            kept[partition] = OffsetRange(start, stop)
-        return kept
-
-    def _kept(self, known: SourceOffset, partition: TopicPartition, readable: OpenPartition) -> int:
-        """The offset of a partition, or the nearest one at which its log goes on."""
-        offset, log = known.offsets[partition], readable.log
-        first, end = log.log_start_offset, log.log_end_offset
-        if first > offset:
-            self._report(f"{partition}: records {offset} to {first - 1} are deleted, the log starts at {first}")
-            return first
-        common = _common_end(log, offset, known.epochs.get(partition))
-        if common < offset:  # after a clean election the new leader has all that was committed
-            lost = "removed" if end < offset else "replaced"
-            self._report(f"{partition}: an unclean election has {lost} records {common} to {offset - 1}")
-        return max(first, common)
-
-    def _is_same_topic(self, partition: TopicPartition, registered: Registered) -> bool:
-        known, found = self._begun.topic_ids[partition.topic], registered.get(partition)
-        if found is None:
-            self._report(f"{partition}: the topic with id {known} is deleted")
-        elif found.topic_id != known:
-            self._report(f"{partition}: the topic was made again: it had id {known} and has {found.topic_id}")
-        return found is not None and found.topic_id == known
-
-    def _report(self, lost: str) -> None:
-        if self._fails:
-            raise OffsetOutOfRangeException(f"{lost}; {_WAY_OUT}")
-        _log.warning("%s", lost)
-
-
-def epochs_before(
-    known: SourceOffset, readable: Mapping[TopicPartition, OpenPartition], begun: SourceOffset | None
-) -> dict[TopicPartition, LastEpoch]:
-    """The leader epoch of the record before each offset that is `known`. It stays that of the offset `begun` where that
-    is the same: a partition may be unreadable for a while, or have no record left."""
-    found = {}
-    for partition, offset in known.offsets.items():
-        kept = begun.epochs.get(partition) if begun and _is_same(known, begun, partition) else None
-        if kept is None and partition in readable:
-            kept = _last_epoch(readable[partition].log, offset)
-        if kept is not None:
-            found[partition] = kept
-    return found
-
-
-def _is_same(one: SourceOffset, other: SourceOffset, partition: TopicPartition) -> bool:
-    topic, offset = one.topic_ids[partition.topic], one.offsets[partition]
-    return (topic, offset) == (other.topic_ids.get(partition.topic), other.offsets.get(partition))
-
-
-def _last_epoch(log: PartitionLog, offset: int) -> LastEpoch | None:
-    """The epoch of the record before the offset; None if the log does not have that record any more."""
-    entries = [entry for entry in log.lineage if log.log_start_offset <= entry.start_offset < offset]
-    return LastEpoch(*entries[-1][:2]) if entries else None
-
-
-def _common_end(log: PartitionLog, offset: int, last: LastEpoch | None) -> int:
-    """Up to where the log has the records before the offset, if the last of them are of this epoch.
-
-    A log without that epoch may have records of older ones there: an earlier leader's, which nobody else had.
-
-    Kafka: `SubscriptionState.maybeCompleteValidation`. KIP-320; KIP-279 for a log without the epoch.
-    """
-    common = min(offset, log.log_end_offset)
-    if last is None or offset <= log.log_start_offset or epoch_at(log.lineage, common - 1) == last.leader_epoch:
-        return common
-    known, end = end_offset_for(log.lineage, log.log_end_offset, last.leader_epoch)
-    common = min(common, end) if end >= 0 else common
-    return common if known == last.leader_epoch else min(common, last.start_offset)
-
-
-Key = TypeVar("Key")
-
-
-def limited(start: Mapping[Key, int], end: Mapping[Key, int], most: int) -> dict[Key, int]:
-    """The end offsets of a micro-batch of at most `most` records, which partitions share in proportion to what they
-    have. Each start and end is of the same partition."""
-    sizes = {key: max(0, end[key] - start[key]) for key in end}
-    total = sum(sizes.values())
-    if total <= most:
-        return dict(end)
-    shares = {key: divmod(size * most, total) for key, size in sizes.items()}
-    left = most - sum(share for share, _ in shares.values())
-    # Partitions without a whole record come first, and then the largest remainders: a large one starves no other.
-    first = sorted(shares, key=lambda key: (shares[key][0] == 0 and sizes[key] > 0, shares[key][1]), reverse=True)
-    rounded_up = set(first[:left])
-    return {key: start[key] + share + (key in rounded_up) for key, (share, _) in shares.items()}
-
-
-def may_start(available: int, least: int | None, waited_ms: float, max_delay_ms: int) -> bool:
-    """Whether a micro-batch starts: there are `least` records, or any and it has waited long enough."""
-    return least is None or available >= least or waited_ms >= max_delay_ms
-
-
-Offset = dict[str, Any]
-_STORE_SECONDS = 0.5  # each poll of an object store is paid for
-
-
-class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Refuses a stream whose options or columns are wrong: raises the error that names the option or the column,
-    whatever Spark asks first."""
-
-    def __init__(self, error: LakelogException) -> None:
-        self._error = error
-
-    @plain_errors
-    def _refuse(self) -> NoReturn:
-        raise self._error
-
-    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
-        """Raises the error of the option or column when Spark asks where the query starts."""
-        self._refuse()
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
-        """Raises it when Spark asks how far the next micro-batch reads."""
-        self._refuse()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
-        """Raises it when Spark asks for the limit of a micro-batch."""
-        self._refuse()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """Raises it when Spark asks where a query with Trigger.AvailableNow ends."""
-        self._refuse()
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Raises it when Spark asks for the tasks of a micro-batch."""
-        self._refuse()
-
-    def read(self, partition: InputPartition) -> NoReturn:
-        """Raises it when a task asks for its records."""
-        self._refuse()
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -440,3 +272,167 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _end(start: int, begun: int, readable: OpenPartition) -> int:
     """The end offset of a micro-batch. After an offset reset the batch is empty: Spark continues from the new start."""
     return start if start < begun else max(start, readable.high_watermark)
+
+
+def limited(start: Mapping[Key, int], end: Mapping[Key, int], most: int) -> dict[Key, int]:
+    """The end offsets of a micro-batch of at most `most` records, which partitions share in proportion to what they
+    have. Each start and end is of the same partition."""
+    sizes = {key: max(0, end[key] - start[key]) for key in end}
+    total = sum(sizes.values())
+    if total <= most:
+        return dict(end)
+    shares = {key: divmod(size * most, total) for key, size in sizes.items()}
+    left = most - sum(share for share, _ in shares.values())
+    # Partitions without a whole record come first, and then the largest remainders: a large one starves no other.
+    first = sorted(shares, key=lambda key: (shares[key][0] == 0 and sizes[key] > 0, shares[key][1]), reverse=True)
+    rounded_up = set(first[:left])
+    return {key: start[key] + share + (key in rounded_up) for key, (share, _) in shares.items()}
+
+
+def may_start(available: int, least: int | None, waited_ms: float, max_delay_ms: int) -> bool:
+    """Whether a micro-batch starts: there are `least` records, or any and it has waited long enough."""
+    return least is None or available >= least or waited_ms >= max_delay_ms
+
+
+class LostRecords:
+    """Finds what is lost since an offset: it fails the query, or warns and goes on with what is there."""
+
+    def __init__(self, fails: bool, begun: SourceOffset, ended: SourceOffset | None = None) -> None:
+        self._fails = fails
+        self._begun = begun
+        self._ended = ended
+
+    def starts(
+        self, registered: Registered, readable: Mapping[TopicPartition, OpenPartition]
+    ) -> dict[TopicPartition, int]:
+        """Where the next micro-batch starts, for each partition that goes on. Raises OffsetOutOfRangeException for a
+        topic that is gone or was made again, and for records that are deleted, unless the query goes on without."""
+        return {
+            partition: self._kept(self._begun, partition, readable[partition]) if partition in readable else offset
+            for partition, offset in self._begun.offsets.items()
+            if self._is_same_topic(partition, registered)
+        }
+
+    def target(
+        self, target: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, OpenPartition]
+    ) -> dict[TopicPartition, int]:
+        """Where a query ends that reads what was committed up to the `target`. Raises as `starts`."""
+        left = dict(target)
+        for partition, offset in target.items():
+            end = readable[partition].log.log_end_offset if partition in readable else offset
+            if end < offset:
+                self._report(f"{partition}: an unclean election has removed records {end} to {offset - 1}")
+                left[partition] = end
+        return left
+
+    def bounds(self, view: PartitionView, registered: Registered, wanted: Bounds) -> Bounds:
+        """What is left of the bounds of a micro-batch. Raises as `starts`."""
+        kept = {partition: each for partition, each in wanted.items() if self._is_same_topic(partition, registered)}
+        for partition, readable in view.led({partition: registered[partition] for partition in kept}).items():
+            start = self._kept(self._begun, partition, readable)
+            stop = max(start, self._kept(self._ended or self._begun, partition, readable))
+            kept[partition] = OffsetRange(start, stop)
+        return kept
+
+    def _kept(self, known: SourceOffset, partition: TopicPartition, readable: OpenPartition) -> int:
+        """The offset of a partition, or the nearest one at which its log goes on."""
+        offset, log = known.offsets[partition], readable.log
+        first, end = log.log_start_offset, log.log_end_offset
+        if first > offset:
+            self._report(f"{partition}: records {offset} to {first - 1} are deleted, the log starts at {first}")
+            return first
+        common = _common_end(log, offset, known.epochs.get(partition))
+        if common < offset:  # after a clean election the new leader has all that was committed
+            lost = "removed" if end < offset else "replaced"
+            self._report(f"{partition}: an unclean election has {lost} records {common} to {offset - 1}")
+        return max(first, common)
+
+    def _is_same_topic(self, partition: TopicPartition, registered: Registered) -> bool:
+        known, found = self._begun.topic_ids[partition.topic], registered.get(partition)
+        if found is None:
+            self._report(f"{partition}: the topic with id {known} is deleted")
+        elif found.topic_id != known:
+            self._report(f"{partition}: the topic was made again: it had id {known} and has {found.topic_id}")
+        return found is not None and found.topic_id == known
+
+    def _report(self, lost: str) -> None:
+        if self._fails:
+            raise OffsetOutOfRangeException(f"{lost}; {_WAY_OUT}")
+        logger.warning("%s", lost)
+
+
+def epochs_before(
+    known: SourceOffset, readable: Mapping[TopicPartition, OpenPartition], begun: SourceOffset | None
+) -> dict[TopicPartition, LastEpoch]:
+    """The leader epoch of the record before each offset that is `known`. It stays that of the offset `begun` where that
+    is the same: a partition may be unreadable for a while, or have no record left."""
+    found = {}
+    for partition, offset in known.offsets.items():
+        kept = begun.epochs.get(partition) if begun and _is_same(known, begun, partition) else None
+        if kept is None and partition in readable:
+            kept = _last_epoch(readable[partition].log, offset)
+        if kept is not None:
+            found[partition] = kept
+    return found
+
+
+def _is_same(one: SourceOffset, other: SourceOffset, partition: TopicPartition) -> bool:
+    topic, offset = one.topic_ids[partition.topic], one.offsets[partition]
+    return (topic, offset) == (other.topic_ids.get(partition.topic), other.offsets.get(partition))
+
+
+def _last_epoch(log: PartitionLog, offset: int) -> LastEpoch | None:
+    """The epoch of the record before the offset; None if the log does not have that record any more."""
+    entries = [entry for entry in log.lineage if log.log_start_offset <= entry.start_offset < offset]
+    return LastEpoch(*entries[-1][:2]) if entries else None
+
+
+def _common_end(log: PartitionLog, offset: int, last: LastEpoch | None) -> int:
+    """Up to where the log has the records before the offset, if the last of them are of this epoch.
+
+    A log without that epoch may have records of older ones there: an earlier leader's, which nobody else had.
+
+    Kafka: `SubscriptionState.maybeCompleteValidation`. KIP-320; KIP-279 for a log without the epoch.
+    """
+    common = min(offset, log.log_end_offset)
+    if last is None or offset <= log.log_start_offset or epoch_at(log.lineage, common - 1) == last.leader_epoch:
+        return common
+    known, end = end_offset_for(log.lineage, log.log_end_offset, last.leader_epoch)
+    common = min(common, end) if end >= 0 else common
+    return common if known == last.leader_epoch else min(common, last.start_offset)
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Refuses a stream whose options or columns are wrong: raises the error that names the option or the column,
+    whatever Spark asks first."""
+
+    def __init__(self, error: LakelogException) -> None:
+        self._error = error
+
+    @plain_errors
+    def _refuse(self) -> NoReturn:
+        raise self._error
+
+    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
+        """Raises the error of the option or column when Spark asks where the query starts."""
+        self._refuse()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
+        """Raises it when Spark asks how far the next micro-batch reads."""
+        self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
+        """Raises it when Spark asks for the limit of a micro-batch."""
+        self._refuse()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        """Raises it when Spark asks where a query with Trigger.AvailableNow ends."""
+        self._refuse()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Raises it when Spark asks for the tasks of a micro-batch."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        """Raises it when a task asks for its records."""
+        self._refuse()
