@@ -518,7 +518,7 @@ class GroupsView:
 
     def _members_of(self, name: str) -> ConsumerGroup:
         if name not in self._members:
-            self._members[name] = GroupAccess(self.cluster, name).poll()
+            self._members[name] = GroupAccess(self.cluster, name).refresh()
         return self._members[name]
 
     def alive(
@@ -579,7 +579,7 @@ class GroupsView:
         Watches their heartbeats until one moves, or all sessions are over. Raises GroupNotEmptyException.
         """
         access = GroupAccess(self.cluster, name)
-        first = access.poll().members
+        first = access.refresh().members
         if first:
             seconds = max(member.session_timeout_ms for member in first) / 1000
             say(f"Group {name} has {len(first)} members: looking for up to {seconds:g} s whether one is alive")

@@ -132,7 +132,7 @@ class _DelayedFetch:
     def attempt(self, time_is_over: bool) -> bool:
         reader = PartitionReader(self._view, self._rack)
         self._near = self._find_near(reader)
-        found = {partition: self._poll(partition, offset, reader) for partition, offset in self._offsets.items()}
+        found = {partition: self._open(partition, offset, reader) for partition, offset in self._offsets.items()}
         readable = [f if isinstance(f, LakelogException) else sum(f.sizes) for f in found.values()]
         outcome = fetch_outcome(readable, self._min_bytes, self._max_bytes, time_is_over)
         if not outcome.is_done:
@@ -157,7 +157,7 @@ class _DelayedFetch:
                 chosen[partition] = near
         return chosen
 
-    def _poll(self, partition: TopicPartition, offset: int, reader: PartitionReader) -> _Readable | LakelogException:
+    def _open(self, partition: TopicPartition, offset: int, reader: PartitionReader) -> _Readable | LakelogException:
         watch = self._watches[partition.topic]
         if isinstance(watch, LakelogException):
             return watch
@@ -174,24 +174,24 @@ class _DelayedFetch:
         self, found: Mapping[TopicPartition, _Readable | LakelogException]
     ) -> dict[TopicPartition, FetchedRecords]:
         wanted, room, is_first = dict[TopicPartition, list[RowRange]](), self._max_bytes, True
-        for partition, polled in found.items():
-            if not isinstance(polled, LakelogException):
-                count = batches_within(polled.sizes, room, is_first)
-                room, is_first = room - sum(polled.sizes[:count]), is_first and not count
-                wanted[partition] = polled.rows(self._offsets[partition], count)
+        for partition, readable in found.items():
+            if not isinstance(readable, LakelogException):
+                count = batches_within(readable.sizes, room, is_first)
+                room, is_first = room - sum(readable.sizes[:count]), is_first and not count
+                wanted[partition] = readable.rows(self._offsets[partition], count)
         rows = read_rows(wanted)
         return {
-            partition: FetchedRecords(error=polled)
-            if isinstance(polled, LakelogException)
-            else _answer(polled, rows[partition])
-            for partition, polled in found.items()
+            partition: FetchedRecords(error=readable)
+            if isinstance(readable, LakelogException)
+            else _answer(readable, rows[partition])
+            for partition, readable in found.items()
         }
 
 
-def _answer(polled: _Readable, rows: pa.Table | LakelogException) -> FetchedRecords:
+def _answer(readable: _Readable, rows: pa.Table | LakelogException) -> FetchedRecords:
     if isinstance(rows, LakelogException):
         return FetchedRecords(error=rows)
-    opened = polled.opened
+    opened = readable.opened
     return FetchedRecords(
         rows, opened.high_watermark, opened.log.log_start_offset, topic_id=opened.registration.topic_id
     )

@@ -34,14 +34,14 @@ class GroupAccess:
         self._table: MemberTable | None = None
         self._liveness = MemberLiveness(clock)
 
-    def poll(self) -> ConsumerGroup:
-        """The group as it is now; one that never had a member has none."""
+    def refresh(self) -> ConsumerGroup:
+        """Reads the group as it is now. One that never had a member has none."""
         self._table = self._table or MemberTable.open_if_there(self._cluster.root, self.group_id)
         return self._table.read() if self._table else ConsumerGroup()
 
     def live(self) -> list[GroupMember]:
         """The members that are not dead, by the heartbeats that were seen until now."""
-        group = self.poll()
+        group = self.refresh()
         dead = self._liveness.dead(group)
         return [member for member in group.members if member.member_id not in dead]
 

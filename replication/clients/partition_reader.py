@@ -1,7 +1,7 @@
-"""Opens partitions for reading: at their leaders, or at in-sync replicas that are nearer or hold certain records.
+"""Opens partitions for reading: at their leaders, or at in-sync replicas that are nearer or have certain records.
 
-Only this module knows the order of the reads: the replica's row first, then its log, then the check that the row
-describes the log. So the log has all records below the row's high watermark.
+A reader reads the replica's row first, then its log, and then checks that the row describes the log. So the log has all
+records below the row's high watermark. All clients read partitions by this module, which alone has that order.
 
 Kafka: `RackAwareReplicaSelector`, KIP-392.
 """
@@ -96,8 +96,11 @@ class _ReadLog(NamedTuple):
 
 
 class PartitionReader:
-    """Opens partitions at one poll: each broker's rows and log are read once. A row that the caller has read must be
-    older than the reader. `rack`: where the reading process is; None if that does not matter."""
+    """Opens the partitions of one poll. It reads the rows and the log of each broker once, so each poll needs a new
+    reader. Rows that the caller passes must have been read before it was made: the log is to be newer than the row.
+
+    `rack`: that of the reading process; None if any replica is as near.
+    """
 
     def __init__(self, view: TopicView, rack: str | None = None) -> None:
         self._view = view
@@ -231,7 +234,7 @@ def ask_leaders(
     passing: dict[int, LakelogException] = {}  # errors of leaders that are asked again
     topic_ids: set[str] = set()
 
-    def poll() -> None:
+    def ask_once() -> None:
         found = view.leaderships(topic, numbers)
         ids = {each.registration.topic_id for each in found.values()}
         if ids - topic_ids:
@@ -250,7 +253,7 @@ def ask_leaders(
             raise late
 
     with suppress(*_PASSING):  # the partition's answer says so
-        until_available(poll, deadline, view.cluster.config.lakelog_poll_interval_ms, _PASSING)
+        until_available(ask_once, deadline, view.cluster.config.lakelog_poll_interval_ms, _PASSING)
     return {number: passing[number] if number in passing else answers[number] for number in numbers}
 
 

@@ -19,17 +19,17 @@ Answer = TypeVar("Answer")
 
 
 def until_available(
-    poll: Callable[[], Answer], deadline: float, poll_interval_ms: int,
+    attempt: Callable[[], Answer], deadline: float, poll_interval_ms: int,
     passing: tuple[type[LakelogException], ...] = (OffsetNotAvailableException,),
 ) -> Answer:  # fmt: skip
-    """Calls `poll` until a new leader knows its high watermark, and returns the result. KIP-207.
+    """Repeats an attempt until a new leader knows its high watermark, and returns the result. KIP-207.
 
-    It calls `poll` at least once. Raises OffsetNotAvailableException, or another error of `passing`, at the `deadline`
-    (s, monotonic clock), and any other error of `poll` at once.
+    There is at least one attempt. Raises OffsetNotAvailableException, or another error of `passing`, at the `deadline`
+    (s, monotonic clock), and any other error of an attempt at once.
     """
     while True:
         try:
-            return poll()
+            return attempt()
         except passing:
             if time.monotonic() >= deadline:
                 raise

@@ -66,11 +66,12 @@ class _Deletion:
             operation = DelayedOperation([number], self._deadline, self._attempt(number))
             purgatory.try_complete_else_watch(operation)
         everything = list(self._before)
-        purgatory.wait(lambda: self._poll(everything), self._view.cluster.config.lakelog_poll_interval_ms)
+        purgatory.wait(lambda: self._refresh(everything), self._view.cluster.config.lakelog_poll_interval_ms)
         return dict(self._outcomes)
 
-    def _poll(self, everything: list[int]) -> list[int]:
-        """Returns all partitions: a follower's log start is in the follower's row, which `TopicWatch` does not read."""
+    def _refresh(self, everything: list[int]) -> list[int]:
+        """Reads the leaders' rows again. Returns all partitions: a follower's log start is in the follower's row, which
+        `TopicWatch` does not read."""
         self._watch.moved()
         return everything
 

@@ -97,7 +97,7 @@ class History:
 
     def members(self):
         """Members that nobody has removed; those that have died, too, until others notice."""
-        group = GroupAccess(self.world.cluster, "g").poll()
+        group = GroupAccess(self.world.cluster, "g").refresh()
         owned = [partition for member in group.members for partition in member.owned]
         assert len(owned) == len(set(owned)), "two owners"
         return {member.member_id for member in group.members}

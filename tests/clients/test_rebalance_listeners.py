@@ -49,7 +49,7 @@ def member(world):
 
 
 def members(world):
-    return [m.member_id for m in GroupAccess(world.cluster, "g").poll().members]
+    return [m.member_id for m in GroupAccess(world.cluster, "g").refresh().members]
 
 
 def is_beating(membership_thread):

@@ -73,8 +73,8 @@ class SinkSender:
         """What the logs of the leaders of all partitions of topics know of producers. Waits for leaders, and raises the
         last error when the time is over."""
         deadline, pause = time.monotonic() + self._timeout_ms / 1000, self._view.cluster.config.lakelog_poll_interval_ms
-        poll = partial(self._known, producer_ids, topics)
-        return until_available(poll, deadline, pause, _PASSING)
+        attempt = partial(self._known, producer_ids, topics)
+        return until_available(attempt, deadline, pause, _PASSING)
 
     def _known(self, producer_ids: Collection[int], topics: Collection[str]) -> list[KnownProducer]:
         partitions = [(topic, r) for topic in topics for r in self._partitions(topic)]
@@ -169,14 +169,14 @@ def commit_batch(
     OutOfOrderSequenceException if the logs have more records of the query than its stage knows. Raises
     KafkaStorageException, and what `check` and `logs` raise; the next run of the batch goes on from there.
     """
-    found = stage.poll()
+    found = stage.read()
     if batch_id > found.done:
         _finish_earlier(stage, found, batch_id, logs)
         batch = _staged(stage, found, batch_id, parts, logs, check)
         if batch is not None:
             _send(batch, logs)
             stage.put_done(batch_id)
-    stage.clean(stage.poll())
+    stage.clean(stage.read())
 
 
 def _finish_earlier(stage: SinkStage, found: Staged, batch_id: int, logs: Logs) -> None:
@@ -203,7 +203,7 @@ def _staged(
     producer_id, before = _start(stage, found)
     batch = _described(batch_id, producer_id, before, parts)
     if (where := _where_unknown(stage, found, batch, before, logs)) is not None:
-        if (now := stage.poll()) != found:  # the root was away for a moment, or another driver was faster
+        if (now := stage.read()) != found:  # the root was away for a moment, or another driver was faster
             _finish_earlier(stage, now, batch_id, logs)
             return _staged(stage, now, batch_id, parts, logs, check)
         raise OutOfOrderSequenceException(
@@ -213,8 +213,8 @@ def _staged(
         )
     if not stage.put_batch(batch):
         return stage.read_batch(batch_id)
-    now = stage.poll()
-    if now.done >= batch_id:  # staged, finished and removed since the first poll: what was put just now is no batch
+    now = stage.read()
+    if now.done >= batch_id:  # staged, finished and removed since the first read: what was put just now is no batch
         return None
     if batch_id not in now.batches:  # the root was away for so long
         raise KafkaStorageException(f"query {stage.name}: batch {batch_id} was staged just now, and is gone")

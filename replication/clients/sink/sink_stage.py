@@ -92,7 +92,7 @@ class SinkStage:
         self._check_root()  # writing makes the folder, also in a wrong root
         self._root.write(name, content)
 
-    def poll(self) -> Staged:
+    def read(self) -> Staged:
         """What is there now. Raises KafkaStorageException, also for a cluster root that is not the one that was seen:
         only in that one a missing folder is an empty stage."""
         self._check_root()
@@ -200,7 +200,7 @@ class SinkStage:
         is_finished = all(batch_id <= found.done for batch_id in found.batches)
         if not times or max(times.values()) >= before or not is_finished:
             return
-        self._root.sync_folder()  # as in `poll`
+        self._root.sync_folder()  # as in `read`
         for _, name in found.parts:
             self._root.delete(name)
         for batch_id in found.batches:

@@ -33,7 +33,7 @@ Registered = Mapping[TopicPartition, PartitionRegistration]
 
 
 class PartitionView:
-    """A read's view of the cluster. It keeps the handles on tables open between polls."""
+    """The partitions of a read. It keeps the handles on the cluster's tables open between polls."""
 
     def __init__(self, options: SourceOptions, view: TopicView) -> None:
         self.options = options
@@ -44,14 +44,14 @@ class PartitionView:
         """The id of the cluster."""
         return self.view.cluster.cluster_id
 
-    def retried(self, poll: Callable[[], Answer]) -> Answer:
-        """The result of `poll`, which is repeated after errors that may pass, such as a failover, until
+    def retried(self, attempt: Callable[[], Answer]) -> Answer:
+        """The result of an attempt, which is repeated after errors that may pass, such as a failover, until
         `request.timeout.ms`. Raises the last of these errors then, and any other error at once."""
         config = self.view.cluster.config
         deadline = time.monotonic() + config.request_timeout_ms / 1000
         while True:
             try:
-                return poll()
+                return attempt()
             except UnknownTopicOrPartitionException:
                 raise
             except RetriableException:

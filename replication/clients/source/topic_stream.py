@@ -156,7 +156,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch reads: as far as committed records go, within the limit."""
         view = self._open()
         begun = SourceOffset.from_json(start, view.cluster_id)
-        registered, readable = view.retried(lambda: self._poll(view, begun))
+        registered, readable = view.retried(lambda: self._open_partitions(view, begun))
         lost = LostRecords(self._options.fail_on_data_loss, begun)
         starts = lost.starts(registered, readable)
         ends = {p: _end(starts[p], begun.offsets[p], r) for p, r in readable.items() if p in starts}
@@ -178,7 +178,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seconds = cluster.config.lakelog_poll_interval_ms / 1000
         threading.Event().wait(seconds if cluster.root.is_local else max(seconds, _STORE_SECONDS))
 
-    def _poll(self, view: PartitionView, begun: SourceOffset) -> tuple[Registered, dict[TopicPartition, OpenPartition]]:
+    def _open_partitions(
+        self, view: PartitionView, begun: SourceOffset
+    ) -> tuple[Registered, dict[TopicPartition, OpenPartition]]:
         """The partitions, and those of them that can be read now. The others have nothing new until they can; a query
         with Trigger.AvailableNow waits for them, since it ends when nothing is new."""
         registered = view.registrations(must_exist=False)

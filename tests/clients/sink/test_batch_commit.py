@@ -174,7 +174,7 @@ def test_a_batch_that_was_staged_and_not_finished_comes_before_a_later_one(tmp_p
 def test_a_batch_without_records_stages_nothing(tmp_path):
     driver = Driver(tmp_path, Logs())
     driver.commit(0)
-    assert driver.stage.poll() == Staged()
+    assert driver.stage.read() == Staged()
 
 
 def max_staleness(folder, seconds):
@@ -234,8 +234,8 @@ def test_an_older_version_refuses_batches_that_tasks_have_encoded_and_a_newer_on
 def test_a_driver_that_another_has_overtaken_is_fenced(tmp_path):
     logs = Logs()
     late, ahead = Driver(tmp_path, logs), Driver(tmp_path, logs)
-    polled = late.stage.poll()
-    late.stage.poll = lambda: polled
+    earlier = late.stage.read()
+    late.stage.read = lambda: earlier
     with pytest.raises(Crash):
         Driver(tmp_path, logs, dies_at=1).commit(5, {0: letters("a")})
     with pytest.raises(ProducerFencedException, match=r"batch 4 comes after batch 5: another driver"):
@@ -258,7 +258,7 @@ def test_a_batch_that_another_driver_has_finished_and_removed_meanwhile_is_not_s
     late.stage.put_batch = overtaken
     late.commit(1, {0: letters("x"), 1: letters("y")})
     assert logs.values == {("t", 0): letters("a123")}
-    assert late.stage.poll().done == 3
+    assert late.stage.read().done == 3
 
 
 def test_a_late_clean_up_removes_no_part_of_a_later_batch(tmp_path):
@@ -273,7 +273,7 @@ def test_a_late_clean_up_removes_no_part_of_a_later_batch(tmp_path):
     assert driver.logs.values == {("t", 0): [b"a", *values]}
     with pytest.raises(CorruptRecordException, match=f"{part.name}: is gone"):
         list(staged_records(driver.stage, [part]))
-    assert driver.stage.poll() == Staged(batches=(1,), finished=(1,))
+    assert driver.stage.read() == Staged(batches=(1,), finished=(1,))
 
 
 def test_parts_of_any_kind_keep_their_order(tmp_path):
@@ -474,7 +474,7 @@ def mounted(tmp_path):
 
 @few_parts
 @pytest.mark.parametrize("what", ["nothing", "an empty folder", "an older copy"])
-@pytest.mark.parametrize("call", ["put_parts", "poll", "put_batch", "put_done"])
+@pytest.mark.parametrize("call", ["put_parts", "read", "put_batch", "put_done"])
 def test_a_batch_goes_on_only_in_the_cluster_root_that_was_seen(mounted, what, call):
     """An empty stage in another root says nothing: the records would be doubled."""
     logs = Logs()
@@ -494,7 +494,7 @@ def test_a_batch_goes_on_only_in_the_cluster_root_that_was_seen(mounted, what, c
         driver.commit(batch_id, task)
     assert mounted.files() == set()
     mounted.mount()
-    if call in ("put_parts", "poll"):
+    if call in ("put_parts", "read"):
         assert logs.values == before
     Driver(mounted.stage, logs).commit(batch_id, task)
     assert logs.values == {("t", 0): letters("ac"[: batch_id + 1]), ("t", 1): letters("b") + task[1] * batch_id}
@@ -556,12 +556,12 @@ def test_with_fsync_a_power_cut_takes_nothing_of_a_batch_that_is_staged(power_cu
     assert {bool(part.content) for part in put} == {True, False}
     assert stage.put_batch(StagedBatch(0, 7, tuple(put), {}, {}))
     after = power_cut.after()
-    assert after.poll().batches == (0,)
+    assert after.read().batches == (0,)
     ((_, records),) = staged_records(after, after.read_batch(0).parts)  # it checks their bytes
     assert sum(each.num_rows for each in records.by_partition[0]) == 2
     stage.put_done(0)
-    stage.clean(stage.poll())
-    assert power_cut.after().poll().finished == (0,)
+    stage.clean(stage.read())
+    assert power_cut.after().read().finished == (0,)
 
 
 @pytest.mark.parametrize("mark", ["batch", "done"])
@@ -577,9 +577,9 @@ def test_with_fsync_who_finds_a_mark_of_a_driver_that_has_died_makes_it_durable(
         dying.setattr(StorageRoot, "sync_folder", raises(Crash()))
         with pytest.raises(Crash):
             last()
-    found = power_cut.stage.poll()
+    found = power_cut.stage.read()
     assert (found.batches, found.done) == ((0,), 0 if mark == "done" else -1)
-    after = power_cut.after().poll()
+    after = power_cut.after().read()
     assert (after.batches, after.done) == (found.batches, found.done)
 
 
