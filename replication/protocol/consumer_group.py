@@ -210,7 +210,14 @@ def check_may_commit(fence: int, generation: int | None, group: str) -> None:
 
 
 class MemberLiveness:
-    """The heartbeats that an observer has seen. `clock`: monotonic, in seconds."""
+    """The heartbeats that an observer has seen. `clock`: monotonic, in seconds.
+
+    An observer takes a member for dead once its heartbeat has not moved for the member's session time-out, on the
+    observer's own clock. The member trusts itself for a heartbeat interval less, counted from the begin of its last
+    successful heartbeat, which is before any observer can have seen that: see `is_trusted`. So it stops before others
+    go on, and no clocks are compared. Kafka: `Heartbeat`,
+    `GroupCoordinator.completeAndScheduleNextHeartbeatExpiration`. [AP-04]
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

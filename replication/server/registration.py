@@ -165,7 +165,13 @@ _INTERVALS = 2
 
 
 class IdWatch:
-    """Reads the registration when it is constructed and again in `wait`: the time in between counts as waiting.
+    """Checks that a broker's id is free: the heartbeat of the process that registered last must stand still. [BC-01]
+
+    Fencing does not depend on this check: if two processes with one id run, the broker epoch lets only the newer one
+    write. But without the check, two supervisors that start the same broker would end each other's process again and
+    again.
+
+    It reads the registration when it is constructed and again in `wait`: the time in between counts as waiting.
 
     `is_registered_here` says whether the broker's last registration has this very root. With `take_over` the id is free
     at once, even if another process is running.
