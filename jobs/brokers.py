@@ -11,7 +11,7 @@ import argparse
 from lakelog.jobs.admin.cluster_notes import read_notes
 from lakelog.jobs.admin.cluster_status import refusals
 from lakelog.jobs.admin.heartbeats import SILENT, UNKNOWN, SeenBroker, observe_brokers, unwritable
-from lakelog.jobs.cli.console import OK, Row, add_all, run, say, show
+from lakelog.jobs.cli.console import OK, Report, Row, add_all, run, say
 from lakelog.jobs.cli.options import FORMS, admin_parser
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -44,7 +44,7 @@ def _brokers(args: argparse.Namespace) -> int:
         say(f"{refusal[0].upper()}{refusal[1:]}. `lakelog status` says what to do.")
     if any(broker.state == UNKNOWN for broker in found.values()):
         say(f"Brokers may run: {unwritable(cluster.root)}.")
-    show([_row(broker) for broker in found.values()], args.output, () if args.all else _COLUMNS)
+    Report([_row(broker) for broker in found.values()], () if args.all else _COLUMNS).show(args.output)
     return OK
 
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from lakelog.jobs.cli.console import OK, Row, run, say, show
-from lakelog.jobs.cli.options import TEXT, add_actions, add_dry_run, admin_client, admin_parser, check_options
+from lakelog.jobs.cli.console import OK, Lines, Report, Row, run, say
+from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.outcomes import show_outcomes
 from lakelog.jobs.cli.settings import given_settings, settings
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -117,12 +117,8 @@ def _describe(admin: AdminClient, args: argparse.Namespace) -> int:
 
 def _show(which: str, found: Mapping[str, list[Row]], args: argparse.Namespace) -> int:
     what = ENTITY_TYPES[args.entity_type]
-    if args.output != TEXT:
-        show([{what: name, **row} for name, rows in found.items() for row in rows], args.output)
-        return OK
-    for name, rows in found.items():
-        say(f"{which} configs for {what} {name} are:")
-        print("".join(f"{_line(row)}\n" for row in rows), end="", flush=True)
+    text = [Lines(map(_line, rows), f"{which} configs for {what} {name} are:") for name, rows in found.items()]
+    Report([{what: name, **row} for name, rows in found.items() for row in rows], text=text).show(args.output)
     return OK
 
 

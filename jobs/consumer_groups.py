@@ -29,9 +29,9 @@ from lakelog.jobs.admin.group_offsets import (
     to_time,
 )
 from lakelog.jobs.admin.heartbeats import Heartbeats, pulses
-from lakelog.jobs.cli.console import FAILED, OK, Row, run, say, show
+from lakelog.jobs.cli.console import FAILED, OK, TEXT, Lines, Report, Row, run, say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number, whole_numbers, with_commas
-from lakelog.jobs.cli.options import TEXT, add_actions, add_dry_run, admin_parser, check_options
+from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_parser, check_options
 from lakelog.jobs.cli.outcomes import say_refused
 from lakelog.jobs.cli.partition_files import TopicPartition
 from lakelog.jobs.cli.settings import settings
@@ -76,10 +76,7 @@ def _consumer_groups(parser: argparse.ArgumentParser, args: argparse.Namespace) 
 
 def _list(args: argparse.Namespace) -> int:
     names = GroupsView(args).names
-    if args.output == TEXT:
-        print("".join(f"{name}\n" for name in names), end="")
-    else:
-        show([{"group": name} for name in names], args.output)
+    Report([{"group": name} for name in names], text=[Lines(names)]).show(args.output)
     return OK
 
 
@@ -364,12 +361,8 @@ def show_offsets(
     groups: Mapping[str, Sequence[OffsetRow]], seen: Mapping[str, ConsumerGroup], output: str
 ) -> None:  # fmt: skip
     """The offsets of groups, with a table for each where text is asked for."""
-    if output != TEXT:
-        show([_offset_row(row) for rows in groups.values() for row in rows], output)
-        return
-    for name, rows in groups.items():
-        _say_empty(name, seen[name])
-        _print([{key: value for key, value in _offset_row(row).items() if key != "error"} for row in rows])
+    found = {name: list(map(_offset_row, rows)) for name, rows in groups.items()}
+    _show_groups(found, seen, output, hidden=("error",))
 
 
 def _offset_row(row: OffsetRow) -> Row:
@@ -394,13 +387,7 @@ def _offset_row(row: OffsetRow) -> Row:
 def show_members(groups: Mapping[str, ConsumerGroup], args: argparse.Namespace) -> None:
     """The members of groups, and with --verbose what they own and what they are still to get."""
     rows = {name: [_member_row(name, member) for member in group.members] for name, group in groups.items()}
-    if args.output != TEXT:
-        show([row for of_group in rows.values() for row in of_group], args.output)
-        return
-    hidden = () if args.verbose else ("assignment", "not_yet_owned")
-    for name, of_group in rows.items():
-        _say_empty(name, groups[name])
-        _print([{key: value for key, value in row.items() if key not in hidden} for row in of_group])
+    _show_groups(rows, groups, args.output, hidden=() if args.verbose else ("assignment", "not_yet_owned"))
 
 
 def _member_row(name: str, member: GroupMember) -> Row:
@@ -436,7 +423,7 @@ def show_states(groups: Mapping[str, ConsumerGroup], output: str) -> None:
         }
         for name, group in groups.items()
     ]
-    _print(rows) if output == TEXT else show(rows, output)
+    Report(rows, text=[_table(rows)]).show(output)
 
 
 def show_reset(groups: Mapping[str, Mapping[TopicPartition, int]], output: str, dry_run: bool) -> None:
@@ -446,35 +433,40 @@ def show_reset(groups: Mapping[str, Mapping[TopicPartition, int]], output: str, 
         for name, offsets in groups.items()
         for (topic, number), offset in offsets.items()
     ]
-    _print(rows) if output == TEXT else show([{**row, "dry_run": dry_run} for row in rows], output)
+    Report([{**row, "dry_run": dry_run} for row in rows], text=[_table(rows)]).show(output)
 
 
 def show_deletions(rows: Sequence[Row], args: argparse.Namespace, words: str) -> int:
     """What was deleted: words where text is asked for."""
     if args.dry_run:
         say("Nothing was written. This is what would be deleted.")
-    if args.output != TEXT:
-        show([{**row, "dry_run": args.dry_run} for row in rows], args.output)
-    elif args.dry_run:
-        _print(rows)
-    else:
-        print(words, flush=True)
+    text = _table(rows) if args.dry_run else Lines([words])
+    Report([{**row, "dry_run": args.dry_run} for row in rows], text=[text]).show(args.output)
     return OK
 
 
-def _say_empty(name: str, group: ConsumerGroup) -> None:
-    if not group.members:
-        say(f"Consumer group '{name}' has no active members.")
+def _show_groups(
+    rows: Mapping[str, Sequence[Row]], groups: Mapping[str, ConsumerGroup], output: str, hidden: Collection[str]
+) -> None:
+    """The rows of all groups; the text has a table for each group, without the columns that are hidden."""
+    text = [
+        _table(
+            [{key: value for key, value in row.items() if key not in hidden} for row in of_group],
+            "" if groups[name].members else f"Consumer group '{name}' has no active members.",
+        )
+        for name, of_group in rows.items()
+    ]
+    Report([row for of_group in rows.values() for row in of_group], text=text).show(output)
 
 
-def _print(rows: Sequence[Row]) -> None:
+def _table(rows: Sequence[Row], title: str = "") -> Lines:
     """As Kafka's tool prints tables: an empty line, then columns that are aligned to the left."""
     if not rows:
-        return
+        return Lines((), title)
     heads = [_HEADS.get(name, name.replace("_", "-").upper()) for name in rows[0]]
     lines = [heads, *([_text(value) for value in row.values()] for row in rows)]
     widths = [max(_LEAST_WIDTH, *map(len, column)) for column in zip(*lines, strict=True)]
-    print("\n" + "".join(f"{_aligned(line, widths)}\n" for line in lines), end="", flush=True)
+    return Lines(["", *(_aligned(line, widths) for line in lines)], title)
 
 
 def _aligned(cells: Iterable[str], widths: Iterable[int]) -> str:

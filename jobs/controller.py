@@ -12,7 +12,7 @@ import uuid
 
 from lakelog.jobs.admin.cluster_status import lease_row, request_rows
 from lakelog.jobs.admin.heartbeats import observe_controller
-from lakelog.jobs.cli.console import JSON, OK, TABLE, add_all, log_to_stderr, run, say, show
+from lakelog.jobs.cli.console import OK, TABLE, Report, add_all, log_to_stderr, run, say
 from lakelog.jobs.cli.options import FORMS, add_command_config, add_log_level, admin_client_of
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
@@ -66,17 +66,17 @@ _SHORT = 8  # characters of a request's id, which are shown, and name it well en
 def describe(args: argparse.Namespace) -> int:
     """Shows who is active."""
     cluster = Cluster.open(args.cluster, settings(args.command_config))
-    show([lease_row(observe_controller(cluster))], args.output or TABLE, () if args.all else _LEASE_COLUMNS)
+    lease = lease_row(observe_controller(cluster))
+    Report([lease], () if args.all else _LEASE_COLUMNS).show(args.output or TABLE)
     return OK
 
 
 def show_requests(args: argparse.Namespace) -> int:
     """Shows the requests with their outcomes; in a table that has not all columns, their ids are short."""
     rows = request_rows(AdminClient(args.cluster, settings(args.command_config)))
-    if args.output == JSON or args.all:
-        show(rows, args.output or TABLE)
-    else:
-        show([{**row, "request": str(row["request"])[:_SHORT]} for row in rows], columns=_REQUEST_COLUMNS)
+    short = [{**row, "request": str(row["request"])[:_SHORT]} for row in rows]
+    report = Report(rows) if args.all else Report(short, _REQUEST_COLUMNS, value=rows)
+    report.show(args.output or TABLE)
     return OK
 
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from lakelog.jobs.cli.console import FAILED, OK, Row, run, say, show
+from lakelog.jobs.cli.console import FAILED, OK, TEXT, Lines, Report, Row, run, say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
-from lakelog.jobs.cli.options import TEXT, add_dry_run, admin_client, admin_parser
+from lakelog.jobs.cli.options import add_dry_run, admin_client, admin_parser
 from lakelog.jobs.cli.outcomes import say_refused
 from lakelog.jobs.cli.partition_files import TopicPartition, read_offsets
 from lakelog.jobs.cli.settings import settings
@@ -121,11 +121,10 @@ def _low_watermark(view: TopicView, partition: TopicIdPartition, replicas: Itera
 def _show(args: argparse.Namespace, deletions: Mapping[TopicPartition, _Deletion]) -> int:
     """In Kafka's words where text is asked for. FAILED if any partition was refused."""
     refused = {f"{topic}-{number}": d for (topic, number), d in deletions.items() if d.error}
-    if args.output == TEXT:
-        print("".join(_line(*item, args.dry_run) for item in deletions.items()), end="", flush=True)
-        return FAILED if refused else OK
-    show([_row(*item, args.dry_run) for item in deletions.items()], args.output)
-    for name, deletion in refused.items():
+    lines = [_line(*item, args.dry_run) for item in deletions.items()]
+    rows = [_row(*item, args.dry_run) for item in deletions.items()]
+    Report(rows, text=[Lines(lines)]).show(args.output)
+    for name, deletion in () if args.output == TEXT else refused.items():
         say_refused(name, Outcome(deletion.error, deletion.message))
     return FAILED if refused else OK
 
@@ -134,9 +133,9 @@ def _line(partition: TopicPartition, deletion: _Deletion, dry_run: bool) -> str:
     """As kafka-delete-records.sh prints it; a dry run has a column more."""
     name = f"partition: {partition[0]}-{partition[1]}"
     if deletion.error:
-        return f"{name}\terror: {deletion.error}: {deletion.message}\n"
+        return f"{name}\terror: {deletion.error}: {deletion.message}"
     more = f"\t{deletion.message}" if dry_run else ""
-    return f"{name}\tlow_watermark: {deletion.low_watermark}{more}\n"
+    return f"{name}\tlow_watermark: {deletion.low_watermark}{more}"
 
 
 def _row(partition: TopicPartition, deletion: _Deletion, dry_run: bool) -> Row:

@@ -3,7 +3,6 @@ running cluster. It names each broken file, and shows the others.
 """
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakelog.jobs.admin.log_files import InspectedFile, LogRows, Range, content_fault, gaps, log_files, read_rows
-from lakelog.jobs.cli.console import FAILED, JSON, OK, run, say
+from lakelog.jobs.cli.console import FAILED, JSON, OK, TEXT, Lines, Report, run, say
 from lakelog.jobs.cli.numbers import whole_number
-from lakelog.jobs.cli.options import TEXT, add_command_config, add_output
+from lakelog.jobs.cli.options import add_command_config, add_output
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of, root_uri
 from lakelog.replication.errors import InconsistentClusterIdException, UnknownTopicOrPartitionException
@@ -106,12 +105,12 @@ def dump(args: argparse.Namespace) -> int:
             broken += 1
             _say_broken(f"{log.path(found['file'])}: {found['fault']}")
         if args.output == TEXT:
-            print("".join(f"{line}\n" for line in _lines(log, found)), end="", flush=True)
+            Lines(_lines(log, found)).show()
         else:
             objects.append(found)
     holes = _gaps(files) if args.verify else []
     if args.output != TEXT:
-        print(json.dumps({"root": args.root, "files": objects, "gaps": holes}, indent=2))
+        Report(value={"root": args.root, "files": objects, "gaps": holes}).show(args.output)
     if args.verify:
         say(f"files: {len(files)}, broken: {broken}, gaps between batches: {len(holes)}")
     return FAILED if broken or holes else OK

@@ -7,9 +7,9 @@ import argparse
 import time
 from typing import NamedTuple
 
-from lakelog.jobs.cli.console import FAILED, OK, Row, run, show
+from lakelog.jobs.cli.console import FAILED, OK, Lines, Report, Row, run
 from lakelog.jobs.cli.numbers import whole_numbers
-from lakelog.jobs.cli.options import TEXT, admin_parser
+from lakelog.jobs.cli.options import admin_parser
 from lakelog.jobs.cli.outcomes import say_refused
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -71,10 +71,8 @@ def get_offsets(args: argparse.Namespace) -> int:
     known = sorted(topic.topic for topic in view.cluster.topics.topics.values() if not topic.deleting)
     topics = known if args.topic is None else [args.topic]
     answers = [answer for topic in topics for answer in _answers(view, topic, args, deadline)]
-    if args.output == TEXT:
-        print("".join(f"{a.topic}:{a.partition}:{a.found.offset}\n" for a in answers if a.found), end="", flush=True)
-    else:
-        show([_row(answer) for answer in answers], args.output)
+    lines = [f"{a.topic}:{a.partition}:{a.found.offset}" for a in answers if a.found]
+    Report([_row(answer) for answer in answers], text=[Lines(lines)]).show(args.output)
     return _say_errors(answers)
 
 

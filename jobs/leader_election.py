@@ -6,9 +6,9 @@ election lets an out-of-sync replica lead where nobody does, and may lose record
 
 import argparse
 
-from lakelog.jobs.cli.console import FAILED, OK, run, say, show
+from lakelog.jobs.cli.console import FAILED, OK, Report, run, say
 from lakelog.jobs.cli.numbers import whole_number
-from lakelog.jobs.cli.options import TEXT, add_dry_run, admin_client, admin_parser
+from lakelog.jobs.cli.options import add_dry_run, admin_client, admin_parser
 from lakelog.jobs.cli.outcomes import outcome_rows, say_refused
 from lakelog.jobs.cli.partition_files import read_partitions
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -47,8 +47,7 @@ def _elect(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     chosen = [(args.topic, args.partition)] if args.topic is not None else args.path_to_json_file
     admin = admin_client(args, "leader-election")
     outcomes = admin.elect_leaders(args.election_type, chosen, validate_only=args.dry_run)
-    if args.output != TEXT:
-        show(outcome_rows("partition", outcomes, args.dry_run), args.output)
+    Report(outcome_rows("partition", outcomes, args.dry_run), text=()).show(args.output)
     return say_elected(outcomes, args)
 
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_notes import accept_cluster_root, read_notes
 from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, ago, observe_brokers
-from lakelog.jobs.cli.console import FAILED, OK, TABLE, Row, add_all, run, say, show
+from lakelog.jobs.cli.console import FAILED, OK, Lines, Report, Row, add_all, run, say
 from lakelog.jobs.cli.numbers import whole_numbers
-from lakelog.jobs.cli.options import TEXT, add_actions, add_dry_run, admin_parser
+from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_parser
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.errors import (
@@ -133,7 +133,7 @@ def accept(args: argparse.Namespace) -> int:
     brokers = {broker: seen.registration for broker, seen in _chosen(cluster, args.broker_list).items()}
     notes = read_notes(cluster, brokers)
     rows = accept_cluster_root(cluster, brokers, notes.refused, args.execute)
-    show(rows, TABLE if args.output == TEXT else args.output)
+    Report(rows).show(args.output)
     for sentence in notes.of_others():
         say(sentence)
     if rows and not args.execute:
@@ -158,7 +158,7 @@ def delete_stray(args: argparse.Namespace) -> int:
     brokers = _chosen(cluster, args.broker_list)
     cluster.metadata.refresh()
     rows = [row for b, seen in brokers.items() for row in _delete_strays(cluster, b, seen.registration.root, args)]
-    show(rows, TABLE if args.output == TEXT else args.output)
+    Report(rows).show(args.output)
     if not args.execute:
         say("Nothing was written. This is what would be deleted for good; --execute does it.")
     return OK
@@ -199,10 +199,8 @@ def describe(args: argparse.Namespace) -> int:
     _check_topics(args.topic_list, {*cluster.topics.topics, *(topic for log_dir in found for topic in log_dir.topics)})
     say(f"Received log directory information from brokers {','.join(map(str, brokers))}")
     rows = [row for log_dir in found for row in _rows(log_dir)]
-    if args.output == TEXT:
-        print(json.dumps({"version": 1, "brokers": [_object(log_dir) for log_dir in found]}), flush=True)
-    else:
-        show(rows, args.output, () if args.all else _COLUMNS)
+    text = json.dumps({"version": 1, "brokers": [_object(log_dir) for log_dir in found]})
+    Report(rows, () if args.all else _COLUMNS, [Lines([text])]).show(args.output)
     differ = sorted({f"{row['topic']}-{row['partition']}" for row in rows if row["history"] == DIFFERS})
     if args.verify:
         say(f"replicas with another history than their leader's: {', '.join(differ) or 'none'}")

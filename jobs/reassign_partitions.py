@@ -12,9 +12,9 @@ from random import randrange
 from typing import Any
 
 from lakelog.jobs.admin.reassignment_throttle import clear_throttles, set_throttle
-from lakelog.jobs.cli.console import FAILED, JSON, OK, run, say, show
+from lakelog.jobs.cli.console import FAILED, JSON, OK, TEXT, Lines, Report, run, say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number, whole_numbers, with_commas
-from lakelog.jobs.cli.options import TEXT, add_actions, add_dry_run, admin_client, admin_parser, check_options
+from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.outcomes import outcome_rows, say_outcomes, show_outcomes
 from lakelog.jobs.cli.partition_files import TopicPartition, read_reassignments, read_topics, reassignments
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -93,14 +93,10 @@ def _generate(admin: AdminClient, args: argparse.Namespace) -> int:
     racks = _racks(admin, args)
     partitions = [r for topic in args.topics_to_move_json_file for r in admin.describe_topic(topic).partitions]
     current, proposed = _current(partitions), _proposed(partitions, racks)
-    if args.output == JSON:
-        print(json.dumps({"current": reassignments(current), "proposed": reassignments(proposed)}, indent=2))
-    elif args.output == TEXT:
-        for title, assignment in ((_CURRENT, current), (_PROPOSED, proposed)):
-            say(title)
-            print(json.dumps(reassignments(assignment)), flush=True)
-    else:
-        show([_moved(partition, current[partition], proposed[partition]) for partition in sorted(current)])
+    both = {"current": reassignments(current), "proposed": reassignments(proposed)}
+    text = [Lines([json.dumps(both["current"])], _CURRENT), Lines([json.dumps(both["proposed"])], _PROPOSED)]
+    rows = [_moved(partition, current[partition], proposed[partition]) for partition in sorted(current)]
+    Report(rows, text=text, value=both).show(args.output)
     return OK
 
 
@@ -148,9 +144,8 @@ def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
     if args.throttle is not None:
         set_throttle(admin, found, wanted, args.throttle, validate_only=args.dry_run)
     outcomes = admin.alter_partition_reassignments(wanted, validate_only=args.dry_run)
-    if args.output != JSON:
-        return show_outcomes("partition", outcomes, args)
-    print(json.dumps({"current": current, "outcomes": outcome_rows("partition", outcomes, args.dry_run)}, indent=2))
+    rows = outcome_rows("partition", outcomes, args.dry_run)
+    Report(rows, text=(), value={"current": current, "outcomes": rows}).show(args.output)
     return say_outcomes(outcomes, args)
 
 
@@ -165,13 +160,13 @@ def _verify(admin: AdminClient, args: argparse.Namespace) -> int:
     found = _registrations(admin)
     rows = [_status(p, target, found.get(p)) for p, target in sorted(args.reassignment_json_file.items())]
     known = [row for row in rows if row["status"] != _UNKNOWN]
-    if args.output == TEXT:
-        say("Status of partition reassignment:")
-        print("".join(f"{_status_line(row)}\n" for row in known), end="")
+    report = Report(rows, text=[Lines(map(_status_line, known), "Status of partition reassignment:")])
+    if args.output == TEXT:  # as Kafka's tool does, before the throttles are cleared; JSON comes last
+        report.show(TEXT)
     if not args.preserve_throttles:
         clear_throttles(admin, [topic for topic, _ in args.reassignment_json_file])
     if args.output != TEXT:
-        show(rows, args.output)
+        report.show(args.output)
     missing = [f"{row['topic']}-{row['partition']}" for row in rows if row["status"] == _UNKNOWN]
     if missing:
         say(f"lakelog: {UnknownTopicOrPartitionException.__name__}: no partition {', '.join(missing)}")
@@ -210,11 +205,8 @@ def _list(admin: AdminClient, args: argparse.Namespace) -> int:
         }
         for r in admin.list_partition_reassignments()
     ]  # fmt: skip
-    if args.output != TEXT:
-        show(rows, args.output)
-        return OK
-    say("Current partition reassignments:" if rows else "No partition reassignments found.")
-    print("".join(f"{_moving_line(row)}\n" for row in rows), end="")
+    title = "Current partition reassignments:" if rows else "No partition reassignments found."
+    Report(rows, text=[Lines(map(_moving_line, rows), title)]).show(args.output)
     return OK
 
 

@@ -7,7 +7,6 @@ If they have other session time-outs than the defaults, give these in the --comm
 """
 
 import argparse
-import json
 from collections.abc import Mapping
 
 from lakelog.jobs.admin.cluster_notes import read_notes
@@ -24,7 +23,7 @@ from lakelog.jobs.admin.cluster_status import (
 )
 from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, observe, unwritable
 from lakelog.jobs.admin.reassignment_throttle import REPLICAS
-from lakelog.jobs.cli.console import FAILED, JSON, OK, run, show
+from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, run
 from lakelog.jobs.cli.options import FORMS, Invocation, admin_parser
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -53,7 +52,7 @@ def status(args: argparse.Namespace) -> int:
     invocation = Invocation.of(args.cluster, cluster.root.uri, args.command_config)
     found, known = problems(state, invocation), notes(state, invocation)
     if args.output == JSON:
-        print(json.dumps(_object(cluster, state, found, known), indent=2))
+        Report(value=_object(cluster, state, found, known)).show(JSON)
     else:
         _print(cluster, state, found, known)
     return FAILED if found else OK
@@ -115,7 +114,7 @@ def _print(cluster: Cluster, state: ClusterState, found: list[Problem], known: l
         print(f"{name:<12}{words}")
     print()
     if state.brokers:
-        show([figures._asdict() for figures in broker_figures(state)])
+        Report([figures._asdict() for figures in broker_figures(state)]).show()
         print()
     print(f"Problems: {len(found)}" if found else "Nothing is wrong.")
     for problem in found:

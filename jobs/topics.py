@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from lakelog.jobs.cli.console import JSON, OK, add_all, run, say, show
+from lakelog.jobs.cli.console import OK, Lines, Report, add_all, run, say
 from lakelog.jobs.cli.numbers import whole_number, with_commas
-from lakelog.jobs.cli.options import TEXT, add_actions, add_dry_run, admin_client, admin_parser, check_options
+from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.outcomes import show_outcomes
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.clients.admin import AdminClient, TopicDescription
@@ -176,10 +176,7 @@ def _delete(admin: AdminClient, args: argparse.Namespace) -> int:
 
 def _list(admin: AdminClient, args: argparse.Namespace) -> int:
     names = admin.list_topics()
-    if args.output == TEXT:
-        print("".join(f"{name}\n" for name in names), end="")
-    else:
-        show([{"topic": name} for name in names], args.output)
+    Report([{"topic": name} for name in names], text=[Lines(names)]).show(args.output)
     return OK
 
 
@@ -220,16 +217,12 @@ def _outcome(args: argparse.Namespace, message: str) -> int:
 
 
 def _show(
-    topics: Iterable[TopicDescription], output: str, columns: Sequence[str] = _COLUMNS, with_heads: bool = True
+    topics: Sequence[TopicDescription], output: str, columns: Sequence[str] = _COLUMNS, with_heads: bool = True
 ) -> int:
     """As Kafka does it, without the lines of topics where only some partitions are asked for."""
-    if output == TEXT:
-        lines = [line for topic in topics for line in _lines(topic)[0 if with_heads else 1 :]]
-        print("".join(f"{line}\n" for line in lines), end="")
-    elif output == JSON:
-        show([_object(topic) for topic in topics], JSON)
-    else:
-        show([_row(r) for topic in topics for r in topic.partitions], columns=columns)
+    rows = [_row(r) for topic in topics for r in topic.partitions]
+    lines = [line for topic in topics for line in _lines(topic)[0 if with_heads else 1 :]]
+    Report(rows, columns, [Lines(lines)], [_object(topic) for topic in topics]).show(output)
     return OK
 
 

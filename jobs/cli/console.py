@@ -6,10 +6,10 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from errno import EIO, errorcode
 from io import StringIO, UnsupportedOperation
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -20,7 +20,7 @@ from lakelog.jobs.launch.entry import interruptible
 from lakelog.replication.errors import LakelogException
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-TABLE, JSON = "table", "json"
+TEXT, TABLE, JSON = "text", "table", "json"
 
 # Without a screen, and without COLUMNS, the lines of a table are not broken: programs want a row a line.
 _NO_SCREEN = 10_000
@@ -107,16 +107,43 @@ def add_all(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="show all columns of a table; JSON always has them all")
 
 
-def show(rows: Sequence[Row], output: str = TABLE, columns: Sequence[str] = ()) -> None:
-    """Prints rows as a table, or as JSON: a list of objects. The keys of the first row are the columns.
+class Lines(NamedTuple):
+    """Lines for stdout, and their title for stderr, if they have one."""
 
-    `columns`: those that the table shows, if it is not to show them all. Where the screen is too narrow for a table,
-    each column of a row is a line, and an empty line comes between two rows.
+    lines: Iterable[str]
+    title: str = ""
+
+    def show(self) -> None:
+        """Prints the title, then the lines."""
+        if self.title:
+            say(self.title)
+        print("".join(f"{line}\n" for line in self.lines), end="", flush=True)
+
+
+class Report(NamedTuple):
+    """The answer of a verb, which it prints as text, as a table or as JSON.
+
+    `rows`: the table, and the list of objects in JSON. The keys of the first row are the columns.
+    `columns`: those that the table shows; empty: all of them.
+    `text`: the lines that Kafka's tool prints; None: the text is the table.
+    `value`: what JSON has in place of the rows; None: JSON has the rows.
     """
-    if output == JSON:
-        print(json.dumps(rows, indent=2))
-    elif rows:
-        _show_table(rows, columns or list(rows[0]))
+
+    rows: Sequence[Row] = ()
+    columns: Sequence[str] = ()
+    text: Iterable[Lines] | None = None
+    value: object = None
+
+    def show(self, output: str = TABLE) -> None:
+        """Prints the report in one form. Where the screen is too narrow for a table, each column of a row is a line,
+        and an empty line comes between two rows."""
+        if output == JSON:
+            print(json.dumps(self.rows if self.value is None else self.value, indent=2))
+        elif output == TEXT and self.text is not None:
+            for lines in self.text:
+                lines.show()
+        elif self.rows:
+            _show_table(self.rows, self.columns or list(self.rows[0]))
 
 
 def _show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from lakelog.jobs.cli.console import JSON, TABLE, say
+from lakelog.jobs.cli.console import JSON, TABLE, TEXT, say
 from lakelog.jobs.cli.settings import PropertiesFile, properties_file, settings
 from lakelog.jobs.cli.verb_parser import CLUSTER_VARIABLE, VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import exit_when_signalled
@@ -41,7 +41,6 @@ class Invocation(NamedTuple):
         return f"`{shlex.join([self.program, verb, *map(str, (*cluster, *words, *config))])}`"
 
 
-TEXT = "text"
 FORMS = (TABLE, JSON)
 
 _FORMS = {

@@ -2,16 +2,14 @@
 
 import argparse
 
-from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
-from lakelog.jobs.cli.options import TEXT
+from lakelog.jobs.cli.console import FAILED, OK, TEXT, Report, Row, say
 from lakelog.replication.clients.admin import Outcomes
 from lakelog.replication.protocol.admin_request import Outcome
 
 
 def show_outcomes(what: str, outcomes: Outcomes, args: argparse.Namespace) -> int:
     """The outcome of each topic or partition, and the status: FAILED if any was refused."""
-    if args.output != TEXT:
-        show(outcome_rows(what, outcomes, args.dry_run), args.output)
+    Report(outcome_rows(what, outcomes, args.dry_run), text=()).show(args.output)
     return say_outcomes(outcomes, args)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakelog.jobs.cli.console import FAILED, OK, Row, say, show
+from lakelog.jobs.cli.console import FAILED, OK, Report, Row, say
 from lakelog.jobs.cli.numbers import whole_number, whole_numbers
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
@@ -306,7 +306,7 @@ def _report(
     for number, table in enumerate(tables):
         if number:
             print()
-        show(table)
+        Report(table).show()
     return OK
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lakelog.jobs.cli.console import say, show
+from lakelog.jobs.cli.console import Report, say
 from lakelog.jobs.cli.progress import ProgressReport
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.replication.clients.admin import AdminClient
@@ -158,14 +158,14 @@ def soak_figures(
 
 def show_figures(figures: Figures) -> None:
     """Prints each figure, the faults, the topics, the outages, the errors, and the failures."""
-    show([{"figure": name, "value": value} for name, value in figures.items() if name not in _TABLES])
-    show([{"fault": kind, "times": times} for kind, times in figures["faults_by_kind"].items()])
-    show([{"topic": topic, **found} for topic, found in figures["topics"].items()])
-    show(figures["unavailable"])
-    show(figures["time_to_first_acknowledged"])
+    Report([{"figure": name, "value": value} for name, value in figures.items() if name not in _TABLES]).show()
+    Report([{"fault": kind, "times": times} for kind, times in figures["faults_by_kind"].items()]).show()
+    Report([{"topic": topic, **found} for topic, found in figures["topics"].items()]).show()
+    Report(figures["unavailable"]).show()
+    Report(figures["time_to_first_acknowledged"]).show()
     names = sorted({name for column in _ERRORS for name in figures[column]})
-    show([{"error": name, **{column: figures[column].get(name, 0) for column in _ERRORS}} for name in names])
-    show([{"failure": failure} for failure in figures["failures"]])
+    Report([{"error": name, **{column: figures[column].get(name, 0) for column in _ERRORS}} for name in names]).show()
+    Report([{"failure": failure} for failure in figures["failures"]]).show()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from lakelog.jobs.cli.console import show
+from lakelog.jobs.cli.console import Report
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.tables.metadata_table import MetadataVersion
@@ -97,7 +97,7 @@ def _state(version: MetadataVersion, registration: PartitionRegistration) -> dic
     }
 
 
-class Report:
+class ScenarioReport:
     """Prints the report while scripts run."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -116,7 +116,7 @@ class Report:
 
     def ends(self, results: Sequence[ScriptResult]) -> None:
         """Prints one row a script."""
-        show([_row(result) for result in results])
+        Report([_row(result) for result in results]).show()
 
 
 def _row(result: ScriptResult) -> dict[str, object]:

@@ -17,7 +17,7 @@ from lakelog.jobs.demo.root_names import DISK
 from lakelog.verification.clusters.embedded_cluster import EmbeddedCluster
 from lakelog.verification.clusters.process_cluster import ProcessCluster
 from lakelog.verification.roots.roots import STORES
-from lakelog.verification.scenarios.report import Report, ScriptResult, StepResult, write_json
+from lakelog.verification.scenarios.report import ScenarioReport, ScriptResult, StepResult, write_json
 from lakelog.verification.scenarios.scene import Scene
 from lakelog.verification.scenarios.script import Script, Step
 from lakelog.verification.scenarios.script_cluster import SETTINGS, MakeCluster, ScriptCluster
@@ -105,7 +105,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 def run_all(scripts: Iterable[Script], args: argparse.Namespace) -> int:
     """FAILED if a step of any script had another outcome than the script expects."""
-    report, results = Report(), []
+    report, results = ScenarioReport(), []
     with clusters_of(args.mode, args.store) as make:
         for script in scripts:
             report.begins(script)

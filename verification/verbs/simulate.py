@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from lakelog.jobs.cli.console import FAILED, OK, run, say, show
+from lakelog.jobs.cli.console import FAILED, OK, Report, run, say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.cli.out_file import out_file
 from lakelog.jobs.cli.progress import counting_bar
@@ -47,9 +47,12 @@ def _simulate(args: argparse.Namespace) -> int:
     for found in result.found:
         say("\n".join(found.lines()))
     facts = figures(result)
-    show([{"sabotage": s.what, "caught by": s.invariant, "first seed": s.first_seed, "histories": s.histories}
-          for s in result.sabotages])  # fmt: skip
-    show([{"figure": name, "value": value} for name, value in facts.items() if not isinstance(value, list)])
+    caught = [
+        {"sabotage": s.what, "caught by": s.invariant, "first seed": s.first_seed, "histories": s.histories}
+        for s in result.sabotages
+    ]
+    Report(caught).show()
+    Report([{"figure": name, "value": value} for name, value in facts.items() if not isinstance(value, list)]).show()
     if args.out:
         args.out.write_text(json.dumps(facts, indent=2) + "\n")
     return OK if result.is_good else FAILED

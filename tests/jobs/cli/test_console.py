@@ -2,12 +2,13 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakelog.jobs.cli.console import run, show
+from lakelog.jobs.cli.console import Lines, Report, run
 
 ROWS: list[dict[str, Any]] = [
     {"broker": 1, "root": "/lake/" + "a" * 100, "is_alive": True, "isr": [1, 2], "error": None},
@@ -17,13 +18,13 @@ ROWS: list[dict[str, Any]] = [
 
 @pytest.fixture
 def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The lines of the table, with COLUMNS as it is told."""
+    """The lines that a report prints in a form, with these columns, if COLUMNS is `width`."""
 
-    def call(width: str | None, *words: Any) -> list[str]:
+    def call(width: str | None, output: str = "table", columns: Sequence[str] = ()) -> list[str]:
         monkeypatch.delenv("COLUMNS", raising=False)
         if width is not None:
             monkeypatch.setenv("COLUMNS", width)
-        show(ROWS, *words)
+        Report(ROWS, columns).show(output)
         return capsys.readouterr().out.splitlines()
 
     return call
@@ -58,13 +59,41 @@ def test_a_table_has_the_columns_that_it_is_told_in_that_order(shown: Any) -> No
 @pytest.mark.parametrize("value", ["/lake/[bold]b[/bold]", "[c]*", "[/]", "a:smile:b", "\\[c]", "http://[::1]:9000/b"])
 def test_a_value_is_shown_as_it_is(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where rich would read it as a style or as the name of an emoji."""
-    show([{"root": value, value: 1}])
+    Report([{"root": value, value: 1}]).show()
     head, _, row = capsys.readouterr().out.splitlines()
     assert (head.split(), row.split()) == (["root", value], [value, "1"])
 
 
 def test_json_has_them_all(shown: Any) -> None:
     assert json.loads("\n".join(shown("20", "json", ("broker",)))) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("output", "printed"),
+    [
+        ("text", "a\nb\nc\n"),
+        ("table", "broker\n──────\n     1\n"),
+        ("json", '{\n  "brokers": 1\n}\n'),
+    ],
+)
+def test_a_report_prints_the_form_that_is_asked_for(
+    output: str, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = [Lines(["a", "b"], "A title"), Lines([]), Lines(["c"])]
+    Report([{"broker": 1}], text=text, value={"brokers": 1}).show(output)
+    assert capsys.readouterr() == (printed, "A title\n" if output == "text" else "")
+
+
+def test_a_report_without_lines_prints_its_table_as_text(shown: Any) -> None:
+    assert shown(None, "text") == shown(None, "table")
+
+
+@pytest.mark.parametrize(("output", "printed"), [("text", ""), ("table", ""), ("json", "[]\n")])
+def test_a_report_without_rows_prints_nothing_or_an_empty_list(
+    output: str, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Report().show(output)
+    assert capsys.readouterr().out == printed
 
 
 def test_an_error_of_the_system_names_the_file_and_has_no_number(

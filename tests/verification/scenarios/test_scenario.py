@@ -23,7 +23,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 from lakelog.verification.scenarios import observation, script_steps
 from lakelog.verification.scenarios.observation import differences, poll
-from lakelog.verification.scenarios.report import Report, ScriptResult, StepResult, states, write_json
+from lakelog.verification.scenarios.report import ScenarioReport, ScriptResult, StepResult, states, write_json
 from lakelog.verification.scenarios.scene import Observed, Scene, attempt, hold
 from lakelog.verification.scenarios.script import ScriptError, read_script
 from lakelog.verification.scenarios.script_steps import HANDLERS, consume, epoch_end, logs, no_replica_deleted, produce
@@ -365,7 +365,7 @@ def test_a_person_and_a_program_are_told_what_came_of_steps(tmp_path: Path, caps
     told = StepResult(kill, Observed({}, "running are 2,3"), 1200, 30)
     failed = StepResult(wait, Observed({"isr": [2]}, "ISR 2 :x: [t]", "isr is [2], expected [1]"), 31_200, 30_000)
     results = [ScriptResult(script, (told,), []), ScriptResult(script, (told, failed), [])]
-    report = Report()
+    report = ScenarioReport()
     report.step(told)
     report.step(failed)
     report.ends(results)
