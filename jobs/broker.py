@@ -57,18 +57,18 @@ def run_broker(args: argparse.Namespace, config: Config) -> int:
     cluster = Cluster.open(args.cluster, config)
     watch = prepare_start(cluster, config.broker_id, args.root, args.take_over)
     spark = job_session(f"lakelog broker {config.broker_id}")
-    told = stop_signals()  # after PySpark, which has a handler of its own
+    is_signalled = stop_signals()  # after PySpark, which has a handler of its own
     try:
-        return _serve(Broker(spark, args.cluster, args.root, config, watch), told)
+        return _serve(Broker(spark, args.cluster, args.root, config, watch), is_signalled)
     finally:
         spark.stop()
 
 
-def _serve(broker: Broker, told: Callable[[], bool]) -> int:
-    """Runs the broker until it is told to stop; raises what it was stopped by otherwise."""
+def _serve(broker: Broker, is_signalled: Callable[[], bool]) -> int:
+    """Runs the broker until a signal stops it; raises the error that stopped it otherwise."""
     broker.start()
-    wait_until(lambda: told() or not broker.is_running)
-    stopped_by_itself = not told()
+    wait_until(lambda: is_signalled() or not broker.is_running)
+    stopped_by_itself = not is_signalled()
     broker.stop()
     broker.wait()
     return FAILED if stopped_by_itself else OK

@@ -213,13 +213,13 @@ def broker_settings(
     config: Config,
 ) -> Iterator[EffectiveConfig]:  # fmt: skip
     """The settings of a broker; `dynamic`: those of each source. Without a registration, those of a new broker."""
-    told = {} if registration is None else {"broker.id": registration.broker_id, "broker.rack": registration.rack}
+    registered = {} if registration is None else {"broker.id": registration.broker_id, "broker.rack": registration.rack}
     for name, key in KEYS.items():
         source = next((source for source, configs in dynamic.items() if name in configs), None)
         if source:
             yield EffectiveConfig(name, dynamic[source][name], source)
-        elif name in told:
-            yield EffectiveConfig(name, text_of(told[name]), REGISTRATION)
+        elif name in registered:
+            yield EffectiveConfig(name, text_of(registered[name]), REGISTRATION)
         else:
             source = CLUSTER if name in CLUSTER_KEYS else _static(key, given)[1]
             yield EffectiveConfig(name, text_of(getattr(config, key.field)), source)

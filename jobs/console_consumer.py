@@ -67,7 +67,7 @@ _COMMIT_SECONDS = 5.0  # auto.commit.interval.ms
 
 def console_consumer(args: argparse.Namespace) -> int:
     """Prints records until a signal comes, `--max-messages` were printed, or none comes for `--timeout-ms`. Then it
-    says how many it has printed. INTERRUPTED after a signal."""
+    prints the count to stderr. INTERRUPTED after a signal."""
     formatter = RecordFormatter(args.formatter_property)
     begin = EARLIEST if args.from_beginning else LATEST
     offset = args.offset

@@ -177,7 +177,7 @@ def console_producer(args: argparse.Namespace) -> int:
     """Sends a record for each line of stdin, until it ends. FAILED if a record was not delivered.
 
     What was read before a wrong line, a signal or Ctrl-C is sent. Raises InvalidRecordException and what
-    `Producer.produce` raises; of a record that is too large it says the line.
+    `Producer.produce` raises; the error of a record that is too large names the line.
     """
     reader = LineReader(args.reader_property)
     sizes = {"batch.size": args.batch_size, "linger.ms": args.timeout, "max.block.ms": args.max_block_ms}
@@ -195,7 +195,7 @@ def console_producer(args: argparse.Namespace) -> int:
 
 
 class DeliveryErrors:
-    """Counts the records that were not delivered, by their errors, and says each error once when it comes."""
+    """Counts the records that were not delivered, by their errors, and prints each error once."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -214,7 +214,7 @@ class DeliveryErrors:
             self.note(error, message.topic())
 
     def status(self) -> int:
-        """The status of the verb. Says how many records were not delivered."""
+        """The status of the verb. Prints how many records were not delivered."""
         failed = self._counts.total()
         if failed:
             say(f"lakelog: {failed} records were not delivered")

@@ -518,7 +518,7 @@ class GroupsView:
     ) -> Mapping[str, ConsumerGroup]:  # fmt: skip
         """The groups as their members see them; without members if all are dead. Waits only if that may be so.
 
-        One that is alive removes the dead ones, so that the newest heartbeat tells of all.
+        A live member removes dead ones, so the newest heartbeat of the table is that of a live member, if there is one.
         """
         found = {name: self._members_of(name) for name in names}
         tables = {

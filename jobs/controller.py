@@ -81,7 +81,7 @@ def show_requests(args: argparse.Namespace) -> int:
 
 
 def cancel_request(args: argparse.Namespace) -> int:
-    """Cancels a request that waits, whoever has asked; the first 8 characters of its id will do."""
+    """Cancels a request that waits, from any command; the first 8 characters of its id are enough."""
     admin = admin_client_of(args.cluster, args.command_config, "controller")
     request = admin.cancel_request(_full_id(admin, args.cancel_request))
     say(f"Cancelled request {request.request_id}: {request.kind} by {request.requested_by or 'somebody'}.")
@@ -106,15 +106,15 @@ def _full_id(admin: AdminClient, text: str) -> str:
 
 
 def run_controller(args: argparse.Namespace) -> int:
-    """A controller that stands for election, and is active or stands by until the process is told to stop."""
+    """A controller that stands for election, and is active or stands by until a signal stops the process."""
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     log_to_stderr(f"controller {name}", args.log_level)
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     check_conditional_put(cluster.root)
     controller = Controller(cluster, name)
-    told = stop_signals()
+    is_signalled = stop_signals()
     controller.start()
-    wait_until(told)
+    wait_until(is_signalled)
     controller.stop()
     return OK
 

@@ -58,7 +58,7 @@ def _delete_records(parser: argparse.ArgumentParser, args: argparse.Namespace) -
 
 
 class _Deletion(NamedTuple):
-    """What has, or would, become of one partition. `records`: how many would be deleted, None if nobody has counted."""
+    """The outcome for one partition. `records`: how many would be deleted; None after an error or a deletion."""
 
     low_watermark: int | None
     records: int | None
@@ -67,7 +67,7 @@ class _Deletion(NamedTuple):
 
 
 def delete(args: argparse.Namespace, before: Mapping[TopicPartition, int]) -> int:
-    """Deletes, and tells the low watermark of each partition, below which nothing is read any more, or its error."""
+    """Deletes, and shows the low watermark of each partition, below which nothing is read any more, or its error."""
     say("Executing records delete operation")
     outcomes = admin_client(args, "delete-records").delete_records(before)
     say("Records delete operation completed:")
@@ -75,7 +75,7 @@ def delete(args: argparse.Namespace, before: Mapping[TopicPartition, int]) -> in
 
 
 def try_to_delete(args: argparse.Namespace, before: Mapping[TopicPartition, int]) -> int:
-    """Tells the low watermarks of now, and what would be deleted."""
+    """Shows the present low watermarks, and how many records would be deleted."""
     view = TopicView(Cluster.open(args.cluster, settings(args.command_config)))
     say("Nothing was written. This is what would be done.")
     return _show(args, {partition: _tried(view, partition, before[partition]) for partition in sorted(before)})

@@ -278,5 +278,5 @@ def _line(row: Object, names: Mapping[str, str]) -> str:
 
 def _words(row: Object, names: Mapping[str, str]) -> str:
     """What is null has no words, as with Kafka: a record without a key, or a tombstone."""
-    told = {name: f"[{','.join(v)}]" if isinstance(v, list) else v for name in names if (v := row[name]) is not None}
-    return " ".join(f"{names[name]}: {value}" for name, value in told.items())
+    words = {name: f"[{','.join(v)}]" if isinstance(v, list) else v for name in names if (v := row[name]) is not None}
+    return " ".join(f"{names[name]}: {value}" for name, value in words.items())

@@ -54,8 +54,8 @@ def _format(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 def make_cluster(args: argparse.Namespace) -> str:
     """Makes the root of a cluster; its id, empty if none was made.
 
-    Raises InconsistentClusterIdException if brokers' roots beside it tell of a cluster that was there before: its root
-    may only be unmounted. On a terminal it asks first.
+    Raises InconsistentClusterIdException if brokers' roots beside it belong to another cluster: its root may only be
+    unmounted. On a terminal it asks first.
     """
     config = settings(args.command_config)
     root = storage_root(args.cluster, "cluster", config)
@@ -74,7 +74,7 @@ def make_cluster(args: argparse.Namespace) -> str:
 
 
 def _agrees(question: str) -> bool:
-    """What a person answers; nobody is asked in a script."""
+    """The answer of a person at a terminal; a script is not asked."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     print(f"{question}. [y/N] ", end="", file=sys.stderr, flush=True)

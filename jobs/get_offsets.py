@@ -61,7 +61,7 @@ class _Answer(NamedTuple):
 
 
 def get_offsets(args: argparse.Namespace) -> int:
-    """A line for each partition that has the offset. FAILED if any is in error; the others are told all the same.
+    """A line for each partition that has the offset. FAILED if any is in error; the others are shown.
 
     New leaders that do not know yet how much is committed are waited for, until `request.timeout.ms`.
     Raises UnknownTopicOrPartitionException if there is no such topic.

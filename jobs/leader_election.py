@@ -52,7 +52,8 @@ def _elect(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 
 def say_elected(outcomes: Outcomes, args: argparse.Namespace) -> int:
-    """The status, with Kafka's sentences: FAILED if any was refused; where nobody need be elected is no failure."""
+    """The status, with Kafka's sentences: FAILED if any was refused. It is no failure if a partition needs no
+    election."""
     done = [name for name, outcome in outcomes.items() if outcome.error is None]
     needless = [name for name, outcome in outcomes.items() if outcome.error == ElectionNotNeededException.__name__]
     refused = {name: outcome for name, outcome in outcomes.items() if name not in (*done, *needless)}

@@ -77,9 +77,9 @@ _COLUMNS = ("broker", "topic", "partition", "size", "lag", "note")
 class ReplicaInfo(NamedTuple):
     """One replica in a root. A field is None if the broker does not publish it.
 
-    `chain` is the hash of all batches up to the log end, `history` tells whether it is the one of the other replicas:
+    `chain` is the hash of all batches up to the log end, `history` is whether the other replicas have the same:
     see `same_history`. `error` names a file that is broken, and may hold records of it: then the offsets are those that
-    its broker says.
+    its broker has published.
     """
 
     topic: str
@@ -187,7 +187,7 @@ def _delete_strays(cluster: Cluster, broker: int, uri: str, args: argparse.Names
 
 
 def describe(args: argparse.Namespace) -> int:
-    """Every root that is asked for; FAILED if any is in error, and the others are told all the same.
+    """Every root that is asked for; FAILED if any is in error; the others are shown.
 
     Raises BrokerNotAvailableException if one of the brokers has never registered, UnknownTopicOrPartitionException if
     the cluster has no such topic and no root holds a replica of it.
@@ -233,7 +233,7 @@ def _chosen(cluster: Cluster, wanted: list[int] | None) -> Mapping[int, SeenBrok
 
 
 def _log_dir(cluster: Cluster, seen: SeenBroker, topics: Collection[str] | None) -> LogDir:
-    """With what its broker says is wrong with it, or what is found to be."""
+    """The root of a broker, with the error that the broker has published, or that this command meets."""
     broker, uri = seen.registration.broker_id, seen.registration.root
     try:
         root = cluster.storage_of(broker, uri)
@@ -312,7 +312,7 @@ def _rows(log_dir: LogDir) -> list[Row]:
 
 
 def _note(log_dir: LogDir, error: object, role: object) -> str | None:
-    """Why a row is not to be trusted, or the error, or that nobody knows the replica."""
+    """The error, or that the replica is stray, or that the row is stale."""
     is_stale = log_dir.state in SILENT
     stale = f"stale: broker {log_dir.state}, heartbeat {ago(log_dir.heartbeat_age)} ago" if is_stale else None
     return (

@@ -131,8 +131,8 @@ def _moved(partition: TopicPartition, current: Sequence[int], proposed: Sequence
 
 
 def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
-    """The way back is told before anything is asked for: it is needed most where the answer fails to come. From a
-    file of which nothing can be carried out there is none."""
+    """Prints the current assignment, for a rollback, before it sends the request: it is needed most if no answer comes.
+    Prints none if nothing in the file can be carried out."""
     wanted = args.reassignment_json_file
     found = _registrations(admin)
     current = reassignments(_current(found[partition] for partition in wanted if partition in found))

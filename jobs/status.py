@@ -46,7 +46,7 @@ def make_parser() -> VerbParser:
 
 
 def status(args: argparse.Namespace) -> int:
-    """Prints the health of the cluster; FAILED if something is wrong. It only reads tables, and asks nobody."""
+    """Prints the health of the cluster; FAILED if something is wrong. It only reads tables, and sends no request."""
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     state = _state(cluster)
     invocation = Invocation.of(args.cluster, cluster.root.uri, args.command_config)

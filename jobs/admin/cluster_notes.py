@@ -44,16 +44,16 @@ class Notes(NamedTuple):
 def read_notes(cluster: Cluster, brokers: Mapping[int, BrokerRegistration]) -> Notes:
     """Reads what brokers have noted, and compares it with the cluster root. Raises KafkaStorageException if that cannot
     be read."""
-    told: dict[frozenset[tuple[str, TableState]], str | None] = {}  # brokers at rest have all noted the same
+    differences: dict[frozenset[tuple[str, TableState]], str | None] = {}  # brokers at rest have all noted the same
     notes = Notes({}, [], [], {})
     for broker, states in sorted(_notes(cluster, brokers).items()):
         if isinstance(states, str):
             notes.unread[broker] = states
             continue
         noted = frozenset(states.items())
-        if noted not in told:
-            told[noted] = cluster.guard.difference_from(states)
-        if (difference := told[noted]) is not None:
+        if noted not in differences:
+            differences[noted] = cluster.guard.difference_from(states)
+        if (difference := differences[noted]) is not None:
             notes.refused[broker] = difference
         else:
             (notes.accepted if states else notes.empty).append(broker)

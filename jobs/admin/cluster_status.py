@@ -44,7 +44,7 @@ def controller_row(seen: SeenController) -> Row:
 
 
 def lease_row(seen: SeenController) -> Row:
-    """As `controller_row`, with the lease. Raises ControllerNotAvailableException if nobody was ever elected."""
+    """As `controller_row`, with the lease. Raises ControllerNotAvailableException if no controller was ever elected."""
     if seen.lease is None:
         raise ControllerNotAvailableException("no controller was ever elected; run `lakelog controller`")
     return {**controller_row(seen), "lease": seen.lease.lease, "resigned": seen.lease.resigned}
@@ -81,7 +81,7 @@ SHOWN = 10  # names of one problem
 
 
 class Partition(NamedTuple):
-    """A partition of a topic that nobody deletes, and its topic's min.insync.replicas."""
+    """A partition of a topic that is not being deleted, and its topic's min.insync.replicas."""
 
     registration: PartitionRegistration
     min_insync_replicas: int
@@ -118,7 +118,7 @@ class Partition(NamedTuple):
 
 class ClusterState(NamedTuple):
     """What was read. `rows`: the replicas of each broker that is alive, or why they cannot be read. `throttled`: the
-    topics with throttled replicas. `unwritable`: why nobody writes to the cluster root, None if somebody may.
+    topics with throttled replicas. `unwritable`: why the cluster root cannot be written, None if it can.
     `refused`: why brokers refuse the cluster root, see `Notes`. `unregistered`: whose the brokers' roots beside it
     are if no broker has registered."""
 
@@ -207,7 +207,8 @@ def notes(state: ClusterState, invocation: Invocation) -> list[Problem]:
 
 
 def _of_throttles(state: ClusterState, invocation: Invocation) -> list[Problem]:
-    """Kafka's tool leaves them on if nobody runs --verify after the last partition has come. [TH-02]"""
+    """The throttles that are set. As in Kafka, they stay until --verify runs after the last partition has moved.
+    [TH-02]"""
     slowed = {b for b, seen in state.brokers.items() if _has_quota(seen.registration)}
     if not slowed and not state.throttled:
         return []
@@ -223,7 +224,7 @@ def _has_quota(registration: BrokerRegistration) -> bool:
 
 
 def _of_the_root(state: ClusterState, invocation: Invocation) -> list[Problem]:
-    """What speaks against this being the right cluster root."""
+    """The signs that this is not the right cluster root."""
     if state.unregistered:
         do = "check that the cluster root is mounted there, and whether somebody has moved it or formatted it again"
         return [Problem(f"no broker has registered, and {state.unregistered}", (), do)]
@@ -258,7 +259,8 @@ def _accept(brokers: set[int], invocation: Invocation) -> str:
 
 
 def _of_processes(state: ClusterState, invocation: Invocation) -> list[Problem]:
-    """Where nobody can renew a heartbeat, or wants to, silence says nothing of those that are silent."""
+    """The dead brokers and controller. Where no heartbeat can be written, or brokers refuse the root, a process without
+    heartbeats may still run."""
     seen = {state.controller.state, *(broker.state for broker in state.brokers.values())}
     if state.unwritable is not None and UNKNOWN in seen:
         what = f"{state.unwritable}: nobody renews a heartbeat there, so who is silent may run"

@@ -2,13 +2,13 @@
 
 Each of them commits to a table of its own as long as it lives. Controllers watch these commits and judge by their own
 monotonic clock. A command has only just begun, so it takes the age of the newest commit, by the clock of the store that
-holds the cluster's root: one clock for all. That clock and the command's own may differ, and nobody is called dead
-because of that. Where the newest commit looks old, the command looks again half a session time-out later: a broker that
-has committed since is alive. Session time-outs are settings of the processes, which the tables do not have: the command
+holds the cluster's root: one clock for all. That clock and the command's own may differ, which alone makes no broker
+dead. If the newest commit is old, the command reads the table again half a session time-out later: a broker that has
+committed since is alive. Session time-outs are settings of the processes, which the tables do not have: the command
 takes those of its own settings.
 
-Where this command may not write to the cluster root and nobody is seen to, maybe nobody can: then the state of who is
-silent is not known.
+If this command may not write to the cluster root, and no process has just written to it, maybe none can: then the state
+of a process without recent heartbeats is unknown.
 """
 
 import os
@@ -58,7 +58,7 @@ class SeenBroker(NamedTuple):
 
 
 class SeenController(NamedTuple):
-    """The lease, its state, and the seconds since it was renewed; None and 0 if nobody was ever elected."""
+    """The lease, its state, and the seconds since it was renewed; None and 0 if no controller was ever elected."""
 
     lease: Lease | None
     state: str
@@ -66,14 +66,14 @@ class SeenController(NamedTuple):
 
 
 def observe(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> tuple[dict[int, SeenBroker], SeenController]:
-    """All brokers, and the controller. Waits only if one of them looks dead."""
+    """All brokers, and the controller. Waits only if the newest heartbeat of one is old."""
     found = pulses({**_of_brokers(cluster), **_of_controller(cluster)}, wait)
     may_beat = can_beat(cluster.root, found)
     return _seen(cluster, found, may_beat), _seen_controller(cluster, found, may_beat)
 
 
 def observe_controller(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> SeenController:
-    """The controller that was elected last. Waits only if it looks dead."""
+    """The controller that was elected last. Waits only if its newest heartbeat is old."""
     found = pulses(_of_controller(cluster), wait)
     return _seen_controller(cluster, found, can_beat(cluster.root, found))
 
@@ -81,7 +81,7 @@ def observe_controller(cluster: Cluster, wait: Callable[[float], None] = let_pas
 def observe_brokers(
     cluster: Cluster, wait: Callable[[float], None] = let_pass, *, only: Collection[int] | None = None
 ) -> dict[int, SeenBroker]:
-    """All brokers that have registered, or some of them. Waits only if one of them looks dead."""
+    """All brokers that have registered, or some of them. Waits only if the newest heartbeat of one is old."""
     names = None if only is None else set(map(_name, only))
     tables = {name: table for name, table in _of_brokers(cluster).items() if names is None or name in names}
     found = pulses(tables, wait)
@@ -95,7 +95,7 @@ def _of_brokers(cluster: Cluster) -> dict[str, Heartbeats]:
 
 
 def _of_controller(cluster: Cluster) -> dict[str, Heartbeats]:
-    """Nothing if nobody was elected, or the last one has resigned."""
+    """Nothing if no controller was elected, or the last one has resigned."""
     lease = cluster.lease.read()
     if lease is None or lease.resigned:
         return {}
@@ -104,13 +104,13 @@ def _of_controller(cluster: Cluster) -> dict[str, Heartbeats]:
 
 
 def _seen_controller(cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool) -> SeenController:
-    """With the lease as it is after the last look."""
+    """The controller, with the lease as read after the last heartbeats."""
     lease, pulse = cluster.lease.read(), found.get(_CONTROLLER, Pulse(False, 0.0))
     return SeenController(lease, controller_state(lease, pulse.is_live, may_beat), pulse.age)
 
 
 def _seen(cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool) -> dict[int, SeenBroker]:
-    """With the registrations as they are after the last look."""
+    """The brokers, with the registrations as read after the last heartbeats."""
     there = {b: (r, found[_name(b)]) for b, r in cluster.refresh_brokers().items() if _name(b) in found}
     return {b: SeenBroker(r, broker_state(r, pulse.is_live, may_beat), pulse.age) for b, (r, pulse) in there.items()}
 
@@ -120,7 +120,7 @@ def _name(broker: int) -> str:
 
 
 def pulses(tables: Mapping[str, Heartbeats], wait: Callable[[float], None]) -> dict[str, Pulse]:
-    """Looks at all tables once, and once more if the newest commit of one looks old."""
+    """Reads the newest commit of each table, and reads all once more if one is old."""
     first = {name: _newest(table.root) for name, table in tables.items()}
     doubtful = [name for name, (_, age) in first.items() if not _is_recent(age, tables[name].session_timeout)]
     if not doubtful:
@@ -147,12 +147,12 @@ def _newest(root: StorageRoot) -> tuple[str, float]:
 
 
 def can_beat(root: StorageRoot, found: Mapping[str, Pulse]) -> bool:
-    """Whether silence means something: somebody has just written to the cluster root, or this user may."""
+    """Whether heartbeats can be written: a process has just written to the cluster root, or this user may."""
     return any(pulse.is_live for pulse in found.values()) or unwritable(root) is None
 
 
 def unwritable(root: StorageRoot) -> str | None:
-    """Why this user can write no heartbeat to a cluster root on a disk; None if nothing speaks against it."""
+    """Why this user can write no heartbeat to a cluster root on a disk; None if it seems possible."""
     lease = root.path(f"{CONTROLLER.name}/_delta_log")
     if not root.is_local or not os.path.isdir(lease):
         return None
@@ -166,8 +166,8 @@ def unwritable(root: StorageRoot) -> str | None:
 
 
 def broker_state(registration: BrokerRegistration, is_live: bool, may_beat: bool = True) -> str:
-    """The state of a broker; one that has said that it stops, and is silent since, has stopped. Without `may_beat` its
-    silence says nothing."""
+    """The state of a broker. One that was shutting down, and sends no heartbeats, has stopped. Without
+    `may_beat` the state of a broker that sends no heartbeats is unknown."""
     if not is_live:
         return STOPPED if registration.shutting_down else DEAD if may_beat else UNKNOWN
     if registration.storage_error is not None:

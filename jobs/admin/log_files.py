@@ -1,4 +1,4 @@
-"""The files of a broker's log as they are, one by one: a broken one is told of and hides no other.
+"""The files of a broker's log as they are, one by one: a broken one is reported, and the others are read.
 
 Kafka: `DumpLogSegments`.
 """
@@ -42,7 +42,7 @@ class Range(NamedTuple):
 
 
 class InspectedFile(NamedTuple):
-    """A file of the log: what its footer says, or why that cannot be told."""
+    """A file of the log: the content of its footer, or why that cannot be read."""
 
     name: str
     segment: Segment | None
@@ -50,7 +50,7 @@ class InspectedFile(NamedTuple):
 
 
 class LogRows(NamedTuple):
-    """The rows of a file in order, or why they cannot be told; `fault` may also stand beside them."""
+    """The rows of a file in order, or why they cannot be read; rows may have a `fault`, too."""
 
     records: pa.Table | None
     fault: str | None
@@ -116,16 +116,16 @@ def _differences(header: BatchHeader, rows: pa.Table) -> Iterator[str]:
     if header.records < 1 or rows.num_rows < header.records:
         yield f"{rows.num_rows} rows are left for it, its header says {header.records}"
         return
-    told = {name: pc.unique(rows[name]).to_pylist() for name in _CONSTANT}
+    found = {name: pc.unique(rows[name]).to_pylist() for name in _CONSTANT}
     ends = pc.min_max(rows["offset"]).as_py()
-    told["offsets"] = [ends["min"], ends["max"], pc.count_distinct(rows["offset"]).as_py()]
-    told["max_timestamp"] = [pc.max(rows["timestamp"]).value]
-    told["bytes"] = [pc.sum(record_bytes(rows)).as_py()]
-    said = {name: [getattr(header, name)] for name in (*_CONSTANT, "max_timestamp", "bytes")}
-    said["offsets"] = [header.base_offset, header.last_offset, header.records]
-    told["digest"], said["digest"] = [record_digest(rows)], [header.digest]
-    different = [name for name in told if told[name] != said[name]]
-    yield from (f"{name} is {said[name]} in its header, {told[name]} in its rows" for name in different)
+    found["offsets"] = [ends["min"], ends["max"], pc.count_distinct(rows["offset"]).as_py()]
+    found["max_timestamp"] = [pc.max(rows["timestamp"]).value]
+    found["bytes"] = [pc.sum(record_bytes(rows)).as_py()]
+    stated = {name: [getattr(header, name)] for name in (*_CONSTANT, "max_timestamp", "bytes")}
+    stated["offsets"] = [header.base_offset, header.last_offset, header.records]
+    found["digest"], stated["digest"] = [record_digest(rows)], [header.digest]
+    different = [name for name in found if found[name] != stated[name]]
+    yield from (f"{name} is {stated[name]} in its header, {found[name]} in its rows" for name in different)
 
 
 def gaps(segments: Iterable[Segment]) -> Iterator[str]:

@@ -54,8 +54,8 @@ def _text(pairs: Iterable[tuple[int, int]]) -> str:
 
 
 def clear_throttles(admin: AdminClient, topics: Iterable[str]) -> None:
-    """Removes the rates of all brokers and what is throttled of these topics, whoever has set it, as Kafka's tool does;
-    not while anything moves."""
+    """Removes the throttle rates of all brokers and the throttled replicas of these topics, unless a partition moves.
+    As Kafka's tool does, it removes them no matter which command has set them."""
     if admin.list_partition_reassignments():
         return
     rates = admin.describe_broker_configs()

@@ -46,14 +46,14 @@ def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], in
         except LakelogException as error:
             return _failed(error.name, f"{error.name}: {error}", str(error), args)
         except OSError as error:  # those of stores are LakelogExceptions
-            told = error.strerror or str(error)
-            words = one_line(f"{error.filename}: {told}" if error.filename else told)
+            reason = error.strerror or str(error)
+            words = one_line(f"{error.filename}: {reason}" if error.filename else reason)
             return _failed(errorcode.get(error.errno or EIO, "EIO"), words, words, args)
 
 
 def written(work: Callable[[], int]) -> int:
-    """Does work that writes to stdout, and returns its status; FAILED if stdout does not take it, which it says
-    unless a pipe has seen enough."""
+    """Does work that writes to stdout, and returns its status; FAILED if stdout cannot be written. It prints
+    that error to stderr, unless the reader of a pipe has closed it."""
     try:
         status = work()
     except SystemExit as stop:  # argparse has said why
@@ -66,7 +66,7 @@ def written(work: Callable[[], int]) -> int:
 
 
 def _is_stdout_open() -> bool:
-    """Tells whether stdout takes what was printed. If not, says why, and keeps Python from trying it once more at its
+    """Returns whether stdout could be written. If not, prints why, and keeps Python from flushing it again at its
     end."""
     try:
         sys.stdout.flush()
@@ -97,7 +97,7 @@ def one_line(words: str) -> str:
 
 
 def say(words: str) -> None:
-    """Prints words for a person to stderr. Where that takes none, nobody is there to be told."""
+    """Prints words for a person to stderr. Ignores a stderr that cannot be written: no other place is left for them."""
     with contextlib.suppress(OSError):
         print(words, file=sys.stderr, flush=True)
 
@@ -155,7 +155,7 @@ def _show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 
 
 def _fits(table: Table, width: int, rows: Sequence[Row], columns: Sequence[str]) -> bool:
-    """Tells whether no word of a head and no number is broken. Only drawing the table shows it; other values may be
+    """Returns whether no word of a head and no number is broken. Only drawing the table shows it; other values may be
     folded."""
     drawn = StringIO()
     Console(file=drawn, width=width, color_system=None, markup=False, emoji=False).print(table)
@@ -194,6 +194,6 @@ def _cell(value: object) -> str:
 
 
 def log_to_stderr(who: str, level: str) -> None:
-    """Logs our own packages at `level`, and all others from warnings on, each line with who says it."""
+    """Logs our own packages at `level`, and all others from warnings on, each line with the name of the process."""
     logging.basicConfig(stream=sys.stderr, format=f"%(asctime)s %(levelname)s [{who}] %(message)s")
     logging.getLogger("lakelog").setLevel(level)

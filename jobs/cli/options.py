@@ -61,8 +61,8 @@ def admin_parser(verb: str, description: str | None, forms: Collection[str] = (T
 
 def add_output(parser: argparse.ArgumentParser, forms: Collection[str], default: str | None = None) -> None:
     """Adds -o; the first form is the default unless another one is named."""
-    told, chosen = "; ".join(_FORMS[form] for form in forms), default or next(iter(forms))
-    parser.add_argument("-o", "--output", choices=forms, default=chosen, help=f"{told}; default: {chosen}")
+    words, chosen = "; ".join(_FORMS[form] for form in forms), default or next(iter(forms))
+    parser.add_argument("-o", "--output", choices=forms, default=chosen, help=f"{words}; default: {chosen}")
 
 
 def add_command_config(parser: argparse.ArgumentParser, content: str) -> None:

@@ -1,4 +1,4 @@
-"""What has become of a request: rows on stdout where they are asked for, words on stderr."""
+"""The outcomes of a request: rows on stdout in the forms table and JSON, words on stderr."""
 
 import argparse
 
@@ -14,7 +14,7 @@ def show_outcomes(what: str, outcomes: Outcomes, args: argparse.Namespace) -> in
 
 
 def say_outcomes(outcomes: Outcomes, args: argparse.Namespace) -> int:
-    """What was refused is said whatever the form, what was done if nothing else tells it."""
+    """Prints each refusal to stderr, and in text form each outcome. Returns the status."""
     if args.dry_run:
         say("Nothing was written. This is what would be done.")
     for name, outcome in outcomes.items():

@@ -9,13 +9,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def counting_bar(is_shown: bool = True) -> Progress:
-    """A bar on stderr with a count and the time that has passed; `add_task` says what is counted."""
+    """A bar on stderr with a count and the time that has passed; `add_task` names what is counted."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     return Progress(*columns, console=Console(stderr=True), disable=not is_shown)
 
 
 class ProgressReport(Protocol):
-    """Is told how far the test has come."""
+    """Takes the progress of a test."""
 
     def __call__(self, *, description: str, completed: int, acknowledged: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Settings of a verb: those of its properties file, and over them what the command line says."""
+"""Settings of a verb: those of its properties file, and over them the options of the command line."""
 
 import argparse
 from collections.abc import Mapping

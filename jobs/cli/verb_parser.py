@@ -32,7 +32,7 @@ class VerbParser(argparse.ArgumentParser):
     variable that is not set, except where empty means that the option is not given."""
 
     def error(self, message: str) -> NoReturn:
-        """Says what is wrong in one line, and where the options are listed."""
+        """Prints the error in one line, and the command that lists the options."""
         words = one_line(message.removeprefix("argument "))
         self.exit(_WRONG_USAGE, f"{self.prog}: {words}; `{self.prog} --help` lists the options\n")
 

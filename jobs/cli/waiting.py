@@ -40,24 +40,24 @@ def exit_when_signalled() -> None:
 
 
 def stop_signals() -> Callable[[], bool]:
-    """From now on SIGTERM and SIGINT end nothing: the answer tells whether one has come. A second one does end all.
+    """Catches SIGTERM and SIGINT, and returns a function: whether one was received. A second signal ends the process.
 
     The handler touches no lock: it runs in the main thread, which may hold it.
     """
-    told: list[int] = []
+    received: list[int] = []
 
     def handle(number: int, _: object) -> None:
-        told.append(number)
+        received.append(number)
         signal.signal(number, signal.SIG_DFL)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
-    return lambda: bool(told)
+    return lambda: bool(received)
 
 
 @contextmanager
 def until_signalled() -> Iterator[Callable[[], bool]]:
-    """A block in which signals are told as by `stop_signals`. After it they do again what they did before."""
+    """A block in which `stop_signals` catches the signals. After it, their handlers are those of before."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop_signals()

@@ -60,11 +60,11 @@ class ConsoleReader:
             )  # fmt: skip
         numbers = [chosen] if chosen is not None else list(known)
         self._topic_id = known[numbers[0]].topic_id
-        told = self._told(known) if offset is None else dict.fromkeys(numbers, offset)
-        first = self._first([number for number in numbers if number not in told])
-        self.positions = {number: told[number] if number in told else first[number] for number in numbers}
+        known_offsets = self._committed_offsets(known) if offset is None else dict.fromkeys(numbers, offset)
+        first = self._first([number for number in numbers if number not in known_offsets])
+        self.positions = {n: known_offsets[n] if n in known_offsets else first[n] for n in numbers}
 
-    def _told(self, known: Mapping[int, PartitionRegistration]) -> dict[int, int]:
+    def _committed_offsets(self, known: Mapping[int, PartitionRegistration]) -> dict[int, int]:
         """The offsets that the group has committed."""
         kept = self._view.cluster.groups.committed(self._access.group_id) if self._access else {}
         found = {number: kept.get(registration.topic_id_partition) for number, registration in known.items()}

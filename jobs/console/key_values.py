@@ -103,8 +103,8 @@ def producer_of(
 
     Raises InvalidConfigurationException, InvalidRequiredAcksException, and what `Producer` raises.
     """
-    told = {key: value for key, value in given.items() if value is not None}
-    chosen = {**defaults, **checked(pairs, KEYS, flag), **told}
+    flags = {key: value for key, value in given.items() if value is not None}
+    chosen = {**defaults, **checked(pairs, KEYS, flag), **flags}
     arguments: dict[str, Any] = {_ARGUMENTS.get(key, key.replace(".", "_")): value for key, value in chosen.items()}
     return Producer(args.cluster, config=settings(args.command_config), **arguments)
 

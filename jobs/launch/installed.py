@@ -80,7 +80,7 @@ def java_environment() -> dict[str, str]:
 def _java_version(java: Path) -> str:
     """Its feature release, such as "17". Java 8 calls itself 1.8."""
     try:
-        told = subprocess.run(
+        result = subprocess.run(
             [java, "-version"],
             text=True,
             errors="replace",
@@ -90,11 +90,11 @@ def _java_version(java: Path) -> str:
         )
     except OSError as error:
         raise InvalidConfigurationException(f"{java} does not start: {error.strerror}") from None
-    if told.returncode != 0:
-        words = [line for line in told.stdout.splitlines() if line.strip() and not line.startswith("\tat ")]
+    if result.returncode != 0:
+        words = [line for line in result.stdout.splitlines() if line.strip() and not line.startswith("\tat ")]
         raise InvalidConfigurationException(f"{java} does not start, and says: {' '.join(words)}")
-    version = re.search(r'version "(?:1\.)?(\d+)', told.stdout)
-    return version[1] if version else told.stdout.strip()
+    version = re.search(r'version "(?:1\.)?(\d+)', result.stdout)
+    return version[1] if version else result.stdout.strip()
 
 
 def version() -> str:

@@ -146,7 +146,7 @@ def _start(name: str, arguments: list[str], options: Options) -> int:
 
 
 def _become(module: str, arguments: list[str], variables: dict[str, str]) -> None:
-    """Same process id: whoever started us can signal the driver itself."""
+    """Keeps the process id, so that the parent process can signal the driver itself."""
     sys.stdout.flush()
     words = [sys.executable, "-m", "lakelog.jobs.launch.entry", module, *arguments]
     os.execve(sys.executable, words, {**os.environ, **variables})

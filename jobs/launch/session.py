@@ -43,7 +43,7 @@ def spark_session(
     """A Spark session that can run brokers and read topics: in plain Python, in a notebook and under spark-submit.
 
     `master`: such as "local[4]"; default: that of Spark's own configuration, else "local[*]". `configs`: settings of
-    Spark, such as {"spark.driver.memory": "4g"}. What spark-submit was told, or PYSPARK_SUBMIT_ARGS says, stays.
+    Spark, such as {"spark.driver.memory": "4g"}. The settings of spark-submit and of PYSPARK_SUBMIT_ARGS stay.
 
     A session that exists already is used as it is. Raises InvalidConfigurationException if it has no Delta: its JVM was
     started without, and no JVM gets other jars later. It is also raised if there is no Java 17 or 21,
@@ -91,12 +91,12 @@ def _started(settings: dict[str, Any], app_name: str) -> SparkSession:
 
 
 def _start_jvm(settings: Mapping[str, str], app_name: str) -> dict[str, str]:
-    """The settings that are still needed, once there is a JVM: only it knows what spark-submit was told."""
+    """The settings that are still needed, once there is a JVM: only the JVM has the arguments of spark-submit."""
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.update({**session_environment(settings), **java_environment()})
     SparkContext._ensure_initialized()
     given = SparkConf().setAll(list(settings.items()))
-    if given.get("spark.master", "local").startswith("local"):  # under spark-submit nobody has said it for the workers
+    if given.get("spark.master", "local").startswith("local"):  # under spark-submit it is not set for the workers
         os.environ["PYSPARK_PYTHON"] = sys.executable
     check_delta_jar(SparkContext._jvm)
     missing = {name: value for name, value in _NEEDED.items() if not given.contains(name)}

@@ -1,4 +1,4 @@
-"""What spark-submit is told: the user's own arguments, and ours for what the user left open.
+"""The arguments of spark-submit: the user's own, and ours for what the user left open.
 
 A verb's Python process is the parent and starts its JVM through spark-submit (PYSPARK_SUBMIT_ARGS), so that the process
 that a person or a supervisor has started is the one that gets SIGTERM and can shut down in order.
@@ -79,8 +79,8 @@ def with_java_options(options: Options, wanted: str) -> Options:
 
 def session_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """The same variables for a program that makes a session by itself: `settings`, over PYSPARK_SUBMIT_ARGS."""
-    told = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    options, rest = split_arguments([*told, *(f"--conf={name}={value}" for name, value in settings.items())])
+    given = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    options, rest = split_arguments([*given, *(f"--conf={name}={value}" for name, value in settings.items())])
     return spark_environment(options, [word for word in rest if word != _SHELL])
 
 
@@ -91,7 +91,7 @@ def spark_environment(options: Options, flags: Sequence[str] = ()) -> dict[str, 
         raise ValueError("--deploy-mode cluster starts the driver elsewhere: use spark-submit itself for it")
     master = _master(options)
     variables = {
-        # Told, not found: Spark's own search breaks on a path with spaces.
+        # Spark's own search for it breaks on a path with spaces.
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_SUBMIT_ARGS": shlex.join([*_submit_words(options, master), *flags, _SHELL]),
@@ -158,7 +158,7 @@ def _submit_opts() -> str:
 
 
 def _joined(lists: Iterable[str]) -> str:
-    """Lists as one, each item once: a verb's process is told again what its launcher was told."""
+    """Lists as one, each item once: a verb's process gets its launcher's arguments again."""
     return ",".join(dict.fromkeys(",".join(lists).split(",")))
 
 
