@@ -18,7 +18,7 @@ from lakelog.schemas import LOG
 # Each option with its default and its meaning. The documents are made from this.
 OPTIONS: Mapping[str, tuple[str, str]] = {
     "cluster": ("", "URI of the cluster root; `kafka.bootstrap.servers` says the same"),
-    "topic": ("", "topic of all records; without it the column topic says it"),
+    "topic": ("", "topic of all records; without it the column topic names it"),
     "acks": ("all", "all, 1 or 0; a stream has all; also `kafka.acks`"),
     "includeHeaders": ("", "taken for compatibility, without effect: a column headers is always written"),
 }

@@ -34,7 +34,7 @@ OPTIONS: Mapping[str, tuple[str, str]] = {
     "startingOffsetsByTimestampStrategy": ("error", "without a record that late: error, or latest"),
     "failOnDataLoss": (
         "true",
-        "whether records that are gone, or a topic made again, end a query; stream only",
+        "whether deleted records, or a topic made again, end a query; stream only",
     ),
     "maxOffsetsPerTrigger": ("", "most records of a micro-batch, shared out in proportion; stream only"),
     "minOffsetsPerTrigger": ("", "fewest records of a micro-batch; stream only"),
