@@ -64,7 +64,7 @@ def test_td_01_a_deletion_is_queued_and_its_topic_marked(on_t: Run) -> None:
 
 
 @pytest.mark.parametrize("words", [["--delete"], ["--alter", "--partitions", "3"], ["--describe"]])
-def test_a_topic_that_there_is_not_is_refused_unless_it_need_not_be(on_t: Run, words: list[str]) -> None:
+def test_an_unknown_topic_is_refused_without_if_exists(on_t: Run, words: list[str]) -> None:
     refused = (1, "", "lakelog: UnknownTopicOrPartitionException: no topic u; there are: t\n")
     assert on_t(topics, *words, "--topic", "u") == refused
     assert on_t(topics, *words, "--topic", "u", "--if-exists") == (0, "", "Topic u does not exist.\n")
@@ -81,7 +81,7 @@ def test_a_topic_that_there_is_not_is_refused_unless_it_need_not_be(on_t: Run, w
     ],
     ids=["all in sync", "one in sync", "no leader", "one is added"],
 )
-def test_only_partitions_in_trouble(
+def test_describe_with_a_filter_shows_only_the_partitions_of_that_state(
     on_t: Run, cluster: str, fields: dict[str, Any], shown: dict[str, list[int]]
 ) -> None:
     change(cluster, 0, **fields)
@@ -106,7 +106,7 @@ def test_a_table_of_partitions_fits_on_80_characters(on_t: Run, monkeypatch: pyt
 # --- leader-election ---
 
 
-def test_pe_01_the_preferred_leads_again_and_who_leads_already_is_no_failure(
+def test_pe_01_a_preferred_election_succeeds_also_if_the_preferred_replica_leads(
     on_t: Run, admin: AdminClient, cluster: str
 ) -> None:
     change(cluster, 0, leader=2, leader_epoch=1)
@@ -122,7 +122,9 @@ def test_pe_01_the_preferred_leads_again_and_who_leads_already_is_no_failure(
     assert admin.describe_topic("t").partitions[0].leader == 1
 
 
-def test_le_02_the_unclean_election_is_of_those_named(on_t: Run, admin: AdminClient, cluster: str, write: Any) -> None:
+def test_le_02_an_unclean_election_covers_only_the_partitions_of_the_file(
+    on_t: Run, admin: AdminClient, cluster: str, write: Any
+) -> None:
     change(cluster, 0, leader=-1, leader_epoch=1, isr=(9,))
     file = write({"partitions": [{"topic": "t", "partition": 0}]})
     status, _, err = on_t(leader_election, "--election-type", "UNCLEAN", "--path-to-json-file", file)
@@ -130,13 +132,13 @@ def test_le_02_the_unclean_election_is_of_those_named(on_t: Run, admin: AdminCli
     assert admin.describe_topic("t").partitions[0].isr == (1,)
 
 
-def test_pe_01_no_partitions_are_not_all_partitions(admin: AdminClient, cluster: str) -> None:
+def test_pe_01_an_election_for_an_empty_list_elects_no_leader(admin: AdminClient, cluster: str) -> None:
     change(cluster, 0, leader=2, leader_epoch=1)
     assert admin.elect_leaders("preferred", []) == {}
     assert admin.describe_topic("t").partitions[0].leader == 2
 
 
-def test_pe_01_a_leader_that_cannot_be_is_refused(on_t: Run, cluster: str) -> None:
+def test_pe_01_an_election_of_an_out_of_sync_leader_or_an_unknown_partition_is_refused(on_t: Run, cluster: str) -> None:
     change(cluster, 0, leader=2, leader_epoch=1, isr=(2,))
     words = ("--election-type", "preferred", "--topic", "t", "--partition")
     status, out, err = on_t(leader_election, *words, 0, "-o", "json")
@@ -178,7 +180,7 @@ def test_ev_05_a_topic_that_is_too_large_is_refused_before_it_is_asked_for(lakel
     assert Cluster.open(cluster).admin.requests == []
 
 
-def test_a_dry_run_of_a_large_topic_is_told_in_few_words_and_leaves_no_row(on_t: Run, controlled: str) -> None:
+def test_a_dry_run_of_a_large_topic_prints_a_short_answer_and_leaves_no_row(on_t: Run, controlled: str) -> None:
     status, out, err = on_t(topics, "--create", "--topic", "u", "--partitions", 10_000, "--dry-run")
     assert (status, out) == (0, "")
     assert max(map(len, err.splitlines())) < 1000
@@ -200,7 +202,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("verb", "words"), CHANGES.values(), ids=CHANGES)
-def test_a_dry_run_tells_the_outcome_and_changes_nothing(
+def test_a_dry_run_prints_the_outcome_and_changes_nothing(
     on_t: Run, cluster: str, write: Any, verb: Any, words: list[Any]
 ) -> None:
     change(cluster, 0, leader=2, leader_epoch=1)

@@ -23,7 +23,7 @@ def show(lakelog: Run, cluster: str, waits: list[float]) -> Run:
     return lambda *words: lakelog(brokers, "--cluster", cluster, *words)
 
 
-def test_json_has_all_that_a_broker_says(show: Run) -> None:
+def test_json_of_brokers_has_all_fields_of_a_registration(show: Run) -> None:
     status, out, _ = show("-o", "json")
     assert (status, json.loads(out)[1]) == (
         0,
@@ -54,7 +54,7 @@ def test_a_table_has_five_columns_on_80_characters_and_all_of_them_on_demand(
     assert "follower replication rate" in show("--all")[1]
 
 
-def test_a_cluster_without_brokers_says_so(lakelog: Run, tmp_path: Path) -> None:
+def test_brokers_of_a_cluster_without_any_prints_one_sentence(lakelog: Run, tmp_path: Path) -> None:
     uri = str(tmp_path / "new")
     assert lakelog(format_verb, "--cluster", uri)[0] == 0
     assert lakelog(brokers, "--cluster", uri) == (0, "", f"No broker has registered at {uri}.\n")

@@ -70,7 +70,7 @@ def found_in(state: ClusterState) -> list[Problem]:
         state_of(LED, rows={2: [row(2, error="old", partition=1)]}),  # of a deleted partition
     ],
 )
-def test_where_nothing_is_wrong_nothing_is_said(state: ClusterState) -> None:
+def test_a_healthy_cluster_has_no_problems(state: ClusterState) -> None:
     assert what(state) == []
 
 
@@ -142,7 +142,9 @@ def test_each_problem_is_a_line_and_has_something_to_do(state: ClusterState, lin
         ((broker(1), broker(2)), "broker 2 was in sync last, and has lost its log or waits for a controller. "),
     ],
 )
-def test_le_02_only_who_was_in_sync_last_is_to_be_started(brokers: tuple[SeenBroker, ...], do: str) -> None:
+def test_le_02_an_offline_partition_advises_to_start_the_last_broker_in_sync(
+    brokers: tuple[SeenBroker, ...], do: str
+) -> None:
     found = found_in(state_of(replace(LED, leader=-1, isr=(2,)), brokers=brokers))
     assert [problem.do[: len(do)] for problem in found if "offline" in problem.what] == [do]
 
@@ -168,7 +170,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize(("state", "command"), COMMANDS.values(), ids=COMMANDS)
-def test_a_command_can_be_copied(state: ClusterState, command: str) -> None:
+def test_an_advised_command_has_the_program_and_the_cluster_as_called(state: ClusterState, command: str) -> None:
     (problem,) = found_in(state)
     assert f"`lakelog {command}`" in problem.do
     (problem,) = problems(state, Invocation("./spark-submit.sh", "/lake/cluster"))
@@ -177,7 +179,7 @@ def test_a_command_can_be_copied(state: ClusterState, command: str) -> None:
     assert f"`lakelog {command.replace(' --cluster /lake/cluster', '')}`" in problem.do
 
 
-def test_names_are_all_there_for_programs() -> None:
+def test_a_problem_has_the_names_of_all_its_partitions() -> None:
     (problem,) = found_in(state_of(*(replace(LED, partition=number, isr=(1,)) for number in range(12))))
     assert problem == Problem(
         "12 partitions are under-replicated", tuple(f"t-{number}" for number in range(12)),

@@ -33,7 +33,7 @@ def described(on_t: Run, *words: Any) -> dict[str, tuple[str, str]]:
     return {row["key"]: (row["value"], row["source"]) for row in json.loads(out)}
 
 
-def test_each_setting_of_a_topic_tells_where_it_comes_from(on_t: Run, properties: Path) -> None:
+def test_each_setting_of_a_topic_has_its_source(on_t: Run, properties: Path) -> None:
     assert on_t(configs, "--alter", *TOPIC, "--add-config", "retention.bytes=9,min.insync.replicas=1")[0] == 0
     found = described(on_t, *TOPIC)
     assert list(found) == list(TOPIC_KEYS)
@@ -64,7 +64,7 @@ def test_ap_06_the_largest_record_of_a_topic_is_its_own_or_that_of_all_brokers(
     ]
 
 
-def test_it_is_said_that_properties_files_are_not_counted_in(on_t: Run, properties: Path) -> None:
+def test_describe_all_warns_that_properties_files_are_not_counted_in(on_t: Run, properties: Path) -> None:
     status, out, err = on_t(configs, "--describe", "--all", *TOPIC)
     assert (status, err) == (0, f"{NOT_COUNTED}All configs for topic t are:\n")
     assert out.splitlines()[0] == "  min.insync.replicas=1 source=DEFAULT_CONFIG"
@@ -72,7 +72,7 @@ def test_it_is_said_that_properties_files_are_not_counted_in(on_t: Run, properti
     assert err == "All configs for topic t are:\n"
 
 
-def test_each_setting_of_a_broker_tells_where_it_comes_from(on_t: Run, admin: AdminClient, properties: Path) -> None:
+def test_each_setting_of_a_broker_has_its_source(on_t: Run, admin: AdminClient, properties: Path) -> None:
     admin.alter_broker_configs("<default>", {RATE: 5, "leader.replication.throttled.rate": 6})
     admin.alter_broker_configs(2, {RATE: 4})
     found = described(on_t, *BROKERS, "--entity-name", "2", "--command-config", properties)
@@ -92,7 +92,7 @@ def test_without_a_name_all_that_are_registered_are_described_in_full(on_t: Run)
     assert sorted({row["broker"] for row in json.loads(out)}) == ["1", "2", "3"]
 
 
-def test_a_time_that_is_left_to_the_store_is_shown_as_it_holds(on_t: Run) -> None:
+def test_a_default_time_that_depends_on_the_store_is_shown_with_its_value(on_t: Run) -> None:
     found = described(on_t, *BROKERS, "--entity-name", "1")
     sessions = "broker.session.timeout.ms", "controller.session.timeout.ms"
     assert {found[name] for name in sessions} == {("6000", "DEFAULT_CONFIG")}
@@ -100,7 +100,7 @@ def test_a_time_that_is_left_to_the_store_is_shown_as_it_holds(on_t: Run) -> Non
 
 
 @pytest.mark.parametrize("words", [[], ["--all"]])
-def test_a_broker_or_topic_that_there_is_not_is_an_error(on_t: Run, words: list[str]) -> None:
+def test_settings_of_an_unknown_broker_or_topic_are_an_error(on_t: Run, words: list[str]) -> None:
     status, out, err = on_t(configs, "--describe", *words, *BROKERS, "--entity-name", "9", "-o", "json")
     message = "no broker 9 has registered; there are: 1, 2, 3"
     assert (status, err.splitlines()[-1]) == (1, f"lakelog: BrokerNotAvailableException: {message}")
@@ -117,7 +117,7 @@ def test_a_broker_that_has_registered_may_have_no_dynamic_settings(on_t: Run, ad
     assert on_t(configs, "--describe", *BROKERS)[1] == f"  {RATE}=5\n"
 
 
-def test_dynamic_settings_of_a_broker_that_is_gone_are_described(on_t: Run, cluster: str) -> None:
+def test_dynamic_settings_of_a_broker_without_a_registration_are_described(on_t: Run, cluster: str) -> None:
     Cluster.open(cluster).configs.change({Entity("brokers", "7"): {RATE: "3"}}, {"who": "test"})
     assert on_t(configs, "--describe", *BROKERS, "--entity-name", "7")[:2] == (0, f"  {RATE}=3\n")
 
@@ -130,7 +130,7 @@ def warning(topic: str, replicas: int) -> str:
 
 
 @pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
-def test_more_in_sync_replicas_than_there_are_is_warned_of(on_t: Run, dry_run: list[str]) -> None:
+def test_a_min_isr_above_the_replication_factor_is_warned_of(on_t: Run, dry_run: list[str]) -> None:
     asked = ("--config", "min.insync.replicas=3", *dry_run)
     status, _, err = on_t(topics, "--create", "--topic", "u", "--replication-factor", 2, *asked)
     assert (status, warning("u", 2) in err) == (0, True)

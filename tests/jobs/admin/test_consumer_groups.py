@@ -64,7 +64,7 @@ def committed(world: World, group: str = "g") -> dict[int, int]:
     return world.consumer(group).committed(TOPIC)
 
 
-def test_the_names_of_all_groups(groups: Run, world: World) -> None:
+def test_list_prints_the_names_of_all_groups(groups: Run, world: World) -> None:
     world.consumer("another").commit({TOPIC: {1: 0}})
     assert groups("--list") == (0, "another\ng\n", "")
     assert rows(groups("--list", "-o", "json")) == [{"group": "another"}, {"group": "g"}]
@@ -94,7 +94,7 @@ def test_lag_in_records_ms_and_bytes(groups: Run, world: World) -> None:
         assert (row["lag"], row["lag_ms"], row["lag_bytes"]) == lag, offset
 
 
-def test_lag_below_the_log_start_counts_offsets_but_no_bytes_of_what_is_gone(groups: Run, world: World) -> None:
+def test_lag_below_the_log_start_counts_offsets_but_no_bytes_of_deleted_records(groups: Run, world: World) -> None:
     start_at(world.logs[1], P0, 4)
     (row,) = rows(groups("--describe", "--group", "g", "-o", "json"))
     assert (row["lag"], row["lag_ms"], row["lag_bytes"]) == (4, 1000, 4)
@@ -128,7 +128,7 @@ def test_a_topic_that_is_made_again_meanwhile_gets_no_offsets_of_the_old_one(
     assert committed(world) == {}
 
 
-def test_a_group_that_there_is_not(groups: Run) -> None:
+def test_an_unknown_group_is_refused(groups: Run) -> None:
     refused = "lakelog: GroupIdNotFoundException: no consumer group x; there are: g\n"
     for action in ("--describe", "--delete"):
         assert groups(action, "--group", "x") == (1, "", refused)
@@ -168,7 +168,7 @@ def test_each_rule_stands_for_an_offset(groups: Run, world: World, monkeypatch: 
         assert committed(world) == {0: offset}
 
 
-def test_a_reset_says_where_it_does_not_do_what_was_asked(groups: Run) -> None:
+def test_a_reset_warns_of_an_offset_outside_the_log(groups: Run) -> None:
     status, out, err = groups("--reset-offsets", "--group", "g", "--topic", TOPIC, "--to-offset", 4)
     assert status == 0
     assert [line.split() for line in out.splitlines()] == [
@@ -236,7 +236,7 @@ def test_offsets_are_exported_to_a_file_and_set_from_it(groups: Run, world: Worl
         (None, "cannot be read: "),
     ],
 )
-def test_a_file_of_offsets_that_is_wrong(groups: Run, tmp_path: Path, text: str | None, words: str) -> None:
+def test_a_malformed_file_of_offsets_is_refused(groups: Run, tmp_path: Path, text: str | None, words: str) -> None:
     file = tmp_path / "offsets.csv"
     if text is not None:
         file.write_text(text)
@@ -245,7 +245,7 @@ def test_a_file_of_offsets_that_is_wrong(groups: Run, tmp_path: Path, text: str 
     assert words in err
 
 
-def test_a_file_that_a_spreadsheet_has_saved(groups: Run, tmp_path: Path) -> None:
+def test_a_file_of_offsets_may_have_a_byte_order_mark_and_crlf(groups: Run, tmp_path: Path) -> None:
     file = tmp_path / "offsets.csv"
     file.write_bytes(f"{TOPIC},0,3\r\n".encode("utf-8-sig"))
     run = groups("--reset-offsets", "--group", "g", "--from-file", file, "-o", "json")
@@ -253,7 +253,9 @@ def test_a_file_that_a_spreadsheet_has_saved(groups: Run, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("chosen", [("--all-groups",), ("--group", "g", "--group", "another")])
-def test_a_file_without_groups_is_for_one_group(groups: Run, world: World, tmp_path: Path, chosen: Any) -> None:
+def test_a_file_of_offsets_without_groups_is_refused_unless_one_group_is_named(
+    groups: Run, world: World, tmp_path: Path, chosen: Any
+) -> None:
     file = tmp_path / "offsets.csv"
     file.write_text(f"{TOPIC},0,3\n")
     status, _, err = groups("--reset-offsets", *chosen, "--from-file", file, "--execute")
@@ -332,7 +334,7 @@ CHANGES = [
 ]
 
 
-def test_while_a_member_is_alive_nothing_is_changed(
+def test_a_group_with_a_live_member_refuses_resets_and_deletions(
     groups: Run, world: World, member: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GroupsView.free, "__defaults__", (lambda _: member._member.membership.beat(),))

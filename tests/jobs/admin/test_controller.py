@@ -16,7 +16,7 @@ from tests.jobs.admin.seen import written
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 
 
-def test_ce_02_who_controls_is_shown(lakelog: Run, controlled: str) -> None:
+def test_ce_02_describe_shows_the_active_controller(lakelog: Run, controlled: str) -> None:
     (row,) = json.loads(lakelog(controller, "--cluster", controlled, "--describe", "-o", "json")[1])
     assert (row["controller"], row["controller_epoch"], row["state"], row["resigned"]) == ("test", 1, "active", False)
     lines = lakelog(controller, "--cluster", controlled, "--describe")[1].splitlines()
@@ -24,7 +24,7 @@ def test_ce_02_who_controls_is_shown(lakelog: Run, controlled: str) -> None:
     assert lines[2].split()[:3] == ["test", "1", "active"]
 
 
-def test_ce_02_a_controller_that_is_gone_is_told_from_one_that_is_active(
+def test_ce_02_describe_distinguishes_a_dead_controller_from_an_active_one(
     lakelog: Run, cluster: str, waits: list[float]
 ) -> None:
     Cluster.open(cluster).lease.elect("test", None)
@@ -33,7 +33,7 @@ def test_ce_02_a_controller_that_is_gone_is_told_from_one_that_is_active(
     assert (row["state"], row["lease_age_s"], waits) == ("gone", 60.0, [3.0])
 
 
-def test_ce_02_nobody_controls_a_new_cluster(lakelog: Run, cluster: str) -> None:
+def test_ce_02_describe_of_a_new_cluster_is_an_error_without_a_controller(lakelog: Run, cluster: str) -> None:
     status, out, err = lakelog(controller, "--cluster", cluster, "--describe")
     assert (status, out) == (1, "")
     assert err.startswith("lakelog: ControllerNotAvailableException: ")

@@ -55,7 +55,7 @@ def of_one(before: int, partition: int = 0, topic: str = TOPIC) -> tuple[object,
     return ("--topic", topic, "--partition", partition, "--before-offset", before)
 
 
-def test_dr_01_dr_02_a_file_names_offsets_and_the_low_watermarks_are_told(
+def test_dr_01_dr_02_a_file_names_offsets_and_the_low_watermarks_are_printed(
     delete: Run,
     world: World,
     write: Any,
@@ -97,7 +97,7 @@ def test_dr_01_each_partition_that_is_refused_has_its_error_and_the_others_go_on
     assert (start(world), start(world, P1)) == (0, 2)
 
 
-def test_dr_02_what_a_replica_has_not_followed_in_time_is_told(delete: Run, world: World, tmp_path: Path) -> None:
+def test_dr_02_a_replica_that_does_not_follow_in_time_is_a_timeout(delete: Run, world: World, tmp_path: Path) -> None:
     (tmp_path / "client").write_text("request.timeout.ms=1\n")
     status, out, err = delete(*of_one(5), "--command-config", tmp_path / "client", "-o", "json")
     (row,) = json.loads(out)
@@ -116,7 +116,9 @@ REFUSED = {
 
 @pytest.mark.parametrize(("words", "error"), REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("dry_run", [[], ["--dry-run"]], ids=["for good", "tried"])
-def test_dr_01_refused(delete: Run, world: World, words: Any, error: str, dry_run: list[str]) -> None:
+def test_dr_01_a_deletion_that_cannot_be_is_refused_and_writes_nothing(
+    delete: Run, world: World, words: Any, error: str, dry_run: list[str]
+) -> None:
     version = world.logs[1].refresh().version
     status, out, _ = delete(*words, *dry_run)
     assert (status, out.split("\t")[1].split(": ")[1]) == (1, error)
@@ -135,7 +137,9 @@ def test_dr_01_a_topic_that_keeps_everything_and_a_leader_that_is_not_there_yet(
         assert (status, out.split("\t")[1].split(": ")[1]) == (1, error)
 
 
-def test_dr_01_a_dry_run_tells_what_would_go_and_writes_nothing(delete: Run, world: World, write: Any) -> None:
+def test_dr_01_a_dry_run_prints_how_many_records_would_be_deleted_and_writes_nothing(
+    delete: Run, world: World, write: Any
+) -> None:
     world.say(3, P1, log_start_offset=2)
     version = world.logs[1].refresh().version
     file = write(offsets(flights_0=-1, flights_1=0))

@@ -138,7 +138,9 @@ CHOSEN = {
         (["--topic", TOPIC, "--partition", "7"], "no batches of partition 7; there are: 0, 1"),
     ],
 )
-def test_what_the_log_has_nothing_of_is_an_error(dump: Run, folder: Path, words: list[str], error: str) -> None:
+def test_a_topic_or_partition_without_batches_is_an_error(
+    dump: Run, folder: Path, words: list[str], error: str
+) -> None:
     message = f"{folder}: {error}"
     status, out, err = dump(*words, "-o", "json")
     assert (status, err) == (1, f"lakelog: UnknownTopicOrPartitionException: {message}\n")
@@ -146,7 +148,9 @@ def test_what_the_log_has_nothing_of_is_an_error(dump: Run, folder: Path, words:
 
 
 @pytest.mark.parametrize(("words", "expected"), CHOSEN.values(), ids=CHOSEN)
-def test_batches_are_chosen(dump: Run, words: list[str], expected: list[tuple[int, int]]) -> None:
+def test_topic_partition_and_offsets_choose_the_batches_shown(
+    dump: Run, words: list[str], expected: list[tuple[int, int]]
+) -> None:
     files = json.loads(dump(*words, "-o", "json")[1])["files"]
     batches = [batch for file in files for batch in file["batches"]]
     assert [(batch["partition"], batch["base_offset"]) for batch in batches] == expected
@@ -355,7 +359,7 @@ def test_batches_of_two_files_that_do_not_follow_each_other_are_named(
     assert err == (f"lakelog: CorruptRecordException: {gap}\nfiles: 3, broken: 0, gaps between batches: 1\n")
 
 
-def test_gaps_beside_a_file_that_cannot_be_read_are_not_told(dump: Run, log: ReplicaLog) -> None:
+def test_verify_reports_no_gaps_if_a_file_cannot_be_read(dump: Run, log: ReplicaLog) -> None:
     fill(log, P0, 1, epoch=2)
     _, second, _ = names(log)
     log.root.delete(second)

@@ -113,7 +113,7 @@ def test_a_cluster_whose_root_is_unmounted_gets_no_new_one(lakelog: Run, cluster
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
-def test_a_person_is_asked_before_a_cluster_is_made(
+def test_format_asks_on_a_terminal_before_it_makes_a_cluster(
     lakelog: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
 ) -> None:
     terminal = io.StringIO(answer)
@@ -214,7 +214,7 @@ def test_a_cluster_without_topics_lists_nothing(lakelog: Run, cluster: str) -> N
     assert lakelog(topics_verb, "--cluster", cluster, "--describe", "-o", "table") == (0, "", "")
 
 
-def test_json_is_for_programs(create: Run) -> None:
+def test_create_prints_the_topic_as_json(create: Run) -> None:
     status, out, _ = create("--replica-assignment", "3:1", "-o", "json")
     (topic,) = json.loads(out)
     assert (status, topic["topic"], topic["configs"]) == (0, "t", {})

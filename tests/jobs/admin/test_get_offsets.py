@@ -80,7 +80,7 @@ LAGGING = {"latest": WAITS, "max-timestamp": WAITS, "earliest": 0, str(NOON_MS +
 
 
 @pytest.mark.parametrize(("time", "expected"), LAGGING.items())
-def test_kip_207_a_new_leader_does_not_know_yet_how_much_is_committed(
+def test_kip_207_a_new_leader_with_a_low_hw_is_an_error_for_offsets_by_time(
     show: Run, world: World, tmp_path: Path, while_waiting: Any, time: str, expected: int | str
 ) -> None:
     lead_anew(world, 2)
@@ -96,7 +96,9 @@ def test_kip_207_a_new_leader_does_not_know_yet_how_much_is_committed(
 
 
 @pytest.mark.parametrize(("time", "offset"), [("latest", 6), ("max-timestamp", 5), (str(NOON_MS + 11), 2)])
-def test_kip_207_it_is_waited_for(show: Run, world: World, while_waiting: Any, time: str, offset: int) -> None:
+def test_kip_207_get_offsets_waits_until_a_new_leader_raises_its_hw(
+    show: Run, world: World, while_waiting: Any, time: str, offset: int
+) -> None:
     lead_anew(world, 2)
     while_waiting(lambda: world.say(4), lambda: world.say(6))
     status, out, _ = show("--topic", TOPIC, "--time", time, "--partitions", "0")
@@ -128,7 +130,7 @@ def test_the_largest_timestamp_is_that_of_a_committed_record(show: Run, world: W
     assert show("--time", "max-timestamp")[1] == f"{TOPIC}:0:2\n{TOPIC}:1:1\n"
 
 
-def test_without_records_there_is_no_time(show: Run, world: World) -> None:
+def test_a_partition_without_committed_records_has_no_offset_by_time(show: Run, world: World) -> None:
     world.say(0)
     assert show("--partitions", 0, "--time", "max-timestamp") == (0, "", "")
     assert json.loads(show("--partitions", 0, "--time", "0", "-o", "json")[1]) == [
@@ -142,7 +144,7 @@ def test_all_topics_that_are_not_being_deleted(show: Run, world: World) -> None:
     assert show("--partitions", "1,7") == (0, f"{TOPIC}:1:2\n", "")
 
 
-def test_rows_tell_timestamps_in_milliseconds(show: Run) -> None:
+def test_rows_have_timestamps_in_milliseconds(show: Run) -> None:
     rows = json.loads(show("--topic", TOPIC, "--time", NOON_MS + 30, "-o", "json")[1])
     assert [(r["partition"], r["offset"], r["timestamp"]) for r in rows] == [
         (0, 4, NOON_MS + 30),
@@ -185,7 +187,7 @@ def test_a_leader_that_does_not_lead_or_cannot_be_read(
     assert [line.split(": ")[:2] for line in err.splitlines()] == [["lakelog", error]] * 2
 
 
-def test_a_file_that_is_gone_is_named_and_other_partitions_are_shown(show: Run, world: World) -> None:
+def test_a_deleted_file_is_named_and_other_partitions_are_shown(show: Run, world: World) -> None:
     (second,) = {b.segment for b in world.logs[1].current().partition(P0).batches if b.base_offset == 3}
     world.logs[1].root.delete(second)
     status, out, err = show("--topic", TOPIC)

@@ -62,7 +62,7 @@ def seen(cluster: str, wait: Wait = lambda _: None) -> dict[int, tuple[str, floa
     return {b: (broker.state, broker.age) for b, broker in observe_brokers(Cluster.open(cluster), wait).items()}
 
 
-def test_who_has_committed_of_late_is_alive_without_a_second_look(cluster: str, waits: list[float]) -> None:
+def test_a_recent_heartbeat_is_alive_without_a_second_poll(cluster: str, waits: list[float]) -> None:
     for broker, seconds in ((1, 0.0), (2, 5.9), (3, -5.9)):
         beat(cluster, broker, seconds)
     found = seen(cluster, waits.append)
@@ -72,7 +72,7 @@ def test_who_has_committed_of_late_is_alive_without_a_second_look(cluster: str, 
 
 
 @pytest.mark.parametrize("seconds", [6.0, 3600.0, -6.0], ids=["silent", "clock behind", "clock ahead"])
-def test_whose_commit_looks_old_is_alive_if_another_follows(cluster: str, waits: list[float], seconds: float) -> None:
+def test_an_old_heartbeat_is_alive_if_another_follows(cluster: str, waits: list[float], seconds: float) -> None:
     """The clocks of the store and of the command may differ. That alone makes no broker dead."""
     beat(cluster, 1, seconds)
     for broker in (2, 3):
@@ -86,7 +86,7 @@ def test_whose_commit_looks_old_is_alive_if_another_follows(cluster: str, waits:
     assert waits == [3.0]
 
 
-def test_who_is_silent_is_dead_and_said_to_be_watched(
+def test_a_broker_without_heartbeats_is_dead_after_a_second_poll_that_is_announced(
     cluster: str, waits: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for broker, seconds in ((1, 1.0), (2, 312.0), (3, 40.0)):
@@ -97,7 +97,7 @@ def test_who_is_silent_is_dead_and_said_to_be_watched(
     assert capsys.readouterr().err == said
 
 
-def test_what_is_said_while_it_is_watched_counts(cluster: str, waits: list[float]) -> None:
+def test_a_storage_error_that_is_published_before_the_second_poll_counts(cluster: str, waits: list[float]) -> None:
     for broker in (1, 2, 3):
         beat(cluster, broker, 60.0)
     assert waits == []

@@ -71,7 +71,7 @@ def test_a_partition_has_its_share_of_the_files_that_it_lies_in(show: Run, world
     assert [rows[2, 0][name] for name in facts] == [0, 0, 0, 0, 4, "follower"]
 
 
-def test_a_batch_without_a_byte_has_its_share_too(show: Run, world: World) -> None:
+def test_a_batch_of_empty_records_has_a_share_of_its_file(show: Run, world: World) -> None:
     empty = records(None).set_column(0, "key", pa.array([None], pa.binary()))
     send(world.logs[1], request(P0, 1, 5), request(P1, 1, 1), tables={P0: empty, P1: empty})
     (added,) = {b.segment for b in world.logs[1].refresh().partition(P0).batches if b.header.bytes == 0}
@@ -92,7 +92,7 @@ def test_text_is_kafkas_line_of_json(show: Run, world: World) -> None:
     ]
 
 
-def test_what_a_broker_says_nothing_of_is_shown_by_its_log(show: Run, world: World) -> None:
+def test_a_replica_without_a_published_row_is_shown_from_its_log(show: Run, world: World) -> None:
     """For a broker that has not published its rows, or still has files of a deleted topic."""
     del world.rows[1][P0]
     world.say(1, P1)
@@ -107,14 +107,14 @@ def test_a_topic_that_there_is_not_is_an_error(show: Run) -> None:
     assert err == ASKED + f"lakelog: UnknownTopicOrPartitionException: no topic planes; there are: {TOPIC}\n"
 
 
-def test_what_is_left_over_of_a_topic_can_be_chosen(show: Run, world: World) -> None:
+def test_topic_list_chooses_replicas_of_a_deleted_topic(show: Run, world: World) -> None:
     world.cluster.topics.change((), [TOPIC], {"who": "test"})
     assert not world.cluster.topics.topics
     rows = json.loads(show("--topic-list", TOPIC, "-o", "json")[1])
     assert {row["topic"] for row in rows} == {TOPIC}
 
 
-def test_topics_are_chosen(show: Run, world: World) -> None:
+def test_topic_list_chooses_the_topics_shown(show: Run, world: World) -> None:
     planes = [Topic(name, f"{name}-id", 1) for name in ("planes", "trains")]
     world.cluster.topics.change(planes, (), {"who": "test"})
     rows = json.loads(show("--topic-list", "planes,trains", "-o", "json")[1])
@@ -160,7 +160,7 @@ def _spoil_footers(world: World) -> None:
 
 
 @pytest.mark.parametrize("happens", [_lose_files, _spoil_footers])
-def test_ol_02_partitions_whose_files_are_broken_are_in_error_with_what_their_broker_says(
+def test_ol_02_partitions_with_broken_files_are_in_error_with_published_offsets(
     show: Run, world: World, happens: Any
 ) -> None:
     happens(world)
@@ -174,7 +174,7 @@ def test_ol_02_partitions_whose_files_are_broken_are_in_error_with_what_their_br
     assert (log_dir["error"], [p["error"] for p in log_dir["partitions"]]) == (None, [row["error"] for row in broken])
 
 
-def test_ol_02_what_a_broker_says_is_wrong_with_its_root_is_told(show: Run, world: World) -> None:
+def test_ol_02_the_storage_error_that_a_broker_published_is_shown(show: Run, world: World) -> None:
     BrokerTable.open(world.cluster.root, 2).update(1, "test", storage_error="disk full")
     status, out, _ = show("-o", "json")
     assert status == 1
@@ -220,7 +220,7 @@ def test_wrong_usage_is_status_2(show: Run, words: list[str]) -> None:
     assert "lakelog log-dirs --help` lists the options" in err
 
 
-def test_it_says_what_it_is_to_do(lakelog: Run, world: World) -> None:
+def test_log_dirs_without_an_action_is_status_2(lakelog: Run, world: World) -> None:
     assert lakelog(log_dirs, "--cluster", world.uri)[0] == 2
 
 
@@ -256,7 +256,7 @@ def test_sr_03_a_stray_replica_that_the_metadata_have_again_is_not_deleted(lakel
     assert world.logs[1].refresh().known(P0).log_end_offset == 5
 
 
-def test_brokers_accept_an_older_cluster_root_when_they_are_told_to(show: Run, lakelog: Run, world: World) -> None:
+def test_accept_cluster_root_lets_brokers_accept_an_older_copy(show: Run, lakelog: Run, world: World) -> None:
     """Without --execute nothing is written, and a broker that has nothing against the root keeps its note."""
     assert show("-o", "json")[0] == 0
     shutil.copytree(world.uri, f"{world.uri}.older")
@@ -302,7 +302,7 @@ NOTES = {
 
 
 @pytest.mark.parametrize(("happens", "status", "told"), NOTES.values(), ids=NOTES)
-def test_a_broker_that_does_not_refuse_the_cluster_root_is_told(
+def test_accept_cluster_root_reports_a_broker_that_does_not_refuse_it(
     lakelog: Run, world: World, waits: list[float], happens: Any, status: int, told: str
 ) -> None:
     assert waits == []
@@ -312,7 +312,7 @@ def test_a_broker_that_does_not_refuse_the_cluster_root_is_told(
     assert (found, out, told in err) == (status, "[]\n", True), err
 
 
-def test_a_cluster_root_of_another_cluster_is_told_where_a_broker_is_not_registered(lakelog: Run, world: World) -> None:
+def test_an_unregistered_broker_is_refused_with_the_cluster_of_the_roots_beside_it(lakelog: Run, world: World) -> None:
     shutil.rmtree(world.uri)
     other = format_cluster(StorageRoot.of(world.uri), Config())
     refused = (

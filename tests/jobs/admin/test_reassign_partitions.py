@@ -50,7 +50,7 @@ def test_ra_01_a_partition_is_moved_shown_and_brought_back(on_t: Run, admin: Adm
     assert on_t(reassign_partitions, "--list", "-o", "json")[1] == "[]\n"
 
 
-def test_ra_01_what_is_refused_is_told_of_each_partition_and_the_others_go_on(
+def test_ra_01_each_refused_partition_is_reported_and_the_others_move(
     on_t: Run, admin: AdminClient, write: Any
 ) -> None:
     file = write(moves(t_0=[9], t_1=[3, 2], u_0=[1]))
@@ -67,14 +67,14 @@ def test_ra_01_what_is_refused_is_told_of_each_partition_and_the_others_go_on(
     assert replicas_of(admin) == [(1, 2), (3, 2)]
 
 
-def test_ra_01_nothing_that_is_not_moving_can_be_cancelled(on_t: Run, write: Any) -> None:
+def test_ra_01_a_cancellation_without_a_reassignment_is_refused(on_t: Run, write: Any) -> None:
     file = write(moves(t_0=[1, 2]))
     status, out, err = on_t(reassign_partitions, "--cancel", "--reassignment-json-file", file)
     assert (status, out) == (1, "")
     assert err == "lakelog: NoReassignmentInProgressException: t-0: no reassignment is under way\n"
 
 
-def test_ra_03_verify_tells_what_has_come_of_it(on_t: Run, write: Any) -> None:
+def test_ra_03_verify_shows_the_status_of_each_reassignment(on_t: Run, write: Any) -> None:
     file = write(moves(t_0=[1, 2], t_1=[1, 2], u_0=[1]))
     status, out, err = on_t(reassign_partitions, "--verify", "--reassignment-json-file", file)
     assert (status, out.splitlines()) == (
@@ -143,7 +143,7 @@ def test_tm_02_brokers_that_are_unknown_or_too_few_are_refused(
         ({"partitions": moves(t_0=[1])["partitions"] * 2}, "t-0 stands there twice"),
     ],
 )
-def test_a_file_that_cannot_be_is_wrong_usage(
+def test_a_malformed_reassignment_file_is_wrong_usage(
     lakelog: Run, cluster: str, write: Any, content: object, fault: str
 ) -> None:
     words = ("--cluster", cluster, "--execute", "--reassignment-json-file", write(content))

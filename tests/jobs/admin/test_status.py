@@ -101,7 +101,7 @@ def test_what_is_wrong_is_status_1_and_has_what_to_do(show: Run, world: World, m
     assert "Problems: 6" in lines(out)
 
 
-def test_json_has_all_of_it(show: Run, world: World) -> None:
+def test_json_of_status_has_figures_problems_and_notes(show: Run, world: World) -> None:
     healthy = json.loads(show("-o", "json")[1])
     assert healthy == {
         "ok": True,
@@ -148,7 +148,7 @@ def test_what_a_restart_would_stop_is_noted_and_is_not_wrong(show: Run, world: W
     assert [note["names"] for note in notes] == [[f"{TOPIC}-0", f"{TOPIC}-1"], [f"{TOPIC}-1"], []]
 
 
-def test_without_a_controller_it_asks_nobody_and_says_so(
+def test_status_without_a_controller_sends_no_request_and_reports_it(
     lakelog: Run, cluster: str, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As right after `format`: there is nothing to wait for."""
@@ -214,7 +214,7 @@ def older(world: World) -> None:
     Path(f"{world.uri}.older").rename(world.uri)
 
 
-def test_a_cluster_root_that_brokers_refuse_is_told_first(show: Run, lakelog: Run, world: World) -> None:
+def test_a_cluster_root_that_brokers_refuse_is_the_first_problem(show: Run, lakelog: Run, world: World) -> None:
     """They only look dead: to start them again, or a controller, makes it worse."""
     older(world)
     for table in ("brokers/1", "brokers/2", "controller"):
@@ -232,7 +232,7 @@ def test_a_cluster_root_that_brokers_refuse_is_told_first(show: Run, lakelog: Ru
     assert (code, err.splitlines()[-1]) == (0, f"{line[2:].capitalize()}. `lakelog status` says what to do.")
 
 
-def test_a_broker_that_alone_refuses_the_cluster_root_is_told_beside_the_rest(show: Run, world: World) -> None:
+def test_a_single_broker_that_refuses_the_cluster_root_is_one_problem_among_others(show: Run, world: World) -> None:
     """As one that was away when the others were made to accept an older copy."""
     older(world)
     world.cluster.forget_what_was_seen(world.roots[1])
@@ -243,7 +243,7 @@ def test_a_broker_that_alone_refuses_the_cluster_root_is_told_beside_the_rest(sh
     assert found == ["- broker 2 refuses the cluster root", "- no controller is active"]
 
 
-def test_a_cluster_root_without_brokers_beside_those_of_another_is_told(lakelog: Run, world: World) -> None:
+def test_an_empty_cluster_root_beside_roots_of_another_cluster_is_a_problem(lakelog: Run, world: World) -> None:
     """As one that somebody has formatted again."""
     shutil.rmtree(world.uri)
     format_cluster(StorageRoot.of(world.uri), Config())
@@ -267,7 +267,7 @@ def test_stray_replicas_are_named(show: Run, world: World) -> None:
     assert "--delete-stray --broker-list 2` shows them" in out
 
 
-def test_td_05_topics_that_are_being_deleted_are_nobodys_trouble(show: Run, world: World) -> None:
+def test_td_05_topics_that_are_being_deleted_are_no_problem(show: Run, world: World) -> None:
     world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, deleting=True)], (), {"who": "test"})
     world.change(P0, leader=-2, isr=(), leader_epoch=1, partition_epoch=1)
     assert (show()[0], json.loads(show("-o", "json")[1])["partitions"]) == (0, 0)
@@ -303,7 +303,7 @@ def test_what_is_no_cluster_is_one_sentence(lakelog: Run, tmp_path: Path) -> Non
         (0, 9999, False, "this user may not write to the cluster root {}"),
     ],
 )
-def test_who_cannot_write_a_heartbeat_is_not_called_dead(
+def test_a_broker_that_cannot_write_heartbeats_is_unknown_and_not_dead(
     show: Run,
     lakelog: Run,
     world: World,

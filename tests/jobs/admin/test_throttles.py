@@ -33,7 +33,7 @@ def test_brackets_hold_a_value_with_commas_together(text: str, pairs: dict[str, 
 
 
 @pytest.mark.parametrize("text", ["a", "a=1,b", "a=1,", "=1"])
-def test_what_is_no_pair_is_wrong_usage(text: str) -> None:
+def test_a_setting_that_is_no_key_and_value_is_wrong_usage(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="not of the form key=value"):
         config_pairs(text)
 
@@ -114,7 +114,7 @@ def test_th_02_a_throttle_is_changed_while_partitions_move(on_t: Run, admin: Adm
     assert set(admin.describe_broker_configs()["1"].values()) == {"500"}
 
 
-def test_th_02_what_gains_no_replica_is_not_throttled(on_t: Run, admin: AdminClient, write: Any) -> None:
+def test_th_02_a_partition_that_gains_no_replica_is_not_throttled(on_t: Run, admin: AdminClient, write: Any) -> None:
     words = ("--reassignment-json-file", write(move(0, 2)), "--throttle", 1000)
     status, _, err = on_t(reassign_partitions, "--execute", *words)
     assert (status, "limit was set" in err) == (0, False)
@@ -127,7 +127,9 @@ def test_th_02_a_dry_run_throttles_nothing(on_t: Run, admin: AdminClient, write:
     assert (topic_settings(admin), admin.describe_broker_configs()) == ((None, None), {})
 
 
-def test_th_02_a_partition_that_cannot_move_is_refused_as_ever(on_t: Run, admin: AdminClient, write: Any) -> None:
+def test_th_02_a_partition_that_cannot_move_is_refused_also_with_a_throttle(
+    on_t: Run, admin: AdminClient, write: Any
+) -> None:
     words = ("--reassignment-json-file", write(move(0, 2, 9)), "--throttle", 1000)
     status, _, err = on_t(reassign_partitions, "--execute", *words)
     assert (status, "InvalidReplicaAssignmentException: t-0" in err) == (1, True)
@@ -168,7 +170,7 @@ def test_a_throttle_that_cannot_be_is_wrong_usage(lakelog: Run, cluster: str, wr
         "loses one already",
     ],
 )
-def test_th_02_who_leads_and_who_follows_while_a_partition_moves(
+def test_th_02_a_moving_partition_throttles_its_leaders_and_its_new_followers(
     row: tuple[tuple[int, ...], ...], target: list[int] | None, expected: tuple[str, str]
 ) -> None:
     replicas, adding, removing = row

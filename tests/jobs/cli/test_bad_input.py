@@ -95,9 +95,7 @@ def test_there_are_many_cases_and_some_of_each_verb() -> None:
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("case", UNANSWERED)
-def test_what_only_a_controller_can_refuse_is_withdrawn_without_one(
-    case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_request_without_an_active_controller_is_withdrawn(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A dry run would leave no row."""
     words = [*shlex.split(case), "--cluster", "c", "--command-config", "short.properties"]
     assert status_of(words) == 1
@@ -120,7 +118,9 @@ def test_a_relative_root_in_a_folder_that_was_deleted(tmp_path: Path, capsys: py
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("name", ["caf\udce9", "a\nb", "a\x1b[31mb"])
-def test_a_path_that_cannot_be_told_on_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_with_unprintable_characters_is_refused_on_one_line(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file name in Latin-1 is to Python a text with surrogates."""
     for words, option in [
         (["topics", "--list", "--cluster", name], "--cluster"),

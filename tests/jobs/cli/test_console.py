@@ -38,7 +38,7 @@ def test_a_pipe_gets_a_row_a_line(shown: Any, width: str | None) -> None:
     assert second.split() == ["12", "/b", "no", "gone"]
 
 
-def test_columns_holds_for_a_pipe_and_nothing_is_left_out(shown: Any) -> None:
+def test_a_table_in_a_pipe_keeps_to_columns_and_folds_long_values(shown: Any) -> None:
     lines = shown("60")
     assert max(map(len, lines)) <= 60
     assert "".join("".join(lines).split()).count("a" * 5) > 0
@@ -52,7 +52,7 @@ def test_a_screen_too_narrow_for_a_table_gets_lines_of_name_and_value(shown: Any
     assert second.splitlines() == ["broker 12", "root /b", "is alive no", "isr", "error gone"]
 
 
-def test_a_table_has_the_columns_that_it_is_told_in_that_order(shown: Any) -> None:
+def test_a_table_has_the_given_columns_in_their_order(shown: Any) -> None:
     assert [line.split() for line in shown(None, "table", ("error", "broker"))[::2]] == [["error", "broker"], ["1"]]
 
 
@@ -64,7 +64,7 @@ def test_a_value_is_shown_as_it_is(value: str, capsys: pytest.CaptureFixture[str
     assert (head.split(), row.split()) == (["root", value], [value, "1"])
 
 
-def test_json_has_them_all(shown: Any) -> None:
+def test_json_has_all_columns(shown: Any) -> None:
     assert json.loads("\n".join(shown("20", "json", ("broker",)))) == ROWS
 
 

@@ -51,7 +51,7 @@ def test_every_option_is_explained(verb: str) -> None:
             assert action.help, action.option_strings
 
 
-def test_one_thing_has_one_name() -> None:
+def test_all_verbs_name_the_cluster_the_properties_file_and_the_form_alike() -> None:
     """The properties file, the cluster, and the form of the answer."""
     for verb in VERBS:
         for parser in parsers_of(verb):

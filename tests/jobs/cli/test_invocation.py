@@ -28,7 +28,7 @@ def test_a_checkout_is_started_by_its_script(monkeypatch: pytest.MonkeyPatch) ->
     assert Invocation.of("/c", "/c").command("controller") == "`./spark-submit.sh controller --cluster /c`"
 
 
-def test_the_script_says_how_it_was_called(tmp_path: Path) -> None:
+def test_the_script_passes_on_the_name_that_it_was_called_by(tmp_path: Path) -> None:
     """Its last line, with another program in Python's place. Only a verb is told: tests print `lakelog`."""
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$LAKELOG_PROGRAM" "$@"\n')

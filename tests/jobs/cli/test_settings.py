@@ -58,7 +58,7 @@ def test_the_settings_of_a_broker_come_from_a_pipe(pipe: Callable[[], str]) -> N
     assert (str(file), "hidden" in repr(file)) == (path, False)
 
 
-def test_a_fifo_has_one_reader(tmp_path: Path) -> None:
+def test_a_fifo_of_settings_is_read_once(tmp_path: Path) -> None:
     """A second one would wait for ever."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

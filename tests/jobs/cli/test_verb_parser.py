@@ -30,7 +30,7 @@ NO_SERVER = "Lakelog has no server to connect to: use --cluster URI, or set LAKE
         (brokers, ["--cluster", "c", "--", "--xyz"], "unrecognized arguments: "),
     ],
 )
-def test_a_mistake_says_what_to_use(
+def test_wrong_usage_is_one_line_with_the_cause(
     lakelog: Run, monkeypatch: pytest.MonkeyPatch, verb: Any, words: list[str], fault: str
 ) -> None:
     monkeypatch.delenv("LAKELOG_CLUSTER", raising=False)

@@ -91,7 +91,7 @@ def test_keys_and_headers_are_sent(produce: Run, world: World, words: list[objec
         (b"k:large", f"RecordTooLargeException: line 3: {TOPIC}: a record has 6 bytes in key, value and headers, and "),
     ],
 )
-def test_what_was_read_before_a_wrong_line_is_sent(produce: Run, world: World, line: bytes, error: str) -> None:
+def test_records_before_a_wrong_line_are_sent(produce: Run, world: World, line: bytes, error: str) -> None:
     world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, {"max.message.bytes": "5"})], (), {"who": "test"})
     flags = ["--property", "parse.key=true", "--property", "key.separator=:"]
     status, out, err = produce(b"k:a\nk:b\n" + line + b"\nk:c\n", "--acks", 1, *flags)
@@ -146,7 +146,7 @@ CONSUMED = {
 }
 
 
-def test_what_is_consumed(consume: Run) -> None:
+def test_console_consumer_prints_the_records_that_its_options_choose(consume: Run) -> None:
     for words, lines, count in CONSUMED.values():
         status, out, err = consume(*words, *(["--timeout-ms", 30] if words else []))
         assert (status, out, err) == (0, lines, processed(count)), words
@@ -162,7 +162,7 @@ def test_a_group_goes_on_after_what_it_has_printed(consume: Run, world: World) -
     assert consume("--timeout-ms", 30, "--group", "g")[1] == "1\n"
 
 
-def test_an_offset_that_the_log_does_not_have_is_said(consume: Run, world: World) -> None:
+def test_an_offset_out_of_range_is_reported_and_reading_goes_on(consume: Run, world: World) -> None:
     start_at(world.logs[1], P0, 3)
     status, out, err = consume("--partition", 0, "--offset", 1, "--timeout-ms", 30)
     assert (status, out) == (0, "")
@@ -178,13 +178,13 @@ def test_an_offset_that_the_log_does_not_have_is_said(consume: Run, world: World
         (["--topic", "nobody"], "UnknownTopicOrPartitionException: no topic nobody"),
     ],
 )
-def test_a_partition_that_there_is_not_is_refused(consume: Run, words: list[object], fault: str) -> None:
+def test_an_unknown_partition_is_refused(consume: Run, words: list[object], fault: str) -> None:
     status, out, err = consume(*words)
     assert (status, out) == (1, "")
     assert fault in err
 
 
-def test_a_leader_that_cannot_be_read_is_waited_for_and_said_once(
+def test_an_unreadable_leader_is_waited_for_and_reported_once(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader = ConsoleReader(world.uri, world.cluster.config, TOPIC, EARLIEST, partition=0)
@@ -200,7 +200,7 @@ def test_a_leader_that_cannot_be_read_is_waited_for_and_said_once(
     assert [table["offset"].to_pylist() for table in reader.read(0, 9, 1000)] == [[0, 1, 2, 3]]
 
 
-def test_partitions_take_turns(world: World) -> None:
+def test_partitions_take_turns_if_a_fetch_is_too_small_for_all(world: World) -> None:
     reader = ConsoleReader(world.uri, world.cluster.config, TOPIC, EARLIEST)
     got = [(t["partition"][0].as_py(), t.num_rows) for _ in range(3) for t in reader.read(0, 9, 1)]
     assert got == [(0, 3), (1, 1), (0, 1)]

@@ -31,7 +31,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("properties", "line", "expected"), LINES)
-def test_the_record_of_a_line(properties, line, expected):
+def test_a_line_becomes_a_record_by_the_properties(properties, line, expected):
     value, key, headers = expected
     assert list(LineReader(properties).records([line])) == [LineRecord(value, key, headers)]
 

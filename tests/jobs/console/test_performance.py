@@ -89,7 +89,9 @@ def test_records_that_are_not_delivered_do_not_count(
     assert err.endswith("lakelog: 4 records were not delivered\n")
 
 
-def test_the_lines_of_latencies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_latencies_are_printed_each_5_seconds_and_in_total(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """100 records of 1 MB, a tenth of a second apart, the n-th with a latency of n ms; a line after 5 seconds."""
     clock = SimpleNamespace(monotonic=lambda: 0.0)
     monkeypatch.setattr(producer_perf_test, "time", clock)
@@ -107,7 +109,7 @@ def test_the_lines_of_latencies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     )
 
 
-def test_of_many_latencies_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_more_latencies_than_samples_every_nth_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_perf_test, "_SAMPLES", 10)
     stats = LatencyStats(100)
     for n in range(10):

@@ -32,7 +32,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("properties", "expected"), LINES)
-def test_the_lines_of_records(properties, expected):
+def test_records_become_lines_by_the_properties(properties, expected):
     assert RecordFormatter(properties).lines(TABLE) == expected
 
 

@@ -43,7 +43,7 @@ except lakelog.LakelogException as error:
 """
 
 
-def test_where_there_are_no_credentials_one_sentence_is_all_that_is_said() -> None:
+def test_missing_credentials_are_one_sentence_on_stderr() -> None:
     """delta-rs would warn of each place where it has looked for them, here a port where nobody listens."""
     of_stores = ("AWS_", "RUST_LOG")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(of_stores)}

