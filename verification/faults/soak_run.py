@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lakelog.jobs.cli.console import Report, say
-from lakelog.jobs.cli.progress import ProgressReport
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.topic_view import TopicView
@@ -61,6 +60,12 @@ SETTINGS = {
 }
 _COMPACTIONS = re.compile(r"(\d+) compactions of \d+ small files")
 PATIENCE = 300.0
+
+
+class ProgressReport(Protocol):
+    """Takes the progress of a soak."""
+
+    def __call__(self, *, description: str, completed: int, acknowledged: int) -> None: ...
 
 
 @dataclass

@@ -5,12 +5,16 @@ Exit status 0 if every fault was carried out, no acknowledged record was lost or
 and in order, and all replicas are equal at the end.
 """
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
 from lakelog.jobs.cli.console import run
 from lakelog.jobs.cli.numbers import whole_number
-from lakelog.jobs.cli.progress import CourseProgress
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.verification.faults.seeded_run import Figures, add_run_options, run_seeded
@@ -51,7 +55,29 @@ def _soak(parser: VerbParser, args: argparse.Namespace) -> int:
 
     def work(folder: Path, seed: int) -> Figures:
         plan = SoakPlan(args.minutes * 60, args.faults, seed, args.kinds, args.store)
-        with CourseProgress("faults", args.faults) as report:
-            return run_soak(folder, plan, report)
+        with SoakProgress(args.faults) as progress:
+            return run_soak(folder, plan, progress)
 
     return run_seeded(args, "soak", work, show_figures)
+
+
+class SoakProgress:
+    """A bar on stderr: the faults so far, of `total`, and as its last step the recovery after them."""
+
+    def __init__(self, total: int) -> None:
+        counts = (TextColumn("{task.completed} faults"), TextColumn("{task.fields[acknowledged]} acknowledged"))
+        self._progress = Progress(
+            BarColumn(), *counts, TimeElapsedColumn(), TextColumn("{task.description}"), console=Console(stderr=True)
+        )
+        self._task = self._progress.add_task("", total=total + 1, acknowledged=0)
+
+    def __enter__(self) -> SoakProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, *, description: str, completed: int, acknowledged: int) -> None:
+        """Shows the present fault, and the numbers of faults and of acknowledged records."""
+        self._progress.update(self._task, description=description, completed=completed, acknowledged=acknowledged)
