@@ -29,13 +29,12 @@ from rich.console import Console
 from rich.table import Table
 
 from lakelog.jobs.cli.console import run
-from lakelog.jobs.cli.empty_folder import empty_folder
 from lakelog.jobs.cli.numbers import whole_number, with_commas
-from lakelog.jobs.cli.out_file import out_file
+from lakelog.jobs.cli.output_paths import empty_folder, out_file
 from lakelog.jobs.cli.progress import counting_bar
+from lakelog.jobs.cli.root_names import DISK, S3, add_store, owners, root_name
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_signalled
-from lakelog.jobs.demo.root_names import DISK, S3, add_store, owners, root_name
 from lakelog.jobs.launch.installed import check_checkout
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.reader import LogRead, read_committed, segment_records

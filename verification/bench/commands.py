@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from lakelog.jobs.cli.console import FAILED, OK, Report, Row, say
 from lakelog.jobs.cli.numbers import whole_number, whole_numbers
-from lakelog.jobs.cli.out_file import out_file
+from lakelog.jobs.cli.output_paths import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.launch.session import job_session
 from lakelog.verification.bench.controller_bench import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakelog.jobs.demo.root_names import owners
+from lakelog.jobs.cli.root_names import owners
 from lakelog.replication.config import Config
 from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.local_cluster import LocalCluster

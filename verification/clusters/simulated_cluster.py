@@ -10,7 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from lakelog.jobs.cli import waiting
-from lakelog.jobs.demo.root_names import root_name
+from lakelog.jobs.cli.root_names import root_name
 from lakelog.replication.clients import accumulator, topic_view
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.storage.cluster import format_broker, format_cluster

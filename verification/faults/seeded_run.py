@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lakelog.jobs.cli.console import FAILED, OK, say
-from lakelog.jobs.cli.empty_folder import empty_folder
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
-from lakelog.jobs.cli.out_file import out_file
+from lakelog.jobs.cli.output_paths import empty_folder, out_file
 
 Figures = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lakelog.jobs.demo.root_names import root_name
+from lakelog.jobs.cli.root_names import root_name
 from lakelog.replication.config import Owner
 from lakelog.replication.errors import KafkaStorageException
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lakelog.jobs.demo.root_names import root_name
+from lakelog.jobs.cli.root_names import root_name
 from lakelog.replication.config import Owner
 from lakelog.verification.s3.server import StoreProcess
 

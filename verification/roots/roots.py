@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from lakelog.jobs.demo.root_names import DISK, S3, owners, root_name
+from lakelog.jobs.cli.root_names import DISK, S3, owners, root_name
 from lakelog.replication.config import Owner
 from lakelog.verification.roots import storage_faults
 from lakelog.verification.roots.disks import Disks

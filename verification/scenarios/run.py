@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lakelog.jobs.cli.console import FAILED, OK
-from lakelog.jobs.demo.root_names import DISK
+from lakelog.jobs.cli.root_names import DISK
 from lakelog.verification.clusters.embedded_cluster import EmbeddedCluster
 from lakelog.verification.clusters.process_cluster import ProcessCluster
 from lakelog.verification.roots.roots import STORES

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from lakelog.jobs.cli.console import run, say
-from lakelog.jobs.cli.out_file import out_file
+from lakelog.jobs.cli.output_paths import out_file
+from lakelog.jobs.cli.root_names import DISK, add_store
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_signalled
-from lakelog.jobs.demo.root_names import DISK, add_store
 from lakelog.verification.scenarios.script import ScriptError, read_script
 
 _UNREADABLE, _SIMULATED = 2, "simulated"

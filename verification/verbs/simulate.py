@@ -12,7 +12,7 @@ import sys
 
 from lakelog.jobs.cli.console import FAILED, OK, Report, run, say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
-from lakelog.jobs.cli.out_file import out_file
+from lakelog.jobs.cli.output_paths import out_file
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.verification.simulation.tiers import TIERS, figures, simulate

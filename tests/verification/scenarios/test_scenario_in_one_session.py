@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.demo.root_names import S3
+from lakelog.jobs.cli.root_names import S3
 from lakelog.verification.scenarios.run import clusters_in, run_script
 from lakelog.verification.scenarios.script import Script, read_script
 

@@ -1,6 +1,8 @@
-"""The folder of a new cluster: verbs that make one, and break it on purpose, touch none that is there already."""
+"""Paths of the command line that a long run writes: the folder of its cluster, and the file of its figures. Both are
+checked before the run begins."""
 
 import argparse
+import os
 from pathlib import Path
 
 from lakelog.replication.errors import InvalidConfigurationException
@@ -30,3 +32,15 @@ def check_empty(folder: Path) -> None:
         raise InvalidConfigurationException(
             f"{folder}: must be empty, as a new cluster is made there; it holds {', '.join(held[:_SHOWN])}"
         )
+
+
+def out_file(text: str) -> Path:
+    """A file of the command line that can be written."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder; name a file")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{path.parent} is not a folder; name a file in a folder that exists")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written; name a file that can")
+    return path

@@ -1,12 +1,13 @@
-"""Verbs that create and damage a cluster refuse a folder that is not empty, before they start anything."""
+"""A folder that is not empty, and a file of figures that cannot be written, are refused before the work begins."""
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lakelog.jobs import quickstart
-from lakelog.jobs.cli.empty_folder import check_empty, empty_folder
+from lakelog.jobs.cli.output_paths import check_empty, empty_folder, out_file
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.cluster import format_cluster
@@ -47,3 +48,18 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("do not lose")
     with pytest.raises(InvalidConfigurationException, match="file: Not a directory; name an empty folder"):
         check_empty(tmp_path / "file")
+
+
+def test_a_file_that_is_there_or_can_be_made_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    assert out_file(str(tmp_path / "there")) == tmp_path / "there"
+    assert out_file(str(tmp_path / "new")) == tmp_path / "new"
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["there", "new"])
+def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "there").touch()
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(argparse.ArgumentTypeError, match="cannot be written; name a file that can"):
+        out_file(str(tmp_path / name))

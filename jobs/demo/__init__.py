@@ -1,1 +1,0 @@
-"""The quickstart: its records, its run and its report."""
