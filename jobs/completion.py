@@ -8,6 +8,9 @@ from typing import NamedTuple
 from lakelog.jobs.cli.console import OK, run
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 
+# Metavars of options and arguments whose value is a path; others have no values to propose.
+_PATHS = frozenset({"FILE", "DIR", "URI"})
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
@@ -27,10 +30,6 @@ def _completion(args: argparse.Namespace) -> int:
     found = [(name, verb.help, importlib.import_module(verb.module)) for name, verb in verbs_here().items()]
     print(SHELLS[args.shell]([words_of(name, said, module.make_parser()) for name, said, module in found]), end="")
     return OK
-
-
-# Metavars of options and arguments whose value is a path; others have no values to propose.
-_PATHS = frozenset({"FILE", "DIR", "URI"})
 
 
 class Option(NamedTuple):

@@ -29,6 +29,15 @@ from lakelog.replication.storage.cluster import Cluster
 _GOES_WITH = {"add_config": ("alter",), "delete_config": ("alter",), "dry_run": ("alter",), "all": ("describe",)}
 _NEEDS = {"alter": ["entity_name"]}
 
+TOPICS, BROKERS = "topics", "brokers"
+ENTITY_TYPES = {TOPICS: "topic", BROKERS: "broker"}
+
+_COMMA = re.compile(r",(?![^\[]*\])")  # none between brackets
+
+TOPIC, BROKER, ALL_BROKERS = "DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG"
+FILE, BUILT_IN = "STATIC_BROKER_CONFIG", "DEFAULT_CONFIG"  # Kafka's names up to here
+REGISTRATION, CLUSTER = "BROKER_REGISTRATION", "CLUSTER_CONFIG"
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
@@ -74,12 +83,6 @@ def _configs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         parser.error(f"--delete-config {','.join(both)}: --add-config sets it")
     check_entity(parser, args.entity_type, args.entity_name)
     return ACTIONS[args.action](admin_client(args, "configs"), args)
-
-
-TOPICS, BROKERS = "topics", "brokers"
-ENTITY_TYPES = {TOPICS: "topic", BROKERS: "broker"}
-
-_COMMA = re.compile(r",(?![^\[]*\])")  # none between brackets
 
 
 def config_pairs(text: str) -> dict[str, str]:
@@ -178,11 +181,6 @@ def _alter(admin: AdminClient, args: argparse.Namespace) -> int:
 
 
 ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], int]] = {"describe": _describe, "alter": _alter}
-
-
-TOPIC, BROKER, ALL_BROKERS = "DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG"
-FILE, BUILT_IN = "STATIC_BROKER_CONFIG", "DEFAULT_CONFIG"  # Kafka's names up to here
-REGISTRATION, CLUSTER = "BROKER_REGISTRATION", "CLUSTER_CONFIG"
 
 
 class EffectiveConfig(NamedTuple):

@@ -25,6 +25,26 @@ from lakelog.jobs.console.key_values import Text, add_group, add_properties, che
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
 from lakelog.replication.properties import Boolean, ValueType
 
+_WAIT_MS = 500
+_MAX_BYTES = 52_428_800
+_COMMIT_SECONDS = 5.0  # auto.commit.interval.ms
+
+PROPERTIES: dict[str, ValueType] = {
+    **dict.fromkeys(
+        ("print.timestamp", "print.partition", "print.offset", "print.headers", "print.key", "print.value"), Boolean()
+    ),
+    **dict.fromkeys(("key.separator", "line.separator", "headers.separator", "null.literal"), Text()),
+}
+_DEFAULTS = {
+    "print.value": True,
+    "key.separator": "\t",
+    "line.separator": "\n",
+    "headers.separator": ",",
+    "null.literal": "null",
+}
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND = dt.timedelta(milliseconds=1)
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
@@ -58,11 +78,6 @@ def _consume(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.group and args.partition is not None:
         parser.error("--group does not go with --partition")
     return console_consumer(args)
-
-
-_WAIT_MS = 500
-_MAX_BYTES = 52_428_800
-_COMMIT_SECONDS = 5.0  # auto.commit.interval.ms
 
 
 def console_consumer(args: argparse.Namespace) -> int:
@@ -114,23 +129,6 @@ class ConsoleOutput:
             sys.stdout.buffer.flush()
             self._count += records.num_rows
         return self._count > before
-
-
-PROPERTIES: dict[str, ValueType] = {
-    **dict.fromkeys(
-        ("print.timestamp", "print.partition", "print.offset", "print.headers", "print.key", "print.value"), Boolean()
-    ),
-    **dict.fromkeys(("key.separator", "line.separator", "headers.separator", "null.literal"), Text()),
-}
-_DEFAULTS = {
-    "print.value": True,
-    "key.separator": "\t",
-    "line.separator": "\n",
-    "headers.separator": ",",
-    "null.literal": "null",
-}
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 class RecordFormatter:

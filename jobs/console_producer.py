@@ -58,6 +58,8 @@ _DIFFER = [
     *(("null.marker", name) for name in _LINE_DEFAULTS),
 ]
 
+_DEFAULTS = {"linger.ms": 1000}
+
 
 @dataclass(frozen=True)
 class LineRecord:
@@ -168,9 +170,6 @@ def make_parser() -> VerbParser:
     )  # fmt: skip
     parser.add_argument("--sync", action="store_true", help="wait for each record before the next line is read")
     return parser
-
-
-_DEFAULTS = {"linger.ms": 1000}
 
 
 def console_producer(args: argparse.Namespace) -> int:

@@ -54,6 +54,41 @@ from lakelog.replication.protocol.topic import check_topic_id
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.group_tables import CommittedOffset, MemberTable, folder_of, groups_with_tables
 
+_HELP = {
+    "list": "list the names of all groups",
+    "describe": "show the offsets, the members or the state of groups",
+    "reset-offsets": "set the offsets of a group without members; shows them, and needs --execute to set them",
+    "delete": "delete groups without members",
+    "delete-offsets": "delete the offsets that a group without members has committed for some topics",
+}
+_CHANGES = ("reset-offsets", "delete", "delete-offsets")
+_SCOPED = ("describe", *_CHANGES)
+
+GOES_WITH = {
+    "group": _SCOPED,
+    "all_groups": ("describe", "reset-offsets", "delete"),
+    "topic": ("reset-offsets", "delete-offsets"),
+    "all_topics": ("reset-offsets",),
+    "offsets": ("describe",),
+    "members": ("describe",),
+    "state": ("describe",),
+    "verbose": ("describe",),
+    "execute": ("reset-offsets",),
+    "export": ("reset-offsets",),
+    "dry_run": _CHANGES,
+}
+NEEDS = {"delete-offsets": ["group", "topic"]}
+
+_UNITS = ("days", "hours", "minutes", "seconds")
+_DURATION = re.compile(
+    r"P(?=.)(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
+_LEAST_WIDTH = 15  # of a column, as in Kafka's tool
+_HEADS = {"partitions": "#PARTITIONS", "members": "#MEMBERS"}
+
+_POLL_SECONDS = 0.2
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
@@ -196,37 +231,6 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
 }  # fmt: skip
 
 
-_HELP = {
-    "list": "list the names of all groups",
-    "describe": "show the offsets, the members or the state of groups",
-    "reset-offsets": "set the offsets of a group without members; shows them, and needs --execute to set them",
-    "delete": "delete groups without members",
-    "delete-offsets": "delete the offsets that a group without members has committed for some topics",
-}
-_CHANGES = ("reset-offsets", "delete", "delete-offsets")
-_SCOPED = ("describe", *_CHANGES)
-
-GOES_WITH = {
-    "group": _SCOPED,
-    "all_groups": ("describe", "reset-offsets", "delete"),
-    "topic": ("reset-offsets", "delete-offsets"),
-    "all_topics": ("reset-offsets",),
-    "offsets": ("describe",),
-    "members": ("describe",),
-    "state": ("describe",),
-    "verbose": ("describe",),
-    "execute": ("reset-offsets",),
-    "export": ("reset-offsets",),
-    "dry_run": _CHANGES,
-}
-NEEDS = {"delete-offsets": ["group", "topic"]}
-
-_UNITS = ("days", "hours", "minutes", "seconds")
-_DURATION = re.compile(
-    r"P(?=.)(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
-)
-
-
 def add_group_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the actions, the groups, and the options of each action."""
     actions = " | ".join(f"--{name}" for name in _HELP)
@@ -339,10 +343,6 @@ def _duration(text: str) -> Rule:
     except OverflowError:
         raise argparse.ArgumentTypeError(f"{text!r} is longer than the time that there is") from None
     return to_time(int((time.time() - span.total_seconds()) * 1000))
-
-
-_LEAST_WIDTH = 15  # of a column, as in Kafka's tool
-_HEADS = {"partitions": "#PARTITIONS", "members": "#MEMBERS"}
 
 
 class OffsetRow(NamedTuple):
@@ -476,9 +476,6 @@ def _aligned(cells: Iterable[str], widths: Iterable[int]) -> str:
 def _text(value: object) -> str:
     """Kafka's tool prints a hyphen where there is nothing."""
     return "-" if value is None else str(value)
-
-
-_POLL_SECONDS = 0.2
 
 
 class GroupsView:

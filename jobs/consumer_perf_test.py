@@ -24,6 +24,13 @@ from lakelog.jobs.console.key_values import add_group, client_parser
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
 from lakelog.replication.storage.log.segment import record_bytes
 
+_MB = 1024 * 1024
+_WAIT_MS = 100
+_COLUMNS = (
+    "data.consumed.in.MB", "MB.sec", "data.consumed.in.nMsg", "nMsg.sec", "rebalance.time.ms", "fetch.time.ms",
+    "fetch.MB.sec", "fetch.nMsg.sec",
+)  # fmt: skip
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
@@ -51,14 +58,6 @@ def make_parser() -> VerbParser:
     )  # fmt: skip
     parser.add_argument("--hide-header", action="store_true", help="print no names of columns")
     return parser
-
-
-_MB = 1024 * 1024
-_WAIT_MS = 100
-_COLUMNS = (
-    "data.consumed.in.MB", "MB.sec", "data.consumed.in.nMsg", "nMsg.sec", "rebalance.time.ms", "fetch.time.ms",
-    "fetch.MB.sec", "fetch.nMsg.sec",
-)  # fmt: skip
 
 
 def consumer_performance(args: argparse.Namespace) -> int:

@@ -23,6 +23,10 @@ from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 
+_LEASE_COLUMNS = ("controller", "controller_epoch", "state", "lease_age_s")
+_REQUEST_COLUMNS = ("request", "kind", "state", "of", "error")
+_SHORT = 8  # characters of a request's id, which are shown, and name it well enough
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
@@ -56,11 +60,6 @@ def _controller(parser: argparse.ArgumentParser, args: argparse.Namespace) -> in
     if args.cancel_request is not None:
         return cancel_request(args)
     return run_controller(args)
-
-
-_LEASE_COLUMNS = ("controller", "controller_epoch", "state", "lease_age_s")
-_REQUEST_COLUMNS = ("request", "kind", "state", "of", "error")
-_SHORT = 8  # characters of a request's id, which are shown, and name it well enough
 
 
 def describe(args: argparse.Namespace) -> int:

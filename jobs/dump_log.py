@@ -25,6 +25,25 @@ from lakelog.replication.storage.root_identity import CLUSTER_ROOT, read_identit
 from lakelog.replication.storage.tables.broker_table import BrokerDirectory
 from lakelog.schemas import LOG
 
+Object = dict[str, Any]
+_MICROSECONDS = 1000  # in a millisecond, which is what Kafka's tools count in
+
+# Our names, and those that Kafka's tool prints, in the order of its lines.
+_BATCH = {
+    "base_offset": "baseOffset", "last_offset": "lastOffset", "count": "count", "base_sequence": "baseSequence",
+    "last_sequence": "lastSequence", "producer_id": "producerId", "producer_epoch": "producerEpoch",
+    "leader_epoch": "partitionLeaderEpoch", "max_timestamp": "CreateTime", "bytes": "size",
+    "digest": "digest", "chain": "chain",
+}  # fmt: skip
+_RECORD = {
+    "offset": "offset", "timestamp": "CreateTime", "key_size": "keySize", "value_size": "valueSize",
+    "sequence": "sequence", "header_keys": "headerKeys", "key": "key", "value": "payload",
+}  # fmt: skip
+_PRODUCER = {
+    "producer_id": "producerId", "producer_epoch": "producerEpoch", "last_timestamp": "lastTimestamp",
+    "base_sequence": "firstSequence", "last_sequence": "lastSequence", "base_offset": "baseOffset",
+}  # fmt: skip
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
@@ -64,27 +83,6 @@ def _range(text: str) -> Range:
     if found.stop is not None and found.start >= found.stop:
         raise argparse.ArgumentTypeError(f"{text!r} shows nothing: the first number must be below the second")
     return found
-
-
-Object = dict[str, Any]
-
-_MICROSECONDS = 1000  # in a millisecond, which is what Kafka's tools count in
-
-# Our names, and those that Kafka's tool prints, in the order of its lines.
-_BATCH = {
-    "base_offset": "baseOffset", "last_offset": "lastOffset", "count": "count", "base_sequence": "baseSequence",
-    "last_sequence": "lastSequence", "producer_id": "producerId", "producer_epoch": "producerEpoch",
-    "leader_epoch": "partitionLeaderEpoch", "max_timestamp": "CreateTime", "bytes": "size",
-    "digest": "digest", "chain": "chain",
-}  # fmt: skip
-_RECORD = {
-    "offset": "offset", "timestamp": "CreateTime", "key_size": "keySize", "value_size": "valueSize",
-    "sequence": "sequence", "header_keys": "headerKeys", "key": "key", "value": "payload",
-}  # fmt: skip
-_PRODUCER = {
-    "producer_id": "producerId", "producer_epoch": "producerEpoch", "last_timestamp": "lastTimestamp",
-    "base_sequence": "firstSequence", "last_sequence": "lastSequence", "base_offset": "baseOffset",
-}  # fmt: skip
 
 
 def dump(args: argparse.Namespace) -> int:

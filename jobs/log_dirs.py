@@ -37,6 +37,12 @@ from lakelog.replication.storage.root_identity import check_identity, describe_b
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
+_UNKNOWN_LAG = -1
+_KEPT = "stray: no metadata explain it; --delete-stray deletes it"
+_COLUMNS = ("broker", "topic", "partition", "size", "lag", "note")
+
+SAME, DIFFERS = "same", "differs"
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
@@ -67,11 +73,6 @@ def make_parser() -> VerbParser:
         "--topic-list", type=lambda text: text.split(","), metavar="A,B", help="topics to show; default: all"
     )
     return parser
-
-
-_UNKNOWN_LAG = -1
-_KEPT = "stray: no metadata explain it; --delete-stray deletes it"
-_COLUMNS = ("broker", "topic", "partition", "size", "lag", "note")
 
 
 class ReplicaInfo(NamedTuple):
@@ -349,9 +350,6 @@ def _partition_object(replica: ReplicaInfo) -> dict[str, object]:
         "history": replica.history,
         "error": replica.error,
     }
-
-
-SAME, DIFFERS = "same", "differs"
 
 
 def same_history(logs: Mapping[int, PartitionLog]) -> dict[int, str | None]:

@@ -33,6 +33,13 @@ from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.errors import InvalidRequestException, LakelogException
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 
+_LETTERS = bytes(65 + n % 26 for n in range(256))
+_TIMEOUT_MS = 120_000
+
+_MB = 1024 * 1024
+_WINDOW_SECONDS = 5.0
+_SAMPLES = 500_000  # latencies that are kept for the percentiles
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
@@ -65,10 +72,6 @@ def make_parser() -> VerbParser:
         help="1: produce each record by itself; more: send Arrow tables of so many records; default: 1",
     )  # fmt: skip
     return parser
-
-
-_LETTERS = bytes(65 + n % 26 for n in range(256))
-_TIMEOUT_MS = 120_000
 
 
 def producer_performance(args: argparse.Namespace) -> int:
@@ -192,11 +195,6 @@ def _read(path: str, delimiter: str) -> Sequence[bytes]:
     payloads = content.removesuffix(between).split(between)
     print(f"Reading payloads from: {Path(path).absolute()}\nNumber of messages read: {len(payloads)}")
     return payloads
-
-
-_MB = 1024 * 1024
-_WINDOW_SECONDS = 5.0
-_SAMPLES = 500_000  # latencies that are kept for the percentiles
 
 
 @dataclass

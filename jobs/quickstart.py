@@ -46,6 +46,25 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.record_batch import OffsetRange
 from lakelog.replication.storage.cluster import Cluster
 
+TOPIC = "flights"
+PARTITIONS = 12
+BROKERS = 3
+CONFIGS = {"min.insync.replicas": 2, "retention.ms": -1}  # the flights are years old: retention would delete them
+BATCH = 20_000
+FIRST_AFTER_THE_KILL = 500  # a small batch with records for every partition, which measures the failover time
+_SETTLE_SECONDS = 60
+_KEPT = {"disk": "", "s3": " Its S3 servers have ended, so no command can open it."}
+
+TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM committed WHERE key IS NOT NULL \
+GROUP BY key ORDER BY flights DESC, tail_number LIMIT 10"
+
+_NULL = "null"
+_STRINGS = {name: pa.string() for name in ("carrier", "tailnum", "origin", "dest")}
+
+_OPTIONS = csv.ConvertOptions(
+    column_types=_STRINGS, null_values=["NA", ""], strings_can_be_null=True, timestamp_parsers=[csv.ISO8601]
+)
+
 
 def main(argv: list[str]) -> int:
     """Runs the quickstart; exit status 1 if a record is lost, doubled, or not the same on every replica."""
@@ -81,19 +100,6 @@ def _quickstart(parser: VerbParser, arguments: argparse.Namespace) -> int:
         return quickstart(spark, out, arguments.keep, arguments.limit, arguments.store)
     finally:
         spark.stop()
-
-
-TOPIC = "flights"
-PARTITIONS = 12
-BROKERS = 3
-CONFIGS = {"min.insync.replicas": 2, "retention.ms": -1}  # the flights are years old: retention would delete them
-BATCH = 20_000
-FIRST_AFTER_THE_KILL = 500  # a small batch with records for every partition, which measures the failover time
-_SETTLE_SECONDS = 60
-_KEPT = {"disk": "", "s3": " Its S3 servers have ended, so no command can open it."}
-
-TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM committed WHERE key IS NOT NULL \
-GROUP BY key ORDER BY flights DESC, tail_number LIMIT 10"
 
 
 def quickstart(
@@ -211,10 +217,6 @@ def _is_sound(figures: dict[str, object]) -> bool:
     return len(same) == 1 and nothing and figures["replicas_identical"] is True
 
 
-_NULL = "null"
-_STRINGS = {name: pa.string() for name in ("carrier", "tailnum", "origin", "dest")}
-
-
 def flights() -> pa.Table:
     """The flights as records: `key` is the tail number (2,512 have none), `value` all columns as JSON, `timestamp` the
     hour of departure.
@@ -230,11 +232,6 @@ def flights() -> pa.Table:
         table = csv.read_csv(file, convert_options=_OPTIONS)
     hours = table["time_hour"].cast(pa.timestamp("us", tz="UTC"))
     return pa.table({"key": table["tailnum"].cast(pa.binary()), "value": _json(table), "timestamp": hours})
-
-
-_OPTIONS = csv.ConvertOptions(
-    column_types=_STRINGS, null_values=["NA", ""], strings_can_be_null=True, timestamp_parsers=[csv.ISO8601]
-)
 
 
 def _json(table: pa.Table) -> pa.ChunkedArray:

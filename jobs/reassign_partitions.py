@@ -38,6 +38,17 @@ _NEEDS = {
     "generate": ["topics_to_move_json_file", "broker_list"], "execute": _FILE, "verify": _FILE, "cancel": _FILE,
 }  # fmt: skip
 
+HELP = {
+    "generate": "propose brokers for the partitions of topics",
+    "execute": "begin to move partitions as a file says",
+    "verify": "show how far the moves of a file have come",
+    "cancel": "move the partitions of a file back",
+    "list": "show the partitions that are moving",
+}
+_CURRENT, _PROPOSED = "Current partition replica assignment", "Proposed partition reassignment configuration"
+_ROLLBACK = "Save this to use as the --reassignment-json-file option during rollback"
+_COMPLETE, _IN_PROGRESS, _OTHER, _UNKNOWN = "complete", "in progress", "other replicas", "unknown partition"
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
@@ -66,18 +77,6 @@ def make_parser() -> VerbParser:
 def _reassign(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     check_options(parser, args, _GOES_WITH, _NEEDS)
     return ACTIONS[args.action](admin_client(args, "reassign-partitions"), args)
-
-
-HELP = {
-    "generate": "propose brokers for the partitions of topics",
-    "execute": "begin to move partitions as a file says",
-    "verify": "show how far the moves of a file have come",
-    "cancel": "move the partitions of a file back",
-    "list": "show the partitions that are moving",
-}
-_CURRENT, _PROPOSED = "Current partition replica assignment", "Proposed partition reassignment configuration"
-_ROLLBACK = "Save this to use as the --reassignment-json-file option during rollback"
-_COMPLETE, _IN_PROGRESS, _OTHER, _UNKNOWN = "complete", "in progress", "other replicas", "unknown partition"
 
 
 def broker_list(text: str) -> list[int]:

@@ -16,6 +16,7 @@ from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
 
+# Words of the help, and a rule: of a partition and its topic's min.insync.replicas.
 FILTERS: dict[str, tuple[str, Callable[[PartitionRegistration, int], bool]]] = {
     "under_replicated_partitions": ("that have replicas out of sync", lambda r, _: len(r.isr) < _replication_factor(r)),
     "unavailable_partitions": ("that have no leader", lambda r, _: r.leader < 0),
@@ -41,6 +42,18 @@ _GOES_WITH = {
     **dict.fromkeys(FILTERS, ("describe",)),
 }
 _NEEDS = {"create": ["topic"], "alter": ["topic", "partitions"], "delete": ["topic"]}
+
+_MIN_ISR = "min.insync.replicas"
+
+_COLUMNS = ("topic", "partition", "leader", "leader_epoch", "replicas", "isr")
+
+_HELP = {
+    "create": "create a topic",
+    "list": "list the names of all topics",
+    "describe": "show topics and their partitions",
+    "alter": "add partitions to a topic",
+    "delete": "delete a topic and its records",
+}
 
 
 def main(argv: list[str]) -> int:
@@ -76,12 +89,6 @@ def _check_assignment(parser: argparse.ArgumentParser, args: argparse.Namespace)
     if len(set(map(len, args.replica_assignment.values()))) > 1:
         text = ",".join(":".join(map(str, brokers)) for brokers in args.replica_assignment.values())
         parser.error(f"--replica-assignment: {text!r} gives partitions different numbers of replicas")
-
-
-_MIN_ISR = "min.insync.replicas"
-
-# Words of the help, and the rule: of a partition, and its topic's min.insync.replicas.
-_COLUMNS = ("topic", "partition", "leader", "leader_epoch", "replicas", "isr")
 
 
 def assignment(text: str) -> dict[int, tuple[int, ...]]:
@@ -277,15 +284,6 @@ def _row(registration: PartitionRegistration) -> dict[str, object]:
         "adding_replicas": list(registration.adding_replicas),
         "removing_replicas": list(registration.removing_replicas),
     }
-
-
-_HELP = {
-    "create": "create a topic",
-    "list": "list the names of all topics",
-    "describe": "show topics and their partitions",
-    "alter": "add partitions to a topic",
-    "delete": "delete a topic and its records",
-}
 
 
 def add_topic_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,8 @@ from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_RO
 _WAITING = Outcome(None, "no controller has decided it yet")
 _NOTHING = Outcome(None, "nothing needed to be done")
 
+SHOWN = 10  # names of one problem
+
 
 def controller_row(seen: SeenController) -> Row:
     """Who controls the cluster, or did last."""
@@ -75,9 +77,6 @@ def _row(request: AdminRequest, name: str, outcome: Outcome) -> Row:
         "message": " ".join(outcome.message.split()),  # a row a line
         "controller_epoch": None if request.controller_epoch < 0 else request.controller_epoch,
     }
-
-
-SHOWN = 10  # names of one problem
 
 
 class Partition(NamedTuple):

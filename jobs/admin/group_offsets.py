@@ -19,6 +19,9 @@ from lakelog.replication.protocol.partition_log import PlacedBatch
 # The new offset of a partition; the second argument is the committed one, None if there is none.
 Rule: TypeAlias = Callable[[OpenPartition, int | None], int]
 
+_FORM = "allowed: topic,partition,offset or group,topic,partition,offset, such as orders,0,42"
+_MICROSECONDS = 1000  # in a millisecond
+
 
 def to_time(time: int) -> Rule:
     """The first record since `time`, in ms since 1970; the high watermark if there is none as late as that."""
@@ -80,9 +83,6 @@ def _within(led: OpenPartition, offset: int) -> int:
             )
             return bound
     return offset
-
-
-_FORM = "allowed: topic,partition,offset or group,topic,partition,offset, such as orders,0,42"
 
 
 class OffsetFile(NamedTuple):
@@ -148,9 +148,6 @@ def print_offsets(groups: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         for (topic, number), offset in offsets.items()
     )
     csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
-
-
-_MICROSECONDS = 1000  # in a millisecond
 
 
 class Lag(NamedTuple):

@@ -17,6 +17,14 @@ from lakelog.replication.clients.admin import AdminClient
 
 _PROGRAM_VARIABLE = "LAKELOG_PROGRAM"  # `spark-submit.sh` sets it to its own name, as it was called
 
+FORMS = (TABLE, JSON)
+
+_FORMS = {
+    TEXT: "text: as Kafka's tool prints it",
+    TABLE: "table: aligned columns",
+    JSON: "json: for programs, errors too",
+}
+
 
 class Invocation(NamedTuple):
     """How this process was called: the program, the cluster's URI (None if the environment gives it), and the
@@ -39,15 +47,6 @@ class Invocation(NamedTuple):
         cluster = ("--cluster", self.cluster) if on_cluster and self.cluster is not None else ()
         config = ("--command-config", self.command_config) if self.command_config is not None else ()
         return f"`{shlex.join([self.program, verb, *map(str, (*cluster, *words, *config))])}`"
-
-
-FORMS = (TABLE, JSON)
-
-_FORMS = {
-    TEXT: "text: as Kafka's tool prints it",
-    TABLE: "table: aligned columns",
-    JSON: "json: for programs, errors too",
-}
 
 
 def admin_parser(verb: str, description: str | None, forms: Collection[str] = (TEXT, *FORMS)) -> VerbParser:

@@ -6,6 +6,8 @@ from argparse import ArgumentParser
 
 from lakelog.replication.config import Owner
 
+DISK, S3 = "disk", "s3"
+
 
 def owners(brokers: int) -> tuple[Owner, ...]:
     """Who has a root in a cluster of so many brokers."""
@@ -15,9 +17,6 @@ def owners(brokers: int) -> tuple[Owner, ...]:
 def root_name(owner: Owner) -> str:
     """The name of the folder of the cluster's root or of a broker's: `cluster`, `broker-1`."""
     return owner if isinstance(owner, str) else f"broker-{owner}"
-
-
-DISK, S3 = "disk", "s3"
 
 
 def add_store(parser: ArgumentParser) -> None:

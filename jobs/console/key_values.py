@@ -17,6 +17,9 @@ from lakelog.replication.clients.producer import Producer
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.properties import Integer, Setting, ValueType
 
+_ARGUMENTS = {"transactional.id": "name"}  # that have another name here
+_PLACES = {"earliest": EARLIEST, "latest": LATEST}
+
 
 class Text:
     """Any text, an empty one too."""
@@ -81,7 +84,6 @@ def _all(types: Mapping[str, ValueType]) -> str:
     return ", ".join(types)
 
 
-_ARGUMENTS = {"transactional.id": "name"}  # that have another name here
 KEYS: dict[str, ValueType] = {
     **{member.name.replace("_", "."): member.metadata["type"] for member in fields(ProducerConfig)},
     "acks": Text(),
@@ -107,9 +109,6 @@ def producer_of(
     chosen = {**defaults, **checked(pairs, KEYS, flag), **flags}
     arguments: dict[str, Any] = {_ARGUMENTS.get(key, key.replace(".", "_")): value for key, value in chosen.items()}
     return Producer(args.cluster, config=settings(args.command_config), **arguments)
-
-
-_PLACES = {"earliest": EARLIEST, "latest": LATEST}
 
 
 def client_parser(verb: str, description: str | None) -> VerbParser:

@@ -11,6 +11,11 @@ from lakelog.jobs.cli.console import OK, written
 from lakelog.jobs.launch.installed import check_checkout, check_installed, has_checkout, needs_checkout, version
 from lakelog.jobs.launch.spark_submit import Options, spark_environment, split_arguments, with_java_options
 
+_HELP = {"-h", "--help"}
+
+# C1 alone: the plans of a broker are small, and optimizing their code takes more CPU time than it ever saves.
+_FOR_SMALL_PLANS = "-XX:TieredStopAtLevel=1"
+
 
 class Verb(NamedTuple):
     """A module with `main(argv: list[str]) -> int`. It needs no Spark where it is called with one of `sparkless`: its
@@ -30,11 +35,6 @@ class Verb(NamedTuple):
         said = {*words[:1], *(" ".join(pair) for pair in pairwise(words))}
         return self.needs_spark and not said & set(self.sparkless) and not _HELP & set(arguments)
 
-
-_HELP = {"-h", "--help"}
-
-# C1 alone: the plans of a broker are small, and optimizing their code takes more CPU time than it ever saves.
-_FOR_SMALL_PLANS = "-XX:TieredStopAtLevel=1"
 
 VERBS = {
     "quickstart": Verb(

@@ -51,6 +51,10 @@ Options = list[tuple[str, str]]
 
 _SHELL = "pyspark-shell"  # the last word of PYSPARK_SUBMIT_ARGS: the driver is not started by spark-submit
 
+PACKAGE = Path(__file__).parents[2].resolve()  # not of the file itself: in a checkout its folder is a link
+SOURCES = PACKAGE.parent  # of a checkout its folder, which has `conf` too
+_DATA_SOURCE = SOURCES / "pyspark_lakelog"  # what Spark finds `format("lakelog")` in
+
 
 def split_arguments(words: list[str]) -> tuple[Options, list[str]]:
     """Options of spark-submit, and the rest; after `--` everything is the rest."""
@@ -207,11 +211,6 @@ def _properties(options: Options) -> str:
         return Path(given[-1] if given else defaults).read_text("utf-8", "replace")
     except OSError as error:
         raise ValueError(f"--properties-file: {error.filename} cannot be read: {error.strerror}") from None
-
-
-PACKAGE = Path(__file__).parents[2].resolve()  # not of the file itself: in a checkout its folder is a link
-SOURCES = PACKAGE.parent  # of a checkout its folder, which has `conf` too
-_DATA_SOURCE = SOURCES / "pyspark_lakelog"  # what Spark finds `format("lakelog")` in
 
 
 def code_archive() -> Path:
