@@ -1,9 +1,10 @@
 """Shows the brokers that have registered, and whether they are alive.
 
-`state` is alive, stopping, stopped, dead, storage error, or unknown where nobody can renew a heartbeat.
-`heartbeat_age_s` is the time since the last heartbeat, by the clock of the store that holds the cluster's root. A
-broker that looks dead is looked at twice. A broker that refuses the cluster root sends no heartbeat either: a line
-names it. If the brokers have another broker.session.timeout.ms than the default, give it in the --command-config file.
+`state` is alive, stopping, stopped, dead, storage error, or unknown if no heartbeat can be written.
+`heartbeat_age_s` is the time since the last heartbeat, by the clock of the store that holds the cluster's root. If that
+is too long, the heartbeat is read twice before the broker is dead. A broker that refuses the cluster root sends no
+heartbeat either: a line names it. If the brokers have another broker.session.timeout.ms than the default, give it in
+the --command-config file.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Elects leaders by hand. The flags are those of kafka-leader-election.sh.
 
 A preferred election gives a partition back to the first broker of its assignment, if that is in sync. An unclean
-election lets an out-of-sync replica lead where nobody does, and may lose records.
+election lets an out-of-sync replica lead a partition without a leader, and may lose records.
 """
 
 import argparse

@@ -68,7 +68,7 @@ def make_parser() -> VerbParser:
         action="store_true",
         help="fail if the replicas of a partition have different records",
     )
-    parser.add_argument("--broker-list", type=whole_numbers(0), metavar="1,2", help="brokers to look at; default: all")
+    parser.add_argument("--broker-list", type=whole_numbers(0), metavar="1,2", help="ids of the brokers; default: all")
     parser.add_argument(
         "--topic-list", type=lambda text: text.split(","), metavar="A,B", help="topics to show; default: all"
     )

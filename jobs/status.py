@@ -2,8 +2,8 @@
 
 The exit status is for monitors: 0 if nothing is wrong, 1 if something is, 2 for wrong usage. Notes do not change it.
 They name partitions at min ISR, reassignments and throttles: read them before you stop a broker. It only reads tables,
-so that it answers without a controller too. If a broker or the controller looks dead, it looks again 3 seconds later.
-If they have other session time-outs than the defaults, give these in the --command-config file.
+so that it answers without a controller too. If a heartbeat of a broker or the controller is old, it reads them again
+3 seconds later. If they have other session time-outs than the defaults, give these in the --command-config file.
 """
 
 import argparse
