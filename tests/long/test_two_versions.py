@@ -64,7 +64,8 @@ def other(tmp_path: Path) -> Version:
     subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", str(HOUSE), str(clone)], check=True)
     name = subprocess.run(["git", "rev-parse", commit], cwd=HOUSE, check=True, capture_output=True, text=True).stdout
     subprocess.run(["git", "checkout", "-q", name.strip()], cwd=clone, check=True)
-    return Version("other", "env", f"PYTHONPATH={clone}", sys.executable, "-m", "lakelog.jobs")
+    code = ("PYTHONSAFEPATH=1", f"PYTHONPATH={clone}")  # not that of the current folder
+    return Version("other", "env", *code, sys.executable, "-m", "lakelog.jobs")
 
 
 class Scene:
