@@ -115,7 +115,7 @@ def test_a_batch_whose_stage_is_gone_is_not_written_again(spark, cluster, tmp_pa
     ("columns", "options", "mode", "text"),
     [
         (["'v' AS other"], {"topic": "in"}, "append", "there is no column value"),
-        (["'v' AS value"], {}, "append", "nothing says the topic: set the option topic, or add a column topic"),
+        (["'v' AS value"], {}, "append", "there is no topic: set the option topic, or add a column topic"),
         (["id AS value"], {"topic": "in"}, "append", "column value is bigint; allowed: binary or string"),
         (["'v' AS value"], {"topic": "nobody"}, "append", "no topic nobody; there are: copies, in, many, moves, out"),
         (["'v' AS value"], {"topic": "in"}, "overwrite", "mode overwrite: a topic cannot be overwritten"),

@@ -45,12 +45,13 @@ class TopicDescription:
 class AdminClient(OneProcess):
     """Kafka's `Admin`, without Spark: `AdminClient("/lake/cluster").create_topic("orders", partitions=6)`.
 
-    A change is a row in the `admin` table. The call returns when the active controller has decided it; with
-    `validate_only` the controller only answers what it would do, or ControllerNotAvailableException says that none is
-    active. After `request.timeout.ms` the client withdraws the request and raises TimeoutException. Every change may
-    also raise InvalidRequestException (an argument of a wrong type), PolicyViolationException (too many partitions),
-    RequestCancelledException and KafkaStorageException. `requested_by` names the client in the `admin` table. `report`
-    is called with a sentence if no controller is active, and if a waiting request is interrupted.
+    A change is a row in the `admin` table. The call returns when the active controller has decided it. With
+    `validate_only` the controller only answers what it would do; if none is active, the call raises
+    ControllerNotAvailableException. After `request.timeout.ms` the client withdraws the request and raises
+    TimeoutException. Every change may also raise InvalidRequestException (an argument of a wrong type),
+    PolicyViolationException (too many partitions), RequestCancelledException and KafkaStorageException. `requested_by`
+    names the client in the `admin` table. `report` is called with a sentence if no controller is active, and if a
+    waiting request is interrupted.
     """
 
     def __init__(

@@ -77,13 +77,13 @@ class ConsumerConfig(ClientConfig):
 
     `session.timeout.ms`: after so long without a heartbeat the other members take this one for dead, and share out its
     partitions. `heartbeat.interval.ms`: the time between two heartbeats; each is a commit. The default, -1, is 3 s, and
-    10 s if the cluster root is in an object store, where each is paid for. `max.poll.interval.ms`: a
-    consumer that does not call `poll` for so long leaves its group. `enable.auto.commit`: `poll` commits, every
-    `auto.commit.interval.ms`, the offsets after the records that earlier calls have returned; so do `close`, and a
-    `poll` that gives partitions up. `auto.offset.reset`: where to start without a committed offset, or if its record is
-    gone: `latest`, `earliest`, or `none` for an error. `partition.assignment.strategy`: names of assignors with commas
-    between them. `fetch.max.bytes`: the most bytes that `poll` returns. `client.id`: a name for people.
-    `client.rack`: where the consumer is; an in-sync replica there is read, if there is one (KIP-392).
+    10 s if the cluster root is in an object store, where each is paid for. `max.poll.interval.ms`: a consumer that does
+    not call `poll` for so long leaves its group. `enable.auto.commit`: `poll` commits, every `auto.commit.interval.ms`,
+    the offsets after the records that earlier calls have returned; so do `close`, and a `poll` that gives partitions
+    up. `auto.offset.reset`: where to start without a committed offset, or if its record is deleted: `latest`,
+    `earliest`, or `none` for an error. `partition.assignment.strategy`: names of assignors with commas between them.
+    `fetch.max.bytes`: the most bytes that `poll` returns. `client.id`: a name for people. `client.rack`: where the
+    consumer is; an in-sync replica there is read, if there is one (KIP-392).
     """
 
     client_id: str = client_key("", OptionalText())
@@ -115,5 +115,5 @@ class ConsumerConfig(ClientConfig):
             return []
         return [
             f"heartbeat_interval_ms is {self.heartbeat_interval_ms}, it must be below half of session_timeout_ms "
-            f"({self.session_timeout_ms}): else a living member looks dead"
+            f"({self.session_timeout_ms}): otherwise others take a live member for dead"
         ]

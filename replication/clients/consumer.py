@@ -157,7 +157,7 @@ class Consumer(Closing):
             raise IllegalStateException("the consumer is closed")
 
     def _leave(self, commits: bool) -> None:
-        """Until the member has left its listener may commit."""
+        """Leaves the group. A listener that this calls may still commit."""
         member = self._member
         try:
             if member is not None:
@@ -170,9 +170,9 @@ class Consumer(Closing):
         """The next records of the partitions that this consumer owns, with the columns of `lakelog.schemas.LOG`.
 
         Records of one partition are in the order of their offsets. It returns as soon as there are any, and after
-        `timeout` seconds with none; a negative number is for ever. A call says that the records of earlier calls are
-        processed: with `enable.auto.commit` it may commit the offsets after them. It also gives partitions up and takes
-        others, so call it more often than every `max.poll.interval.ms`. Retriable errors are logged, and tried again.
+        `timeout` seconds with none; a negative number is for ever. With `enable.auto.commit` a call may commit the
+        offsets after the records of earlier calls, so process those before. It also gives partitions up and takes
+        others, so call it more often than every `max.poll.interval.ms`. It logs retriable errors, and tries again.
 
         Raises IllegalStateException without `subscribe`, NoOffsetForPartitionException and OffsetOutOfRangeException
         with `auto.offset.reset` `none`, CorruptRecordException.
@@ -183,7 +183,7 @@ class Consumer(Closing):
                 member = self._subscribed()
                 return member.poll(math.inf if limit is None else limit)
         except BaseException:
-            if member is not None:  # nobody has seen the records: the program was interrupted
+            if member is not None:  # the caller has not got the records
                 member.positions.take_back()
             raise
 
@@ -314,7 +314,7 @@ class Consumer(Closing):
         return found
 
     def _topic_id_of(self, registration: PartitionRegistration) -> str:
-        """The topic whose records this consumer has read; the one that is there now if it has read none."""
+        """The id of the topic whose records this consumer has read; that of the present topic if it has read none."""
         if self._member is not None:
             owned = {(p.topic, p.partition): p.topic_id for p in self._member.positions.partitions}
             return owned.get((registration.topic, registration.partition), registration.topic_id)

@@ -1,5 +1,5 @@
-"""Sends a request to the controller as a row in the `admin` table, waits until the controller has decided it, and says
-why no controller answers.
+"""Sends a request to the controller as a row in the `admin` table, waits until the controller has decided it, and
+reports why no controller answers.
 
 Kafka: `BrokerToControllerChannelManager`, through which brokers forward the requests of admin clients.
 """
@@ -41,8 +41,8 @@ _POLLS = 3  # per session time-out, as often as a controller renews its lease; s
 class ControllerChannel:
     """One client's channel to the active controller. `requested_by` names the client in the `admin` table.
 
-    `report` is called with sentences for a waiting person: why no controller answers, and the state of the request when
-    the client is interrupted. Without `report` the client waits in silence.
+    `report` is called with sentences for the user: why no controller answers, and the state of the request when the
+    client is interrupted. Without it the client only waits.
     """
 
     def __init__(self, cluster: Cluster, requested_by: str, report: Report | None = None) -> None:
@@ -55,8 +55,8 @@ class ControllerChannel:
         controller there is none: ControllerNotAvailableException is raised before.
 
         The client withdraws its request at the time-out and when it is interrupted. Raises InvalidRequestException,
-        PolicyViolationException, TimeoutException, KafkaStorageException, and RequestCancelledException if somebody
-        removes the row.
+        PolicyViolationException, TimeoutException, KafkaStorageException, and RequestCancelledException if the row is
+        removed.
         """
         check_arguments(kind, arguments)
         arguments = dict(arguments)
@@ -113,7 +113,9 @@ class ControllerChannel:
         while time.monotonic() < deadline:
             found = admin.request(request.request_id)
             if found is None:
-                raise RequestCancelledException(f"{request.kind}: somebody has removed request {request.request_id}")
+                raise RequestCancelledException(
+                    f"{request.kind}: request {request.request_id} was removed from the table of requests"
+                )
             if found.outcomes is not None:
                 return found
             pause(self._cluster.config.lakelog_poll_interval_ms, deadline)
@@ -197,10 +199,10 @@ class ControllerWatch:
 
 
 def check_active(cluster: Cluster, report: Report | None, deadline: float) -> None:
-    """Raises ControllerNotAvailableException if no controller is active, for a client that would ask in vain.
+    """Raises ControllerNotAvailableException if no controller is active: no request would be answered.
 
-    It waits only if the newest commit of the lease looks old. The clocks of the store and of this machine may differ,
-    so it looks again half a session time-out later: a controller that has renewed its lease since is active.
+    It waits only if the newest commit of the lease seems old. The clocks of the store and of this machine may differ,
+    so it reads the lease again half a session time-out later: a controller that has renewed it since is active.
     """
     lease, session_timeout_ms = cluster.lease.read(), cluster.config.controller_session_timeout_ms
     reason = _none_is_active(lease)
@@ -221,7 +223,7 @@ def check_active(cluster: Cluster, report: Report | None, deadline: float) -> No
 
 
 def _none_is_active(lease: Lease | None) -> str | None:
-    """The reason if the lease alone says that no controller is active."""
+    """Why no controller is active, if the lease alone shows that."""
     if lease is None:
         return "no controller is active, and none ever was: start one with `lakelog controller`"
     return f"no controller is active, the last one has stopped ({lease.controller_id})" if lease.resigned else None

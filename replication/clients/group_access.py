@@ -1,4 +1,4 @@
-"""Changes of a group's offsets by those who are no members: allowed while the group has no live members.
+"""Changes of a group's offsets by clients outside the group. They are allowed while it has no live members.
 
 Kafka: `GroupCoordinator.doCommitOffsets`, `KafkaAdminClient.alterConsumerGroupOffsets`. [AP-04]
 """
@@ -22,10 +22,10 @@ from lakelog.replication.storage.tables.group_tables import CommittedOffset, Mem
 
 
 class GroupAccess:
-    """A group as somebody sees it who is no member, with the heartbeats of its members as far as they were seen.
+    """A client's access to a group of which it is no member. It keeps the heartbeats that it has seen.
 
-    Members that have died without leaving count as alive until they were seen silent for their session time-out. So
-    the first poll of them refuses everything, and one that comes later removes them. `clock`: monotonic, in seconds.
+    A member that died without leaving counts as alive until its heartbeat has stood still for its session time-out, by
+    this client. So the first `free` refuses, and one after that time removes it. `clock`: monotonic, in seconds.
     """
 
     def __init__(self, cluster: Cluster, group_id: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,19 +40,20 @@ class GroupAccess:
         return self._table.read() if self._table else ConsumerGroup()
 
     def live(self) -> list[GroupMember]:
-        """The members that are not dead, by the heartbeats that were seen until now."""
+        """The members that are not dead, by the heartbeats that this client has seen."""
         group = self.refresh()
         dead = self._liveness.dead(group)
         return [member for member in group.members if member.member_id not in dead]
 
     def free(self) -> None:
-        """Removes dead members, so that others may commit. Raises GroupNotEmptyException if one is alive."""
+        """Removes dead members, so that clients outside the group may commit. Raises GroupNotEmptyException if one is
+        alive."""
         live = self.live()
         if self._table:
             live = list(remove_members(self._cluster, self._table, self.group_id, self._liveness.dead).members)
         check_empty(self.group_id, live)
         fence = self._cluster.groups.fence(self.group_id)
-        if has_members(fence) and not self._table:  # somebody has removed the table of its members
+        if has_members(fence) and not self._table:  # the table of its members was removed by hand
             self._cluster.groups.release(self.group_id, generation_of(fence) + 1)
 
     def commit(self, offsets: Iterable[CommittedOffset], deadline: float) -> None:

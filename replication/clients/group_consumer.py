@@ -1,7 +1,7 @@
 """Consumes as a member of a group: the members share the partitions of the topics out.
 
-Nobody gets a record twice while its group's members are alive: a member commits before it gives a partition up, and the
-next owner reads the committed offset after it has taken the partition. Kafka: `KafkaConsumer.poll`,
+No record is returned twice while the group's members are alive: a member commits before it gives a partition up, and
+the next owner reads the committed offset after it has taken the partition. Kafka: `KafkaConsumer.poll`,
 `ConsumerCoordinator.poll`. KIP-429. [AP-04]
 """
 
@@ -36,7 +36,7 @@ from lakelog.replication.storage.tables.group_tables import CommittedOffset
 
 logger = logging.getLogger(__name__)
 
-_SLICE_MS = 500  # the longest wait for records before the group is looked at again
+_SLICE_MS = 500  # the longest wait for records before the group is read again
 
 Listener = Callable[[list[TopicPartition]], object]
 
@@ -53,7 +53,7 @@ class RebalanceListener:
 
 
 class _ListenerFailed(Exception):
-    """Carries the error of a listener to `poll`, which raises it, whatever it is: it is none of the group's own."""
+    """Carries an error of a listener to `poll`, which raises that. Errors of the group itself may be retried."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -83,7 +83,9 @@ class GroupConsumer:
         self._is_outdated = False  # a topic was made again, so its partitions are others
         self._is_calling = False  # a listener is running
         self._announced: set[AssignedPartition] = set()  # to `on_assign`
-        self._revoking: set[AssignedPartition] = set()  # a listener is told that these go
+        self._revoking: set[AssignedPartition] = (
+            set()
+        )  # the partitions of the call of `on_revoke` or `on_lost` that runs
         self.is_leaving, self.has_left = False, False
         self._is_in = False
         self._join(self._heartbeat.start)
@@ -130,7 +132,7 @@ class GroupConsumer:
             fetched = self._fetch(max(0.0, min(left_ms, _SLICE_MS)))
             self._check_membership()  # it may have been stopped while it read, for longer than its session
             records = all_records(fetched)
-            self.positions.advance(fetched)  # last: an interruption leaves records that nobody has seen uncommitted
+            self.positions.advance(fetched)  # last: records that an interruption keeps from the caller stay uncommitted
             return records
         except UnknownMemberIdException as error:
             self._lose(error)
@@ -141,18 +143,18 @@ class GroupConsumer:
         except LakelogException as error:
             if not error.retriable:
                 raise
-            self._say(error)
+            self._log_once(error)
         return all_records({})
 
-    def _say(self, error: LakelogException) -> None:
+    def _log_once(self, error: LakelogException) -> None:
         """Logs an error once, and not with each attempt."""
         if str(error) != self._last_error:
             logger.warning("group %s: %s: %s", self.membership.group_id, error.name, error)
         self._last_error = str(error)
 
     def _check_membership(self) -> None:
-        """Asks the table whether this is a member still, if its heartbeat is late, or if it has met a topic that was
-        made again: its partitions are assigned anew. Raises UnknownMemberIdException."""
+        """Sends a heartbeat if the last one is too old, so that this may be no member any more, or after a topic was
+        made again: a heartbeat assigns new partitions. Raises UnknownMemberIdException."""
         if self._is_outdated or not self.membership.is_trusted:
             self._is_outdated = False
             self.membership.beat()
@@ -163,7 +165,7 @@ class GroupConsumer:
         logger.warning("group %s: %s", self.membership.group_id, error)
         lost = self._revoking = self.positions.partitions
         try:
-            self._tell(self._listener.on_lost or self._listener.on_revoke, sorted(lost))
+            self._notify(self._listener.on_lost or self._listener.on_revoke, sorted(lost))
         finally:
             self._revoking = set()
             self._drop(lost)
@@ -196,7 +198,7 @@ class GroupConsumer:
             self.commit(self.positions.uncommitted(partitions))
         self._revoking = self.positions.partitions & set(partitions)
         try:
-            self._tell(self._listener.on_revoke, sorted(self._revoking))
+            self._notify(self._listener.on_revoke, sorted(self._revoking))
         finally:
             self._revoking = set()
             if not self.has_left:
@@ -215,9 +217,9 @@ class GroupConsumer:
     def _announce(self) -> None:
         """Calls `on_assign` once for each partition that was taken, also if the poll that took it was interrupted."""
         new, self._announced = self.positions.partitions - self._announced, self.positions.partitions
-        self._tell(self._listener.on_assign, sorted(new))
+        self._notify(self._listener.on_assign, sorted(new))
 
-    def _tell(self, listener: Listener | None, partitions: Collection[AssignedPartition]) -> None:
+    def _notify(self, listener: Listener | None, partitions: Collection[AssignedPartition]) -> None:
         """Calls a listener within a poll. Raises _ListenerFailed, and _HasLeft if this is no member any more."""
         self._call(listener, partitions)
         if self.has_left:
@@ -251,7 +253,7 @@ class GroupConsumer:
             elif found.error and not found.error.retriable:
                 raise found.error
             elif found.error:
-                self._say(found.error)
+                self._log_once(found.error)
         return fetched
 
     def _auto_commit(self) -> None:

@@ -39,7 +39,7 @@ _NEVER = (float("-inf"), float("-inf"))
 
 
 class GroupMembership:
-    """The consumer's own thread and its heartbeat thread share it.
+    """One member of a group. The consumer's own thread and its heartbeat thread share it.
 
     `clock`: the monotonic one and the time of day, in seconds. A monotonic clock may stop while a machine sleeps, and
     the time of day may be set back, so the longer of the two times counts.
@@ -72,7 +72,7 @@ class GroupMembership:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether nobody can have taken this member for dead yet: its last heartbeat is young enough."""
+        """Whether no other member can have taken this one for dead yet: its last heartbeat is recent enough."""
         session, interval = self._config.session_timeout_ms, self._config.heartbeat_interval_ms
         return all(is_trusted(now, at, session, interval) for now, at in zip(self._clock(), self._beat_at, strict=True))
 
@@ -146,7 +146,7 @@ class GroupMembership:
         return left
 
     def take(self) -> ConsumerGroup:
-        """Takes what the member is assigned and nobody owns. Raises as `beat`."""
+        """Takes the partitions that are assigned to this member and owned by none. Raises as `beat`."""
 
         def decide(group: ConsumerGroup) -> ConsumerGroup | None:
             taken = take(group, self.member_id)
@@ -243,7 +243,8 @@ def partitions_of_topics(cluster: Cluster, topics: Iterable[str]) -> list[Assign
 def remove_members(
     cluster: Cluster, table: MemberTable, group_id: str, whose: Callable[[ConsumerGroup], set[str]]
 ) -> ConsumerGroup:
-    """Removes members that have left or are dead, and returns the group. If nobody is left, others may commit."""
+    """Removes members that have left or are dead, and returns the group. Once it is empty, clients outside the group
+    may commit."""
 
     def decide(group: ConsumerGroup) -> ConsumerGroup | None:
         left = without(group, whose(group), lambda topics: partitions_of_topics(cluster, topics))

@@ -1,4 +1,4 @@
-"""Which offset of a partition a time stands for, and where its leader epochs end. Kafka:
+"""Finds the offset of a partition for a timestamp, and the ends of its leader epochs. Kafka:
 `Partition.fetchOffsetForTimestamp`, KIP-734."""
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ _MICROSECONDS = 1000  # in a millisecond, which is what Kafka's tools count in
 
 
 class TimestampAndOffset(NamedTuple):
-    """An offset, and the timestamp in ms of its record where that was looked for."""
+    """An offset, and the timestamp in ms of its record; None for the start or the end of a log."""
 
     offset: int
     timestamp: int | None = None
 
 
 def offset_for(led: OpenPartition, time: int) -> TimestampAndOffset | None:
-    """The offset that `time` stands for, None if no committed record is as late as that, or there is none at all.
+    """The offset of the first committed record at `time` or later, None without one. `time`: in ms since 1970, or
+    `LATEST`, `EARLIEST` or `MAX_TIMESTAMP`.
 
-    Headers tell which batches may hold it; only their rows are read. Raises OffsetNotAvailableException where that
-    depends on how much is committed, and a new leader does not know it yet. KIP-207.
+    It reads only the rows of batches that may have it by their headers. Raises OffsetNotAvailableException if the
+    answer depends on how much is committed, and a new leader does not know that yet. KIP-207.
     """
     if time == EARLIEST:
         return TimestampAndOffset(led.log.log_start_offset)
@@ -60,7 +61,7 @@ def _first_record_since(led: OpenPartition, time: int) -> TimestampAndOffset | N
 
 
 def _latest_record(led: OpenPartition) -> TimestampAndOffset | None:
-    """The latest batches come first, and reading ends where none can hold a later record than was found."""
+    """Reads the batches with the latest records first, until no other can have a later record than the one found."""
     found: tuple[int, int] | None = None
     for batch in sorted(committed_batches(led), key=lambda b: (-b.header.max_timestamp, b.base_offset)):
         if found and batch.header.max_timestamp <= found[1]:

@@ -52,7 +52,7 @@ class OneProcess:
 
 
 class OneProcessFuture(Future[Result]):
-    """A future that the threads of the process settle that made it. In a fork nobody would, so there it raises
+    """A future that a thread of the process that made it settles. A fork has no such thread, so there it raises
     IllegalStateException instead of waiting for ever. It cannot be pickled or copied."""
 
     def __init__(self) -> None:

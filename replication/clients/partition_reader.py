@@ -223,11 +223,11 @@ class PartitionReader:
 def ask_leaders(
     view: TopicView, topic: str, numbers: Collection[int], ask: Callable[[OpenPartition], Answer], deadline: float
 ) -> dict[int, Answer | LakelogException]:
-    """What `ask` answers to each of these partitions, opened at its leader, or its error.
+    """The answer of `ask` for each of these partitions, opened at its leader, or its error.
 
     Leaders that have just changed are asked again until `deadline` (s, monotonic clock): they have not taken up their
-    role yet, or do not know how much is committed. A partition without a leader is answered at once. All answers are of
-    one topic id: if the topic is made again meanwhile, all its partitions are asked anew.
+    role yet, or do not know how much is committed. A partition without a leader has its error at once. All answers are
+    of one topic id: if the topic is made again meanwhile, all its partitions are asked anew.
     Raises UnknownTopicOrPartitionException if there is no such topic.
     """
     answers: dict[int, Answer | LakelogException] = {}
@@ -252,13 +252,13 @@ def ask_leaders(
         for late in passing.values():
             raise late
 
-    with suppress(*_PASSING):  # the partition's answer says so
+    with suppress(*_PASSING):  # then `passing` has the errors
         until_available(ask_once, deadline, view.cluster.config.lakelog_poll_interval_ms, _PASSING)
     return {number: passing[number] if number in passing else answers[number] for number in numbers}
 
 
 def _may_pass(found: Leadership | None, error: LakelogException) -> bool:
-    """Whether the leader may answer in a moment: not if nobody leads, or the root cannot be read."""
+    """Whether a later attempt may succeed: the partition has a leader, and its root can be read."""
     return found is not None and found.registration.leader != NO_LEADER and isinstance(error, _PASSING)
 
 

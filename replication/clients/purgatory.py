@@ -72,8 +72,8 @@ class Purgatory(Generic[Key]):
     def try_complete_else_watch(self, operation: DelayedOperation[Key]) -> bool:
         """Tries the operation, and keeps it if it does not complete.
 
-        Kafka tries again after that, because a change in between would wake nobody. A client that polls needs no second
-        try: the next poll finds the change.
+        Kafka tries again after that, because a change in between would not wake the operation. A client that polls
+        needs no second try: the next poll finds the change.
         """
         if operation.try_complete(self._clock()):
             return True

@@ -39,7 +39,7 @@ Bounds: TypeAlias = Mapping[TopicIdPartition, OffsetRange]
 _TASKS_A_CORE = 4
 _FEW = 50  # partitions
 _PATHS = 32  # Spark's spark.sql.sources.parallelPartitionDiscovery.threshold
-# The session's settings would let Spark leave out files that are gone or broken, or take timestamps before 1900 for
+# The session's settings would let Spark leave out files that are missing or broken, or take timestamps before 1900 for
 # those of another calendar.
 _ALL_AS_WRITTEN = {
     "ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "datetimeRebaseMode": "CORRECTED",
@@ -193,8 +193,8 @@ def committed_segments(spark: SparkSession, reads: Sequence[LogRead]) -> DataFra
 def _can_scan(root: StorageRoot) -> bool:
     """Whether Spark itself can read files below a root: it is local, and its path is no pattern to Spark.
 
-    Even with `__globPaths__` off, Spark would take all paths of a read for each one that looks like a pattern, and so
-    double records. With its characters escaped it cannot read a path that also has a colon.
+    Even with `__globPaths__` off, Spark would take all paths of a read for each one that has a pattern's characters,
+    and so double records. With its characters escaped it cannot read a path that also has a colon.
     """
     return root.is_local and _PATTERN.isdisjoint(root.spark_uri)
 
@@ -248,7 +248,7 @@ def _within(spark: SparkSession, records: DataFrame, bounds: Bounds) -> DataFram
 
 
 def _is_within(segment: Segment, bounds: Bounds) -> bool:
-    """Whether all records of a segment are wanted, so that nobody need look at their offsets."""
+    """Whether all records of a segment are wanted, so that Spark need not compare their offsets."""
     nothing = OffsetRange(0, 0)
     wanted = ((header, bounds.get(header.topic_id_partition, nothing)) for header in segment.headers)
     return all(start <= header.base_offset and header.next_offset <= stop for header, (start, stop) in wanted)

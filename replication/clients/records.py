@@ -245,19 +245,19 @@ def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: in
     if _PARTITION not in table.column_names:
         return _by_key(records, partitions, sticky)
     try:
-        told = table[_PARTITION].cast(pa.int64())
+        given = table[_PARTITION].cast(pa.int64())
     except pa.ArrowInvalid as error:
         raise InvalidPartitionsException(
             f"records for topic {topic}: column partition: {error}; the topic has 0 to {partitions - 1}"
         ) from error
-    bounds = pc.min_max(told)
+    bounds = pc.min_max(given)
     for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
         if bound is not None and not 0 <= bound < partitions:
             raise InvalidPartitionsException(
                 f"records for topic {topic}: partition {bound} is out of range, the topic has 0 to {partitions - 1}"
             )
-    chosen = told.cast(pa.int32())
-    return pc.if_else(pc.is_valid(told), chosen, _by_key(records, partitions, sticky)) if told.null_count else chosen
+    chosen = given.cast(pa.int32())
+    return pc.if_else(pc.is_valid(given), chosen, _by_key(records, partitions, sticky)) if given.null_count else chosen
 
 
 def _by_key(records: pa.Table, partitions: int, sticky: int) -> pa.ChunkedArray:

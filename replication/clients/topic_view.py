@@ -95,11 +95,12 @@ class TopicView:
         own = config.topic_as_far_as_known(found.configs if found else {})[0].max_message_bytes
         if found is not None and "max.message.bytes" in found.configs:
             return RecordLimit(topic, own)
-        told = self._told_to_brokers()
-        limit = told.pop(DEFAULT, own)
-        return RecordLimit(topic, limit, {int(name): each for name, each in told.items()}, lambda: self._leaders(topic))
+        by_broker = self._dynamic_limits()
+        limit = by_broker.pop(DEFAULT, own)
+        limits = {int(name): each for name, each in by_broker.items()}
+        return RecordLimit(topic, limit, limits, lambda: self._leaders(topic))
 
-    def _told_to_brokers(self) -> dict[str, int]:
+    def _dynamic_limits(self) -> dict[str, int]:
         """The dynamic `message.max.bytes` of each broker that has one, by its name in the configs table."""
         try:
             with suppress(KafkaStorageException):
@@ -107,13 +108,13 @@ class TopicView:
             entities = self.cluster.configs.configs
         except KafkaStorageException:  # it was never read
             return {}
-        told = dict[str, int]()
+        found = dict[str, int]()
         for (kind, name), configs in entities.items():
             if kind == BROKERS and _MESSAGE_MAX_BYTES in configs:
                 with suppress(InvalidConfigurationException):  # a person has written the row: others count
                     own = {_MESSAGE_MAX_BYTES: configs[_MESSAGE_MAX_BYTES]}
-                    told[name] = self.cluster.config.dynamic(own).message_max_bytes
-        return told
+                    found[name] = self.cluster.config.dynamic(own).message_max_bytes
+        return found
 
     def _leaders(self, topic: str) -> dict[int, int]:
         partitions = partitions_of(topic, self.cluster.topics.topics, self.cluster.metadata.partitions)

@@ -1,4 +1,4 @@
-"""Makes the state of a cluster into temporary views of a Spark session, to be asked in SQL."""
+"""Shows the state of a cluster as temporary views of a Spark session, for SQL."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def register_views(
     Raises InvalidRequestException (an argument of a wrong type, or a `prefix` with other signs than letters, digits and
     _), InvalidConfigurationException (an `as_of` that is no time, or is not over yet),
     InconsistentClusterIdException (no cluster is there) and KafkaStorageException (its root cannot be read). A broker
-    whose root cannot be read is no error: `brokers.root_error` says why.
+    whose root cannot be read is no error: `brokers.root_error` has the reason.
     """
     spark_session_of(spark)
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):

@@ -162,8 +162,8 @@ def commit_batch(
     stage: SinkStage, batch_id: int, parts: Sequence[Part], logs: Logs, check: Callable[[], None] = lambda: None
 ) -> None:  # fmt: skip
     """Commits a batch that the tasks of this run have put on the stage as `parts`. If another run has staged it, the
-    records of that run count, and these go. `check`: raises an error for records that may not be sent, unless an
-    earlier run has staged the batch.
+    records of that run count, and these are deleted. `check`: raises an error for records that may not be sent, unless
+    an earlier run has staged the batch.
 
     Raises ProducerFencedException if a later batch is staged: another driver has this checkpoint. Raises
     OutOfOrderSequenceException if the logs have more records of the query than its stage knows. Raises
@@ -225,8 +225,8 @@ def _start(stage: SinkStage, found: Staged) -> tuple[int, Sequences]:
     """The producer id and the sequences after the last batch that is staged. Without one, the query begins at sequence
     0 under an id that follows from its name and its last batch.
 
-    So it takes the same id again if what was staged is gone, as with an older copy of the cluster root, and the logs
-    know it. An id that was drawn would double their records.
+    So it takes the same id again if its stage is lost, as with an older copy of the cluster root, and the logs know
+    that id. A random id would double the records.
     """
     if found.batches:
         last = stage.read_batch(found.batches[-1])

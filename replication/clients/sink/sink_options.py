@@ -17,7 +17,7 @@ from lakelog.schemas import LOG
 
 # Each option with its default and its meaning. The documents are made from this.
 OPTIONS: Mapping[str, tuple[str, str]] = {
-    "cluster": ("", "URI of the cluster root; `kafka.bootstrap.servers` says the same"),
+    "cluster": ("", "URI of the cluster root; `kafka.bootstrap.servers` is another name"),
     "topic": ("", "topic of all records; without it the column topic names it"),
     "acks": ("all", "all, 1 or 0; a stream has all; also `kafka.acks`"),
     "includeHeaders": ("", "taken for compatibility, without effect: a column headers is always written"),
@@ -40,7 +40,7 @@ ROUTED = pa.schema([(name, LOG.arrow.field(name).type) for name in _ROUTED])
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The parsed options. `topic` is None if a column says it."""
+    """The parsed options. `topic` is None if a column has it."""
 
     cluster: str
     config: Config
@@ -66,7 +66,7 @@ def parse_sink_options(given: Mapping[str, str], warn: bool = False) -> SinkOpti
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises InvalidRecordException for a column of a wrong type, and where nothing says the value or the topic."""
+    """Raises InvalidRecordException for a column of a wrong type, and if there is no value or no topic."""
     types = {each.name: each.dataType.simpleString() for each in schema.fields}
     for name, allowed in COLUMNS.items():
         if name in types and types[name] not in allowed:
@@ -74,4 +74,4 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     if "value" not in types:
         raise InvalidRecordException("there is no column value; a null value is a tombstone, and allowed")
     if options.topic is None and "topic" not in types:
-        raise InvalidRecordException("nothing says the topic: set the option topic, or add a column topic")
+        raise InvalidRecordException("there is no topic: set the option topic, or add a column topic")

@@ -5,8 +5,8 @@ partitions. So the driver stages the batch before the first append: one object n
 and the store takes only one object of that name. A later run of the batch sends the same records under the same
 sequences, and the logs take none of them twice.
 
-A stage that seems to be empty is believed only in the cluster root that this process has seen: in another one, in an
-older copy, or where nothing is mounted, a batch that was sent would begin anew.
+A stage counts as empty only in the cluster root that this process has seen. In another one, in an older copy, or where
+nothing is mounted, a batch that was sent would begin anew.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SinkStage:
         only in that one a missing folder is an empty stage."""
         self._check_root()
         found = self._root.list()
-        self._check_root()  # the root may have gone between the two
+        self._check_root()  # the root may have been replaced or unmounted meanwhile
         if found:
             self._root.sync_folder()  # its writer may have died before, and what counts on a mark must not outlive it
         return _staged(found)

@@ -109,7 +109,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stages the records of a task. Raises IllegalStateException if Spark does not tell the query's id."""
+        """Stages the records of a task. Raises IllegalStateException if Spark does not pass the query's id."""
         context = TaskContext.get()
         query_id, batch_id = (context.getLocalProperty(name) if context else None for name in (_QUERY_ID, _BATCH_ID))
         if query_id is None or batch_id is None:
@@ -133,7 +133,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Leaves the parts until a batch of that id is committed: Spark also calls this after a commit that failed, and
-        nobody knows then whether the batch is staged."""
+        then the batch may be staged."""
 
 
 def _free_unused(view: TopicView, query_id: str) -> None:
@@ -142,7 +142,7 @@ def _free_unused(view: TopicView, query_id: str) -> None:
     try:
         free_unused_stages(view.cluster.root.child(_STAGES), query_id, seconds)
     except LakelogException as error:
-        logger.warning("what queries have left that nobody runs any more stays for now: %s", error)
+        logger.warning("the stages of queries that no longer run stay for now: %s", error)
 
 
 def _query_id(messages: Sequence[WriterCommitMessage | None]) -> str | None:

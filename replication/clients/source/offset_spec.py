@@ -1,4 +1,4 @@
-"""Where a read starts and ends, as the options say, in JSON or in words. Spark: `KafkaOffsetRangeLimit`, `JsonUtils`,
+"""Where a read starts and ends, by its options, in JSON or in words. Spark: `KafkaOffsetRangeLimit`, `JsonUtils`,
 `KafkaSourceProvider`."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SHAPES = {
     "timestamps": '{"orders": {"0": 1735689600000}}',
     "partitions": '{"orders": [0, 1]}',
 }
-LATEST, EARLIEST = -1, -2  # Kafka's numbers for them in the JSON of offsets
+LATEST, EARLIEST = -1, -2  # in the JSON of offsets, as in Kafka
 NAMES = {"earliest": EARLIEST, "latest": LATEST}
 ERROR = "error"  # what `startingOffsetsByTimestampStrategy` does without a record that late: fail, or start at the end
 
@@ -88,7 +88,7 @@ class OffsetSpec:
 
     `timestamp`: ms since 1970, for all partitions. `timestamps`: the same for each partition. `offsets`: an offset for
     each partition, -1 for latest, -2 for earliest. `is_group`: the offsets that the group has committed. `everywhere`:
-    -1 or -2, for all partitions. `option`: the one that says it. `or_latest`: start at the end where no record is as
+    -1 or -2, for all partitions. `option`: the name of the option. `or_latest`: start at the end where no record is as
     late as the timestamp.
     """
 

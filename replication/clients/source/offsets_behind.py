@@ -34,7 +34,7 @@ def _behind(source: Mapping[str, Any]) -> list[int]:
 
 
 def _offsets(text: str | Mapping[str, Any] | None) -> dict[tuple[str, str], int]:
-    """The offset of each partition, from what Spark says of an offset; nothing for one of another source."""
+    """The offset of each partition, from an offset in Spark's progress; nothing for one of another source."""
     try:
         found = json.loads(text) if isinstance(text, str) else text
     except (ValueError, RecursionError):

@@ -22,7 +22,7 @@ Bounds = Mapping[TopicPartition, OffsetRange]
 
 @dataclass(frozen=True)
 class PlannedRows:
-    """Rows of a segment that a task reads, and how to find their records again once the segment is gone.
+    """Rows of a segment that a task reads, and how to find their records again once the segment is deleted.
 
     `topic`: its name. `bytes`: about the size of keys and values. `end`: where the last batch of the rows ends, and the
     chain there; a log with that chain has these very records.
@@ -70,7 +70,7 @@ def _planned(readable: OpenPartition, offsets: OffsetRange, since: int | None = 
 
 
 def plan_tasks(options: SourceOptions, planned: Sequence[PlannedRows]) -> list[list[PlannedRows]]:
-    """The tasks of a read, as its options say."""
+    """The tasks of a read, by its options."""
     return tasks_of(planned, options.min_partitions, options.max_records_per_partition)
 
 
@@ -122,7 +122,7 @@ def _of_equal_size(ordered: Sequence[PlannedRows], records: int, count: int) -> 
 
 @dataclass(frozen=True)
 class FindAgain:
-    """Finds records whose segment has gone, in the cluster of these options."""
+    """Finds records whose segment was deleted, in the cluster of these options."""
 
     options: SourceOptions
     open_view: Callable[[SourceOptions], PartitionView]

@@ -18,7 +18,7 @@ from lakelog.replication.protocol.record_batch import TopicPartition
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
 # Each option with its default and its meaning. The documents are made from this.
 OPTIONS: Mapping[str, tuple[str, str]] = {
-    "cluster": ("", "URI of the cluster root; `kafka.bootstrap.servers` says the same"),
+    "cluster": ("", "URI of the cluster root; `kafka.bootstrap.servers` is another name"),
     "subscribe": ("", "topics to read, separated by commas"),
     "subscribePattern": ("", "regular expression of Python; all topics whose whole name matches are read"),
     "assign": ("", 'partitions to read, such as {"orders": [0, 1]}'),
@@ -93,7 +93,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], warn: bool = False) -> SourceOptions:
-    """The options of a read. `given`: names in any case. With `warn`, one warning tells which have no effect.
+    """The options of a read. `given`: names in any case. With `warn`, one warning names those without effect.
 
     Raises InvalidConfigurationException, which names the option and what is allowed.
     """

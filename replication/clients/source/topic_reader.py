@@ -188,8 +188,8 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """The planned records, each exactly once, as batches of `schema`.
 
-    A segment may have gone since the task was planned, as compaction, retention and truncation remove segments. Then
-    `find_again` tells where the records are, at most `moves` times. Raises CorruptRecordException, naming the file, if
+    Compaction, retention or a truncation may have deleted a segment since the task was planned. Then `find_again` plans
+    its records anew, at most `moves` times. Raises CorruptRecordException, naming the file, if
     records cannot be read.
     """
     for file, found in groupby(planned, key=lambda each: each.rows.file):
@@ -200,7 +200,7 @@ def read_task(
         except CorruptRecordException as error:
             if not moves:
                 raise
-            logger.info("%s; looking for its records again", error)
+            logger.info("%s; its records are planned anew", error)
             again = [new for each in wanted for new in find_again(each)]
             yield from read_task(again, schema, find_again, moves - 1)
             continue

@@ -121,7 +121,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what is committed, each record once.
 
     An offset never goes back: a new leader's high watermark may be below what was read, and then nothing is new. A
-    partition that is found later starts at its earliest record, which the next offset says before any is read.
+    partition that is found later starts at its earliest record, which is in the next offset before any record is read.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -140,7 +140,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
-        """Where a new query starts, as `startingOffsets` and its like say."""
+        """Where a new query starts, by `startingOffsets` and the like."""
         view = self._open()
         return view.retried(lambda: self._initial(view)).to_json()
 
@@ -173,7 +173,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(ended, begun=replace(begun, is_initial=False) if begun.is_initial else None).to_json()
 
     def _rest(self, view: PartitionView) -> None:
-        """Spark asks an idle query a hundred times a second."""
+        """Waits, because Spark asks an idle query a hundred times a second."""
         cluster = view.view.cluster
         seconds = cluster.config.lakelog_poll_interval_ms / 1000
         threading.Event().wait(seconds if cluster.root.is_local else max(seconds, _STORE_SECONDS))
@@ -308,7 +308,7 @@ class LostRecords:
         self, registered: Registered, readable: Mapping[TopicPartition, OpenPartition]
     ) -> dict[TopicPartition, int]:
         """Where the next micro-batch starts, for each partition that goes on. Raises OffsetOutOfRangeException for a
-        topic that is gone or was made again, and for records that are deleted, unless the query goes on without."""
+        topic that is deleted or made again, and for records that are deleted, unless the query goes on without them."""
         return {
             partition: self._kept(self._begun, partition, readable[partition]) if partition in readable else offset
             for partition, offset in self._begun.offsets.items()
@@ -392,7 +392,7 @@ def _last_epoch(log: PartitionLog, offset: int) -> LastEpoch | None:
 def _common_end(log: PartitionLog, offset: int, last: LastEpoch | None) -> int:
     """Up to where the log has the records before the offset, if the last of them are of this epoch.
 
-    A log without that epoch may have records of older ones there: an earlier leader's, which nobody else had.
+    A log without that epoch may have records of older ones there: those that only an earlier leader had.
 
     Kafka: `SubscriptionState.maybeCompleteValidation`. KIP-320; KIP-279 for a log without the epoch.
     """

@@ -114,7 +114,7 @@ def test_wrong_options_are_named(given, error, text):
         ({"value": StringType(), "topic": IntegerType()}, None, "column topic is int; allowed: string"),
         ({"value": StringType(), "partition": LongType()}, "a", "column partition is bigint; allowed: int"),
         ({"value": StringType(), "headers": StringType()}, "a", "column headers is string; allowed: array<struct"),
-        ({"value": StringType()}, None, "nothing says the topic: set the option topic, or add a column topic"),
+        ({"value": StringType()}, None, "there is no topic: set the option topic, or add a column topic"),
         ({"value": StringType(), "other": LongType()}, "a", None),
         ({"value": BinaryType(), "topic": StringType(), "partition": IntegerType()}, None, None),
     ],
@@ -173,4 +173,4 @@ def test_a_query_that_starts_frees_what_dead_ones_have_left(tmp_path, monkeypatc
     assert stages.child("dead").list() == ["done-0"]
     monkeypatch.setattr(topic_writer, "free_unused_stages", raises(KafkaStorageException("full")))
     writer.commit([TaskRecords("own", [])], 0)
-    assert "stays for now: full" in caplog.text
+    assert "stay for now: full" in caplog.text
