@@ -47,7 +47,7 @@ def admin(cluster_uri):
         yield AdminClient(cluster_uri)
 
 
-def test_li_02_a_topic_is_made_with_leaders(admin):
+def test_li_02_a_created_topic_has_a_leader_for_each_partition(admin):
     made = admin.create_topic("t", 4, 3, configs={"min.insync.replicas": 2})
     assert made.topic.configs == {"min.insync.replicas": "2"}
     assert [(p.partition, p.leader, p.isr, p.leader_epoch) for p in made.partitions] == [
@@ -56,7 +56,7 @@ def test_li_02_a_topic_is_made_with_leaders(admin):
     assert admin.list_topics() == ["t"]
 
 
-def test_a_topic_that_exists_is_described_if_that_will_do(admin):
+def test_create_topic_with_if_not_exists_describes_an_existing_topic(admin):
     made = admin.create_topic("t", 2, 1, if_not_exists=True)
     assert admin.create_topic("t", 4, 3, if_not_exists=True) == made
     with pytest.raises(TopicExistsException):
@@ -65,7 +65,7 @@ def test_a_topic_that_exists_is_described_if_that_will_do(admin):
         admin.create_topic("a b", if_not_exists=True)
 
 
-def test_a_topic_that_is_being_deleted_will_not_do(admin, monkeypatch):
+def test_create_topic_with_if_not_exists_refuses_a_topic_that_is_being_deleted(admin, monkeypatch):
     made = admin.create_topic("t", 1, 1)
     deleted = replace(made, topic=replace(made.topic, deleting=True))
     monkeypatch.setattr(AdminClient, "describe_topic", lambda *_: deleted)
@@ -73,7 +73,7 @@ def test_a_topic_that_is_being_deleted_will_not_do(admin, monkeypatch):
         admin.create_topic("t", 1, 1, if_not_exists=True)
 
 
-def test_a_topic_that_is_only_validated_is_not_made(admin):
+def test_validate_topic_creates_nothing(admin):
     said = admin.validate_topic("t", assignment={0: [3, 1], 1: [1, 2]})
     assert said == "partition 0 on brokers 3,1; partition 1 on brokers 1,2"
     assert admin.list_topics() == []
@@ -98,7 +98,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("error", "ask"), REFUSED.values(), ids=REFUSED)
-def test_what_is_refused_says_why_and_changes_nothing(admin, cluster_uri, error, ask):
+def test_a_refused_change_raises_the_controllers_error_and_changes_nothing(admin, cluster_uri, error, ask):
     admin.create_topic("there", assignment={0: [1, 2]})
     cluster = Cluster.open(cluster_uri)
     before = cluster.metadata.version, cluster.topics.topics
@@ -120,7 +120,7 @@ def test_li_07_partitions_are_added(admin):
     assert {len(p.replicas) for p in partitions} == {2}
 
 
-def test_settings_are_put_and_deleted(admin):
+def test_alter_configs_sets_and_deletes_settings_of_a_topic(admin):
     admin.create_topic("t", configs={"min.insync.replicas": 2})
     admin.alter_configs("t", {"unclean.leader.election.enable": "true"}, ["min.insync.replicas"])
     assert admin.describe_topic("t").topic.configs == {"unclean.leader.election.enable": "true"}
@@ -142,7 +142,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("ask", WRONG.values(), ids=WRONG)
-def test_ev_05_what_is_of_a_wrong_type_is_refused_before_anybody_is_asked(cluster_uri, ask):
+def test_ev_05_an_argument_of_a_wrong_type_is_refused_without_a_request(cluster_uri, ask):
     with pytest.raises(InvalidRequestException, match="must be"):
         ask(AdminClient(cluster_uri))
     assert Cluster.open(cluster_uri).admin.requests == []
@@ -159,7 +159,7 @@ TOO_MANY = {
 
 
 @pytest.mark.parametrize("ask", TOO_MANY.values(), ids=TOO_MANY)
-def test_ev_05_too_many_partitions_are_refused_before_anybody_is_asked(cluster_uri, ask):
+def test_ev_05_too_many_partitions_are_refused_without_a_request(cluster_uri, ask):
     limits = {"lakelog.max.partitions.per.topic": 5, "lakelog.max.partitions.per.request": 5}
     with pytest.raises(PolicyViolationException, match=r"6 partitions exceed lakelog\.max"):
         ask(AdminClient(cluster_uri, Config.from_properties(limits)))
@@ -170,7 +170,7 @@ IMPATIENT = Config.from_properties({"request.timeout.ms": 100})
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_a_request_that_nobody_decides_in_time_is_withdrawn(cluster_uri, validate_only):
+def test_a_request_that_no_controller_decides_in_time_is_withdrawn(cluster_uri, validate_only):
     lease = Cluster.open(cluster_uri).lease
     slow = lease.elect("slow", None)
     client = AdminClient(cluster_uri, IMPATIENT)
@@ -184,7 +184,7 @@ def test_a_request_that_nobody_decides_in_time_is_withdrawn(cluster_uri, validat
     assert client.list_topics() == ["u"]
 
 
-def test_of_a_request_that_is_gone_nobody_says_that_nothing_was_done(cluster_uri, monkeypatch):
+def test_a_timeout_after_the_row_was_removed_does_not_claim_that_nothing_was_done(cluster_uri, monkeypatch):
     monkeypatch.setattr(AdminTable, "withdraw", lambda *_: None)
     with pytest.raises(TimeoutException, match="it is not in the table of requests: check whether it was carried out"):
         AdminClient(cluster_uri, IMPATIENT).create_topic("t")
@@ -207,7 +207,7 @@ def test_a_request_that_is_being_applied_is_not_withdrawn(cluster_uri, monkeypat
         client.cancel_request(request.request_id)
 
 
-def test_what_was_decided_at_the_last_moment_is_the_answer(cluster_uri, monkeypatch):
+def test_a_request_that_is_decided_at_the_timeout_returns_its_outcome(cluster_uri, monkeypatch):
     client = AdminClient(cluster_uri, IMPATIENT)
     admin, withdraw = Cluster.open(cluster_uri).admin, AdminTable.withdraw
 
@@ -219,7 +219,7 @@ def test_what_was_decided_at_the_last_moment_is_the_answer(cluster_uri, monkeypa
     assert client.delete_topic("t") == "is being deleted"
 
 
-def test_who_is_interrupted_withdraws_its_request(cluster_uri, monkeypatch):
+def test_a_client_that_is_interrupted_withdraws_its_request(cluster_uri, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -232,7 +232,7 @@ def test_who_is_interrupted_withdraws_its_request(cluster_uri, monkeypatch):
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_who_waits_for_a_request_that_is_cancelled_is_told(cluster_uri, monkeypatch, validate_only):
+def test_a_client_whose_request_is_cancelled_raises_request_cancelled(cluster_uri, monkeypatch, validate_only):
     Cluster.open(cluster_uri).lease.elect("slow", None)
     client, other = AdminClient(cluster_uri), AdminClient(cluster_uri, requested_by="somebody")
     monkeypatch.setattr(
@@ -243,7 +243,7 @@ def test_who_waits_for_a_request_that_is_cancelled_is_told(cluster_uri, monkeypa
         client.delete_topic("t", validate_only=validate_only)
 
 
-def test_an_answer_to_a_dry_run_leaves_no_row(admin):
+def test_a_dry_run_removes_its_row_after_the_answer(admin):
     admin.validate_topic("t", 3)
     with pytest.raises(UnknownTopicOrPartitionException):
         admin.delete_topic("t", validate_only=True)

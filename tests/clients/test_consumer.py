@@ -53,7 +53,7 @@ def offsets(fetched):
     ("high_watermark", "start", "expected"),
     [(5, 0, [0, 1, 2, 3, 4]), (3, 0, [0, 1, 2]), (4, 0, [0, 1, 2, 3]), (4, 1, [1, 2, 3]), (5, 4, [4])],
 )
-def test_fe_01_what_lies_below_the_hw_is_read(world, high_watermark, start, expected):
+def test_fe_01_a_fetch_returns_the_records_below_the_hw(world, high_watermark, start, expected):
     """Also if the HW or the offset is within a batch."""
     fill(world.logs[1], P0, 3, 2)
     world.say(high_watermark)
@@ -64,7 +64,7 @@ def test_fe_01_what_lies_below_the_hw_is_read(world, high_watermark, start, expe
     assert (fetched.high_watermark, fetched.log_start_offset) == (high_watermark, 0)
 
 
-def test_fe_01_partitions_of_one_file_are_told_apart(world):
+def test_fe_01_a_fetch_from_a_file_of_several_partitions_returns_only_the_requested_one(world):
     fill(world.logs[1], P0, 3)
     fill(world.logs[1], P1, 2)
     world.say(3)
@@ -74,21 +74,21 @@ def test_fe_01_partitions_of_one_file_are_told_apart(world):
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, -1])
-def test_fe_02_without_time_to_wait_the_answer_comes_at_once(world, while_waiting, max_wait_ms):
+def test_fe_02_a_fetch_without_time_to_wait_answers_at_once(world, while_waiting, max_wait_ms):
     while_waiting()
     world.say(0)
     (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_wait_ms=max_wait_ms).values()
     assert (offsets(fetched), fetched.high_watermark) == ([], 0)
 
 
-def test_fe_02_a_fetch_is_answered_when_its_time_is_over(world):
+def test_fe_02_a_fetch_without_enough_bytes_answers_at_its_deadline(world):
     fill(world.logs[1], P0, 3)
     world.say(3)
     (fetched,) = world.consumer().fetch(TOPIC, {0: 1}, min_bytes=1000, max_wait_ms=1).values()
     assert offsets(fetched) == [1, 2], "what there is then"
 
 
-def test_do_02_a_fetch_is_woken_by_the_hw(world, while_waiting):
+def test_do_02_a_waiting_fetch_answers_when_the_hw_rises(world, while_waiting):
     fill(world.logs[1], P0, 3)
     world.say(0)
     left = while_waiting(lambda: None, lambda: world.say(2))
@@ -106,7 +106,7 @@ def test_fe_02_a_fetch_waits_for_enough_bytes(world, while_waiting):
     assert offsets(fetched) == [0, 1, 2]
 
 
-def test_do_02_a_fetch_is_woken_by_a_change_of_leader(world, while_waiting):
+def test_do_02_a_waiting_fetch_answers_when_the_leader_changes(world, while_waiting):
     world.say(0)
     while_waiting(lambda: world.change(leader=2, leader_epoch=1))
     (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_wait_ms=LONG).values()
@@ -115,7 +115,7 @@ def test_do_02_a_fetch_is_woken_by_a_change_of_leader(world, while_waiting):
     assert fetched.error.retriable
 
 
-def test_fe_02_above_the_hw_is_waited_for_and_never_reset(world, while_waiting):
+def test_fe_02_a_fetch_above_the_hw_waits_without_an_error(world, while_waiting):
     """A new leader's HW may be behind its predecessor's."""
     fill(world.logs[1], P0, 5)
     world.say(1)
@@ -149,7 +149,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_fe_02_an_error_is_that_of_its_partition_and_answers_at_once(world, while_waiting, case):
+def test_fe_02_an_error_of_a_partition_answers_a_fetch_at_once(world, while_waiting, case):
     happens, offset, name = ERRORS[case]
     while_waiting()
     fill(world.logs[1], P0, 5)
@@ -161,7 +161,7 @@ def test_fe_02_an_error_is_that_of_its_partition_and_answers_at_once(world, whil
     assert (fetched.records.num_rows, fetched.high_watermark, fetched.log_start_offset) == (0, -1, -1)
 
 
-def test_do_02_a_root_that_is_offline_is_an_error_of_its_partitions_alone(world, while_waiting, monkeypatch):
+def test_do_02_an_offline_root_fails_only_its_own_partitions_of_a_fetch(world, while_waiting, monkeypatch):
     while_waiting()
     world.change(P1, leader=2, leader_epoch=1)
     lead(world.logs[2], P1, epoch=1)
@@ -180,7 +180,7 @@ def test_do_02_a_root_that_is_offline_is_an_error_of_its_partitions_alone(world,
     assert offsets(fetched[1]) == [0]
 
 
-def test_fe_02_the_other_partitions_of_a_fetch_are_answered(world, while_waiting):
+def test_fe_02_a_fetch_returns_records_of_partitions_beside_one_with_an_error(world, while_waiting):
     while_waiting()
     fill(world.logs[1], P0, 2)
     world.say(2)
@@ -191,14 +191,14 @@ def test_fe_02_the_other_partitions_of_a_fetch_are_answered(world, while_waiting
     assert fetched[7].error.name == "UnknownTopicOrPartitionException"
 
 
-def test_fe_02_an_unknown_topic_and_no_partitions_are_answered_at_once(world, while_waiting):
+def test_fe_02_a_fetch_of_an_unknown_topic_or_of_no_partition_answers_at_once(world, while_waiting):
     while_waiting()
     (fetched,) = world.consumer().fetch("nobody", {0: 0}, max_wait_ms=LONG).values()
     assert fetched.error.name == "UnknownTopicOrPartitionException"
     assert world.consumer().fetch(TOPIC, {}, max_wait_ms=LONG) == {}
 
 
-def test_fe_02_a_topic_that_is_gone_while_it_is_waited_for(world, while_waiting):
+def test_fe_02_a_waiting_fetch_of_a_topic_that_is_deleted_has_an_error(world, while_waiting):
     world.say(0)
     while_waiting(lambda: world.cluster.metadata._table.update({}, lambda _: []))
     (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_wait_ms=LONG).values()
@@ -209,7 +209,7 @@ def test_fe_02_a_topic_that_is_gone_while_it_is_waited_for(world, while_waiting)
     ("max_bytes", "expected"),
     [(1, ([0, 1], [])), (4, ([0, 1], [])), (7, ([0, 1], [0])), (8, ([0, 1, 2, 3], [])), (10, ([0, 1, 2, 3], [0]))],
 )
-def test_fe_02_the_first_batch_ignores_the_limit_of_a_fetch(world, max_bytes, expected):
+def test_fe_02_the_first_batch_of_a_fetch_may_exceed_max_bytes(world, max_bytes, expected):
     """Partition 0 has two batches of four bytes, partition 1 one of two."""
     fill(world.logs[1], P0, 2, 2)
     fill(world.logs[1], P1, 1)
@@ -219,7 +219,7 @@ def test_fe_02_the_first_batch_ignores_the_limit_of_a_fetch(world, max_bytes, ex
     assert (offsets(fetched[0]), offsets(fetched[1])) == expected
 
 
-def test_fe_02_the_rest_of_a_file_is_left_for_the_next_fetch(world):
+def test_fe_02_batches_beyond_max_bytes_are_returned_by_the_next_fetch(world):
     log = world.logs[1]
     first = header(P0, 0, 1)
     segment = write_segment(log.root, 1, log_rows(P0, 0, 4), [first, header(P0, 2, 3, previous=first.chain)])
@@ -229,7 +229,7 @@ def test_fe_02_the_rest_of_a_file_is_left_for_the_next_fetch(world):
     assert offsets(fetched) == [0, 1]
 
 
-def test_fe_02_records_without_key_and_value_are_not_waited_for_in_vain(world, while_waiting):
+def test_fe_02_a_fetch_returns_records_that_have_no_bytes(world, while_waiting):
     while_waiting()
     Producer(world.uri, acks=1).send(TOPIC, pa.table({"value": pa.array([None], pa.binary()), "partition": [0]}))
     world.say(1)
@@ -237,7 +237,7 @@ def test_fe_02_records_without_key_and_value_are_not_waited_for_in_vain(world, w
     assert offsets(fetched) == [0]
 
 
-def test_fe_01_a_file_that_is_gone_is_an_error_of_its_partition(world):
+def test_fe_01_a_missing_file_is_an_error_of_its_partition(world):
     fill(world.logs[1], P0, 1)
     fill(world.logs[1], P1, 1)
     world.say(1)
@@ -267,7 +267,7 @@ def test_fe_01_read_committed_names_a_file_that_was_deleted_or_shortened_by_hand
         read_committed(NO_SPARK, world.uri, TOPIC)
 
 
-def test_fe_01_a_compaction_that_another_thread_sees_does_not_disturb_read_committed(world, monkeypatch, spark):
+def test_fe_01_read_committed_returns_all_records_while_another_thread_replays_a_compaction(world, monkeypatch, spark):
     fill(world.logs[1], P0, 1, 1, 1)
     world.say(3)
     world.say(0, P1)
@@ -283,7 +283,7 @@ def test_fe_01_a_compaction_that_another_thread_sees_does_not_disturb_read_commi
     assert len(world.logs[1].refresh().segments) == 1
 
 
-def test_fe_01_read_committed_asks_whether_the_log_still_leads(world):
+def test_fe_01_read_committed_refuses_a_log_that_no_longer_leads(world):
     fill(world.logs[1], P0, 5)
     world.say(3)
     world.say(0, P1)
@@ -325,7 +325,7 @@ def test_kip_207_read_committed_waits_for_a_leader_that_does_not_know_yet_how_mu
         read_committed(NO_SPARK, world.uri, TOPIC, *offsets, Config.from_properties({"request.timeout.ms": 1}))
 
 
-def test_ep_03_epochs_end_where_the_leader_says(world):
+def test_ep_03_epoch_end_returns_the_end_in_the_leaders_log(world):
     fill(world.logs[1], P0, 3)
     lead(world.logs[1], P0, epoch=2)
     fill(world.logs[1], P0, 2, epoch=2)
@@ -346,14 +346,14 @@ def test_ep_03_epochs_end_where_the_leader_says(world):
     ],
     ids=["a follower", "deposed since", "no leader", "unknown"],
 )
-def test_ep_03_only_a_leader_tells_where_epochs_end(world, happens, arguments, error):
+def test_ep_03_epoch_end_of_a_broker_that_does_not_lead_is_refused(world, happens, arguments, error):
     world.say(0)
     happens(world)
     with pytest.raises(error, match=f"{TOPIC}-"):
         world.consumer().epoch_end(**{"topic": TOPIC, "partition": 0, "epochs": [0], **arguments})
 
 
-def test_ap_04_a_group_goes_on_from_what_it_has_committed(world):
+def test_ap_04_committed_returns_the_offsets_that_the_group_committed_last(world):
     consumer = world.consumer("g")
     assert consumer.committed(TOPIC) == {}
     consumer.commit({TOPIC: {0: 3}})
@@ -373,7 +373,7 @@ def test_ap_04_a_topic_that_is_made_again_has_no_committed_offsets(world):
 
 
 @pytest.mark.parametrize("group", [None, ""])
-def test_ap_04_without_a_group_there_is_nowhere_to_commit(world, group):
+def test_ap_04_commit_without_a_group_is_refused(world, group):
     consumer = world.consumer(group)
     for refused in (lambda: consumer.commit({TOPIC: {0: 1}}), lambda: consumer.committed(TOPIC)):
         with pytest.raises(InvalidGroupIdException, match=f"group is {group!r}: .* under the name of a group"):
@@ -391,7 +391,7 @@ def test_ap_04_without_a_group_there_is_nowhere_to_commit(world, group):
         ({TOPIC: {0: 1, 1: 1.5}}, OffsetOutOfRangeException, f"{TOPIC}-1: offset 1.5 cannot .* whole number"),
     ],
 )
-def test_ap_04_of_a_commit_that_is_refused_nothing_is_kept(world, offsets, error, message):
+def test_ap_04_a_refused_commit_stores_no_offset(world, offsets, error, message):
     consumer = world.consumer("g")
     with pytest.raises(error, match=message):
         consumer.commit(offsets)

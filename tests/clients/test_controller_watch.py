@@ -55,7 +55,7 @@ def said_by(cluster_uri, error=TimeoutException):
 
 
 @pytest.mark.usefixtures("pauses")
-def test_that_no_controller_ever_was_is_said_at_once_and_the_request_is_withdrawn(cluster_uri):
+def test_without_any_controller_the_reason_is_reported_at_once_and_the_request_withdrawn(cluster_uri):
     said, error = said_by(cluster_uri)
     assert said == [
         "no controller is active, and none ever was: start one with `lakelog controller`; "
@@ -64,7 +64,7 @@ def test_that_no_controller_ever_was_is_said_at_once_and_the_request_is_withdraw
     assert error.endswith("within 30000 ms; it is withdrawn, and nothing of it was done")
 
 
-def test_it_is_said_before_the_client_waits(cluster_uri, monkeypatch):
+def test_the_reason_is_reported_before_the_client_waits(cluster_uri, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -75,7 +75,7 @@ def test_it_is_said_before_the_client_waits(cluster_uri, monkeypatch):
 
 
 @pytest.mark.usefixtures("pauses")
-def test_that_the_last_controller_has_stopped_is_said(cluster_uri):
+def test_a_controller_that_has_stopped_is_reported(cluster_uri):
     lease = Cluster.open(cluster_uri).lease
     lease.resign(lease.elect("c1", None))
     (said,), _ = said_by(cluster_uri)
@@ -83,7 +83,7 @@ def test_that_the_last_controller_has_stopped_is_said(cluster_uri):
 
 
 @pytest.mark.usefixtures("pauses")
-def test_a_controller_whose_lease_stands_still_is_said_to_be_dead(cluster_uri):
+def test_a_controller_whose_lease_stands_still_is_reported_as_dead(cluster_uri):
     Cluster.open(cluster_uri).lease.elect("c1", None)
     (dead,), _ = said_by(cluster_uri)
     assert dead == (
@@ -93,7 +93,7 @@ def test_a_controller_whose_lease_stands_still_is_said_to_be_dead(cluster_uri):
 
 
 @pytest.mark.usefixtures("pauses")
-def test_a_controller_that_renews_its_lease_is_never_said_to_be_dead(cluster_uri, monkeypatch):
+def test_a_controller_that_renews_its_lease_is_not_reported_as_dead(cluster_uri, monkeypatch):
     held, read = [Cluster.open(cluster_uri).lease.elect("c1", None)], ControllerLease.read
 
     def renew_and_read(lease):
@@ -105,7 +105,7 @@ def test_a_controller_that_renews_its_lease_is_never_said_to_be_dead(cluster_uri
 
 
 @pytest.mark.usefixtures("pauses")
-def test_the_lease_is_looked_at_as_often_as_a_controller_renews_it(cluster_uri, monkeypatch):
+def test_a_waiting_client_reads_the_lease_three_times_per_session(cluster_uri, monkeypatch):
     looks, read = [], ControllerLease.read
     monkeypatch.setattr(ControllerLease, "read", lambda lease: looks.append(1) or read(lease))
     said_by(cluster_uri)
@@ -152,7 +152,7 @@ def waits(monkeypatch):
 
 
 @pytest.mark.parametrize("validate", ["an argument", "a method of its own"])
-def test_a_dry_run_without_a_controller_says_so_at_once_and_writes_nothing(cluster_uri, waits, validate):
+def test_a_dry_run_without_a_controller_raises_an_error_at_once_and_writes_nothing(cluster_uri, waits, validate):
     if validate == "an argument":
         error, said = tried(cluster_uri)
         assert said == []
@@ -166,7 +166,7 @@ def test_a_dry_run_without_a_controller_says_so_at_once_and_writes_nothing(clust
     assert waits == []
 
 
-def test_a_dry_run_after_the_last_controller_has_stopped_says_so_at_once(cluster_uri, waits):
+def test_a_dry_run_after_the_last_controller_has_stopped_is_refused_at_once(cluster_uri, waits):
     lease = Cluster.open(cluster_uri).lease
     lease.resign(lease.elect("c1", None))
     error, said = tried(cluster_uri)
@@ -174,7 +174,7 @@ def test_a_dry_run_after_the_last_controller_has_stopped_says_so_at_once(cluster
     assert (said, waits) == ([], [])
 
 
-def test_a_dry_run_looks_twice_at_a_lease_that_looks_old(cluster_uri, waits):
+def test_a_dry_run_reads_an_old_lease_again_before_it_is_refused(cluster_uri, waits):
     """The clocks of this machine and of the store may differ."""
     Cluster.open(cluster_uri).lease.elect("c1", None)
     written_long_ago(cluster_uri)
@@ -184,7 +184,7 @@ def test_a_dry_run_looks_twice_at_a_lease_that_looks_old(cluster_uri, waits):
 
 
 @pytest.mark.parametrize("ago", [60.0, -60.0], ids=["old", "from the future"])
-def test_a_dry_run_asks_a_controller_that_renews_its_lease(cluster_uri, monkeypatch, ago):
+def test_a_dry_run_sends_its_request_if_the_lease_was_renewed(cluster_uri, monkeypatch, ago):
     lease = Cluster.open(cluster_uri).lease
     held = lease.elect("c1", None)
     written_long_ago(cluster_uri, ago)
@@ -199,7 +199,7 @@ def test_a_dry_run_asks_a_controller_that_renews_its_lease(cluster_uri, monkeypa
     assert AdminClient(cluster_uri).delete_topic("t", validate_only=True) == "would be deleted"
 
 
-def test_who_is_answered_is_told_nothing(cluster_uri):
+def test_a_client_that_is_answered_gets_no_report(cluster_uri):
     said = []
     with controller_of(cluster_uri) as controller:
         done = threading.Event()
@@ -223,7 +223,7 @@ def interrupted(cluster_uri, monkeypatch, at):
     return said[-1], AdminClient(cluster_uri).list_requests()[-1]
 
 
-def test_who_interrupts_a_request_is_told_that_it_is_withdrawn(cluster_uri, monkeypatch):
+def test_an_interrupted_request_is_reported_as_withdrawn(cluster_uri, monkeypatch):
     said, request = interrupted(cluster_uri, monkeypatch, lambda *_: None)
     assert said == f"delete_topic: request {request.request_id} {WITHDRAWN}"
     assert request.outcomes == {"delete_topic": Outcome("TimeoutException", "its client was interrupted")}
@@ -233,20 +233,20 @@ def test_who_interrupts_a_request_is_told_that_it_is_withdrawn(cluster_uri, monk
     assert AdminClient(cluster_uri).list_requests()[0] == request, "no controller carries it out later"
 
 
-def test_who_interrupts_a_request_that_is_carried_out_is_told_so(cluster_uri, monkeypatch):
+def test_an_interrupted_request_that_is_carried_out_is_reported_as_such(cluster_uri, monkeypatch):
     said, request = interrupted(cluster_uri, monkeypatch, lambda admin, name: admin.move(name, APPLYING, 3))
     assert said.endswith("the controller of epoch 3 is carrying it out: see `lakelog controller --requests`")
     assert (request.state, request.outcomes) == (APPLYING, None)
 
 
-def test_who_interrupts_a_request_that_is_decided_is_told_so(cluster_uri, monkeypatch):
+def test_an_interrupted_request_that_is_decided_is_reported_as_such(cluster_uri, monkeypatch):
     done = {"t": Outcome(None, "is being deleted")}
     said, request = interrupted(cluster_uri, monkeypatch, lambda admin, name: admin.decide({name: done}, 1))
     assert said.endswith("it was decided before: see `lakelog controller --requests`")
     assert request.outcomes == done
 
 
-def test_a_request_that_somebody_removes_was_not_interrupted(cluster_uri, monkeypatch):
+def test_a_request_whose_row_is_removed_is_not_reported_as_interrupted(cluster_uri, monkeypatch):
     def remove(*_):
         other = AdminClient(cluster_uri, requested_by="somebody")
         other.cancel_request(other.list_requests()[-1].request_id)
@@ -278,7 +278,7 @@ def test_an_interruption_right_after_the_request_has_landed_withdraws_it(cluster
     assert request.outcomes is not None
 
 
-def test_a_request_that_cannot_be_withdrawn_may_still_be_carried_out(cluster_uri, monkeypatch):
+def test_a_request_that_cannot_be_withdrawn_is_reported_as_possibly_carried_out(cluster_uri, monkeypatch):
     def refuse(*_):
         raise KafkaStorageException("the store refuses")
 

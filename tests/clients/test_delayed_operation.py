@@ -33,14 +33,14 @@ def purgatory(clock):
     return Purgatory(clock)
 
 
-def test_do_01_what_is_answered_at_once_is_not_watched(purgatory):
+def test_do_01_an_operation_that_completes_at_once_is_not_watched(purgatory):
     attempts = Attempts(answers_at=1)
     assert purgatory.try_complete_else_watch(DelayedOperation({0}, DEADLINE, attempts))
     purgatory.check_and_complete({0})
     assert (attempts.told, purgatory.watched) == ([False], 0)
 
 
-def test_do_01_what_is_watched_is_tried_again_when_its_key_moves(purgatory):
+def test_do_01_a_watched_operation_is_tried_again_when_its_key_moves(purgatory):
     attempts = Attempts(answers_at=3)
     assert not purgatory.try_complete_else_watch(DelayedOperation({0, 1}, DEADLINE, attempts))
     for moved, tries, watched in [({2}, 1, 1), ((), 1, 1), ({1, 2}, 2, 1), ({0}, 3, 0), ({0, 1}, 3, 0)]:
@@ -70,14 +70,14 @@ def test_do_01_an_operation_completes_exactly_once(purgatory, clock, answers_at)
     assert (attempts.told, operation.is_completed) == ([False, True], True)
 
 
-def test_do_01_an_operation_whose_time_is_over_before_it_begins(purgatory, clock):
+def test_do_01_an_operation_past_its_deadline_completes_at_the_first_attempt(purgatory, clock):
     attempts = Attempts()
     clock.now = DEADLINE
     assert purgatory.try_complete_else_watch(DelayedOperation({0}, DEADLINE, attempts))
     assert attempts.told == [True]
 
 
-def test_do_01_waiting_ends_with_the_last_operation(purgatory, clock, monkeypatch):
+def test_do_01_wait_returns_when_the_last_operation_has_completed(purgatory, clock, monkeypatch):
     """Each pause ends no later than the next deadline."""
     paused = []
 

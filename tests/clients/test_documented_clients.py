@@ -35,7 +35,9 @@ def world(tmp_path: Path) -> Iterator[World]:
     thread.join()
 
 
-def test_the_snippets_run_one_after_the_other(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_snippets_of_the_page_on_python_clients_run_in_their_order(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     names: dict[str, object] = {"cluster_uri": world.uri}
     for snippet in SNIPPETS:
         exec(compile(snippet, PAGE.name, "exec"), names)

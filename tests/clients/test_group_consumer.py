@@ -159,7 +159,7 @@ def test_ap_04_a_copied_member_and_its_original_become_two_members(member, caplo
     assert (assigned(a), assigned(copied)) in (([0], [1]), ([1], [0]))
 
 
-def test_ap_04_a_heartbeat_whose_answer_was_lost_is_no_other_process_s(member, monkeypatch):
+def test_ap_04_a_heartbeat_whose_answer_was_lost_does_not_expel_the_member(member, monkeypatch):
     membership = member("a")._member.membership
     commit, lost = DeltaLog.commit, [KafkaStorageException("the answer is lost")]
 
@@ -197,7 +197,7 @@ def test_ap_04_a_process_that_was_stopped_while_it_read_returns_nothing_of_what_
     assert a.heard == [("assign", [0, 1]), ("lost", [0, 1])]
 
 
-def test_ap_04_a_late_heartbeat_is_made_up_for_before_records_are_returned(member):
+def test_ap_04_a_member_with_a_late_heartbeat_sends_one_before_it_returns_records(member):
     a, clock = member("a"), Clock()
     membership = a._member.membership
     membership._clock = lambda: (clock.now, 0.0)
@@ -226,7 +226,7 @@ def test_ap_04_a_dead_member_s_partitions_move_when_its_session_is_over(world, m
     assert len(heir.take().member(heir.member_id).owned) == 2
 
 
-def test_ap_04_a_member_notices_new_partitions(world, member):
+def test_ap_04_new_partitions_of_a_topic_are_assigned_to_members(world, member):
     a = member("a")
     a.poll(0)
     world.cluster.metadata.put([joined(new_partition(TOPIC, TOPIC_ID, 2, (1, 2), {1, 2}))], {"who": "test"})
@@ -249,13 +249,13 @@ def test_ap_04_a_consumer_that_hangs_leaves_the_group(member):
 
 
 @pytest.mark.parametrize(("reset", "expected"), [("earliest", [(0, 1), (0, 2)]), ("latest", [])])
-def test_ap_04_where_a_group_without_offsets_starts(world, member, reset, expected):
+def test_ap_04_a_group_without_offsets_starts_by_auto_offset_reset(world, member, reset, expected):
     start_at(world.logs[1], P0, 1)
     world.consumer("g").commit({TOPIC: {1: 2}})
     assert got(member("a", auto_offset_reset=reset).poll(0)) == expected
 
 
-def test_ap_04_without_a_reset_the_program_decides(member):
+def test_ap_04_without_a_reset_poll_raises_no_offset_for_partition(member):
     a = member("a", auto_offset_reset="none")
     with pytest.raises(NoOffsetForPartitionException, match=f"{TOPIC}-0: the group has committed no offset"):
         a.poll(0)
@@ -267,7 +267,7 @@ def test_ap_04_without_a_reset_the_program_decides(member):
     assert got(a.poll(0)) == [(0, 1), (0, 2), (1, 1)]
 
 
-def test_ap_04_an_offset_that_is_gone_is_reset(world, member):
+def test_ap_04_a_committed_offset_whose_record_is_deleted_is_reset(world, member):
     a = member("a")
     a.poll(0)
     a.seek(TOPIC, 0, 0)
@@ -285,13 +285,13 @@ def test_ap_04_paused_partitions_stay_but_return_nothing(member):
     assert (a.position(TOPIC, 0), a.position(TOPIC, 1)) == (3, 2)
 
 
-def test_ap_04_no_partition_starves_another(member):
+def test_ap_04_partitions_take_turns_if_a_fetch_has_room_for_one_batch(member):
     """Each fetch has room for one batch."""
     a = member("a", fetch_max_bytes=1)
     assert [got(a.poll(0))[0] for _ in range(2)] == [(0, 0), (1, 0)]
 
 
-def test_ap_04_what_is_not_assigned_is_refused(member):
+def test_ap_04_calls_for_a_partition_that_is_not_assigned_are_refused(member):
     a = member("a")
     a.poll(0)
     for call in (
@@ -327,7 +327,7 @@ def test_ap_04_others_commit_only_while_the_group_has_no_live_members(world, mem
         a.commit()
 
 
-def test_ap_04_a_consumer_that_dies_while_it_leaves_locks_nobody_out(world, member, monkeypatch):
+def test_ap_04_a_consumer_that_dies_while_it_leaves_blocks_no_later_commit(world, member, monkeypatch):
     a, outside = member("a"), world.consumer("g")
     a.poll(0)
     monkeypatch.setattr(type(world.cluster.groups), "release", lambda *_: None)
@@ -337,7 +337,7 @@ def test_ap_04_a_consumer_that_dies_while_it_leaves_locks_nobody_out(world, memb
     assert outside.committed(TOPIC) == {0: 1, 1: 2}
 
 
-def test_ap_04_a_member_s_table_that_was_removed_locks_nobody_out(world, member):
+def test_ap_04_a_removed_table_of_members_blocks_no_later_commit(world, member):
     member("a").poll(0)
     folder = MemberTable.folder(world.cluster.root, "g")
     for log in folder.child("_delta_log").list():
@@ -349,7 +349,7 @@ def test_ap_04_a_member_s_table_that_was_removed_locks_nobody_out(world, member)
     next_one.close()
 
 
-def test_ap_04_a_subscription_has_a_group_and_topics(world):
+def test_ap_04_subscribe_without_a_group_or_topics_is_refused(world):
     with pytest.raises(InvalidGroupIdException, match="group is None"):
         world.consumer().subscribe([TOPIC])
     for topics in ([], TOPIC):
@@ -357,7 +357,7 @@ def test_ap_04_a_subscription_has_a_group_and_topics(world):
             world.consumer("g").subscribe(topics)
 
 
-def test_ap_04_without_a_subscription_there_is_nothing_to_poll(world, member):
+def test_ap_04_poll_without_a_subscription_is_refused(world, member):
     with pytest.raises(IllegalStateException, match="call subscribe first"):
         world.consumer("g").poll(0)
     a = member("a")

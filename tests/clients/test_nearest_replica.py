@@ -31,28 +31,28 @@ def fetch(world, offset=0, rack="eu", **given):
 @pytest.mark.parametrize(
     ("rack", "expected"), [("eu", ([1, 2, 3], 4)), ("us", ([1, 2, 3, 4], 5)), ("", ([1, 2, 3, 4], 5))]
 )
-def test_kip_392_it_is_read_up_to_its_own_hw(near, rack, expected):
+def test_kip_392_a_near_replica_is_read_up_to_its_own_hw(near, rack, expected):
     assert fetch(near, 1, rack) == expected
 
 
-def test_kip_392_the_leader_is_read_if_it_is_in_the_rack_too(near):
+def test_kip_392_a_leader_in_the_rack_is_preferred_to_followers_there(near):
     near.put_in_rack(1, "eu")
     assert fetch(near) == ([0, 1, 2, 3, 4], 5)
 
 
-def test_kip_392_the_leader_is_read_at_an_offset_that_the_replica_does_not_know_yet(near):
+def test_kip_392_the_leader_is_read_at_an_offset_above_the_hw_of_the_near_replica(near):
     near.say(2, broker=2)
     assert fetch(near, 3) == ([3, 4], 5)
 
 
-def test_kip_392_the_leader_is_read_below_the_log_start_of_the_replica(near):
+def test_kip_392_the_leader_is_read_below_the_log_start_of_the_near_replica(near):
     follow_log_starts(near.logs[2], {P0: (0, 2)}, "test")
     near.say(4, broker=2)
     assert fetch(near, 2) == ([2, 3], 4)
     assert fetch(near, 1) == ([1, 2, 3, 4], 5)
 
 
-def test_kip_392_a_query_reads_the_leader_below_the_log_start_of_the_replica(near):
+def test_kip_392_a_query_reads_the_leader_below_the_log_start_of_the_near_replica(near):
     near.say(0, P1)
     reader = stream_reader(near, startingOffsets="earliest", **{"client.rack": "eu"})
     start = reader.initialOffset()
@@ -65,7 +65,7 @@ def test_kip_392_a_query_reads_the_leader_below_the_log_start_of_the_replica(nea
     assert reader.latestOffset(unknown, ReadAllAvailable())["offsets"] == {TOPIC: {"0": 0, "1": 0}}
 
 
-def test_do_02_a_fetch_is_woken_by_the_hw_of_the_replica(near, while_waiting):
+def test_do_02_a_waiting_fetch_answers_when_the_hw_of_the_near_replica_rises(near, while_waiting):
     while_waiting(lambda: near.say(5), lambda: near.say(5, broker=2))
     assert fetch(near, 4, max_wait_ms=LONG) == ([4], 5)
 
@@ -93,7 +93,7 @@ def test_kip_392_a_waiting_fetch_goes_back_to_the_leader_when_the_replica_stops_
     assert fetch(near, 4, max_wait_ms=LONG) == ([4], 5)
 
 
-def test_kip_392_the_leader_is_read_if_a_file_of_the_replica_cannot_be(near):
+def test_kip_392_the_leader_is_read_if_a_file_of_the_near_replica_cannot_be_read(near):
     """Kafka: a consumer goes back to the leader after an error of its preferred replica."""
     with Consumer(near.uri, client_rack="eu") as consumer:
         assert consumer.fetch(TOPIC, {0: 0})[0].high_watermark == 4
@@ -107,7 +107,7 @@ def test_kip_392_the_leader_is_read_if_a_file_of_the_replica_cannot_be(near):
         assert consumer.fetch(TOPIC, {0: 0})[0].error.name == "CorruptRecordException"
 
 
-def test_kip_392_a_member_of_a_group_reads_there_too(near):
+def test_kip_392_a_member_of_a_group_reads_the_near_replica(near):
     near.say(0, P1)
     with Consumer(near.uri, "g", client_rack="eu", auto_offset_reset="earliest") as member:
         member.subscribe([TOPIC])

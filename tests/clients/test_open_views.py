@@ -19,7 +19,7 @@ def cluster(root):
     return home
 
 
-def test_a_view_is_opened_once_for_each_cluster_and_configuration(cluster):
+def test_open_view_opens_each_cluster_and_configuration_once(cluster):
     view = open_view(cluster.uri, Config())
     assert open_view(cluster.uri, Config()) is view
     assert open_view(cluster.uri, Config.from_properties({"request.timeout.ms": 1})) is not view
@@ -27,7 +27,7 @@ def test_a_view_is_opened_once_for_each_cluster_and_configuration(cluster):
     assert open_view(cluster.uri, Config()) is not view
 
 
-def test_a_cluster_that_was_formatted_again_is_another_one(cluster):
+def test_open_view_opens_a_cluster_that_was_formatted_again_anew(cluster):
     view = open_view(cluster.uri, Config())
     shutil.rmtree(cluster.uri)
     with pytest.raises(InconsistentClusterIdException, match="there is no cluster at"):
@@ -36,7 +36,7 @@ def test_a_cluster_that_was_formatted_again_is_another_one(cluster):
     assert open_view(cluster.uri, Config()).cluster.cluster_id == cluster_id != view.cluster.cluster_id
 
 
-def test_few_views_are_kept(cluster):
+def test_a_process_keeps_at_most_eight_open_views(cluster):
     for milliseconds in range(1, 20):
         open_view(cluster.uri, Config.from_properties({"request.timeout.ms": milliseconds}))
     assert len(topic_view._views) <= 8

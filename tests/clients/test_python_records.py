@@ -38,7 +38,7 @@ NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
         ([], []),
     ],
 )  # fmt: skip
-def test_records_of_python_become_a_table_of_records(records, rows):
+def test_dicts_text_and_bytes_become_a_table_of_records(records, rows):
     table = python_records(records, "t")
     assert table.to_pylist() == rows
     check_columns(table.schema, "t")
@@ -72,31 +72,31 @@ def test_records_of_python_become_a_table_of_records(records, rows):
         ([{"value": "\ud800"}], "record 0: value is no text that UTF-8 can hold"),
     ],
 )
-def test_a_record_that_cannot_be_is_named_in_one_sentence(records, fault):
+def test_an_invalid_record_is_an_error_with_its_number_and_column(records, fault):
     with pytest.raises(InvalidRecordException, match=r"^records for topic orders: record") as raised:
         python_records(records, "orders")
     assert fault in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_a_record_for_a_partition_that_the_topic_does_not_have():
+def test_a_record_for_a_partition_that_the_topic_lacks_is_refused():
     with pytest.raises(InvalidPartitionsException, match="partition 3 is out of range, the topic has 0 to 2"):
         record_set("orders", [{"value": "v", "partition": 3}], 3, 1000)
 
 
 @pytest.mark.parametrize("records", [5, None, object(), pa.array([1]), {"a set"}])
-def test_what_holds_no_records_is_refused_by_the_name_of_its_type(records):
+def test_an_argument_that_holds_no_records_is_refused_by_its_type(records):
     kind = f"{type(records).__module__}.{type(records).__qualname__}"
     with pytest.raises(InvalidRecordException, match=f"for topic orders are a {kind}, they must be a DataFrame"):
         record_set("orders", records, 3, 1000)
 
 
 @pytest.mark.parametrize("row", [Row(key="k", value="v"), Pair("k", "v")])
-def test_a_row_is_not_taken_for_a_list_of_values(row):
+def test_a_single_row_is_refused_instead_of_read_as_a_list_of_values(row):
     with pytest.raises(InvalidRecordException, match=r"topic orders are one row, of type .*: give a list of dicts"):
         record_set("orders", row, 3, 1000)
 
 
-def test_records_of_python_are_split_by_key():
+def test_a_key_as_text_and_as_bytes_has_one_partition():
     given = record_set("orders", [{"key": "21", "value": "a"}, {"key": b"21", "value": "b"}], 3, 1000)
     assert given.counts == {(-973932308 & 0x7FFFFFFF) % 3: 2}, "text and its bytes are the same key"

@@ -155,7 +155,7 @@ def test_ap_04_a_commit_of_lost_partitions_fails_also_in_the_listener(world, mem
     assert (committed(world), a.poll(0).num_rows) == ({}, 5)
 
 
-def test_ap_04_a_listener_is_told_once_of_partitions_that_cannot_be_given_up_at_once(member, monkeypatch):
+def test_ap_04_on_revoke_is_called_once_for_partitions_that_cannot_be_given_up_at_once(member, monkeypatch):
     calls, give_up = [], GroupMembership.give_up
 
     def fails(*_):
@@ -172,7 +172,7 @@ def test_ap_04_a_listener_is_told_once_of_partitions_that_cannot_be_given_up_at_
     assert (calls, b.assignment()) == ([[1]], {(TOPIC, 1)})
 
 
-def test_ap_04_what_a_listener_must_not_do(world, member):
+def test_ap_04_a_listener_that_polls_or_subscribes_while_the_consumer_leaves_is_refused(world, member):
     refused = []
 
     def on_assign(consumer, _):
@@ -223,7 +223,7 @@ class Interruption:
         return self._line
 
 
-def test_ap_04_what_an_interrupted_poll_had_read_is_read_again(member):
+def test_ap_04_records_of_an_interrupted_poll_are_read_again(member):
     """Wherever Ctrl-C comes: no record counts as read that nobody has seen."""
     a = member()
     a.poll(5)
@@ -240,7 +240,7 @@ def test_ap_04_what_an_interrupted_poll_had_read_is_read_again(member):
     assert (a.position(TOPIC, 0), a.position(TOPIC, 1)) == (3, 2)
 
 
-def test_ap_04_a_close_after_an_interruption_commits_no_record_that_nobody_has_seen(world, member, monkeypatch):
+def test_ap_04_a_close_after_an_interruption_commits_no_record_that_was_not_returned(world, member, monkeypatch):
     a = member({})
 
     def interrupted(_):
@@ -254,7 +254,7 @@ def test_ap_04_a_close_after_an_interruption_commits_no_record_that_nobody_has_s
     assert committed(world) == {0: 0, 1: 0}
 
 
-def test_ap_04_a_listener_hears_of_partitions_that_an_interrupted_poll_has_taken(member, monkeypatch):
+def test_ap_04_on_assign_is_called_for_partitions_that_an_interrupted_poll_has_taken(member, monkeypatch):
     heard = []
     a = member(on_assign=lambda _, partitions: heard.append(partitions))
 
@@ -284,7 +284,7 @@ def test_ap_04_a_join_that_is_interrupted_leaves_no_member_behind(world, monkeyp
     assert members(world) == []
 
 
-def test_ap_04_a_second_thread_is_refused(world, member):
+def test_ap_04_a_call_from_a_second_thread_is_refused(world, member):
     """Both would get every record. The first one waits in a listener meanwhile."""
     errors = []
 

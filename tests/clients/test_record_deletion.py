@@ -47,21 +47,23 @@ def follow(world, offset):
 
 
 @pytest.mark.parametrize(("before", "start"), [(3, 3), (4, 4), (-1, 5), (0, 0)])
-def test_dr_01_dr_02_it_is_done_when_the_low_watermark_has_come_there(world, while_waiting, before, start):
+def test_dr_01_dr_02_a_deletion_completes_when_the_low_watermark_reaches_its_offset(
+    world, while_waiting, before, start
+):
     steps = while_waiting(*([lambda: world.say(5), lambda: follow(world, start)] if start else []))
     assert delete(world, {0: before}) == {0: start}
     assert next(steps, None) is None
     assert offsets(world.logs[1]) == list(range(start, 6))
 
 
-def test_dr_02_what_is_not_confirmed_in_time_is_deleted_all_the_same(world):
+def test_dr_02_a_deletion_that_is_not_confirmed_in_time_has_still_been_made(world):
     (outcome,) = delete(world, {0: 3}, AT_ONCE).values()
     assert isinstance(outcome, TimeoutException)
     assert "deleted at the leader, but not everywhere yet; log starts by broker: {1: 0, 2: 0}" in str(outcome)
     assert offsets(world.logs[1]) == [3, 4, 5]
 
 
-def test_dr_02_a_dead_broker_is_not_waited_for(world, while_waiting, monkeypatch):
+def test_dr_02_a_deletion_does_not_wait_for_a_dead_broker(world, while_waiting, monkeypatch):
     """Its heartbeat stands still. The leader's moves."""
     monkeypatch.setattr(record_deletion.Liveness, "poll", lambda *_: {1})
     while_waiting(lambda: world.say(5))
@@ -69,7 +71,7 @@ def test_dr_02_a_dead_broker_is_not_waited_for(world, while_waiting, monkeypatch
 
 
 @pytest.mark.parametrize(("before", "found"), [(6, OffsetOutOfRangeException), (-2, OffsetOutOfRangeException)])
-def test_dr_01_what_is_not_committed_stays(world, before, found):
+def test_dr_01_uncommitted_records_are_not_deleted(world, before, found):
     (outcome,) = delete(world, {0: before}).values()
     assert isinstance(outcome, found)
     assert offsets(world.logs[1]) == list(range(6))
@@ -84,7 +86,7 @@ def test_dr_01_tr_08_nothing_is_deleted_by_the_row_of_a_leader_that_has_lost_the
     assert offsets(world.logs[1]) == list(range(6))
 
 
-def test_dr_01_a_topic_that_keeps_everything(world):
+def test_dr_01_a_topic_with_cleanup_policy_none_refuses_a_deletion(world):
     world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, {"cleanup.policy": "none"})], (), {"who": "test"})
     (outcome,) = delete(world, {0: 3}).values()
     assert isinstance(outcome, PolicyViolationException)
@@ -102,7 +104,7 @@ def test_dr_01_each_partition_has_an_outcome_of_its_own(world, while_waiting):
     assert "flights-7: topic flights has no such partition" in str(found[7])
 
 
-def test_dr_01_a_leader_is_waited_for(world, while_waiting):
+def test_dr_01_a_deletion_waits_for_a_leader(world, while_waiting):
     """Broker 2 is elected, and takes some time to publish its row as leader."""
     world.change(leader=2, leader_epoch=1, partition_epoch=1)
     (outcome,) = delete(world, {0: 0}, AT_ONCE).values()
@@ -136,7 +138,7 @@ def test_dr_01_dr_02_a_broker_that_leads_before_it_has_followed_the_deletion_del
     assert offsets(world.logs[2]) == list(range(start, 6))
 
 
-def test_dr_01_a_time_out_at_the_next_leader_tells_that_the_first_one_has_deleted(world, while_waiting, monkeypatch):
+def test_dr_01_a_timeout_at_the_next_leader_reports_that_the_first_one_has_deleted(world, while_waiting, monkeypatch):
     """The next leader does not know yet that the records are committed, which is no error of the request."""
 
     def takes_over():
@@ -158,12 +160,12 @@ def test_dr_01_a_time_out_at_the_next_leader_tells_that_the_first_one_has_delete
 @pytest.mark.parametrize(
     ("topic", "found"), [("nowhere", UnknownTopicOrPartitionException), ("__offsets", InvalidTopicException)]
 )
-def test_dr_01_topics_that_there_are_not_or_that_are_internal(world, topic, found):
+def test_dr_01_a_deletion_in_an_unknown_or_internal_topic_is_refused(world, topic, found):
     with pytest.raises(found):
         delete(world, {0: 1}, topic=topic)
 
 
-def test_dr_01_a_retention_that_was_faster_is_no_error(world, while_waiting):
+def test_dr_01_a_deletion_of_records_that_are_already_deleted_succeeds(world, while_waiting):
     log = world.logs[1]
     log.transact({"why": "test"}, lambda _: None)
     while_waiting(lambda: (world.say(5), follow(world, 4)))

@@ -13,13 +13,13 @@ VALUES = {"value": pa.array([b"a", b"b", b"c"])}
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.null()])
-def test_values_may_be_bytes_text_or_null(kind):
+def test_values_of_bytes_text_and_null_are_taken(kind):
     table = pa.table({"value": pa.nulls(1, kind)})
     check_columns(table.schema, "t")
     assert to_records(table)["value"].type == pa.binary()
 
 
-def test_every_fault_is_told_at_once():
+def test_all_faults_of_the_columns_are_in_one_error():
     table = pa.table({"key": [1], "other": [2], "timestamp": ["noon"]})
     with pytest.raises(InvalidRecordException) as raised:
         check_columns(table.schema, "flights")
@@ -27,7 +27,7 @@ def test_every_fault_is_told_at_once():
         assert text in str(raised.value)
 
 
-def test_what_is_missing_is_filled_in():
+def test_missing_columns_are_filled_in():
     records = to_records(pa.table(VALUES), now=1_700_000_000_000_000)
     assert records["key"].null_count == records["headers"].null_count == 3
     assert {int(t.value) for t in records["timestamp"]} == {1_700_000_000_000_000}
@@ -54,12 +54,12 @@ def numbers_of(columns, partitions=3, sticky=1):
     ],
     ids=["without a key: sticky", "told", "told for some", "by murmur2 of the key"],
 )
-def test_the_partition_of_a_record(columns, expected):
+def test_the_partition_of_a_record_is_that_of_its_column_or_else_of_its_key(columns, expected):
     assert numbers_of(columns) == expected
 
 
 @pytest.mark.parametrize("outside", [-1, 3, 2**40])
-def test_a_partition_that_the_topic_does_not_have(outside):
+def test_a_partition_that_the_topic_lacks_is_refused(outside):
     with pytest.raises(InvalidPartitionsException, match=f"partition {outside} is out of range, the topic has 0 to 2"):
         numbers_of({"partition": pa.array([0, outside, 1], pa.int64())})
 
@@ -83,7 +83,7 @@ def test_values_that_the_log_cannot_hold_are_named(case):
         to_records(pa.table({**VALUES, **EXTREME[case]}), topic="flights")
 
 
-def test_timestamps_of_the_first_and_last_year_and_finer_ones():
+def test_timestamps_of_the_years_1_to_9999_are_kept_to_the_microsecond():
     ends = [-62_135_596_800_000_000, 253_402_300_799_999_999, None]
     found = to_records(pa.table({**VALUES, "timestamp": pa.array(ends, pa.timestamp("us"))}), now=7)
     assert found["timestamp"].cast(pa.int64()).to_pylist() == [*ends[:2], 7]
@@ -91,7 +91,7 @@ def test_timestamps_of_the_first_and_last_year_and_finer_ones():
     assert fine["timestamp"].cast(pa.int64()).to_pylist() == [1_234_567, -1, 7], "rounded down"
 
 
-def test_a_partition_that_is_no_number_of_64_bits():
+def test_a_partition_beyond_64_bits_is_refused():
     with pytest.raises(InvalidPartitionsException, match=r"topic t: column partition: .* the topic has 0 to 2"):
         numbers_of({"partition": pa.array([0, 2**63 + 5, 1], pa.uint64())})
 

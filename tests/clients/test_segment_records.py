@@ -103,13 +103,13 @@ def test_fe_01_many_partitions_are_joined_instead_of_one_condition(spark, mixed,
     assert rows == WHOLE_0[5:7] + WHOLE_1[:2]
 
 
-def test_fe_01_a_scan_has_few_paths(spark, apart, monkeypatch):
+def test_fe_01_segments_beyond_the_limit_of_paths_go_to_another_scan(spark, apart, monkeypatch):
     """Spark lists many paths by a job."""
     monkeypatch.setattr(reader, "_PATHS", 1)
     assert read(spark, apart, {P0: (0, 12)}, {P1: (3, 5)}) == (WHOLE_0 + WHOLE_1[3:], 3)
 
 
-def test_fe_01_a_file_of_many_partitions_is_looked_at_once(mixed, monkeypatch):
+def test_fe_01_a_file_of_many_partitions_is_compared_with_the_bounds_once(mixed, monkeypatch):
     """Else the time to plan grows with the square of the partitions."""
     polled, log = [], mixed[0]
     real = reader._is_within
@@ -128,5 +128,5 @@ def test_fe_01_a_folder_that_others_read_as_a_pattern_or_an_escape_has_each_reco
     assert read(spark, [log], {P0: (0, 12), P1: (0, 5)})[0] == WHOLE_0 + WHOLE_1
 
 
-def test_fe_01_bounds_that_nothing_is_in(spark, apart):
+def test_fe_01_bounds_without_records_read_nothing(spark, apart):
     assert read(spark, apart, {P2: (0, 0)}, {P2: (0, 0)}) == ([], 0)

@@ -68,7 +68,7 @@ def test_ap_06_records_that_are_sent_again_have_the_digests_of_their_batches(spa
             given.digests(P1, parts)
 
 
-def test_records_that_are_other_ones_than_were_counted_are_refused(spark, root):
+def test_a_send_whose_tasks_read_fewer_records_than_were_counted_is_refused(spark, root):
     log = new_log(root, P0, P1)
     with SparkRecordSet(TOPIC, numbers(spark), 2, 0, 4096) as given:
         requests = [request(p, given.counts[p.partition]) for p in (P0, P1)]

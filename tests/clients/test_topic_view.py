@@ -45,7 +45,7 @@ def lose_the_end(world, commits=2):
 
 
 @pytest.mark.parametrize("what", ["emptied", "without its end", "without its end, and written to since"])
-def test_li_04_a_log_that_is_not_the_registered_one_is_not_used(world, what):
+def test_li_04_a_log_other_than_the_registered_one_is_refused(world, what):
     """Until the broker registers it: an append could reuse offsets of records that other replicas have."""
     if what == "emptied":
         empty(world, 1)
@@ -62,7 +62,7 @@ def test_li_04_a_log_that_is_not_the_registered_one_is_not_used(world, what):
     assert seen.log(1).refresh().partition(P0).log_end_offset == world.logs[1].refresh().partition(P0).log_end_offset
 
 
-def test_li_04_a_log_that_producers_have_appended_to_is_used(world):
+def test_li_04_a_log_that_has_grown_since_its_registration_is_used(world):
     fill(world.logs[1], P0, 1)
     assert view(world).log(1).refresh().partition(P0).log_end_offset == 4
 
@@ -98,6 +98,6 @@ def test_li_04_a_leader_that_is_elected_again_is_opened_anew(world):
 
 
 @pytest.mark.parametrize("topic", [5, b"t", ("t",)])
-def test_a_topic_that_is_no_text_is_refused(world, topic):
+def test_a_topic_name_that_is_no_text_is_refused(world, topic):
     with pytest.raises(InvalidTopicException, match=f"is of type {type(topic).__name__}, it must be text"):
         view(world).partitions(topic)

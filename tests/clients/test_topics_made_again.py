@@ -52,7 +52,7 @@ def test_fe_02_a_member_commits_no_offset_of_the_old_topic_for_the_new_one(world
     assert member.committed(TOPIC) == {}
 
 
-def test_fe_02_a_start_is_looked_for_in_the_topic_that_was_assigned(world, member, monkeypatch):
+def test_fe_02_a_member_reads_all_of_a_topic_that_is_made_again_before_its_start_is_found(world, member, monkeypatch):
     """The topic is made again between the assignment and the look: `latest` of the old one is none of the new one."""
     poll = positions.TopicWatch
 
@@ -65,13 +65,13 @@ def test_fe_02_a_start_is_looked_for_in_the_topic_that_was_assigned(world, membe
     assert len(places(member.poll(5), member.poll(0), member.poll(0))) == 10
 
 
-def test_fe_02_a_fetch_that_waits_is_of_one_topic(world, while_waiting):
+def test_fe_02_a_waiting_fetch_has_an_error_when_its_topic_is_made_again(world, while_waiting):
     while_waiting(lambda: world.make_again(5, 5))
     (fetched,) = world.consumer().fetch(TOPIC, {0: 3}, max_wait_ms=LONG).values()
     assert (type(fetched.error), fetched.records.num_rows) == (UnknownTopicIdException, 0)
 
 
-def test_fe_02_a_fetch_is_of_the_topic_that_the_offsets_belong_to(world):
+def test_fe_02_a_fetch_with_the_id_of_an_older_topic_is_refused(world):
     consumer = world.consumer()
     topic_id = consumer.fetch(TOPIC, {0: 0})[0].topic_id
     again = world.make_again(5, 5)
@@ -81,7 +81,7 @@ def test_fe_02_a_fetch_is_of_the_topic_that_the_offsets_belong_to(world):
     assert consumer.fetch(TOPIC, {0: 3})[0].topic_id == again[0].topic_id
 
 
-def test_fe_02_a_near_replica_is_asked_for_the_topic_that_the_offsets_belong_to(world):
+def test_fe_02_a_fetch_from_a_near_replica_with_the_id_of_an_older_topic_is_refused(world):
     world.put_in_rack(2, "west")
     with Consumer(world.uri, client_rack="west") as consumer:
         world.make_again(5, 5)
@@ -89,7 +89,7 @@ def test_fe_02_a_near_replica_is_asked_for_the_topic_that_the_offsets_belong_to(
     assert isinstance(refused.error, UnknownTopicIdException)
 
 
-def test_fe_02_what_was_fetched_of_one_topic_is_not_committed_for_another(world):
+def test_fe_02_offsets_of_an_older_topic_are_not_committed_for_a_later_one(world):
     consumer = world.consumer("g")
     consumer.fetch(TOPIC, {0: 0})
     world.make_again(5, 5)
@@ -119,7 +119,7 @@ def test_dr_02_a_deletion_is_not_confirmed_by_replicas_of_the_new_topic(world, w
     ]  # fmt: skip
 
 
-def test_settings_of_a_topic_that_is_gone_are_an_error_by_name(world):
+def test_the_settings_of_a_deleted_topic_are_an_error_with_its_name(world):
     view = TopicView(Cluster.open(world.uri))
     view.partitions(TOPIC)
     world.cluster.topics.change([], [TOPIC], {"who": "test"})

@@ -42,7 +42,7 @@ def documented(title):
     return re.search(r"```sql\n(.*?)```", section, re.DOTALL)[1]
 
 
-def test_who_led_and_which_committed_records_were_on_one_replica_only(small_spark, world):
+def test_the_views_show_past_leaders_and_records_that_one_replica_alone_had(small_spark, world):
     """The query of the docs, after the other replica has caught up."""
     then = dt.datetime.now(dt.UTC)
     replicate(world.logs[1], world.logs[2])
@@ -57,7 +57,7 @@ def test_who_led_and_which_committed_records_were_on_one_replica_only(small_spar
     assert [(row["leader"], row["isr"], row["offset"]) for row in rows] == [(1, [1], offset) for offset in range(3, 8)]
 
 
-def test_a_view_shows_the_present_state_and_brokers_that_have_come_since_or_gone(small_spark, world):
+def test_a_view_shows_the_present_state_with_new_and_missing_brokers(small_spark, world):
     register_views(small_spark, world.uri)
     query = "SELECT broker_id, partition_count, max_lag, root_error IS NULL FROM brokers ORDER BY broker_id"
     assert [tuple(row) for row in small_spark.sql(query).collect()] == [(1, 2, None, True), (2, 2, 5, True)]
@@ -86,7 +86,7 @@ def test_a_cluster_without_topics_has_every_view_with_its_columns(small_spark, r
     assert row.asDict() == rows
 
 
-def test_views_of_a_time_before_the_history_are_left_out_and_say_why(small_spark, world, caplog):
+def test_views_of_a_time_before_the_history_are_left_out_with_the_reason(small_spark, world, caplog):
     small_spark.range(1).createOrReplaceTempView("partitions")
     before = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
     left_out = register_views(small_spark, world.uri, as_of=before)
@@ -102,20 +102,20 @@ def test_views_of_a_time_before_the_history_are_left_out_and_say_why(small_spark
     ("as_of", "problem"),
     [("12 o'clock", "is no timestamp"), ("2999-01-01", "is in the future"), (dt.datetime(2999, 1, 1), "in the future")],
 )
-def test_a_time_that_is_none_or_to_come_is_refused(small_spark, world, as_of, problem):
+def test_an_as_of_that_is_no_past_time_is_refused(small_spark, world, as_of, problem):
     with pytest.raises(InvalidConfigurationException, match=re.escape(f"as_of={as_of!r}")) as caught:
         register_views(small_spark, world.uri, as_of)
     assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize("settings", [{}, NTZ], ids=["timestamps with a zone", "timestamps without a zone"])
-def test_a_text_is_a_time_in_the_sessions_time_zone(small_spark, change_settings, settings):
+def test_a_text_as_of_is_in_the_time_zone_of_the_session(small_spark, change_settings, settings):
     change_settings(settings)
     assert _seconds(small_spark, "2026-01-01 12:00:00.5") == NOON.timestamp() + 0.5
     assert _seconds(small_spark, NOON) == NOON.timestamp()
 
 
-def test_a_folder_without_a_cluster_is_refused(small_spark, root):
+def test_views_of_a_folder_without_a_cluster_are_refused(small_spark, root):
     with pytest.raises(InconsistentClusterIdException, match="there is no cluster"):
         register_views(small_spark, root)
 

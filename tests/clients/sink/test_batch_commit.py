@@ -128,7 +128,7 @@ def letters(text):
     return [letter.encode() for letter in text]
 
 
-def test_batches_follow_one_another_and_each_is_there_once(tmp_path):
+def test_batches_that_are_committed_in_turn_are_each_written_once(tmp_path):
     logs = Logs()
     driver = Driver(tmp_path, logs)
     driver.commit(0, {0: letters("ab")}, {0: letters("c"), 1: letters("x")})
@@ -182,7 +182,7 @@ def max_staleness(folder, seconds):
         os.utime(file, (file.stat().st_mtime - seconds,) * 2)
 
 
-def test_what_dead_queries_have_left_is_freed(tmp_path):
+def test_unused_stages_are_freed_and_a_query_that_returns_writes_each_batch_once(tmp_path):
     """A query that comes back after that goes on: it writes its last batch not again, and the next one once."""
     logs = Logs()
     for name in ("finished", "young", "own"):
@@ -276,13 +276,13 @@ def test_a_late_clean_up_removes_no_part_of_a_later_batch(tmp_path):
     assert driver.stage.read() == Staged(batches=(1,), finished=(1,))
 
 
-def test_parts_of_any_kind_keep_their_order(tmp_path):
+def test_parts_in_arrow_and_encoded_parts_are_sent_in_their_order(tmp_path):
     logs, tasks = Logs(), ["abc", "d", "e", "fgh", "i", "jkl"]
     Driver(tmp_path, logs).commit(0, *({0: letters(each)} for each in tasks))
     assert logs.values == {("t", 0): letters("abcdefghijkl")}
 
 
-def test_neighbouring_small_parts_are_one_batch(tmp_path, large_bytes):
+def test_neighbouring_small_parts_are_joined_into_one_batch(tmp_path, large_bytes):
     driver = Driver(tmp_path, Logs())
     parts = [part for each in ("a", "b", "cde", "f") for part in driver.stage.put_parts(0, routed({0: letters(each)}))]
     ((_, records),) = staged_records(driver.stage, parts)
@@ -290,7 +290,7 @@ def test_neighbouring_small_parts_are_one_batch(tmp_path, large_bytes):
     assert [each.num_rows for each in records.by_partition[0]] == expected
 
 
-def test_a_part_with_other_bytes_is_named(tmp_path):
+def test_a_part_whose_bytes_have_changed_is_an_error_that_names_it(tmp_path):
     stage, root = SinkStage(StorageRoot.of(str(tmp_path))), StorageRoot.of(str(tmp_path))
     (part,) = stage.put_parts(1, routed({0: [Random(number).randbytes(20) for number in range(MANY)]}))
     root.write(part.name, root.read(part.name)[:-1] + b"x")
@@ -315,7 +315,7 @@ def test_a_batch_that_an_earlier_version_has_staged_is_finished(tmp_path):
     assert logs.values == {("t", 0): letters("ab")}
 
 
-def test_an_answer_that_was_lost_stages_a_batch_all_the_same(tmp_path):
+def test_a_batch_whose_staging_got_no_answer_is_committed_once(tmp_path):
     logs = Logs()
     driver = Driver(tmp_path, logs)
     put_batch = driver.stage.put_batch
@@ -565,7 +565,7 @@ def test_with_fsync_a_power_cut_takes_nothing_of_a_batch_that_is_staged(power_cu
 
 
 @pytest.mark.parametrize("mark", ["batch", "done"])
-def test_with_fsync_who_finds_a_mark_of_a_driver_that_has_died_makes_it_durable(power_cut, monkeypatch, mark):
+def test_with_fsync_a_driver_makes_the_mark_of_a_dead_driver_durable_before_it_goes_on(power_cut, monkeypatch, mark):
     """The driver has died before it could. What is sent, and what is deleted, counts on the mark."""
     stage = power_cut.stage
     put = stage.put_parts(0, routed({0: [os.urandom(300_000)]}))
@@ -587,14 +587,14 @@ def test_with_fsync_who_finds_a_mark_of_a_driver_that_has_died_makes_it_durable(
     ("sizes", "expected"),
     [([], []), ([1, 2, 3], [[1, 2, 3]]), ([200, 1], [[200], [1]]), ([100, 100, 100], [[100, 100], [100]])],
 )
-def test_a_batch_is_sent_in_groups(sizes, expected):
+def test_a_large_batch_is_sent_in_at_most_two_groups_of_parts(sizes, expected):
     parts = [Part(str(size), size * 1024 * 1024, {}) for size in sizes]
     assert [[int(part.name) for part in group] for group in groups_of(parts)] == expected
     many = [Part(str(number), 1024**3, {}) for number in range(40)]
     assert len(groups_of(many)) == 2, "a log remembers five runs of sequences"
 
 
-def test_a_partition_that_its_topic_lacks_is_refused(tmp_path):
+def test_a_staged_record_for_a_partition_that_its_topic_lacks_is_refused(tmp_path):
     """The topic was made again with fewer partitions since the tasks ran."""
     stage = SinkStage(StorageRoot.of(str(tmp_path)))
     ((_, records),) = staged_records(stage, stage.put_parts(0, routed({0: letters("a"), 5: letters("b")})))

@@ -40,7 +40,7 @@ def routed(rows, topic=None, types=None):
     return list(routed_chunks(table.to_batches(), topic, PARTITIONS.__getitem__))
 
 
-def test_a_column_or_the_option_says_the_topic():
+def test_the_topic_of_a_record_is_that_of_the_option_or_else_of_its_column():
     rows = [{"topic": "b", "value": "x"}, {"topic": "a", "value": "y"}, {"topic": "b", "value": None}]
     (found,) = routed(rows)
     assert found.schema == ROUTED
@@ -49,7 +49,7 @@ def test_a_column_or_the_option_says_the_topic():
     assert found["topic"].to_pylist() == ["b"] * 3
 
 
-def test_partitions_are_told_or_those_of_kafka_and_without_a_key_one_for_all():
+def test_partitions_are_those_of_the_column_or_kafkas_for_the_key_and_one_for_all_records_without_a_key():
     keys = [b"k1", b"k2", None, None]
     (found,) = routed([{"key": key, "value": "v", "ignored": 1} for key in keys], topic="a")
     expected = partition_of_keys(pa.array(keys), 3, 0).to_pylist()
@@ -82,7 +82,7 @@ def test_records_without_a_place_are_refused(rows, topic, error, text):
         routed(rows, topic)
 
 
-def test_options_of_the_sink():
+def test_the_sink_takes_kafkas_option_names_and_a_stream_refuses_other_acks_than_all():
     found = parse_sink_options({"kafka.bootstrap.servers": "/lake", "TOPIC": "a", "kafka.acks": "1"})
     assert (found.cluster, found.topic, found.acks) == ("/lake", "a", 1)
     assert parse_sink_options({"cluster": "/lake"}).acks == ALL
@@ -100,7 +100,7 @@ def test_options_of_the_sink():
         ({"cluster": "/lake", "topic": "__consumer_offsets"}, InvalidTopicException, "__consumer_offsets"),
     ],
 )
-def test_wrong_options_are_named(given, error, text):
+def test_a_wrong_option_of_the_sink_is_an_error_that_names_it(given, error, text):
     with pytest.raises(error) as found:
         parse_sink_options(given)
     assert text in str(found.value)
@@ -119,7 +119,7 @@ def test_wrong_options_are_named(given, error, text):
         ({"value": BinaryType(), "topic": StringType(), "partition": IntegerType()}, None, None),
     ],
 )
-def test_columns_are_those_of_the_kafka_sink(types, topic, text):
+def test_wrong_columns_of_the_sink_are_refused_as_by_the_kafka_sink(types, topic, text):
     schema = StructType([StructField(name, type) for name, type in types.items()])
     options = parse_sink_options({"cluster": "/lake", **({"topic": topic} if topic else {})})
     found = _error_of(schema, options)
@@ -134,7 +134,7 @@ def _error_of(schema, options) -> LakelogException | None:
         return error
 
 
-def test_the_records_of_a_partition_with_many_are_batches_of_32_mb_at_most():
+def test_the_records_of_a_large_partition_are_staged_in_batches_of_at_most_32_mb():
     rows = pa.table(
         {"value": [bytes([n % 7]) * 1_000_000 for n in range(40)], "partition": pa.array([0, 1] + [0] * 38, pa.int32())}
     )
@@ -150,13 +150,13 @@ def test_the_records_of_a_partition_with_many_are_batches_of_32_mb_at_most():
     assert (small.num_rows, small.schema) == (0, ROUTED)
 
 
-def test_those_of_other_partitions_keep_their_order():
+def test_the_records_of_small_partitions_are_staged_together_in_their_order():
     large, small = large_and_small(routed([{"value": str(n), "partition": n % 2} for n in range(10)], topic="a")[0])
     assert large == []
     assert small["value"].to_pylist() == [str(n).encode() for n in (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)]
 
 
-def test_a_query_that_starts_frees_what_dead_ones_have_left(tmp_path, monkeypatch, caplog):
+def test_a_query_that_starts_frees_the_stages_of_dead_queries(tmp_path, monkeypatch, caplog):
     """An error of that does not fail the batch, which is committed."""
     world = World(str(tmp_path))
     stages = world.cluster.root.child("sinks")

@@ -49,13 +49,13 @@ def places(records):
           "startingOffsetsByTimestampStrategy": "latest"}, [(0, 2), (0, 3)]),
     ],
 )  # fmt: skip
-def test_a_batch_query(spark, world, given, expected):
+def test_a_batch_query_reads_each_committed_record_once(spark, world, given, expected):
     records = load(spark.read, world, **given)
     assert records.columns == KAFKA
     assert places(records) == expected
 
 
-def test_values_as_text_and_headers(spark, world):
+def test_a_query_casts_values_to_text_and_reads_headers(spark, world):
     records = load(spark.read, world, subscribe=TOPIC, includeHeaders="true", includeLeaderEpoch="true")
     assert records.columns == [*KAFKA, "headers", "leader_epoch"]
     rows = (
@@ -74,7 +74,7 @@ def test_values_as_text_and_headers(spark, world):
         ("value = X'30' OR offset = 1", [(0, 0), (0, 1), (0, 3), (1, 0), (1, 1)]),
     ],
 )
-def test_filters_give_what_they_give_elsewhere(spark, world, where, expected):
+def test_pushed_filters_return_the_rows_that_spark_filters_itself(spark, world, where, expected):
     records = load(spark.read, world, subscribe=TOPIC, maxRecordsPerPartition="1").where(where)
     assert places(records) == expected
 
@@ -106,7 +106,7 @@ def test_a_streaming_query_reads_each_record_once_over_restarts(spark, world, tm
         ({"subscribe": TOPIC, "startingOffsets": f'{{"{TOPIC}":{{"0":9,"1":0}}}}'}, "offset 9 of flights-0 is"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_sentence(spark, world, given, text):
+def test_a_wrong_option_fails_a_query_with_one_sentence(spark, world, given, text):
     with pytest.raises(AnalysisException) as error:
         load(spark.read, world, **given).collect()
     assert text in str(error.value)
@@ -126,7 +126,7 @@ def test_what_is_wrong_is_one_sentence(spark, world, given, text):
         ({}, "colour STRING", "colour"),
     ],
 )
-def test_a_stream_that_is_refused_says_why(spark, world, tmp_path, given, ddl, text):
+def test_a_refused_stream_fails_with_one_sentence_about_its_option_or_column(spark, world, tmp_path, given, ddl, text):
     reader = spark.readStream.schema(ddl) if ddl else spark.readStream
     writer = load(reader, world, subscribe=TOPIC, **given).writeStream.format("noop")
     query = writer.option("checkpointLocation", str(tmp_path)).start()
@@ -136,7 +136,7 @@ def test_a_stream_that_is_refused_says_why(spark, world, tmp_path, given, ddl, t
     assert "Traceback" not in str(error.value)
 
 
-def test_a_cluster_that_is_none_is_told_when_the_read_is_defined(spark, tmp_path):
+def test_a_read_of_a_folder_without_a_cluster_fails_when_it_is_defined(spark, tmp_path):
     with pytest.raises(AnalysisException, match=r"there is no cluster at .*: the folder is empty") as error:
         spark.readStream.format("lakelog").options(cluster=str(tmp_path), subscribe="t").load()
     assert "Traceback" not in str(error.value)

@@ -30,13 +30,13 @@ def said(**offsets):
         ("no JSON", "no JSON", []),
     ],
 )
-def test_records_that_are_committed_and_not_read_are_counted(end, latest, expected):
+def test_offsets_behind_count_the_committed_records_that_were_not_read(end, latest, expected):
     found = offsets_behind_latest({"sources": [{"endOffset": end, "latestOffset": latest}]})
     names = [f"{kind}OffsetsBehindLatest" for kind in ("avg", "max", "min")]
     assert [tuple(each[name] for name in names) for each in found] == expected
 
 
-def test_offsets_may_be_parsed_already_and_sources_follow_one_another():
+def test_offsets_behind_take_parsed_offsets_and_keep_the_order_of_sources():
     source = {"endOffset": json.loads(said(t_0=1)), "latestOffset": json.loads(said(t_0=2))}
     found = offsets_behind_latest({"sources": [{"endOffset": 1}, source, source]})
     assert [each["maxOffsetsBehindLatest"] for each in found] == [1, 1]
@@ -50,7 +50,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("given", MALFORMED)
-def test_offsets_that_this_source_does_not_write_are_left_out(given):
+def test_offsets_behind_leave_out_offsets_of_other_sources(given):
     for source in (
         {"endOffset": given, "latestOffset": said(t_0=4)},
         {"endOffset": said(t_0=4), "latestOffset": given},
@@ -59,17 +59,17 @@ def test_offsets_that_this_source_does_not_write_are_left_out(given):
 
 
 @pytest.mark.parametrize("sources", [7, None, "text", [None], ["{}"]])
-def test_sources_that_are_none_are_refused(sources):
+def test_offsets_behind_refuse_a_progress_with_wrong_sources(sources):
     with pytest.raises(TypeError, match=r"^progress has the sources .*; give query.lastProgress, or event.progress"):
         offsets_behind_latest({"sources": sources})
 
 
 @pytest.mark.parametrize("progress", [object(), "{}", [{"sources": []}]])
-def test_what_is_no_progress_is_refused(progress):
+def test_offsets_behind_refuse_an_argument_that_is_no_progress(progress):
     with pytest.raises(TypeError, match=r"^progress is a (object|str|list); give query.lastProgress, or event"):
         offsets_behind_latest(progress)
 
 
 @pytest.mark.parametrize("progress", [None, {}, {"sources": []}])
-def test_a_query_without_a_micro_batch_says_nothing(progress):
+def test_offsets_behind_of_a_query_without_a_micro_batch_are_empty(progress):
     assert offsets_behind_latest(progress) == []

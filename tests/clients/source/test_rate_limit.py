@@ -18,14 +18,14 @@ from lakelog.replication.clients.source.topic_stream import limited, may_start
         ([], 5, []),
     ],
 )
-def test_partitions_share_in_proportion_and_never_more_than_the_limit(sizes, most, expected):
+def test_partitions_share_the_limit_of_a_micro_batch_in_proportion(sizes, most, expected):
     starts = {number: 1000 * number for number in range(len(sizes))}
     ends = {number: starts[number] + size for number, size in enumerate(sizes)}
     found = limited(starts, ends, most)
     assert [found[number] - starts[number] for number in starts] == expected
 
 
-def test_every_partition_comes_to_its_end():
+def test_limited_micro_batches_reach_the_end_of_every_partition():
     starts, ends, rounds = dict.fromkeys(range(7), 0), {number: 1 + 10 * number for number in range(7)}, 0
     while starts != ends:
         starts, rounds = limited(starts, ends, 5), rounds + 1

@@ -163,7 +163,7 @@ def test_trigger_available_now_does_not_wait_for_records_of_a_topic_that_was_mad
     assert read_all(patient, start) == [(0, 0)]
 
 
-def test_an_offset_of_a_checkpoint_says_what_it_said():
+def test_an_offset_read_from_a_checkpoint_equals_the_written_one():
     place = TopicPartition(TOPIC, 0)
     offset = SourceOffset("c", {TOPIC: "id"}, {place: 8}, epochs={place: LastEpoch(2, 5)})
     written = offset.to_json()

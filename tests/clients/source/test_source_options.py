@@ -17,7 +17,7 @@ def parsed(**given):
     return parse_options({**NEEDED, **{name.replace("__", "."): value for name, value in given.items()}})
 
 
-def test_the_defaults_are_those_of_the_kafka_source():
+def test_options_of_the_source_default_to_those_of_the_kafka_source():
     found = parsed()
     assert (found.cluster, found.topics, found.pattern, found.assigned) == ("/lake", ("a",), None, frozenset())
     assert found.batch_starting == OffsetSpec(EARLIEST, "startingOffsets")
@@ -28,7 +28,7 @@ def test_the_defaults_are_those_of_the_kafka_source():
     assert (found.min_partitions, found.max_records_per_partition, found.rack, found.group) == (None, None, None, None)
 
 
-def test_names_are_written_in_any_case_and_the_address_may_be_that_of_kafka():
+def test_option_names_have_any_case_and_kafka_bootstrap_servers_is_the_cluster():
     found = parse_options({"KAFKA.bootstrap.SERVERS": "/lake", "SUBSCRIBE": " a, b ,a", "INCLUDEheaders": "TRUE"})
     assert (found.cluster, found.topics, found.include_headers) == ("/lake", ("a", "b"), True)
 
@@ -56,7 +56,7 @@ def test_names_are_written_in_any_case_and_the_address_may_be_that_of_kafka():
         ({"startingOffsets": "group", "kafka__group__id": "g"}, OffsetSpec(LATEST, "startingOffsets", is_group=True)),
     ],
 )
-def test_one_timestamp_goes_before_timestamps_and_those_before_offsets(given, expected):
+def test_the_option_of_one_timestamp_wins_over_timestamps_and_those_over_offsets(given, expected):
     assert parsed(**given).stream_starting == expected
 
 
@@ -95,7 +95,7 @@ def test_one_timestamp_goes_before_timestamps_and_those_before_offsets(given, ex
         ({"storage__cluster": "x"}, "storage.cluster"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_is_allowed(given, text):
+def test_a_wrong_option_is_an_error_with_the_allowed_values(given, text):
     with pytest.raises(InvalidConfigurationException) as error:
         parsed(**given)
     assert text in str(error.value)
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_named_with_what_is_allowed(given, text):
         ({"assign": '{"a": [0.5]}'}, "topic a has '0.5', which is no number of a partition"),
     ],
 )
-def test_exactly_one_option_says_what_is_read(given, text):
+def test_a_missing_or_wrong_choice_of_partitions_is_refused(given, text):
     with pytest.raises(InvalidConfigurationException) as error:
         parse_options({"cluster": "/lake", **given})
     assert text in str(error.value)
@@ -130,14 +130,14 @@ def test_exactly_one_option_says_what_is_read(given, text):
         ({"maxTriggerDelay": "5s"}, "option maxTriggerDelay is for streams"),
     ],
 )
-def test_a_batch_read_has_its_own_rules(given, text):
+def test_a_batch_read_refuses_a_start_at_latest_an_end_at_earliest_and_options_of_streams(given, text):
     with pytest.raises(InvalidConfigurationException) as error:
         parsed(**given).check_batch()
     assert text in str(error.value)
     parsed(**given).check_stream() if "endingOffsets" not in given else None
 
 
-def test_a_start_that_is_no_offset_has_the_default_of_its_kind_of_read():
+def test_a_start_without_an_offset_is_earliest_for_batches_and_latest_for_streams():
     for given in (
         {"startingOffsetsByTimestampStrategy": "latest"},
         {"startingOffsets": "group", "kafka__group__id": "g"},
@@ -148,7 +148,7 @@ def test_a_start_that_is_no_offset_has_the_default_of_its_kind_of_read():
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
-def test_a_stream_has_no_end(name):
+def test_a_stream_refuses_ending_offsets(name):
     value = {"endingOffsets": "latest", "endingTimestamp": "1"}.get(name, '{"a": {"0": 1}}')
     options = parsed(**{name: value})
     options.check_batch()
@@ -165,7 +165,7 @@ def test_options_of_kafka_without_effect_are_named_in_one_warning(caplog):
     assert options.config.request_timeout_ms == 77
 
 
-def test_credentials_of_a_root_are_options_of_storage():
+def test_options_of_storage_are_passed_to_the_roots():
     options = parsed(storage__cluster__aws_endpoint_url="http://x", storage__2__aws_region="eu").config
     assert options.storage_options("cluster", {}) == {"AWS_ENDPOINT_URL": "http://x"}
     assert options.storage_options(2, {}) == {"AWS_REGION": "eu"}

@@ -55,7 +55,7 @@ def test_fe_01_what_is_committed_within_the_offsets_is_read_once(world, given, e
     assert read_batch(world, **given) == expected
 
 
-def test_the_columns_are_those_of_the_kafka_source(world):
+def test_a_record_has_the_columns_of_the_kafka_source(world):
     reader = batch_reader(world, includeHeaders="true", includeLeaderEpoch="true")
     first = rows(reader, reader.partitions())[0]
     assert first == {
@@ -84,18 +84,18 @@ def test_the_columns_are_those_of_the_kafka_source(world):
         ({"startingTimestamp": str(NOON_MS + 9)}, OffsetOutOfRangeException, "no record of flights-0 is as late as"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_named(world, given, error, text):
+def test_a_read_of_a_wrong_range_or_partition_is_an_error_that_names_it(world, given, error, text):
     with pytest.raises(error, match=text):
         read_batch(world, **given)
 
 
-def test_a_topic_that_is_not_there_is_an_error(world):
+def test_a_read_of_an_unknown_topic_is_an_error_with_the_known_ones(world):
     reader = TopicReader(options_of(world, subscribe="nobody"), schema(offset=LongType()))
     with pytest.raises(UnknownTopicOrPartitionException, match="no topic nobody; there are: flights"):
         reader.partitions()
 
 
-def test_deleted_records_are_named(world):
+def test_a_read_from_a_deleted_offset_is_an_error_with_the_committed_range(world):
     start_at(world.logs[1], P0, 3)
     world.say(4)
     assert read_batch(world) == ALL[3:]
@@ -118,13 +118,13 @@ def test_records_that_are_deleted_while_a_read_is_planned_are_no_error(world, mo
     assert read_batch(world, startingOffsets="earliest") == [(0, 6), *ALL[4:]]
 
 
-def test_without_a_leader_the_read_waits_and_then_says_why(world):
+def test_a_read_without_a_leader_waits_and_then_raises_leader_not_available(world):
     world.change(leader=-1, leader_epoch=1)
     with pytest.raises(LeaderNotAvailableException, match="flights-0: no leader; replicas are"):
         read_batch(world)
 
 
-def test_kip_207_a_new_leader_that_does_not_know_what_is_committed_is_waited_for(world):
+def test_kip_207_a_read_waits_for_a_new_leader_that_does_not_know_what_is_committed(world):
     world.change(leader_epoch=1)
     lead(world.logs[1], P0, epoch=1)
     world.say(4)
@@ -132,7 +132,7 @@ def test_kip_207_a_new_leader_that_does_not_know_what_is_committed_is_waited_for
         read_batch(world)
 
 
-def test_a_segment_that_has_gone_since_the_plan_is_looked_for_again(world):
+def test_records_whose_segment_was_compacted_since_the_plan_are_read_from_another(world):
     fill(world.logs[1], P0, 1, 1, 1, 1)
     world.say(4)
     reader = batch_reader(world)
@@ -146,14 +146,14 @@ def test_a_segment_that_has_gone_since_the_plan_is_looked_for_again(world):
     assert places(rows(reader, tasks)) == ALL
 
 
-def test_rows_that_are_not_those_of_the_plan_are_never_given_out(world):
+def test_a_task_returns_the_planned_records_although_the_planned_rows_are_wrong(world):
     reader = batch_reader(world)
     (task,) = reader.partitions()
     wrong = TopicTask([replace(each, rows=each.rows._replace(row=each.rows.row + 1)) for each in task.planned])
     assert places(rows(reader, [wrong])) == ALL
 
 
-def test_records_that_cannot_be_read_are_an_error_that_names_the_file(world):
+def test_a_broken_file_fails_a_task_with_an_error_that_names_it(world):
     reader = batch_reader(world)
     tasks = reader.partitions()
     path = world.logs[1].root.path(tasks[0].planned[0].rows.file.name)
@@ -180,7 +180,7 @@ def test_records_that_cannot_be_read_are_an_error_that_names_the_file(world):
         ([EqualTo(("key",), b"x"), LessThan(("timestamp",), NOON)], 3, ALL),
     ],
 )
-def test_filters_spare_partitions_offsets_and_batches(world, filters, segments, expected):
+def test_filters_leave_out_partitions_offsets_and_segments(world, filters, segments, expected):
     """Spark applies them again, so what is read may be more, never less."""
     reader = batch_reader(world)
     assert list(reader.pushFilters(filters)) == filters
@@ -189,7 +189,7 @@ def test_filters_spare_partitions_offsets_and_batches(world, filters, segments, 
     assert places(rows(reader, tasks)) == expected
 
 
-def test_a_schema_of_ones_own_reads_only_those_columns(world):
+def test_a_read_with_a_users_schema_has_only_its_columns(world):
     reader = TopicReader(options_of(world), schema(value=BinaryType(), offset=LongType()))
     (task,) = reader.partitions()
     batches = list(reader.read(task))
@@ -215,14 +215,14 @@ class TestNearestReplica:
         assert places(rows(reader, tasks)) == ALL
         return {int(each.rows.file.root.uri.split("broker-")[1][0]) for task in tasks for each in task.planned}
 
-    def test_kip_392_it_is_read_if_it_has_come_far_enough(self, near):
+    def test_kip_392_tasks_read_a_near_replica_that_has_all_planned_records(self, near):
         near.say(4, broker=2)
         near.say(2, P1, broker=2)
         assert self.brokers(near) == {1}
         assert self.brokers(near, **{"client.rack": "eu"}) == {2}
         assert self.brokers(near, **{"kafka.client.rack": "us"}) == {1}
 
-    def test_kip_392_the_leader_is_read_where_its_hw_is_behind(self, near):
+    def test_kip_392_tasks_read_the_leader_if_the_hw_of_the_near_replica_is_behind(self, near):
         near.say(3, broker=2)
         near.say(2, P1, broker=2)
         assert self.brokers(near, **{"client.rack": "eu"}) == {1, 2}
@@ -233,14 +233,14 @@ class TestNearestReplica:
         near.say(2, P1, broker=2, **changes)
         assert self.brokers(near, **{"client.rack": "eu"}) == {1}
 
-    def test_kip_392_a_replica_that_has_left_the_isr_is_not_read(self, near):
+    def test_kip_392_tasks_do_not_read_a_near_replica_outside_of_the_isr(self, near):
         near.say(4, broker=2)
         near.say(2, P1, broker=2)
         for partition in (P0, P1):
             near.change(partition, isr=(1,))
         assert self.brokers(near, **{"client.rack": "eu"}) == {1}
 
-    def test_kip_392_a_replica_that_has_lost_its_end_is_not_read(self, near):
+    def test_kip_392_tasks_do_not_read_a_near_replica_that_has_lost_its_end(self, near):
         near.say(4, broker=2)
         near.say(2, P1, broker=2)
         truncate(near.logs[2], {P0: 3})

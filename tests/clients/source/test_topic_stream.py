@@ -31,7 +31,7 @@ def read(reader, start, end):
     return places(rows(reader, reader.partitions(start, end)))
 
 
-def test_each_record_is_read_once_and_only_what_is_committed(world):
+def test_a_stream_reads_each_committed_record_once_and_no_other(world):
     reader = stream(world)
     start = reader.initialOffset()
     assert offsets(start) == {TOPIC: {"0": 0, "1": 0}}
@@ -46,7 +46,7 @@ def test_each_record_is_read_once_and_only_what_is_committed(world):
     assert reader.reportLatestOffset() == later
 
 
-def test_the_first_batch_that_runs_again_reads_the_same_records(world):
+def test_a_first_micro_batch_that_runs_again_reads_the_same_records(world):
     """Spark does not log where a query starts, and asks again."""
     reader = stream(world)
     start = reader.initialOffset()
@@ -61,7 +61,7 @@ def test_the_first_batch_that_runs_again_reads_the_same_records(world):
         again.partitions({**start, "topic_ids": {TOPIC: "another-id"}}, end)
 
 
-def test_a_new_query_starts_at_the_end_unless_told_otherwise(world):
+def test_a_new_query_starts_at_latest_by_default(world):
     reader = stream_reader(world)
     assert offsets(reader.initialOffset()) == {TOPIC: {"0": 4, "1": 2}}
 
@@ -94,7 +94,7 @@ def test_a_micro_batch_waits_for_enough_records_but_not_longer_than_the_delay(wo
     assert offsets(patient.latestOffset(end, ReadMaxRows(9))) == {TOPIC: {"0": 5, "1": 3}}, "the delay is over"
 
 
-def test_a_topic_that_is_not_there_yet_is_waited_for_and_read_from_its_start(world):
+def test_a_stream_waits_for_a_topic_that_does_not_exist_and_reads_it_from_its_start(world):
     reader = stream_reader(world, subscribe="later")
     start = reader.initialOffset()
     assert offsets(start) == {}
@@ -121,7 +121,7 @@ def test_a_new_partition_is_read_from_its_earliest_record(world):
     assert read(reader, found, last) == [(2, 0), (2, 1), (2, 2)]
 
 
-def test_an_offset_never_goes_back_behind_a_new_leader(world):
+def test_an_offset_of_a_stream_does_not_go_back_when_the_hw_of_a_new_leader_is_behind(world):
     """The new leader's HW is behind; the records are read when it has come as far again."""
     reader = stream(world)
     start = reader.initialOffset()
@@ -147,7 +147,7 @@ def test_a_partition_without_a_leader_has_nothing_new(world):
     assert read(reader, start, end) == [(1, 0), (1, 1)]
 
 
-def test_trigger_available_now_ends_where_it_began_to_look(world):
+def test_trigger_available_now_ends_at_what_was_committed_when_it_began(world):
     reader = stream(world, maxOffsetsPerTrigger="4", minOffsetsPerTrigger="3", maxTriggerDelay="1h")
     end = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
@@ -158,7 +158,7 @@ def test_trigger_available_now_ends_where_it_began_to_look(world):
     assert sorted(found) == ALL
 
 
-def test_trigger_available_now_waits_for_a_leader_since_it_would_end_otherwise(world):
+def test_trigger_available_now_waits_for_a_leader_instead_of_ending(world):
     reader = stream(world)
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
@@ -216,7 +216,7 @@ def deleted(world):
         (deleted, "flights-0: records 0 to 2 are deleted, the log starts at 3; option failOnDataLoss=false"),
     ],
 )
-def test_lost_records_end_the_query_with_what_was_lost(world, happens, text):
+def test_lost_records_fail_the_query_with_their_offsets(world, happens, text):
     reader = stream(world)
     start = reader.initialOffset()
     end = reader.latestOffset(start, EVERYTHING)
@@ -227,7 +227,7 @@ def test_lost_records_end_the_query_with_what_was_lost(world, happens, text):
 
 
 @pytest.mark.parametrize(("more", "lost"), [(0, "removed"), (5, "replaced")])
-def test_kip_320_an_unclean_election_that_has_removed_records_ends_the_query_too(world, more, lost):
+def test_kip_320_records_that_an_unclean_election_removed_fail_the_query(world, more, lost):
     """Also if the new leader's log is as long by now as the one that was read."""
     reader = stream(world)
     start = reader.initialOffset()
@@ -247,7 +247,7 @@ def test_kip_320_an_unclean_election_that_has_removed_records_ends_the_query_too
     assert read(patient, later, patient.latestOffset(later, EVERYTHING)) == [(0, n) for n in range(2 + more)]
 
 
-def test_a_checkpoint_without_epochs_goes_on(world):
+def test_a_query_goes_on_from_a_checkpoint_without_epochs(world):
     reader = stream(world)
     end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
     assert end.pop("epochs") == {TOPIC: {"0": [0, 0], "1": [0, 0]}}
@@ -256,7 +256,7 @@ def test_a_checkpoint_without_epochs_goes_on(world):
     assert offsets(reader.latestOffset(end, EVERYTHING))[TOPIC]["0"] == 6
 
 
-def test_without_fail_on_data_loss_the_query_goes_on_with_what_is_there(world):
+def test_without_fail_on_data_loss_a_query_goes_on_with_the_remaining_records(world):
     reader = stream(world, failOnDataLoss="false")
     start = reader.initialOffset()
     end = reader.latestOffset(start, EVERYTHING)
@@ -276,7 +276,7 @@ def test_without_fail_on_data_loss_the_query_goes_on_with_what_is_there(world):
         ({"version": None}, "this version of Lakelog did not write"),
     ],
 )
-def test_a_checkpoint_of_something_else_is_refused(world, changes, text):
+def test_a_checkpoint_of_another_cluster_or_version_is_refused(world, changes, text):
     reader = stream(world)
     start = {**reader.initialOffset(), **changes}
     with pytest.raises(InvalidConfigurationException, match=text):

@@ -38,12 +38,12 @@ def offsets(rows):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 5), (1, 4), (2, 5), (3, 3)])
-def test_records_between_those_of_another_segment_are_in_order(storage, segments, start, stop):
+def test_records_that_interleave_in_two_segments_are_returned_in_the_order_of_offsets(storage, segments, start, stop):
     read = read_rows({0: wanted(storage, segments, P0, start, stop), 1: wanted(storage, segments[:1], P1, 0, 1)})
     assert {key: offsets(rows) for key, rows in read.items()} == {0: [*range(start, stop)], 1: [0]}
 
 
-def test_each_segment_is_read_once(storage, segments, monkeypatch):
+def test_a_segment_with_rows_of_several_partitions_is_read_once(storage, segments, monkeypatch):
     read, original = [], consumer_fetch.read_row_ranges
     monkeypatch.setattr(
         consumer_fetch, "read_row_ranges", lambda file, ranges: read.append(file.name) or original(file, ranges)
@@ -52,7 +52,7 @@ def test_each_segment_is_read_once(storage, segments, monkeypatch):
     assert sorted(read) == sorted(segment.name for segment in segments)
 
 
-def test_a_broken_segment_is_an_error_of_its_partitions_alone(storage, segments):
+def test_a_broken_segment_fails_only_the_partitions_with_rows_in_it(storage, segments):
     storage.delete(segments[1].name)
     read = read_rows({0: wanted(storage, segments, P0, 0, 5), 1: wanted(storage, segments[:1], P1, 0, 1)})
     assert isinstance(read[0], CorruptRecordException)
