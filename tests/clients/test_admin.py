@@ -27,17 +27,22 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.controllers import controller_of
+from tests.copied_roots import copied
 from tests.processes import wait_until
 
 
 @pytest.fixture
 def cluster_uri(root):
     home = StorageRoot.of(root).child("cluster")
+    copied(three_brokers, home)
+    return home.uri
+
+
+def three_brokers(home):
     format_cluster(home, Config())
     for broker_id in (1, 2, 3):
         row = BrokerRegistration(broker_id, f"/{broker_id}", None, 1, -1, False, None, "log", 0)
         BrokerTable.open_or_create(home, broker_id).register(lambda _, row=row: row)
-    return home.uri
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
 from tests.clock import Clock
 from tests.controllers import controller_of
+from tests.copied_roots import copied
 
 WITHDRAWN = "is interrupted; it is withdrawn, and nothing of it was done"
 
@@ -30,7 +31,7 @@ WITHDRAWN = "is interrupted; it is withdrawn, and nothing of it was done"
 @pytest.fixture
 def cluster_uri(root):
     home = StorageRoot.of(root).child("cluster")
-    format_cluster(home, Config())
+    copied(format_cluster, home, Config())
     return home.uri
 
 

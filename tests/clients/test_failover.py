@@ -22,6 +22,7 @@ from lakelog.replication.storage.cluster import Cluster, format_broker, format_c
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from tests.copied_roots import copied
 from tests.processes import wait_until
 from tests.registrations import joined, register
 from tests.storage.logs import replicate, truncate
@@ -32,11 +33,11 @@ class World:
 
     def __init__(self, root):
         home = StorageRoot.of(root).child("cluster")
-        cluster_id = format_cluster(home, Config())
+        cluster_id = copied(format_cluster, home, Config())
         self.logs, self.tables = {}, {}
         for broker in (1, 2):
             mine = StorageRoot.of(root).child(f"broker-{broker}")
-            format_broker(mine, cluster_id, broker)
+            copied(format_broker, mine, cluster_id, broker)
             register(home, broker, mine)
             self.logs[broker], self.tables[broker] = ReplicaLog.open(mine.child("log")), ReplicaTable.open(mine)
         self.cluster = Cluster.open(home.uri)

@@ -10,12 +10,13 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException
 from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from tests.copied_roots import copied
 
 
 @pytest.fixture
 def cluster(root):
     home = StorageRoot.of(root).child("cluster")
-    format_cluster(home, Config())
+    copied(format_cluster, home, Config())
     return home
 
 

@@ -15,6 +15,7 @@ from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from tests.copied_roots import copied
 from tests.registrations import joined, register
 from tests.storage.delta.answers import lose_an_answer, refuse_all
 
@@ -24,8 +25,8 @@ class World:
 
     def __init__(self, root):
         home, self.broker = StorageRoot.of(root).child("cluster"), StorageRoot.of(root).child("broker-1")
-        cluster_id = format_cluster(home, Config())
-        format_broker(self.broker, cluster_id, 1)
+        cluster_id = copied(format_cluster, home, Config())
+        copied(format_broker, self.broker, cluster_id, 1)
         self.cluster = Cluster.open(home.uri)
         register(home, 1, self.broker)
         self.cluster.topics.change([Topic("t", "id", 2, {})], (), {"who": "test"})

@@ -13,6 +13,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
+from tests.copied_roots import copied
 from tests.registrations import joined, register
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, follow, lead
 
@@ -25,11 +26,11 @@ class World:
 
     def __init__(self, root):
         home = StorageRoot.of(root).child("cluster")
-        cluster_id = format_cluster(home, Config())
+        cluster_id = copied(format_cluster, home, Config())
         self.uri, self.cluster = home.uri, Cluster.open(home.uri)
         self.roots = {broker: StorageRoot.of(root).child(f"broker-{broker}") for broker in (1, 2)}
         for broker, storage in self.roots.items():
-            format_broker(storage, cluster_id, broker)
+            copied(format_broker, storage, cluster_id, broker)
             register(home, broker, storage)
         self.logs = {broker: ReplicaLog.open(storage.child(LOG.name)) for broker, storage in self.roots.items()}
         self.rows = {broker: {} for broker in self.roots}

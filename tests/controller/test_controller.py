@@ -16,6 +16,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
 from tests.clock import Clock
+from tests.copied_roots import copied
 from tests.processes import race
 from tests.registrations import joined
 from tests.storage.delta.answers import lose_an_answer
@@ -24,17 +25,21 @@ P = TopicIdPartition("flights-id", 0)
 TIMEOUT = 6.0
 
 
+def two_brokers(home):
+    format_cluster(home, Config())
+    for broker in (1, 2):
+        row = BrokerRegistration(broker, f"/{broker}", None, 1, -1, False, None, "log", 0)
+        BrokerTable.open_or_create(home, broker).register(lambda _, row=row: row)
+
+
 class World:
     """Brokers 1 and 2, a partition that 1 leads, and as many controllers as a test starts."""
 
     def __init__(self, root):
         self.home = StorageRoot.of(root).child("cluster")
-        format_cluster(self.home, Config())
+        copied(two_brokers, self.home)
         self.cluster, self.clock = Cluster.open(self.home.uri), Clock()
         self.beats = {broker: BrokerTable.open_or_create(self.home, broker) for broker in (1, 2)}
-        for broker, table in self.beats.items():
-            row = BrokerRegistration(broker, f"/{broker}", None, 1, -1, False, None, "log", 0)
-            table.register(lambda _, row=row: row)
         self.cluster.topics.change([Topic("flights", "flights-id", 1, {})], (), {"who": "test"})
         self.cluster.metadata.put([joined(new_partition("flights", "flights-id", 0, (1, 2), (1, 2)))], {"who": "test"})
 

@@ -12,6 +12,7 @@ from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clock import Clock
+from tests.copied_roots import copied
 from tests.registrations import joined
 
 P = TopicIdPartition("flights-id", 0)
@@ -23,19 +24,15 @@ class World:
 
     def __init__(self, root):
         home = StorageRoot.of(root).child("cluster")
-        format_cluster(home, Config())
+        copied(_three_brokers, home)
         self.cluster, self.clock, self.terms = Cluster.open(home.uri), Clock(), 0
         self.liveness = Liveness(6000, self.clock)
         self.beats = {broker: BrokerTable.open_or_create(home, broker) for broker in (1, 2, 3)}
-        for broker in self.beats:
-            self.register(broker, epoch=1)
         self.add_topic("flights", (1, 2, 3))
         self.fail_over()
 
     def register(self, broker, epoch):
-        self.beats[broker].register(
-            lambda _: BrokerRegistration(broker, f"/{broker}", None, epoch, -1, False, None, "log", 0)
-        )
+        _register(self.beats[broker], broker, epoch)
 
     def fail_over(self):
         """Elects another controller, which has watched the heartbeats from the beginning."""
@@ -74,3 +71,13 @@ class World:
 
     def commits(self):
         return last_version(self.cluster.root.child("metadata"))
+
+
+def _three_brokers(home):
+    format_cluster(home, Config())
+    for broker in (1, 2, 3):
+        _register(BrokerTable.open_or_create(home, broker), broker, epoch=1)
+
+
+def _register(table, broker, epoch):
+    table.register(lambda _: BrokerRegistration(broker, f"/{broker}", None, epoch, -1, False, None, "log", 0))

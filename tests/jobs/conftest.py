@@ -7,28 +7,32 @@ from typing import Any
 
 import pytest
 
-from lakelog.jobs import format as format_verb
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.controllers import controller_of
+from tests.copied_roots import copied
 from tests.processes import wait_until
 
 Run = Callable[..., tuple[int, str, str]]  # status, stdout, stderr
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def cluster(tmp_path: Path) -> str:
     """A formatted cluster with the brokers 1, 2 and 3."""
-    uri = str(tmp_path / "cluster")
-    assert format_verb.main(["--cluster", uri]) == 0
+    root = StorageRoot.of(str(tmp_path / "cluster"))
+    copied(_three_brokers, root)
+    return root.uri
+
+
+def _three_brokers(root: StorageRoot) -> None:
+    format_cluster(root, Config())
     for broker_id in (1, 2, 3):
         row = BrokerRegistration(broker_id, f"/nowhere/{broker_id}", None, 1, -1, False, None, "id", 0)
-        BrokerTable.open_or_create(StorageRoot.of(uri), broker_id).register(lambda _, row=row: row)
-    capsys.readouterr()
-    return uri
+        BrokerTable.open_or_create(root, broker_id).register(lambda _, row=row: row)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from lakelog.replication.server.broker_server import Broker, BrokerSession
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
+from tests.copied_roots import copied
 from tests.hanging import Hanging
 from tests.processes import wait_until
 
@@ -21,8 +22,8 @@ SHORT = {"broker.id": 1, "broker.heartbeat.interval.ms": 50, "broker.session.tim
 @pytest.fixture
 def cluster(root):
     home = StorageRoot.of(root).child("cluster")
-    cluster_id = format_cluster(home, Config())
-    format_broker(StorageRoot.of(root).child("broker-1"), cluster_id, 1)
+    cluster_id = copied(format_cluster, home, Config())
+    copied(format_broker, StorageRoot.of(root).child("broker-1"), cluster_id, 1)
     return Cluster.open(home.uri)
 
 

@@ -18,6 +18,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import is_formatted
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clock import Clock
+from tests.copied_roots import copied
 
 HERE, ELSEWHERE = "/here", "/elsewhere"
 INTERVAL, SESSION = 2.0, 6.0
@@ -26,7 +27,7 @@ INTERVAL, SESSION = 2.0, 6.0
 @pytest.fixture
 def cluster(root):
     home = StorageRoot.of(root).child("cluster")
-    format_cluster(home, Config())
+    copied(format_cluster, home, Config())
     return Cluster.open(home.uri)
 
 

@@ -22,6 +22,7 @@ from lakelog.schemas import LOG
 from tests import registrations
 from tests.clients.world import World
 from tests.clock import Clock
+from tests.copied_roots import copied
 from tests.storage.logs import P0, P1, follow
 
 
@@ -33,7 +34,7 @@ def clock():
 @pytest.fixture
 def cluster(root):
     home = StorageRoot.of(root).child("cluster")
-    format_cluster(home, Config())
+    copied(format_cluster, home, Config())
     return Cluster.open(home.uri)
 
 

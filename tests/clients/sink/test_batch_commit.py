@@ -31,6 +31,7 @@ from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from tests.copied_roots import copied
 from tests.hanging import raises
 from tests.storage.delta.unsynced import UnsyncedDisk
 from tests.storage.logs import NOON, header
@@ -446,7 +447,7 @@ class MountedRoot:
 
     def __init__(self, folder):
         self.home, self._away, self._older = folder / "cluster", folder / "away", folder / "older"
-        format_cluster(StorageRoot.of(str(self.home)), Config())
+        copied(format_cluster, StorageRoot.of(str(self.home)), Config())
         shutil.copytree(self.home, self._older)
         cluster = Cluster.open(str(self.home))
         cluster.topics.change([Topic("t", "t-id", 3)], (), {"who": "test"})

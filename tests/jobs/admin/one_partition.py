@@ -14,17 +14,18 @@ from lakelog.replication.storage.log.log_start import raise_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
+from tests.copied_roots import copied
 from tests.registrations import joined, register
 from tests.storage.logs import P0, TOPIC, TOPIC_ID, lead, records, request, send
 
 
 def one_partition(folder: Path) -> Cluster:
     """A cluster in `folder` without records."""
-    format_cluster(StorageRoot.of(str(folder / "cluster")), Config())
+    copied(format_cluster, StorageRoot.of(str(folder / "cluster")), Config())
     cluster = Cluster.open(str(folder / "cluster"))
     for broker in (1, 2):
         uri = str(folder / f"broker-{broker}")
-        format_broker(StorageRoot.of(uri), cluster.cluster_id, broker)
+        copied(format_broker, StorageRoot.of(uri), cluster.cluster_id, broker)
         register(cluster.root, broker, StorageRoot.of(uri))
     cluster.topics.change([Topic(TOPIC, TOPIC_ID, 1)], (), {"who": "test"})
     cluster.metadata.put([joined(new_partition(TOPIC, TOPIC_ID, 0, (1, 2), {1, 2}))], {"who": "test"})
