@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 os.environ.pop("COLUMNS", None)  # a worker of pytest-xdist has a width, though nobody looks at what it prints
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Files keep their order. By default, pytest-xdist begins with those of many tests, which are the short ones."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with Spark come first, because they take longest: at the end the workers share short files."""
+    with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in with_spark)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def unsynced_files() -> Iterator[None]:
     """The machine loses no power under a test: to sync a file would only wait for the disk. A model of the page cache
