@@ -113,7 +113,8 @@ def _would_delete(view: TopicView, topic: str, number: int, before_offset: int) 
 
 def _low_watermark(view: TopicView, partition: TopicIdPartition, replicas: Iterable[int]) -> int:
     """By what the live replicas say of themselves; Kafka's -1, unknown, if one has not said anything yet."""
-    alive = Liveness(view.cluster.config.broker_session_timeout_ms, time.monotonic).poll(view.cluster.refresh_brokers())
+    liveness = Liveness(view.cluster.config.broker_session_timeout_ms, time.monotonic)
+    alive = liveness.observe(view.cluster.refresh_brokers())
     rows = [view.replicas(broker).get(partition) for broker in replicas if broker in alive]
     return low_watermark([row.log_start_offset if row else -1 for row in rows] or [-1])
 

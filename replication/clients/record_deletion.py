@@ -120,7 +120,7 @@ class _Deletion:
 
     def _is_done(self, number: int, time_is_over: bool) -> bool:
         registration = self._watch.leadership(number).registration
-        alive = self._liveness.poll(self._view.cluster.refresh_brokers()) & set(registration.replicas)
+        alive = self._liveness.observe(self._view.cluster.refresh_brokers()) & set(registration.replicas)
         starts = {broker: self._log_start(broker, registration) for broker in sorted(alive)}
         reached = low_watermark(list(starts.values())) if starts else -1
         if reached >= self._wanted[number]:

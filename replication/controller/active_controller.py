@@ -49,73 +49,162 @@ from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.metadata_table import requests_carried_out
 from lakelog.replication.storage.tables.state_table import Row
 
-
-class OffsetRetention:
-    """Checks after each deletion, and every `offsets.retention.check.interval.ms`, as a consumer may commit late."""
-
-    def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cluster = cluster
-        self._cause = {"who": "controller", "why": "topics are gone", "controller_epoch": controller_epoch}
-        self._clock = clock
-        self._due_at = clock()
-
-    def topic_has_gone(self) -> None:
-        """Makes the next check due at once."""
-        self._due_at = self._clock()
-
-    def poll_if_due(self) -> None:
-        """If a check is due, removes offsets of unknown topics. It logs an error, and the next check tries again."""
-        if self._clock() < self._due_at:
-            return
-        self._due_at = self._clock() + self._cluster.config.offsets_retention_check_interval_ms / 1000
-        try:
-            self._cluster.groups.forget_all_but(self._topic_ids, self._cause)
-        except LakelogException as error:
-            logger.warning("offsets of deleted topics stay for now: %s", error)
-
-    def _topic_ids(self) -> set[str]:
-        """The ids of all topics, read after the offsets: a topic exists before any consumer commits its offsets."""
-        self._cluster.topics.refresh()
-        return {topic.topic_id for topic in self._cluster.topics.topics.values()}
-
-
-class ProducerExpiration:
-    """Checks every `transaction.remove.expired.transaction.cleanup.interval.ms` which names were unused since.
-
-    The rows keep the unused time in ms, so that the next controller continues from there.
-    """
-
-    def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cluster = cluster
-        self._cause = {"who": "controller", "why": "names expire", "controller_epoch": controller_epoch}
-        self._clock = clock
-        self._due_at = self._polled_at = clock()
-        self._seen: Mapping[str, Row] = {}
-
-    def poll_if_due(self) -> None:
-        """If a check is due, adds the time since the last one to the unused names, and removes expired names. It logs
-        an error, and the next check tries again."""
-        now, config = self._clock(), self._cluster.config
-        if now < self._due_at:
-            return
-        self._due_at = now + config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
-        passed_ms = int((now - self._polled_at) * 1000)
-        try:
-            self._seen = self._cluster.producers.expire(
-                self._seen, passed_ms, config.transactional_id_expiration_ms, self._cause
-            )
-        except LakelogException as error:
-            logger.warning("names of producers that nobody uses stay for now: %s", error)
-        else:
-            self._polled_at = self._clock()
-
+logger = logging.getLogger(__name__)
 
 _WHO = "controller"
+_FIRST_REBALANCE_SECONDS = 5.0
+
+
+class ActiveController:
+    """One term of the controller. Each write carries its controller epoch.
+
+    A write raises ControllerMovedException once a newer controller has claimed the table. `keep_lease` may raise
+    DecisionInterrupted.
+    """
+
+    def __init__(
+        self, cluster: Cluster, liveness: Liveness, held: Lease, clock: Callable[[], float] = time.monotonic,
+        keep_lease: Callable[[], None] = uninterrupted,
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._liveness = liveness
+        self._held = held
+        self._epoch = held.controller_epoch
+        self._clock = clock
+        self._keep_lease = keep_lease
+        self.requests = AdminRequests(cluster.admin, cluster.config, self._epoch, clock)
+        self._offsets = OffsetRetention(cluster, self._epoch, clock)
+        self._producers = ProducerExpiration(cluster, self._epoch, clock)
+        self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
+        self._storage_errors: Mapping[int, str] = {}
+        self._brokers_before: Mapping[int, BrokerView] = {}
+        self._logged: ControllerContext | None = None  # the context that was logged last
+        self._term = ControllerTerm(ControllerContext(self._epoch, cluster.config), self._decide, self._log, clock)
+        self._handlers: dict[type, Handler] = {
+            ClaimTables: lambda _: self._claim_tables(),
+            ReadTopics: lambda _: self._read_topics(),
+            ReadConfigs: lambda _: self._read_configs(),
+            ReadMetadata: lambda _: self._read_metadata(),
+            ReadBrokers: lambda step: self._read_brokers(step.newest),
+            ReadRequests: lambda _: self.requests.poll(),
+            IsBalanceDue: lambda _: self._is_balance_due(),
+            SettleWhatHasLanded: lambda _: self.requests.settle_what_has_landed(cluster.root),
+            TakeUpRequest: lambda step: self.requests.take_up(step.request),
+            BeginToApplyRequest: lambda step: self.requests.begin_to_apply(step.request),
+            AnswerRequest: lambda step: self.requests.answer(step.request, step.outcomes),
+            ChangeTopics: self._change_topics,
+            ChangeConfigs: lambda step: cluster.configs.change(step.put, self._cause(step.why), self._epoch),
+            ChangeMetadata: self._change_metadata,
+        }
+
+    @property
+    def context(self) -> ControllerContext:
+        """The controller's view of the cluster."""
+        return self._term.context
+
+    def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> None:
+        """Begins the term: see `ControllerTerm.fail_over`."""
+        self._brokers_before = brokers_before
+        carry_out(self._term.fail_over(brokers_before), self._handlers)
+
+    def poll(self) -> None:
+        """Reads each table once and handles all events: see `ControllerTerm.poll`."""
+        carry_out(self._term.poll(), self._handlers)
+        self._offsets.check_if_due()
+        self._producers.check_if_due()
+
+    def _decide(self, context: ControllerContext, event: Event) -> Decision:
+        return decide(context, event, self._keep_lease)
+
+    def _log(self, _: Event, decision: Decision, before: ControllerContext, after: ControllerContext) -> None:
+        """Logs each state change to `state.change.logger`, and a summary to the controller's own log."""
+        decision.log()
+        logged = self._logged or replace(before, brokers=self._brokers_before or before.brokers)
+        self._logged = after
+        if logger.isEnabledFor(logging.INFO):
+            for line in cluster_changes(logged, after, decision.why, self._storage_errors):
+                logger.info("controller epoch %d: %s", self._epoch, line)
+
+    def _claim_tables(self) -> None:
+        for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin, self._cluster.configs):
+            table.claim(self._epoch)
+
+    def _read_topics(self) -> Mapping[str, Topic]:
+        self._cluster.topics.poll()
+        return self._cluster.topics.topics
+
+    def _read_configs(self) -> Configs:
+        self._cluster.configs.poll()
+        return self._cluster.configs.configs
+
+    def _read_metadata(self) -> tuple[int, Partitions]:
+        self._cluster.metadata.poll()  # may be some seconds old, since a decision on an older version loses
+        return self._cluster.metadata.version, self._cluster.metadata.partitions
+
+    def _read_brokers(self, newest: bool) -> BrokersSeen:
+        found = self._cluster.refresh_brokers() if newest else self._cluster.poll_brokers()
+        self._storage_errors = {broker: r.storage_error for broker, r in found.items() if r.storage_error}
+        is_newest = newest or self._cluster.root.version_cache is None  # on a disk every poll reads
+        return BrokersSeen(views(found, self._liveness), frozenset(found), self._storage_errors, is_newest)
+
+    def _is_balance_due(self) -> bool:
+        config, now = self._cluster.config, self._clock()
+        is_due = config.auto_leader_rebalance_enable and now >= self._rebalance_at
+        self._rebalance_at = now + config.leader_imbalance_check_interval_seconds if is_due else self._rebalance_at
+        return is_due
+
+    def _cause(self, why: str) -> dict[str, Any]:
+        return {
+            "who": "controller", "controller": self._held.controller_id, "controller_epoch": self._epoch, "why": why,
+        }  # fmt: skip
+
+    def _change_topics(self, step: ChangeTopics) -> None:
+        self._cluster.topics.change(step.put.values(), step.drop, self._cause(step.why), self._epoch)
+        if step.drop:
+            self._offsets.topic_has_gone()
+
+    def _change_metadata(self, step: ChangeMetadata) -> tuple[Decision, int, bool]:
+        """Before another attempt, checks whether the earlier commit has landed and only its answer was lost."""
+        chosen: list[Decision] = []
+        landed: Mapping[str, Outcome] | None = None
+        since, cause, request = self._cluster.metadata.version, self._cause(step.why), step.request
+
+        def choose(
+            partitions: Mapping[TopicIdPartition, PartitionRegistration],
+        ) -> dict[TopicIdPartition, PartitionRegistration | None]:
+            nonlocal landed
+            if chosen and request is not None:
+                landed = requests_carried_out(self._cluster.root, since).get(request.request_id)
+            decision = step.choose(partitions, landed)
+            chosen[:] = [decision]
+            if request is not None:
+                outcomes = {name: [outcome.error, outcome.message] for name, outcome in decision.outcomes.items()}
+                cause["requests"] = {request.request_id: outcomes}
+            return {**decision.changed, **dict.fromkeys(decision.removed)}
+
+        written = self._cluster.metadata.change(choose, cause, self._epoch)
+        # The version of this commit: a leader may have changed an ISR since, and the next poll must find that.
+        version = self._cluster.metadata.version if written is None else written
+        return chosen[-1], version, landed is not None
+
+
+def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -> dict[int, BrokerView]:
+    """The live brokers by id, including those that are shutting down. [FO-05, BC-01]"""
+    live = liveness.observe(registrations) | liveness.leaving(registrations)
+    return {
+        broker: BrokerView(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_epoch, r.offline)
+        for broker, r in sorted(registrations.items())
+        if broker in live
+    }
 
 
 class AdminRequests:
-    """The requests under one controller epoch. Writes raise ControllerMovedException once a newer controller has
-    claimed the table."""
+    """The requests in the `admin` table, under one controller epoch: it takes them up, and answers or refuses them.
+
+    It commits each state of a request before the work of that state. So the next controller can tell during which
+    request this one has died, and no request can end one controller after another. Writes raise
+    ControllerMovedException once a newer controller has claimed the table. [LI-06, FO-04]
+    """
 
     def __init__(
         self, admin: AdminTable, config: Config, controller_epoch: int, clock: Callable[[], float] = time.monotonic
@@ -202,8 +291,8 @@ class AdminRequests:
     def _is_over(self, request: AdminRequest) -> bool:
         """Whether the client's time-out has passed. A live client withdraws its own request, but a dead one cannot.
 
-        A request that is older than this term may have waited for days without a controller. Only its deadline tells,
-        by the clock of its client. A wrong clock refuses no request that comes during the term.
+        A request that is older than this term may have waited for days without a controller. For it the deadline
+        counts, by the clock of its client. A wrong clock refuses no request that comes during the term.
         """
         if request.deadline_ms is not None and request.request_id in (self._older or ()):
             return time.time() * 1000 >= request.deadline_ms
@@ -232,158 +321,70 @@ def _expired(request: AdminRequest) -> Outcome:
     )
 
 
-logger = logging.getLogger(__name__)
+class OffsetRetention:
+    """Checks after each deletion, and every `offsets.retention.check.interval.ms`, as a consumer may commit late."""
 
-_FIRST_REBALANCE_SECONDS = 5.0
+    def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._cause = {"who": "controller", "why": "topics are gone", "controller_epoch": controller_epoch}
+        self._clock = clock
+        self._due_at = clock()
+
+    def topic_has_gone(self) -> None:
+        """Makes the next check due at once."""
+        self._due_at = self._clock()
+
+    def check_if_due(self) -> None:
+        """If a check is due, removes offsets of unknown topics. It logs an error, and the next check tries again."""
+        if self._clock() < self._due_at:
+            return
+        self._due_at = self._clock() + self._cluster.config.offsets_retention_check_interval_ms / 1000
+        try:
+            self._cluster.groups.forget_all_but(self._topic_ids, self._cause)
+        except LakelogException as error:
+            logger.warning("offsets of deleted topics stay for now: %s", error)
+
+    def _topic_ids(self) -> set[str]:
+        """The ids of all topics, read after the offsets: a topic exists before any consumer commits its offsets."""
+        self._cluster.topics.refresh()
+        return {topic.topic_id for topic in self._cluster.topics.topics.values()}
 
 
-class ActiveController:
-    """One term of the controller. Each write carries its controller epoch.
+class ProducerExpiration:
+    """Checks every `transaction.remove.expired.transaction.cleanup.interval.ms` which names were unused since.
 
-    A write raises ControllerMovedException once a newer controller has claimed the table. `keep_lease` may raise
-    DecisionInterrupted.
+    The rows keep the unused time in ms, so that the next controller continues from there.
     """
 
-    def __init__(
-        self, cluster: Cluster, liveness: Liveness, held: Lease, clock: Callable[[], float] = time.monotonic,
-        keep_lease: Callable[[], None] = uninterrupted,
-    ) -> None:  # fmt: skip
+    def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
-        self._liveness = liveness
-        self._held = held
-        self._epoch = held.controller_epoch
+        self._cause = {"who": "controller", "why": "names expire", "controller_epoch": controller_epoch}
         self._clock = clock
-        self._keep_lease = keep_lease
-        self.requests = AdminRequests(cluster.admin, cluster.config, self._epoch, clock)
-        self._offsets = OffsetRetention(cluster, self._epoch, clock)
-        self._producers = ProducerExpiration(cluster, self._epoch, clock)
-        self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
-        self._storage_errors: Mapping[int, str] = {}
-        self._brokers_before: Mapping[int, BrokerView] = {}
-        self._logged: ControllerContext | None = None  # the context that was logged last
-        self._term = ControllerTerm(ControllerContext(self._epoch, cluster.config), self._decide, self._log, clock)
-        self._handlers: dict[type, Handler] = {
-            ClaimTables: lambda _: self._claim_tables(),
-            ReadTopics: lambda _: self._read_topics(),
-            ReadConfigs: lambda _: self._read_configs(),
-            ReadMetadata: lambda _: self._read_metadata(),
-            ReadBrokers: lambda step: self._read_brokers(step.newest),
-            ReadRequests: lambda _: self.requests.poll(),
-            IsBalanceDue: lambda _: self._is_balance_due(),
-            SettleWhatHasLanded: lambda _: self.requests.settle_what_has_landed(cluster.root),
-            TakeUpRequest: lambda step: self.requests.take_up(step.request),
-            BeginToApplyRequest: lambda step: self.requests.begin_to_apply(step.request),
-            AnswerRequest: lambda step: self.requests.answer(step.request, step.outcomes),
-            ChangeTopics: self._change_topics,
-            ChangeConfigs: lambda step: cluster.configs.change(step.put, self._cause(step.why), self._epoch),
-            ChangeMetadata: self._change_metadata,
-        }
+        self._due_at = self._checked_at = clock()
+        self._seen: Mapping[str, Row] = {}
 
-    @property
-    def context(self) -> ControllerContext:
-        """The controller's view of the cluster."""
-        return self._term.context
-
-    def fail_over(self, brokers_before: Mapping[int, BrokerView]) -> None:
-        """Begins the term: see `ControllerTerm.fail_over`."""
-        self._brokers_before = brokers_before
-        carry_out(self._term.fail_over(brokers_before), self._handlers)
-
-    def poll(self) -> None:
-        """Reads each table once and handles all events: see `ControllerTerm.poll`."""
-        carry_out(self._term.poll(), self._handlers)
-        self._offsets.poll_if_due()
-        self._producers.poll_if_due()
-
-    def _decide(self, context: ControllerContext, event: Event) -> Decision:
-        return decide(context, event, self._keep_lease)
-
-    def _log(self, _: Event, decision: Decision, before: ControllerContext, after: ControllerContext) -> None:
-        """Logs each state change to `state.change.logger`, and a summary to the controller's own log."""
-        decision.log()
-        logged = self._logged or replace(before, brokers=self._brokers_before or before.brokers)
-        self._logged = after
-        if logger.isEnabledFor(logging.INFO):
-            for line in cluster_changes(logged, after, decision.why, self._storage_errors):
-                logger.info("controller epoch %d: %s", self._epoch, line)
-
-    def _claim_tables(self) -> None:
-        for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin, self._cluster.configs):
-            table.claim(self._epoch)
-
-    def _read_topics(self) -> Mapping[str, Topic]:
-        self._cluster.topics.poll()
-        return self._cluster.topics.topics
-
-    def _read_configs(self) -> Configs:
-        self._cluster.configs.poll()
-        return self._cluster.configs.configs
-
-    def _read_metadata(self) -> tuple[int, Partitions]:
-        self._cluster.metadata.poll()  # may be some seconds old, since a decision on an older version loses
-        return self._cluster.metadata.version, self._cluster.metadata.partitions
-
-    def _read_brokers(self, newest: bool) -> BrokersSeen:
-        found = self._cluster.refresh_brokers() if newest else self._cluster.poll_brokers()
-        self._storage_errors = {broker: r.storage_error for broker, r in found.items() if r.storage_error}
-        is_newest = newest or self._cluster.root.version_cache is None  # polls of a disk always look
-        return BrokersSeen(views(found, self._liveness), frozenset(found), self._storage_errors, is_newest)
-
-    def _is_balance_due(self) -> bool:
-        config, now = self._cluster.config, self._clock()
-        is_due = config.auto_leader_rebalance_enable and now >= self._rebalance_at
-        self._rebalance_at = now + config.leader_imbalance_check_interval_seconds if is_due else self._rebalance_at
-        return is_due
-
-    def _cause(self, why: str) -> dict[str, Any]:
-        return {
-            "who": "controller", "controller": self._held.controller_id, "controller_epoch": self._epoch, "why": why,
-        }  # fmt: skip
-
-    def _change_topics(self, step: ChangeTopics) -> None:
-        self._cluster.topics.change(step.put.values(), step.drop, self._cause(step.why), self._epoch)
-        if step.drop:
-            self._offsets.topic_has_gone()
-
-    def _change_metadata(self, step: ChangeMetadata) -> tuple[Decision, int, bool]:
-        """Before another attempt, checks whether the earlier commit has landed and only its answer was lost."""
-        chosen: list[Decision] = []
-        landed: Mapping[str, Outcome] | None = None
-        since, cause, request = self._cluster.metadata.version, self._cause(step.why), step.request
-
-        def choose(
-            partitions: Mapping[TopicIdPartition, PartitionRegistration],
-        ) -> dict[TopicIdPartition, PartitionRegistration | None]:
-            nonlocal landed
-            if chosen and request is not None:
-                landed = requests_carried_out(self._cluster.root, since).get(request.request_id)
-            decision = step.choose(partitions, landed)
-            chosen[:] = [decision]
-            if request is not None:
-                told = {name: [outcome.error, outcome.message] for name, outcome in decision.outcomes.items()}
-                cause["requests"] = {request.request_id: told}
-            return {**decision.changed, **dict.fromkeys(decision.removed)}
-
-        written = self._cluster.metadata.change(choose, cause, self._epoch)
-        # The version of this commit: a leader may have changed an ISR since, and the next poll must find that.
-        version = self._cluster.metadata.version if written is None else written
-        return chosen[-1], version, landed is not None
-
-
-def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -> dict[int, BrokerView]:
-    """The live brokers by id, including those that are shutting down. [FO-05, BC-01]"""
-    live = liveness.poll(registrations) | liveness.leaving(registrations)
-    return {
-        broker: BrokerView(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_epoch, r.offline)
-        for broker, r in sorted(registrations.items())
-        if broker in live
-    }
+    def check_if_due(self) -> None:
+        """If a check is due, adds the time since the last one to the unused names, and removes expired names. It logs
+        an error, and the next check tries again."""
+        now, config = self._clock(), self._cluster.config
+        if now < self._due_at:
+            return
+        self._due_at = now + config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
+        passed_ms = int((now - self._checked_at) * 1000)
+        try:
+            self._seen = self._cluster.producers.expire(
+                self._seen, passed_ms, config.transactional_id_expiration_ms, self._cause
+            )
+        except LakelogException as error:
+            logger.warning("names of producers that nobody uses stay for now: %s", error)
+        else:
+            self._checked_at = self._clock()
 
 
 def cluster_changes(
     before: ControllerContext, after: ControllerContext, why: str, storage_errors: Mapping[int, str]
 ) -> list[str]:
-    """One line for each broker that has started, gone or begun to stop, and one for all partitions.
+    """One line for each broker that has started, stopped, failed or begun to stop, and one for all partitions.
 
     If a single broker has changed, it is the cause of the partitions' changes, and both share a line. Otherwise the
     line of the partitions names `why`, the event. `storage_errors` has the errors that brokers report, by id.

@@ -44,7 +44,7 @@ class BrokerView:
 class ControllerContext:
     """One consistent view. `brokers` has the live brokers, `registered` the ids of all that have ever registered.
 
-    `deletions` has, by topic id, the version of `metadata` that tells brokers to delete their replicas.
+    `deletions` has, by topic id, the version of `metadata` at which brokers delete their replicas.
     """
 
     controller_epoch: int

@@ -1,6 +1,6 @@
 """A controller process: it is active while it holds the lease, and stands by otherwise.
 
-Kafka: `KafkaController`. Any number may run. The lease in the `controller` table says which one is active.
+Kafka: `KafkaController`. Any number may run. The holder of the lease in the `controller` table is active.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakelog.replication.storage.tables.admin_table import AdminTable
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 3.0  # age of a poll of the lease in an object store
+_LEASE_STALENESS_SECONDS = 3.0  # age of a poll of the lease in an object store
 _RENEWALS = 3  # in a session time-out, so that a late renewal does not lose the lease
 
 
@@ -148,7 +148,7 @@ class Controller:
     def _stand_by(self) -> None:
         """Takes over once the lease has not moved for the session time-out, by its own clock. [CE-02, EV-04]"""
         brokers = views(self._cluster.poll_brokers(), self._liveness)
-        seen = self._cluster.lease.watched(_PATIENCE_SECONDS)
+        seen = self._cluster.lease.watched(_LEASE_STALENESS_SECONDS)
         if seen != self._seen:
             self._seen, self._seen_at = seen, self._clock()
             self._brokers = (self._brokers[1], brokers)
@@ -196,7 +196,7 @@ class Controller:
         is that error. [CE-02]
         """
         if self._waiter.stopping.is_set():
-            raise DecisionInterrupted("the controller was told to stop")
+            raise DecisionInterrupted("the controller is being stopped")
         if self._held is not None and self._is_renewal_due():
             try:
                 self._renew(self._held)

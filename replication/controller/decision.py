@@ -46,7 +46,7 @@ class Decision:
     """The changes of one event. Each change builds on the earlier ones; the context itself is not changed.
 
     Each step calls `keep_lease`, which renews the lease. It raises DecisionInterrupted if the lease cannot be renewed
-    or the controller is told to stop. So a decision on many partitions does not lose the lease, and does not delay a
+    or the controller is being stopped. So a decision on many partitions does not lose the lease, and does not delay a
     stop.
     """
 
@@ -245,5 +245,5 @@ def _facts(registration: PartitionRegistration) -> tuple[object, ...]:
     return r.leader, r.isr, r.isr_epochs, r.replicas, r.adding_replicas, r.removing_replicas
 
 
-def _kept(before: Mapping[Key, str], moved: Mapping[Key, str], gone: str) -> dict[Key, str]:
-    return {key: state for key, state in {**before, **moved}.items() if state != gone}
+def _kept(before: Mapping[Key, str], moved: Mapping[Key, str], without: str) -> dict[Key, str]:
+    return {key: state for key, state in {**before, **moved}.items() if state != without}

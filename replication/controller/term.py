@@ -32,6 +32,9 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds import carry_out
 from lakelog.replication.protocol.topic import Entity, Topic
 
+logger = logging.getLogger(__name__)
+state_changes = logging.getLogger("state.change.logger")
+
 Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
 
 
@@ -134,12 +137,11 @@ Step: TypeAlias = (
     | ChangeMetadata
 )  # fmt: skip
 
+
 Result = TypeVar("Result")
+
+
 Round: TypeAlias = carry_out.Round[Step, Result]
-
-
-logger = logging.getLogger(__name__)
-state_changes = logging.getLogger("state.change.logger")
 
 
 class ControllerTerm:
@@ -213,9 +215,9 @@ class ControllerTerm:
         if self.context.deletions:
             self._events.put(BrokerModifications())
 
-    def _log_storage_errors(self, gone: Collection[int], seen: BrokersSeen) -> None:
+    def _log_storage_errors(self, failed: Collection[int], seen: BrokersSeen) -> None:
         """Logs the storage errors of brokers that have failed although they still send heartbeats. [LI-04]"""
-        for broker in sorted(seen.errors.keys() & set(gone)):
+        for broker in sorted(seen.errors.keys() & set(failed)):
             state_changes.warning(
                 "controller epoch %d: LogDirEventNotification: broker %d has failed: %s",
                 self.context.controller_epoch, broker, seen.errors[broker],

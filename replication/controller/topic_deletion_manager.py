@@ -121,9 +121,9 @@ def _finish(decision: Decision, topic: Topic, partitions: list[PartitionRegistra
     if any(decision.replica_state(replica) != ReplicaState.DELETION_SUCCESSFUL for replica in replicas):
         return
     replica_state_machine.handle_state_changes(decision, replicas, ReplicaState.NON_EXISTENT)
-    gone = [registration.topic_id_partition for registration in partitions]
-    partition_state_machine.handle_state_changes(decision, gone, PartitionState.NON_EXISTENT)
-    for partition in gone:
+    deleted = [registration.topic_id_partition for registration in partitions]
+    partition_state_machine.handle_state_changes(decision, deleted, PartitionState.NON_EXISTENT)
+    for partition in deleted:
         decision.remove(partition)
     decision.dropped.add(topic.topic)
 

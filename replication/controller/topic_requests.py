@@ -69,9 +69,9 @@ def create_topic(
 def _in_words(assignment: Assignment) -> str:
     """The brokers of the first partitions, and the number of further partitions: an answer must stay short."""
     shown = sorted(assignment.items())[:_SHOWN]
-    told = [f"partition {number} on brokers {','.join(map(str, brokers))}" for number, brokers in shown]
+    texts = [f"partition {number} on brokers {','.join(map(str, brokers))}" for number, brokers in shown]
     more = [f"and {len(assignment) - len(shown)} more"] if len(assignment) > len(shown) else []
-    return "; ".join(told + more)
+    return "; ".join(texts + more)
 
 
 def _spread(decision: Decision, partitions: int, replication_factor: int, salt: str, first: int = 0) -> Assignment:

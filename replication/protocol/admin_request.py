@@ -1,7 +1,7 @@
 """Requests to the controller: their kinds, their arguments, and the type and bounds of each argument.
 
-Anybody can write a row to the `admin` table. So a client checks a request before it sends it, and the controller checks
-it again before it acts. The kinds are named after the methods of `AdminClient`.
+Any client can write a row to the `admin` table. So a client checks a request before it sends it, and the controller
+checks it again before it acts. The kinds are named after the methods of `AdminClient`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PartitionLimits(NamedTuple):
 
 
 class _Argument(NamedTuple):
-    """An argument of a request. `check` raises TypeError, whose text says what the value must be."""
+    """An argument of a request. `check` raises TypeError; its text describes the right values."""
 
     check: Callable[[Any], None]
     is_required: bool = True

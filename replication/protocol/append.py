@@ -166,7 +166,7 @@ def _known_batches(
 def check_append(role: Role, leader_epoch: int | None, name: str) -> None:
     """Only a leader accepts appends, and only under the leader epoch that its own log records.
 
-    The epoch is checked first, because its error tells the producer whether to refresh its metadata or to wait.
+    The epoch is checked first, because by its error the producer decides whether to refresh its metadata or to wait.
 
     Kafka: `Partition.appendRecordsToLeader`, `Partition.checkCurrentLeaderEpoch`. KIP-320. [EP-06] [AP-06]
 

@@ -70,14 +70,19 @@ class _Sighting(NamedTuple):
 
 
 class Liveness:
-    """The heartbeats that an observer has seen. `clock`: monotonic, in seconds. Kafka: `BrokerHeartbeatManager`."""
+    """The heartbeats that an observer has seen. A broker is alive while its heartbeat moves, by the observer's own
+    monotonic `clock`, in seconds. So no clocks of two machines are compared.
+
+    A broker that reports a storage error can neither lead nor follow, so it does not count as alive. [LI-04] Kafka:
+    `BrokerHeartbeatManager`.
+    """
 
     def __init__(self, session_timeout_ms: int, clock: Callable[[], float]) -> None:
         self._session_timeout = session_timeout_ms / 1000
         self._clock = clock
         self._sightings: dict[int, _Sighting] = {}
 
-    def poll(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
+    def observe(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
         """Records the heartbeats; returns the brokers that are alive and not shutting down.
 
         A broker counts as alive when it is first seen. A storage error makes it count as dead while it reports one.
@@ -90,7 +95,7 @@ class Liveness:
         return {b for b, r in brokers.items() if self._lives(b, r, now) and not r.shutting_down}
 
     def leaving(self, brokers: Mapping[int, BrokerRegistration]) -> set[int]:
-        """The brokers that are alive and shutting down, by the last poll."""
+        """The brokers that are alive and shutting down, by the last observation."""
         now = self._clock()
         return {b for b, r in brokers.items() if b in self._sightings and self._lives(b, r, now) and r.shutting_down}
 

@@ -1,9 +1,9 @@
 """The state of a consumer group, the rules by which its members change it, and who may commit its offsets.
 
 There is no coordinator. The members share a table, and the first one that sees that a change is needed computes it: a
-member has come, has gone or is dead, or a topic has other partitions. Each such change raises the generation and
+member has joined, has left or is dead, or a topic has other partitions. Each such change raises the generation and
 assigns all partitions anew. A member then gives up what it owns and is no longer assigned, and takes what it is
-assigned once nobody owns it. So a partition never has two owners.
+assigned once no member owns it. So a partition never has two owners.
 
 Kafka: `GroupCoordinator`, `GroupMetadata`, `ConsumerCoordinator`. KIP-429, KIP-848. [AP-04]
 """
@@ -32,13 +32,15 @@ EMPTY, STABLE, RECONCILING = "Empty", "Stable", "Reconciling"
 # The partitions that some topics have now.
 PartitionsOf: TypeAlias = Callable[[Collection[str]], Collection[AssignedPartition]]
 
+NO_FENCE = 0  # of a group that no member has joined yet
+
 
 @dataclass(frozen=True)
 class GroupMember:
     """A consumer that has subscribed. `topics`: its subscription. `assignors`: those that it knows, the best one first.
 
-    `assigned`: the partitions that it is to own in the group's generation. `owned`: those that nobody else may take.
-    `slot` is the number of its heartbeat, a counter that moves as long as it lives.
+    `assigned`: the partitions that it is to own in the group's generation. `owned`: those that no other member may
+    take. `slot` is the number of its heartbeat, a counter that moves as long as it lives.
     """
 
     member_id: str
@@ -128,7 +130,7 @@ def needs_rebalance(group: ConsumerGroup, partitions: PartitionsOf) -> bool:
 
 
 def rebalance(group: ConsumerGroup, partitions: PartitionsOf) -> ConsumerGroup:
-    """The next generation: all partitions are assigned anew. Nobody owns more or less by that.
+    """The next generation: all partitions are assigned anew. What each member owns stays the same.
 
     Kafka: `ConsumerCoordinator.onLeaderElected`.
     """
@@ -150,7 +152,8 @@ def to_give_up(group: ConsumerGroup, member_id: str) -> Partitions:
 
 
 def to_take(group: ConsumerGroup, member_id: str) -> Partitions:
-    """What a member is assigned and nobody owns. The rest it takes later: its owner gives it up, or dies.
+    """The partitions that the member is assigned and no member owns. It takes the rest later: its owner gives it up, or
+    dies.
 
     Kafka: `CooperativeStickyAssignor.adjustAssignment`. Raises UnknownMemberIdException.
     """
@@ -168,9 +171,6 @@ def take(group: ConsumerGroup, member_id: str) -> ConsumerGroup:
     """The member owns what it may take. Raises UnknownMemberIdException."""
     member, taken = group.member(member_id), to_take(group, member_id)
     return group.with_member(replace(member, owned=tuple(sorted({*member.owned, *taken})))) if taken else group
-
-
-NO_FENCE = 0  # of a group that no member has joined yet
 
 
 def fence_of(generation: int, has_members: bool) -> int:
@@ -238,5 +238,6 @@ class MemberLiveness:
 
 
 def is_trusted(now: float, beat_at: float, session_timeout_ms: int, heartbeat_interval_ms: int) -> bool:
-    """Whether a member may still return records: `beat_at` is when its last successful heartbeat began, in seconds."""
+    """Whether a member may still return records. `beat_at`: when its last successful heartbeat began, in seconds, which
+    is before any observer can have seen it."""
     return now < beat_at + (session_timeout_ms - heartbeat_interval_ms) / 1000

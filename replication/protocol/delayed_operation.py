@@ -21,6 +21,8 @@ from lakelog.replication.protocol.leader_epoch import epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.replica_status import ReplicaStatus
 
+_LARGEST_OFFSET = 2**63 - 1
+
 
 class Completion(NamedTuple):
     """Whether a request is answered now and, if so, with which error."""
@@ -30,7 +32,6 @@ class Completion(NamedTuple):
 
 
 NOT_YET, DONE = Completion(False), Completion(True)
-_LARGEST_OFFSET = 2**63 - 1
 
 
 def produce_outcome(

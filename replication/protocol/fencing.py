@@ -23,7 +23,7 @@ from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_RO
 def check_leader_epoch(current: int, requested: int | None, name: str) -> None:
     """A request must carry the replica's current leader epoch. A request without one (None) is not checked.
 
-    An older epoch tells the requester to refresh its metadata. A newer one tells it to wait until the replica has taken
+    After an older epoch the requester refreshes its metadata. After a newer one it waits until the replica has taken
     up its role.
 
     Kafka: `Partition.checkCurrentLeaderEpoch`. KIP-320. [EP-06]

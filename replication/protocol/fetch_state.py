@@ -15,6 +15,8 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 NEVER: Final = float("inf")
 
+_MIN_INT = -(2**31)
+
 
 class FollowerState:
     """The states in the column `state` of the replicas table. [FS-01]
@@ -149,7 +151,7 @@ def advanced(state: PartitionFetchState, offset: int, leader_high_watermark: int
 
 
 def fell_behind(state: PartitionFetchState) -> PartitionFetchState:
-    """The commits have a gap, or one of their files is gone. The fetcher must read the leader's snapshot."""
+    """The commits have a gap, or one of their files was deleted. The fetcher must read the leader's snapshot."""
     return _moved("fell_behind", state, state if state.lagging else replace(state, lagging=True))
 
 
@@ -169,8 +171,8 @@ def delayed(state: PartitionFetchState, error: str | None, until: float) -> Part
     """
     if state.delayed_until is not None and state.delayed_until > until:
         return state
-    told = state.error if error is None else error
-    return _moved("delayed", state, replace(state, delayed_until=until, error=told))
+    shown = state.error if error is None else error
+    return _moved("delayed", state, replace(state, delayed_until=until, error=shown))
 
 
 def ready(state: PartitionFetchState, now: float) -> PartitionFetchState:
@@ -231,7 +233,7 @@ class FetchStates:
         """A round writes only in such a block. A caller of `remove` first waits until `is_held` is False.
 
         Raises NoLongerFetched, before the block, if partitions were removed since the round read `removals`. So a round
-        that a hung source delayed writes nothing for removed partitions, and nobody waits for that source.
+        that a hung source delayed writes nothing for removed partitions, and no thread waits for that source.
         """
         if self.removals != removals:
             raise NoLongerFetched
@@ -306,9 +308,6 @@ class FetchStates:
             return False
         self._states[partition] = transition(before)
         return self._states[partition] != before
-
-
-_MIN_INT = -(2**31)
 
 
 def fetcher_id(topic: str, partition: int, num_replica_fetchers: int) -> int:

@@ -51,7 +51,7 @@ def end_offset_for(lineage: Lineage, log_end_offset: int, leader_epoch: int) -> 
     """The largest known epoch at or below `leader_epoch`, and the offset after its last record.
 
     The latest epoch ends at the LEO. An epoch below all known ones ends where the first known one starts. An epoch
-    above all known ones, or a negative one, gives (-1, -1): this log cannot tell.
+    above all known ones, or a negative one, gives (-1, -1): unknown to this log.
 
     Kafka: `LeaderEpochFileCache.endOffsetFor`. KIP-279 added the epoch to the answer: a follower that does not know
     this epoch either must not truncate by the offset alone. [EP-03]

@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 class OfflineReplicas:
-    """The offline replicas found at the last poll. Only one thread calls `poll`; any thread may call the rest.
+    """The offline replicas that the broker has last found. Only one thread calls `observe`; any may call the rest.
 
     `faults`: the error text of each. `fenced`: replicas that no earlier ISR change can add, see
     `isr.fence_isr_changes`.
@@ -31,7 +31,7 @@ class OfflineReplicas:
         self.fenced: set[TopicIdPartition] = set()
         self.faults: Mapping[TopicIdPartition, str] = {}
 
-    def poll(self, faults: Mapping[TopicIdPartition, str], metadata: Registrations) -> bool:
+    def observe(self, faults: Mapping[TopicIdPartition, str], metadata: Registrations) -> bool:
         """Records the replicas with broken files; returns whether they or their faults have changed."""
         before, self.faults = self.faults, dict(faults)
         self._registrations = {p: metadata[p] for p in faults}
@@ -48,23 +48,24 @@ class OfflineReplicas:
         """The values without those of offline replicas."""
         return {partition: value for partition, value in values.items() if partition not in self.faults}
 
-    def hosted(self, told: Mapping[TopicIdPartition, ReplicaStatus]) -> dict[TopicIdPartition, HostedPartition]:
+    def hosted(self, rows: Mapping[TopicIdPartition, ReplicaStatus]) -> dict[TopicIdPartition, HostedPartition]:
         """The offline replicas with their registration, and with the HW of their last published row."""
         return {
-            p: HostedPartition(registration, told[p].high_watermark if p in told else 0)
+            p: HostedPartition(registration, rows[p].high_watermark if p in rows else 0)
             for p, registration in self._registrations.items()
         }
 
-    def repairable(self, told: Mapping[TopicIdPartition, ReplicaStatus]) -> dict[TopicIdPartition, int]:
+    def repairable(self, rows: Mapping[TopicIdPartition, ReplicaStatus]) -> dict[TopicIdPartition, int]:
         """The offline replicas that can be fetched again, with their leader epochs.
 
-        Another broker leads them, this broker is not in their ISR, and its published rows, `told`, say Offline.
+        Another broker leads them, this broker is not in their ISR, and the state in its published rows, `rows`, is
+        Offline.
         """
         return {
             p: registration.leader_epoch
             for p, registration in self._registrations.items()
             if registration.leader not in (NO_LEADER, self._broker_id) and self._broker_id not in registration.isr
-            if p in told and told[p].state == FollowerState.OFFLINE
+            if p in rows and rows[p].state == FollowerState.OFFLINE
         }
 
     def names(self) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def assign_stickily(
 ) -> dict[str, Partitions]:
     """Shares partitions out evenly, and moves as few of them as that takes.
 
-    Members keep what was assigned to them. A partition that nobody has goes to the member with the fewest, if possible
+    Members keep what was assigned to them. A partition without an owner goes to the member with the fewest, if possible
     to its owner. Then partitions move from members with more to members with at least two fewer. Each such move makes
     the shares more equal, so there is an end.
 
@@ -94,7 +94,7 @@ class _Shares:
         return {partition for assigned in self.of.values() for partition in assigned}
 
     def taker_of(self, partition: AssignedPartition) -> str | None:
-        """The subscribed member with the fewest partitions, the owner if it is one of several; None if nobody is."""
+        """The subscribed member with the fewest partitions, the owner if it is one of several; None if no member is."""
         takers = self._subscribed(partition.topic)
         return min(takers, key=lambda m: (len(self.of[m]), partition not in self._members[m].owned), default=None)
 

@@ -99,8 +99,8 @@ class PlacedBatch(NamedTuple):
 class PartitionLog:
     """One partition's log: its batches in order of offsets, its lineage and its producers.
 
-    `batches` may begin below the log start, as long as their segments exist. Nobody reads records there, but they still
-    identify duplicates of their producers. `forgotten`: the entries of producers whose batches went with their
+    `batches` may begin below the log start, as long as their segments exist. No reader gets records there, but they
+    still identify duplicates of their producers. `forgotten`: the entries of producers whose batches went with their
     segments. `start_chain`: the chain of the records before the log start, recorded for a log without batches.
     `epoch_start`: the offset at which a leader's epoch starts.
     """

@@ -58,7 +58,7 @@ class ProducerIdentity:
         return send
 
     def resume(self, topic: str, sequences: Mapping[int, int]) -> None:
-        """Sets the sequences of the next records by partition, for a producer whose sequences somebody else has kept.
+        """Sets the sequences of the next records by partition, for a producer whose sequences were stored elsewhere.
         They hold under each topic id: a topic that is made again meanwhile gets no other sequences."""
         self._is_resumed = True
         for partition, sequence in sequences.items():

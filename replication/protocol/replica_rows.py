@@ -15,22 +15,25 @@ from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_RO
 
 def replica_row(
     broker_id: int, broker_epoch: int, hosted: HostedPartition, log: PartitionLog, fetch: PartitionFetchState | None,
-    told: ReplicaStatus | None, log_version: int,
+    published: ReplicaStatus | None, log_version: int,
 ) -> ReplicaStatus:  # fmt: skip
     """The current row. `fetch` counts only under the leader epoch at which the replica is hosted.
 
     If the log start is above the HW that this process knows, the HW has been there, because only records below the HW
     are deleted. Kafka: `UnifiedLog.updateLogStartOffset`. [DR-01, HW-02]
 
-    Without a fetcher, as at shutdown, state and lag come from `told`, the last row that this process published under
-    the same leader epoch.
+    Without a fetcher, as at shutdown, state and lag come from `published`, the last row that this process published
+    under the same leader epoch.
     """
     registration = hosted.registration
     leads = registration.leader == broker_id
     is_fetched = fetch is not None and fetch.leader_epoch == registration.leader_epoch and not leads
     current = fetch if is_fetched else None
-    is_ours = told is not None and (told.broker_epoch, told.leader_epoch) == (broker_epoch, registration.leader_epoch)
-    last = told if is_ours and not leads else None
+    is_ours = published is not None and (published.broker_epoch, published.leader_epoch) == (
+        broker_epoch,
+        registration.leader_epoch,
+    )
+    last = published if is_ours and not leads else None
     return ReplicaStatus(
         topic=registration.topic,
         topic_id=registration.topic_id,
@@ -57,7 +60,8 @@ def with_faults(rows: Iterable[ReplicaStatus], faults: Mapping[TopicIdPartition,
 
 
 def offline_row(row: ReplicaStatus, fault: str) -> ReplicaStatus:
-    """The row of a replica with a broken file. It claims no leadership, whatever the metadata says. [OL-01]"""
+    """The row of a replica with a broken file. It claims no leadership, even if the metadata names it as leader.
+    [OL-01]"""
     error = f"KAFKA_STORAGE_ERROR: {fault}"
     return replace(row, role=FOLLOWER_ROLE, state=FollowerState.OFFLINE, error=error, lag=None)
 
@@ -71,7 +75,7 @@ def stray_replica(topic: str, log: PartitionLog, partition: TopicIdPartition, hi
 
 
 def stray_row(row: ReplicaStatus) -> ReplicaStatus:
-    """The row of a stray replica. It counts for nobody, whatever the metadata say. [SR-02]"""
+    """The row of a stray replica. It counts neither for the ISR nor for an HW. [SR-02]"""
     return replace(row, role=FOLLOWER_ROLE, state=FollowerState.STRAY, error=None, lag=None)
 
 

@@ -61,8 +61,8 @@ def throttled_followers(
     """The brokers that share a leader's rate: those with an out-of-sync replica that is throttled at the leader.
 
     `throttled_replicas`: `leader.replication.throttled.replicas` of each topic. In Kafka the leader serves fetches and
-    counts their bytes. Here nobody asks the leader, so each follower computes the same share from shared tables.
-    [TH-02]
+    counts their bytes. Here followers do not ask the leader, so each follower computes the same share from shared
+    tables. [TH-02]
     """
     return frozenset(
         broker

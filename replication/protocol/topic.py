@@ -13,6 +13,11 @@ from lakelog.replication.protocol.partition_registration import (
     Registrations,
 )
 
+MAX_LENGTH = 249
+INTERNAL_PREFIX = "__"
+_LEGAL_SYMBOLS = "._-"
+BROKERS, DEFAULT = "brokers", "<default>"
+
 
 @dataclass(frozen=True)
 class Topic:
@@ -61,11 +66,6 @@ def partitions_of(
         known = (other for other, topic in topics.items() if not topic.deleting)
         raise UnknownTopicOrPartitionException(f"no topic {name}; there are: {', '.join(sorted(known)) or 'none'}")
     return dict(sorted(found.items()))
-
-
-MAX_LENGTH = 249
-INTERNAL_PREFIX = "__"
-_LEGAL_SYMBOLS = "._-"
 
 
 def check_topic_name(name: str) -> None:
@@ -125,9 +125,6 @@ def _problem(name: str) -> str | None:
     if not (name.isascii() and all(symbol.isalnum() or symbol in _LEGAL_SYMBOLS for symbol in name)):
         return "has characters other than ASCII letters, digits, '.', '_' and '-'"
     return None
-
-
-BROKERS, DEFAULT = "brokers", "<default>"
 
 
 class Entity(NamedTuple):

@@ -36,7 +36,7 @@ def truncation_for(
     """The truncation of a follower's log under a leader with this row.
 
     Two kinds of log start over at the leader's log start. A log that ends below that start can never be joined to the
-    leader's. A log that becomes empty says nothing about earlier records, which the leader's history may contain. Kafka
+    leader's. A log that becomes empty does not show earlier records, which the leader's history may contain. Kafka
     starts the latter at the leader's log end, and so lacks the records in between.
 
     `leader_batches`: the ends of the leader's batches, oldest first, with their chains. They are needed if the
@@ -66,9 +66,9 @@ def has_other_history(own: PartitionLog, leader: ReplicaStatus) -> bool:
 
     Raft: the log matching property. [TR-08]
     """
-    told = [(entry.start_offset, entry.chain) for entry in leader.epochs]
-    told.append((leader.log_end_offset, leader.chain))
-    other = [offset for offset, chain in told if own.chain_at(offset) not in (chain, None)]
+    chains = [(entry.start_offset, entry.chain) for entry in leader.epochs]
+    chains.append((leader.log_end_offset, leader.chain))
+    other = [offset for offset, chain in chains if own.chain_at(offset) not in (chain, None)]
     return bool(other) and min(other) <= truncation_offset(own.lineage, own.log_end_offset, leader.epochs)
 
 

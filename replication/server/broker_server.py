@@ -48,6 +48,10 @@ from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
+logger = logging.getLogger(__name__)
+
+_SESSIONS_WITHOUT_A_STEP = 2  # heartbeats stop after so many session time-outs without a step of the broker's thread
+
 
 @dataclass(frozen=True)
 class BrokerContext:
@@ -119,8 +123,8 @@ class BrokerSession:
         return self._log_identity
 
     def lose_log(self) -> None:
-        """Notes what the log had when it was last replayed: it is not there any more. The next registration tells from
-        that what was lost."""
+        """Notes the identity of the log as last replayed, because the log is gone. The next registration compares
+        it."""
         self._log_identity = self._log.identity
 
     def figures(self) -> dict[str, int | None]:
@@ -130,7 +134,7 @@ class BrokerSession:
 
     def _identify_log(self) -> None:
         """Never runs on the heartbeat's thread, because a heartbeat must not wait for the broker's root. An identity
-        whose commit has just gone would fit any other log of that length."""
+        whose commit was just deleted would fit any other log of that length."""
         if self._log.current().version != self._log_identity.version:
             found = identify(self._log)
             self._log_identity = found if found.commit else self._log_identity
@@ -196,7 +200,7 @@ class BrokerSession:
         try:
             self.replica_manager.shutting_down()
             if self._context.cache.refresh():
-                self._apply()  # closes the partitions that it no longer leads to producers, before the broker is gone
+                self._apply()  # closes the partitions that it no longer leads to producers, before the broker ends
                 self._tell_applied()
             self.fetcher_manager.close_all_fetchers()
             self.replica_manager.publish("shutdown")
@@ -204,11 +208,6 @@ class BrokerSession:
         except LakelogException as error:
             logger.warning("broker %d has not stopped in order: %s", self._context.broker_id, error)
             self.close()
-
-
-logger = logging.getLogger(__name__)
-
-_SESSIONS_WITHOUT_A_STEP = 2  # heartbeats stop after so many session time-outs without a step of the broker's thread
 
 
 class Broker:
@@ -252,7 +251,7 @@ class Broker:
         """
         check_cluster_root(self._cluster, self._root)
         self._watch.wait(self._waiter.stopping)
-        error = self._first_poll()
+        error = self._first_probe()
         self._registration = Registration(
             BrokerTable.open_or_create(self._cluster.root, self.broker_id), self._root, self._config
         )
@@ -269,7 +268,7 @@ class Broker:
         self._heartbeat.start()
         self._thread.start()
 
-    def _first_poll(self) -> LakelogException | None:
+    def _first_probe(self) -> LakelogException | None:
         """Probes the root; None if it works. Returns its error if the broker has registered before, else raises it."""
         try:
             recover_root(self._root, self._cluster.cluster_id, self.broker_id)
@@ -392,7 +391,7 @@ class Broker:
             raise self._failure
 
     def kill(self) -> None:
-        """Ends the broker at once, as SIGKILL ends a process. It writes nothing more and tells nobody."""
+        """Ends the broker at once, as SIGKILL ends a process. It writes nothing more."""
         self.pause_point.kill()
         self._waiter.stop()
         self._heartbeat.stop()

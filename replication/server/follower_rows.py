@@ -27,7 +27,7 @@ class FollowerStatusReader:
 
     `polled_at` is the monotonic time at which the poll began that a broker's rows have come from.
 
-    Rows older than `max_age` seconds do not count, because nobody knows what their broker does now. `began_at` is the
+    Rows older than `max_age` seconds do not count, because their broker may have gone on since. `began_at` is the
     time of `clock`, in seconds, at which the read of each broker's last returned rows began.
 
     `when_late` is called, by another thread, after the end of a read for which a poll did not wait. What woke the

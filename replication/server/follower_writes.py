@@ -50,14 +50,14 @@ class FollowerWrites:
         self._rows.add(fetcher, why)
 
     def done(self, fetcher: object) -> None:
-        """Ends a round of the fetcher: nobody waits for it any more."""
+        """Ends a round of the fetcher: other fetchers wait for it no more."""
         self._appends.give_up(fetcher)
         self._rows.give_up(fetcher)
 
     def _append(self, appends: Sequence[_Append]) -> Sequence[Exception | None]:
         errors = append_as_follower(self._log, [append.fetched for append in appends], self._name)
         for append, error in zip(appends, errors, strict=True):
-            if error is None:  # before any of them is told, so that each waits for the others' rows
+            if error is None:  # before any of them goes on, so that each waits for the others' rows
                 self._rows.expect(append.fetcher)
         return errors
 

@@ -37,6 +37,11 @@ _COMPACTION_SECONDS = 60  # none begins after that in one round, and none is lar
 
 Led = Callable[[], Mapping[TopicIdPartition, HostedPartition]]
 
+_SHARE_IN_USE, _SHARE_OF_A_BACKLOG = 0.05, 0.2  # of a core, while the log is in use
+_BACKLOG = 1000  # segments: a log with more takes long to open
+_IN_USE_SECONDS = 1.0  # a log is in use until its last commit is this old
+_SHORTEST = 0.001  # a shorter wait would take longer than it says
+
 
 class _Stopping(Exception):
     """The broker stops, and a compaction under way is given up."""
@@ -204,14 +209,8 @@ class LogMaintenance:
         self._known = names
 
 
-_SHARE_IN_USE, _SHARE_OF_A_BACKLOG = 0.05, 0.2  # of a core, while the log is in use
-_BACKLOG = 1000  # segments: a log with more takes long to open
-_IN_USE_SECONDS = 1.0  # a log is in use until its last commit is this old
-_SHORTEST = 0.001  # a shorter wait would take longer than it says
-
-
 class LogUse:
-    """Tells whether a log is in use: whether its version has moved within the last second."""
+    """Measures whether a log is in use: whether its version has moved within the last second."""
 
     def __init__(self, version: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
         self._version = version

@@ -71,7 +71,7 @@ class MetadataCache:
         self._is_untold |= self._version != self.cluster.metadata.version
         self._version, self._partitions = self.cluster.metadata.version, self.cluster.metadata.partitions
         roots = self._roots()
-        self._liveness.poll(read_brokers())
+        self._liveness.observe(read_brokers())
         is_untold, self._is_untold = self._is_untold or roots != self._roots(), False
         return is_untold
 
@@ -108,7 +108,7 @@ class MetadataCache:
     def alive_brokers(self) -> set[int]:
         """The brokers whose heartbeat has moved within `broker.session.timeout.ms`, and that have reported neither a
         shutdown nor a storage error."""
-        return self._liveness.poll(self.brokers())
+        return self._liveness.observe(self.brokers())
 
     def topic_config(self, registration: PartitionRegistration) -> TopicConfig:
         """The settings of a partition's topic, over this broker's defaults. Invalid ones are logged and left out."""

@@ -22,7 +22,7 @@ class BrokerKilled(Exception):
 class PausePoint:
     """Every step of a broker passes through it. It serves brokers that share a process; others get signals.
 
-    It also notes when one watched thread last passed, so that others can tell whether the thread hangs.
+    It also notes when one watched thread last passed, so that others can check whether the thread hangs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

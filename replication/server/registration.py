@@ -34,6 +34,10 @@ from lakelog.replication.storage.tables.broker_table import BrokerTable
 
 logger = logging.getLogger(__name__)
 
+# A live process moves its heartbeat at each interval. The newcomer fences a slower one, as usual. Started again, that
+# one sees the newcomer's heartbeat and refuses to start.
+_INTERVALS = 2
+
 
 class Registration:
     """The row of one broker in `brokers`, written by the broker's own process. Kafka: `BrokerLifecycleManager`.
@@ -159,11 +163,6 @@ def _known(log: LogIdentity | None) -> dict[str, str | int]:
     return {"log_table_id": log.table_id, "log_version": log.version, "log_commit": log.commit}
 
 
-# A live process moves its heartbeat at each interval. The newcomer fences a slower one, as usual. Started again, that
-# one sees the newcomer's heartbeat and refuses to start.
-_INTERVALS = 2
-
-
 class IdWatch:
     """Checks that a broker's id is free: the heartbeat of the process that registered last must stand still. [BC-01]
 
@@ -173,7 +172,7 @@ class IdWatch:
 
     It reads the registration when it is constructed and again in `wait`: the time in between counts as waiting.
 
-    `is_registered_here` says whether the broker's last registration has this very root. With `take_over` the id is free
+    `is_registered_here`: whether the broker's last registration has this very root. With `take_over` the id is free
     at once, even if another process is running.
     """
 
@@ -225,7 +224,7 @@ def _beat(registration: BrokerRegistration) -> tuple[int, int]:
 
 def check_cluster_root(cluster: Cluster, root: StorageRoot) -> None:
     """Raises InconsistentClusterRootException, before anything is written, if an earlier process of the broker at this
-    root has seen another cluster root, or a later state of it. A root that does not work says nothing yet."""
+    root has seen another cluster root, or a later state of it. A root that does not work is not checked yet."""
     try:
         cluster.expect_what_was_seen(root)
     except InconsistentClusterRootException:

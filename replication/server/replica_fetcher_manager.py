@@ -111,9 +111,9 @@ class ReplicaFetcherManager:
 
     def remove_fetcher_for_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Removes partitions from their fetchers. An idle fetcher runs until `shutdown_idle_fetchers`. [FM-07]"""
-        gone = list(partitions)
+        removed = list(partitions)
         for fetcher in self.fetchers().values():
-            fetcher.remove_partitions(gone)
+            fetcher.remove_partitions(removed)
 
     def shutdown_idle_fetchers(self) -> None:
         """Stops and removes the fetchers without partitions. [FM-08]"""

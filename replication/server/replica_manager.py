@@ -65,6 +65,201 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.truncate import delete_logs
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
+logger = logging.getLogger(__name__)
+state_changes = logging.getLogger("state.change.logger")
+
+Value = TypeVar("Value")
+_SHOWN = 10  # names of stray replicas in one line
+_DELETED = "it was deleted here by hand, and has to leave the ISR before it is fetched again"
+
+
+class ReplicaManager:
+    """All replicas of one broker. Only the broker's own thread calls `apply` and `lead`; any thread calls the rest."""
+
+    def __init__(
+        self, broker_id: int, broker_epoch: int, log: ReplicaLog, table: ReplicaTable, cache: MetadataCache,
+        fetchers: ReplicaFetcherManager, replica_lag_time_max_ms: int, pause_point: PausePoint,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._log = log
+        self._table = table
+        self._cache = cache
+        self._fetchers = fetchers
+        self._pause_point = pause_point
+        self._clock = clock
+        reads = LeaderRoundReads(broker_id, log, cache, replica_lag_time_max_ms, clock)
+        lag_time = replica_lag_time_max_ms / 1000
+        self._leader = LeaderRound(broker_id, lag_time, lag_time / 2, clock)
+        self.offline = OfflineReplicas(broker_id)
+        self._is_shutting_down = False
+        self._lock = threading.RLock()
+        self._hosted: dict[TopicIdPartition, HostedPartition] = {}
+        self._strays: dict[TopicIdPartition, HostedPartition] = {}
+        self._state = BrokerState(self._hosted, lambda: table.replicas, self.offline)
+        self._faulty: frozenset[object] = frozenset()
+        self._rows = ReplicaStatusBuilder(broker_id, broker_epoch)
+        self._handlers = self._made_handlers(reads)
+
+    def _made_handlers(self, reads: LeaderRoundReads) -> dict[type, Handler]:
+        broker_id, log, cache, fetchers = self._broker_id, self._log, self._cache, self._fetchers
+        who = f"broker-{broker_id}"
+        return {
+            StopFetching: lambda step: fetchers.remove_fetcher_for_partitions(step.partitions),
+            CommitRoles: self._commit_roles,
+            DeleteLogs: lambda step: delete_logs(log, step.partitions, who, assigned_to(broker_id, cache.partitions)),
+            HostPartitions: self._host,
+            PublishReplicas: lambda step: self.publish(step.why, step.may_wait),
+            StartFetching: self._start_fetching,
+            StopIdleFetchers: lambda _: fetchers.shutdown_idle_fetchers(),
+            AlterPartitions: self._alter_partitions,
+            IsrChangesSettled: lambda _: None,
+            ReadFollowerRows: reads.follower_rows,
+            ReadCluster: reads.cluster,
+            ReadLog: reads.log,
+            ReadOwnLogs: self._read_own_logs,
+            FenceIsrChanges: lambda step: cache.fence_isr_changes(step.partitions, broker_id),
+            RepairLogs: lambda step: repair_logs(
+                log, step.leader_epochs, who, assigned_to(broker_id, cache.partitions)
+            ),
+        }
+
+    def shutting_down(self) -> None:
+        """From now on it takes up roles as before, but starts no new fetching. [BL-09]"""
+        self._is_shutting_down = True
+
+    def apply(self) -> None:
+        """Takes up the roles that the metadata gives to this broker: see `take_up_roles`. [BL-03]
+
+        Raises StaleBrokerEpochException once a newer process has claimed the log, KafkaStorageException, BrokerKilled.
+        """
+        before = self.offline.faults
+        try:
+            work = take_up_roles(self._broker_id, self._broker_epoch, self._state, self._cache.partitions)
+            self._carry_out(work)
+        finally:
+            log_offline(self._broker_id, before, self.offline.faults)
+
+    def _read_own_logs(self, step: ReadOwnLogs) -> OwnLogs:
+        state = self._log.refresh()
+        state.give_up_stopped([p for p in state.partitions() if p not in step.metadata])
+        state.topics.update({registration.topic_id: registration.topic for registration in step.metadata.values()})
+        of_metadata = (p for p, r in step.metadata.items() if self._broker_id in r.replicas or state.fault(p))
+        logs = {p: state.known(p) for p in sorted({*state.partitions(), *of_metadata, *self._table.replicas})}
+        self._faulty = state.faulty()
+        assigned = assigned_to(self._broker_id, step.metadata)
+        faults = {p: _DELETED for p, r in assigned.items() if was_deleted(self._broker_id, r, logs[p].role)}
+        if self._faulty:
+            faults |= {p: fault for p in assigned if (fault := state.fault(p)) is not None}
+        self._note_strays(logs)
+        return OwnLogs(logs, faults, bool(state.broken))
+
+    def _note_strays(self, logs: Mapping[TopicIdPartition, PartitionLog]) -> None:
+        """Keeps the memory of stray replicas as it is, because rows are built anew for another one. [SR-02]"""
+        published, strays = self._table.replicas, {p for p, log in logs.items() if log.role.is_stray}
+        known = {p: stray for p, stray in self._strays.items() if p in strays}
+        for partition in strays - known.keys():
+            log, hosted, row = logs[partition], self._hosted.get(partition), published.get(partition)
+            topic = row.topic if row else log.batches[-1].header.topic if log.batches else partition.topic_id
+            last = hosted.high_watermark if hosted else row.high_watermark if row else log.log_start_offset
+            known[partition] = stray_replica(topic, log, partition, last)
+        if new := [stray.registration.name for p, stray in known.items() if p not in self._strays]:
+            logger.error(
+                "broker %d: no metadata explain %d replicas any more. They take no records and keep theirs, as stray "
+                "replicas, until the metadata do, or until `lakelog log-dirs --delete-stray` deletes them: %s",
+                self._broker_id, len(new), first_names(sorted(new), _SHOWN),
+            )  # fmt: skip
+        self._strays = known
+
+    def is_due(self) -> bool:
+        """Whether to call `apply` although the metadata has not moved: log files have broken or work again, or an
+        operator has deleted a stray replica."""
+        state = self._log.current()
+        return state.faulty() != self._faulty or any(not state.known(p).role.is_stray for p in self._strays)
+
+    def lead(self) -> bool:
+        """Runs one leader round, see `LeaderRound.run`. Returns whether an HW or a log start has risen.
+
+        Raises StaleBrokerEpochException once a newer process has claimed the log, KafkaStorageException, BrokerKilled.
+        """
+        return self._carry_out(self._leader.run(self._state))
+
+    def _carry_out(self, work: Round[Any, Result]) -> Result:
+        return carry_out(work, self._handlers, self._deciding)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """Raises BrokerKilled if the broker was killed. Under the lock a decision's changes show all at once."""
+        self._pause_point.pass_through()
+        with self._lock:
+            yield
+
+    def _commit_roles(self, step: CommitRoles) -> None:
+        self._log.become(step.roles, why=f"metadata version {self._cache.version}")
+        log_roles(self._broker_id, step.roles, self._cache.partitions)
+        state = self._log.current()
+        self._note_strays({p: state.known(p) for p in (*self._strays, *step.roles)})
+
+    def _start_fetching(self, step: StartFetching) -> None:
+        if not self._is_shutting_down:
+            self._fetchers.add_fetcher_for_partitions(self.offline.without(step.partitions))
+
+    def _host(self, step: HostPartitions) -> None:
+        state, now = self._log.current(), self._clock()
+        with self._lock:
+            for partition in step.removed:
+                del self._hosted[partition]
+            for partition, registration in step.registrations.items():
+                self._hosted[partition] = host(
+                    self._hosted.get(partition), self._table.replicas.get(partition), registration,
+                    state.known(partition), self._broker_id, now,
+                )  # fmt: skip
+
+    def _alter_partitions(self, step: AlterPartitions) -> IsrOutcomes:
+        try:
+            outcomes = self._cache.alter_partitions(step.changes, f"broker-{self._broker_id}")
+        except InconsistentClusterRootException:
+            raise  # nothing was written
+        except KafkaStorageException as error:
+            logger.warning("broker %d: the outcome of an ISR change is unknown: %s", self._broker_id, error)
+            raise
+        log_isr_changes(self._broker_id, outcomes, {p: hosted.registration for p, hosted in self._hosted.items()})
+        return outcomes
+
+    def leads(self) -> list[PartitionRegistration]:
+        """The registrations of the partitions that this broker leads; see `led`."""
+        return [hosted.registration for hosted in self.led().values()]
+
+    def led(self) -> dict[TopicIdPartition, HostedPartition]:
+        """The partitions that this broker leads, with their HWs. It does not lead a partition with a broken file."""
+        with self._lock:
+            led = {p: h for p, h in self._hosted.items() if h.registration.leader == self._broker_id}
+            return self.offline.without(led)
+
+    def follow_high_watermarks(self, step: FollowHighWatermarks) -> None:
+        """Takes over the HWs of leaders, each at most the own LEO. [HW-03, TR-05]"""
+        with self._lock:
+            self._hosted.update(follow_high_watermarks(self._hosted, step.log_ends, step.leader_high_watermarks))
+
+    def publish(self, why: str, may_wait: bool = False) -> None:
+        """Writes the rows of all replicas to `replicas`, if they have changed. `why` goes into the commit. `may_wait`:
+        see `PublishReplicas`.
+
+        It reads fetch states and roles before the log, because both move only after the log has changed. So no row
+        claims more than the log has. Raises StaleBrokerEpochException, KafkaStorageException. [HW-02]
+        """
+        with self._lock:
+            published = self._table.replicas
+            hosted = {**self._strays, **self.offline.hosted(published), **self._hosted}
+            inputs = RowInputs(hosted, self._fetchers.fetch_states(), self.offline.faults, self._strays.keys())
+            state = self._log.current()  # read last: it has all roles and truncations that the rows show
+            rows = self._rows.build(inputs, state, published)
+            if may_wait and all_may_wait(rows, published):
+                return
+            self._table.publish(rows, why)
+            self._rows.have_landed(self._table.replicas)
+
 
 class LeaderRoundReads:
     """Answers the reads of one broker's rounds from tables and from its cache."""
@@ -118,9 +313,6 @@ class LeaderRoundReads:
         if broker not in self._unreadable:
             self._unreadable.add(broker)
             logger.warning("broker %d: replicas of broker %d cannot be read: %s", self._broker_id, broker, error)
-
-
-Value = TypeVar("Value")
 
 
 class RowInputs(NamedTuple):
@@ -183,213 +375,17 @@ class ReplicaStatusBuilder:
         return sorted(moved & inputs.hosted.keys()), in_log
 
 
-def all_may_wait(rows: Sequence[ReplicaStatus], published: Rows) -> bool:
-    """Whether no row tells more than the published ones that somebody waits for: see `PublishReplicas`."""
-    pairs = zip(rows, published.values(), strict=False)
-    return len(rows) == len(published) and all(row is old or row.may_wait_after(old) for row, old in pairs)
-
-
 def _moved(before: Mapping[TopicIdPartition, Value], now: Mapping[TopicIdPartition, Value]) -> list[TopicIdPartition]:
     """The keys with another value object, or with a value in only one of the two."""
-    gone = [p for p in before if p not in now]
-    return [*gone, *(p for p, value in now.items() if before.get(p) is not value)]
+    removed = [p for p in before if p not in now]
+    return [*removed, *(p for p, value in now.items() if before.get(p) is not value)]
 
 
-logger = logging.getLogger(__name__)
-
-_SHOWN = 10  # names of stray replicas in one line
-_DELETED = "it was deleted here by hand, and has to leave the ISR before it is fetched again"
-
-
-class ReplicaManager:
-    """All replicas of one broker. Only the broker's own thread calls `apply` and `lead`; any thread calls the rest."""
-
-    def __init__(
-        self, broker_id: int, broker_epoch: int, log: ReplicaLog, table: ReplicaTable, cache: MetadataCache,
-        fetchers: ReplicaFetcherManager, replica_lag_time_max_ms: int, pause_point: PausePoint,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self._broker_id = broker_id
-        self._broker_epoch = broker_epoch
-        self._log = log
-        self._table = table
-        self._cache = cache
-        self._fetchers = fetchers
-        self._pause_point = pause_point
-        self._clock = clock
-        view = LeaderRoundReads(broker_id, log, cache, replica_lag_time_max_ms, clock)
-        lag_time = replica_lag_time_max_ms / 1000
-        self._leader = LeaderRound(broker_id, lag_time, lag_time / 2, clock)
-        self.offline = OfflineReplicas(broker_id)
-        self._is_shutting_down = False
-        self._lock = threading.RLock()
-        self._hosted: dict[TopicIdPartition, HostedPartition] = {}
-        self._strays: dict[TopicIdPartition, HostedPartition] = {}
-        self._memory = BrokerState(self._hosted, lambda: table.replicas, self.offline)
-        self._faulty: frozenset[object] = frozenset()
-        self._rows = ReplicaStatusBuilder(broker_id, broker_epoch)
-        self._handlers = self._made_handlers(view)
-
-    def _made_handlers(self, view: LeaderRoundReads) -> dict[type, Handler]:
-        broker_id, log, cache, fetchers = self._broker_id, self._log, self._cache, self._fetchers
-        who = f"broker-{broker_id}"
-        return {
-            StopFetching: lambda step: fetchers.remove_fetcher_for_partitions(step.partitions),
-            CommitRoles: self._commit_roles,
-            DeleteLogs: lambda step: delete_logs(log, step.partitions, who, assigned_to(broker_id, cache.partitions)),
-            HostPartitions: self._host,
-            PublishReplicas: lambda step: self.publish(step.why, step.may_wait),
-            StartFetching: self._start_fetching,
-            StopIdleFetchers: lambda _: fetchers.shutdown_idle_fetchers(),
-            AlterPartitions: self._alter_partitions,
-            IsrChangesSettled: lambda _: None,
-            ReadFollowerRows: view.follower_rows,
-            ReadCluster: view.cluster,
-            ReadLog: view.log,
-            ReadOwnLogs: self._read_own_logs,
-            FenceIsrChanges: lambda step: cache.fence_isr_changes(step.partitions, broker_id),
-            RepairLogs: lambda step: repair_logs(
-                log, step.leader_epochs, who, assigned_to(broker_id, cache.partitions)
-            ),
-        }
-
-    def shutting_down(self) -> None:
-        """From now on it takes up roles as before, but starts no new fetching. [BL-09]"""
-        self._is_shutting_down = True
-
-    def apply(self) -> None:
-        """Takes up the roles that the metadata gives to this broker: see `take_up_roles`. [BL-03]
-
-        Raises StaleBrokerEpochException once a newer process has claimed the log, KafkaStorageException, BrokerKilled.
-        """
-        before = self.offline.faults
-        try:
-            work = take_up_roles(self._broker_id, self._broker_epoch, self._memory, self._cache.partitions)
-            self._carry_out(work)
-        finally:
-            log_offline(self._broker_id, before, self.offline.faults)
-
-    def _read_own_logs(self, step: ReadOwnLogs) -> OwnLogs:
-        state = self._log.refresh()
-        state.give_up_stopped([p for p in state.partitions() if p not in step.metadata])
-        state.topics.update({registration.topic_id: registration.topic for registration in step.metadata.values()})
-        of_metadata = (p for p, r in step.metadata.items() if self._broker_id in r.replicas or state.fault(p))
-        logs = {p: state.known(p) for p in sorted({*state.partitions(), *of_metadata, *self._table.replicas})}
-        self._faulty = state.faulty()
-        assigned = assigned_to(self._broker_id, step.metadata)
-        faults = {p: _DELETED for p, r in assigned.items() if was_deleted(self._broker_id, r, logs[p].role)}
-        if self._faulty:
-            faults |= {p: fault for p in assigned if (fault := state.fault(p)) is not None}
-        self._note_strays(logs)
-        return OwnLogs(logs, faults, bool(state.broken))
-
-    def _note_strays(self, logs: Mapping[TopicIdPartition, PartitionLog]) -> None:
-        """Keeps the memory of stray replicas as it is, because rows are built anew for another one. [SR-02]"""
-        published, strays = self._table.replicas, {p for p, log in logs.items() if log.role.is_stray}
-        known = {p: stray for p, stray in self._strays.items() if p in strays}
-        for partition in strays - known.keys():
-            log, hosted, row = logs[partition], self._hosted.get(partition), published.get(partition)
-            topic = row.topic if row else log.batches[-1].header.topic if log.batches else partition.topic_id
-            last = hosted.high_watermark if hosted else row.high_watermark if row else log.log_start_offset
-            known[partition] = stray_replica(topic, log, partition, last)
-        if new := [stray.registration.name for p, stray in known.items() if p not in self._strays]:
-            logger.error(
-                "broker %d: no metadata explain %d replicas any more. They take no records and keep theirs, as stray "
-                "replicas, until the metadata do, or until `lakelog log-dirs --delete-stray` deletes them: %s",
-                self._broker_id, len(new), first_names(sorted(new), _SHOWN),
-            )  # fmt: skip
-        self._strays = known
-
-    def is_due(self) -> bool:
-        """Whether to call `apply` although the metadata has not moved: log files have broken or work again, or somebody
-        has deleted a stray replica."""
-        state = self._log.current()
-        return state.faulty() != self._faulty or any(not state.known(p).role.is_stray for p in self._strays)
-
-    def lead(self) -> bool:
-        """Runs one leader round, see `LeaderRound.run`. Returns whether an HW or a log start has risen.
-
-        Raises StaleBrokerEpochException once a newer process has claimed the log, KafkaStorageException, BrokerKilled.
-        """
-        return self._carry_out(self._leader.run(self._memory))
-
-    def _carry_out(self, work: Round[Any, Result]) -> Result:
-        return carry_out(work, self._handlers, self._deciding)
-
-    @contextmanager
-    def _deciding(self) -> Iterator[None]:
-        """Raises BrokerKilled if the broker was killed. Under the lock a decision's changes show all at once."""
-        self._pause_point.pass_through()
-        with self._lock:
-            yield
-
-    def _commit_roles(self, step: CommitRoles) -> None:
-        self._log.become(step.roles, why=f"metadata version {self._cache.version}")
-        log_roles(self._broker_id, step.roles, self._cache.partitions)
-        state = self._log.current()
-        self._note_strays({p: state.known(p) for p in (*self._strays, *step.roles)})
-
-    def _start_fetching(self, step: StartFetching) -> None:
-        if not self._is_shutting_down:
-            self._fetchers.add_fetcher_for_partitions(self.offline.without(step.partitions))
-
-    def _host(self, step: HostPartitions) -> None:
-        state, now = self._log.current(), self._clock()
-        with self._lock:
-            for partition in step.gone:
-                del self._hosted[partition]
-            for partition, registration in step.registrations.items():
-                self._hosted[partition] = host(
-                    self._hosted.get(partition), self._table.replicas.get(partition), registration,
-                    state.known(partition), self._broker_id, now,
-                )  # fmt: skip
-
-    def _alter_partitions(self, step: AlterPartitions) -> IsrOutcomes:
-        try:
-            outcomes = self._cache.alter_partitions(step.changes, f"broker-{self._broker_id}")
-        except InconsistentClusterRootException:
-            raise  # nothing was written
-        except KafkaStorageException as error:
-            logger.warning("broker %d: the outcome of an ISR change is unknown: %s", self._broker_id, error)
-            raise
-        log_isr_changes(self._broker_id, outcomes, {p: hosted.registration for p, hosted in self._hosted.items()})
-        return outcomes
-
-    def leads(self) -> list[PartitionRegistration]:
-        """The registrations of the partitions that this broker leads; see `led`."""
-        return [hosted.registration for hosted in self.led().values()]
-
-    def led(self) -> dict[TopicIdPartition, HostedPartition]:
-        """The partitions that this broker leads, with their HWs. It does not lead a partition with a broken file."""
-        with self._lock:
-            led = {p: h for p, h in self._hosted.items() if h.registration.leader == self._broker_id}
-            return self.offline.without(led)
-
-    def follow_high_watermarks(self, step: FollowHighWatermarks) -> None:
-        """Takes over the HWs of leaders, each at most the own LEO. [HW-03, TR-05]"""
-        with self._lock:
-            self._hosted.update(follow_high_watermarks(self._hosted, step.log_ends, step.leader_high_watermarks))
-
-    def publish(self, why: str, may_wait: bool = False) -> None:
-        """Writes the rows of all replicas to `replicas`, if they have changed. `why` goes into the commit. `may_wait`:
-        see `PublishReplicas`.
-
-        It reads fetch states and roles before the log, because both move only after the log has changed. So no row
-        claims more than the log has. Raises StaleBrokerEpochException, KafkaStorageException. [HW-02]
-        """
-        with self._lock:
-            published = self._table.replicas
-            hosted = {**self._strays, **self.offline.hosted(published), **self._hosted}
-            inputs = RowInputs(hosted, self._fetchers.fetch_states(), self.offline.faults, self._strays.keys())
-            state = self._log.current()  # read last: it has all roles and truncations that the rows show
-            rows = self._rows.build(inputs, state, published)
-            if may_wait and all_may_wait(rows, published):
-                return
-            self._table.publish(rows, why)
-            self._rows.have_landed(self._table.replicas)
-
-
-state_changes = logging.getLogger("state.change.logger")
+def all_may_wait(rows: Sequence[ReplicaStatus], published: Rows) -> bool:
+    """Whether the rows have no change, beyond the published ones, that another broker waits for: see
+    `PublishReplicas`."""
+    pairs = zip(rows, published.values(), strict=False)
+    return len(rows) == len(published) and all(row is old or row.may_wait_after(old) for row, old in pairs)
 
 
 def log_roles(

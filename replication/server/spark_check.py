@@ -35,10 +35,12 @@ _PARENT = os.getppid()
 _checked: WeakSet[SparkContext] = WeakSet()
 _checking = threading.Lock()
 
+_PARENT = os.getppid()
+
 
 def check_spark(spark: SparkSession) -> None:
     """Checks that the session can read Delta tables, that it has executors, and that its Python workers can import
-    Lakelog, once for each Spark application. Raises InvalidConfigurationException with one sentence that says what to
+    Lakelog, once for each Spark application. Raises InvalidConfigurationException with one sentence on what to
     set."""
     with _checking:
         context = spark.sparkContext

@@ -65,7 +65,7 @@ def test_dr_02_a_deletion_that_is_not_confirmed_in_time_has_still_been_made(worl
 
 def test_dr_02_a_deletion_does_not_wait_for_a_dead_broker(world, while_waiting, monkeypatch):
     """Its heartbeat stands still. The leader's moves."""
-    monkeypatch.setattr(record_deletion.Liveness, "poll", lambda *_: {1})
+    monkeypatch.setattr(record_deletion.Liveness, "observe", lambda *_: {1})
     while_waiting(lambda: world.say(5))
     assert delete(world, {0: 3}) == {0: 3}
 

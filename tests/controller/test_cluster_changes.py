@@ -147,6 +147,6 @@ def test_bl_12_a_new_controller_tells_what_was_lost_under_the_last_one(world, li
     world.clock.now += 7
     for broker in (2, 3):
         world.beats[broker].update(1, "heartbeat")
-    world.liveness.poll(world.cluster.refresh_brokers())
+    world.liveness.observe(world.cluster.refresh_brokers())
     world.fail_over()
     assert lines() == [LOST.replace("epoch 1: ", "epoch 2: ", 1)]

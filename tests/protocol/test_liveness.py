@@ -28,7 +28,7 @@ def test_bc_01_at_first_sight_a_broker_lives_until_its_session_is_over(liveness,
     """An observer that has just started knows nothing of the past, and declares no broker dead."""
     seen = []
     for _ in range(4):
-        seen.append(liveness.poll(broker()))
+        seen.append(liveness.observe(broker()))
         clock.now += 3
     assert seen == [{1}, {1}, {1}, set()], "6 s are allowed, 9 s are not"
 
@@ -45,38 +45,38 @@ def test_bc_01_at_first_sight_a_broker_lives_until_its_session_is_over(liveness,
     ids=str,
 )
 def test_bc_01_only_a_heartbeat_or_a_new_epoch_shows_life(liveness, clock, changes, lives):
-    liveness.poll(broker())
+    liveness.observe(broker())
     clock.now += 7
-    assert liveness.poll(broker(**changes)) == ({1} if lives else set())
+    assert liveness.observe(broker(**changes)) == ({1} if lives else set())
 
 
 def test_bc_01_a_heartbeat_that_is_read_late_counts_from_when_it_is_read(liveness, clock):
     """No clocks are compared: the observer knows only when it saw the counter move."""
-    liveness.poll(broker())
+    liveness.observe(broker())
     clock.now += 100
-    assert liveness.poll(broker(heartbeat=1)) == {1}
+    assert liveness.observe(broker(heartbeat=1)) == {1}
     clock.now += 6
-    assert liveness.poll(broker(heartbeat=1)) == {1}
+    assert liveness.observe(broker(heartbeat=1)) == {1}
     clock.now += 1
-    assert liveness.poll(broker(heartbeat=1)) == set()
+    assert liveness.observe(broker(heartbeat=1)) == set()
 
 
 def test_bc_01_who_was_dead_lives_again(liveness, clock):
-    liveness.poll(broker())
+    liveness.observe(broker())
     clock.now += 7
-    assert liveness.poll(broker()) == set()
-    assert liveness.poll(broker(heartbeat=1)) == {1}
+    assert liveness.observe(broker()) == set()
+    assert liveness.observe(broker(heartbeat=1)) == {1}
 
 
 def test_cs_04_who_shuts_down_is_not_alive_and_is_again_when_it_begins_anew(liveness):
-    assert liveness.poll(broker(shutting_down=True)) == set()
-    assert liveness.poll(broker(broker_epoch=8)) == {1}
+    assert liveness.observe(broker(shutting_down=True)) == set()
+    assert liveness.observe(broker(broker_epoch=8)) == {1}
 
 
 def test_each_broker_has_its_own_session(liveness, clock):
-    liveness.poll({**broker(1), **broker(2)})
+    liveness.observe({**broker(1), **broker(2)})
     clock.now += 4
-    liveness.poll({**broker(1, heartbeat=1), **broker(2)})
+    liveness.observe({**broker(1, heartbeat=1), **broker(2)})
     clock.now += 4
-    assert liveness.poll({**broker(1, heartbeat=1), **broker(2), **broker(3)}) == {1, 3}
-    assert liveness.poll({}) == set()
+    assert liveness.observe({**broker(1, heartbeat=1), **broker(2), **broker(3)}) == {1, 3}
+    assert liveness.observe({}) == set()

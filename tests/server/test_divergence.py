@@ -130,7 +130,7 @@ def test_tr_08_a_commit_whose_batches_the_leader_has_truncated_truncates_nothing
     fill(world.leader, P0, 2)
     world.begin_after()
     fill(world.leader, P0, 1)
-    world.round.has_new_commits()
+    world.round.is_round_due()
     found = [*world.round._headers._found]
     lose_and_write(world, 10, OTHERS[:2])
     world.begin_after()

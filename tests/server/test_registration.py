@@ -237,7 +237,7 @@ def test_li_04_who_has_no_storage_is_not_alive_and_is_again_when_it_has(process)
         broker.storage_error = error
         broker.beat(None)
         found = {1: broker.table.registration}
-        seen.append((liveness.poll(found), liveness.leaving(found)))
+        seen.append((liveness.observe(found), liveness.leaving(found)))
     assert seen == [({1}, set()), (set(), set()), ({1}, set())]
 
 

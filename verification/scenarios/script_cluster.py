@@ -190,5 +190,5 @@ class LivenessWatch:
         """Reads the heartbeats once. On an error the next call tries again."""
         with suppress(LakelogException):
             brokers = self._cluster.refresh_brokers()
-            live = self._liveness.poll(brokers)
+            live = self._liveness.observe(brokers)
             self.offline = {b for b, found in brokers.items() if b not in live or found.storage_error}

@@ -337,7 +337,7 @@ class _DropsTopicsFirst(ControllerTerm):
 class _TakesNoAnswerForDone(LeaderRound):
     """Believes that its ISR change is in force, even without an answer."""
 
-    def run(self, memory: BrokerState) -> LeaderSteps[bool]:
+    def run(self, state: BrokerState) -> LeaderSteps[bool]:
         def instead(step: LeaderStep) -> LeaderSteps[Any]:
             try:
                 return (yield step)
@@ -345,12 +345,12 @@ class _TakesNoAnswerForDone(LeaderRound):
                 if not isinstance(step, AlterPartitions):
                     raise
             for change in step.changes:
-                hosted = memory.hosted[change.topic_id_partition]
+                hosted = state.hosted[change.topic_id_partition]
                 after = replace(hosted.registration, isr=change.isr)
-                memory.hosted[change.topic_id_partition] = replace(hosted, registration=after, pending=None)
+                state.hosted[change.topic_id_partition] = replace(hosted, registration=after, pending=None)
             return {}
 
-        return bool((yield from carried_out(super().run(memory), instead)))
+        return bool((yield from carried_out(super().run(state), instead)))
 
 
 class _GoesOnWithoutAnswer(FetchRound):

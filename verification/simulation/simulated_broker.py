@@ -487,14 +487,14 @@ class SimulatedReplicaManager(LeaderDuties):
     def _host(self, step: role_round.HostPartitions) -> Work:
         yield
         process = self.process
-        for partition in step.gone:
+        for partition in step.removed:
             process.hosted.pop(partition, None)
         for partition, registration in step.registrations.items():
             process.hosted[partition] = self.rules.host(
                 process.hosted.get(partition), process.published.get(partition), registration,
                 process.log.partition(partition), process.broker_id, self.world.now,
             )  # fmt: skip
-        facts = (step.registrations, step.gone)
+        facts = (step.registrations, step.removed)
         self.say("hosts [%s], no more [%s]", *(", ".join(map(str, names)) for names in facts))
 
     def _start_fetching(self, step: role_round.StartFetching) -> Work:

@@ -174,7 +174,8 @@ class AcknowledgeRound:
     def _timeout(
         self, records: RecordMetadata, seen: Leadership | None, error: LakelogException | None = None
     ) -> Round[TimeoutException]:  # fmt: skip
-        """The timeout error. Its `__cause__` is the error behind it: a table is unreadable, or nobody leads."""
+        """The timeout error. Its `__cause__` is the error behind it: a table is unreadable, or the partition has no
+        leader."""
         cause = error or self._read_error or (seen.unavailable if seen else None)
         replicas = f"all of the ISR {seen.registration.isr}" if seen else "the ISR"
         lacking = [f"the last error was {cause.name}: {cause}"] if cause else []

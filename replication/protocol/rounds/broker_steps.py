@@ -32,8 +32,8 @@ class BrokerState:
 class PublishReplicas(NamedTuple):
     """One commit on this broker's `replicas`: rows that claim what its logs and its memory have, and never more.
 
-    `may_wait`: rows in which only a follower's HW has risen wait for the next commit, a heartbeat later at most. Nobody
-    waits for them: a new leader has its HW in memory. Kafka writes its checkpoint of HWs every 5 s. [HW-02]
+    `may_wait`: rows in which only a follower's HW has risen wait for the next commit, a heartbeat later at most. No
+    reader waits for them: a new leader has its HW in memory. Kafka writes its checkpoint of HWs every 5 s. [HW-02]
     """
 
     why: str

@@ -189,7 +189,7 @@ def maybe_truncate(
     """The truncations of Truncating partitions, before anything is fetched. A Fetching partition whose log ends below
     the leader's log start is truncated too: its leader's retention has overtaken it, so it must start over.
 
-    The rows say Truncating until the truncation is committed, so no row claims records that are about to go.
+    The rows say Truncating until the truncation is committed, so no row claims records that are about to be truncated.
     `leader_batches`: for diverged partitions, the ends of the leader's batches.
 
     Kafka: `AbstractFetcherThread.maybeTruncate`, `fetchOffsetAndTruncate`. [TR-06, TR-07, TR-08, FT-14]

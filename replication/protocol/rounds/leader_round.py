@@ -107,7 +107,7 @@ LEADER_RULES = LeaderRules()
 
 
 class CaughtUp(NamedTuple):
-    """The followers that a poll has found caught up, and the progress of all that it has left behind."""
+    """The followers that the last round has found caught up, and the progress of all followers after it."""
 
     followers: tuple[int, ...]
     progress: Mapping[int, FollowerProgress]
@@ -116,9 +116,9 @@ class CaughtUp(NamedTuple):
 class LeaderWatch:
     """The partitions that a broker leads, in `led`, and those of them that are due. [FE-03]
 
-    It compares values by identity, so nobody may change a mapping that it was shown. `since`: when each registration
-    was seen for the first time, in seconds of the leader's clock. `caught_up`: what the last poll of each partition
-    has found.
+    It compares values by identity, so a mapping that it was given must not change. `since`: when each registration
+    was seen for the first time, in seconds of the leader's clock. `caught_up`: the result of the last
+    round of each partition.
     """
 
     def __init__(self, broker_id: int) -> None:
@@ -144,12 +144,12 @@ class LeaderWatch:
         return tuple(sorted(broker for broker, count in self._followers.items() if count))
 
     def due(self) -> list[TopicIdPartition]:
-        """The partitions at which a round must look. They stay due until it calls `settled`."""
+        """The partitions that are due. They stay due until the round calls `settled`."""
         self._due = {partition for partition in self._due if partition in self.led}
         return sorted(self._due)
 
     def settled(self, partition: TopicIdPartition, hosted: HostedPartition | None) -> None:
-        """A round has looked at the partition. `hosted`: what came out, None if the next round must look again."""
+        """A round has handled the partition. `hosted`: the result, None if the partition stays due."""
         self._due.discard(partition)
         self._hosted[partition] = hosted
 
@@ -266,11 +266,11 @@ class LeaderRound:
         self._log_mark: object = None
         self._untold: set[TopicIdPartition] = set()  # partitions whose log start the rows do not have yet
 
-    def run(self, memory: BrokerState) -> Round[bool]:
-        """Reads the followers' rows, changes the ISR, raises the HWs; returns whether the rows have news to publish.
+    def run(self, state: BrokerState) -> Round[bool]:
+        """Reads the followers' rows, changes the ISR, raises the HWs; returns whether rows have changed that others
+        wait for.
 
-        It looks only at partitions of which something has changed, see `LeaderWatch`: the result is as if it had looked
-        at all.
+        It handles only partitions whose inputs have changed, see `LeaderWatch`: the result is as if it had handled all.
 
         The log is read last. That read fails once a newer process has claimed the log, and a change that was decided on
         older metadata loses by its partition epoch. A change of the ISR without an answer stays pending, and the HW
@@ -278,8 +278,8 @@ class LeaderRound:
 
         Kafka: `Partition.maybeShrinkIsr`, `maybeExpandIsr`, `maybeIncrementLeaderHW`. [HW-01, IS-01, IS-04, FE-03]
         """
-        hosted, published, watch = memory.hosted, memory.published(), self._watch
-        left = watch.see_hosted(hosted, memory.offline.faults, self._clock())
+        hosted, published, watch = state.hosted, state.published(), self._watch
+        left = watch.see_hosted(hosted, state.offline.faults, self._clock())
         hosted.update({p: self._up_to_date(hosted[p], last) for p, last in left.items() if p in hosted})
         if not watch.led:
             return False
@@ -336,8 +336,8 @@ class LeaderRound:
         changes the registration before it does that. [IS-04, OL-01]
         """
         since = self._watch.since[registration.topic_id_partition]
-        polled, alive = found.began_at, cluster.alive
-        return {b: alive[b] for b in registration.followers if b in alive and polled.get(b, since) >= since}
+        read_at, alive = found.began_at, cluster.alive
+        return {b: alive[b] for b in registration.followers if b in alive and read_at.get(b, since) >= since}
 
     def _observed(self, partition: TopicIdPartition, hosted: HostedPartition, inputs: LeaderInputs) -> HostedPartition:
         """Observes the followers."""
@@ -347,7 +347,7 @@ class LeaderRound:
         return after
 
     def _up_to_date(self, hosted: HostedPartition, last: CaughtUp | None) -> HostedPartition:
-        """The partition as of the last poll, which may not have looked at it. A new role has reset its progress."""
+        """The partition as of the last round, in which it may not have been due. A new role has reset its progress."""
         is_known = last is not None and last.progress is hosted.progress
         return still_caught_up(hosted, last.followers, self._polled_at) if last and is_known else hosted
 
@@ -355,9 +355,9 @@ class LeaderRound:
         self, hosted: Mapping[TopicIdPartition, HostedPartition], inputs: Mapping[TopicIdPartition, LeaderInputs],
         changing: Collection[TopicIdPartition], cluster: ClusterView,
     ) -> None:  # fmt: skip
-        """Tells the watch when the next round must look at partitions again. Those for which it has decided on another
-        ISR are due at once, whatever the outcome, as are those with a follower that waits for a newer read of its row
-        before it may join."""
+        """Notes in the watch when partitions are due again. Those for which the round has decided on another ISR are
+        due at once, whatever the outcome, as are those with a follower that waits for a newer read of its row before it
+        may join."""
         watch = self._watch
         for partition, found in inputs.items():
             after, followers = hosted[partition], watch.led[partition].followers
@@ -366,9 +366,9 @@ class LeaderRound:
             waits = sum(broker in cluster.alive for broker in followers) > len(found.eligible)
             watch.settled(partition, None if waits or partition in changing else after)
 
-    def _note_untold(self, polled_at: Iterable[TopicIdPartition], published: Rows, logs: LogsSeen) -> bool:
+    def _note_untold(self, observed: Iterable[TopicIdPartition], published: Rows, logs: LogsSeen) -> bool:
         """Whether a client has raised a log start since the row was published; others wait for it."""
-        for partition in {*polled_at, *self._watch.see_published(published), *self._untold}:
+        for partition in {*observed, *self._watch.see_published(published), *self._untold}:
             row = published.get(partition) if partition in self._watch.led else None
             is_raised = row is not None and row.log_start_offset < logs.log_of(partition).log_start_offset
             (self._untold.add if is_raised else self._untold.discard)(partition)

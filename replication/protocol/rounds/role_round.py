@@ -76,10 +76,10 @@ class DeleteLogs(NamedTuple):
 
 
 class HostPartitions(NamedTuple):
-    """In memory: hosts partitions under these registrations, and forgets those in `gone`."""
+    """In memory: hosts partitions under these registrations, and forgets those in `removed`."""
 
     registrations: Mapping[TopicIdPartition, PartitionRegistration]
-    gone: tuple[TopicIdPartition, ...]
+    removed: tuple[TopicIdPartition, ...]
 
 
 class StartFetching(NamedTuple):
@@ -111,9 +111,9 @@ def become_leader_or_follower(
     the end of the old role and the commit of the new one, and a follower that reads "leader at E" finds epoch E's
     start.
 
-    `logs`: every partition in the broker's log. The steps delete those of which the metadata say that they are not
-    this broker's any more. Those that the metadata do not explain become stray replicas, which keep their records:
-    the metadata may be those of another cluster, or older ones. [SR-02, SR-03]
+    `logs`: every partition in the broker's log. The steps delete those that the metadata have taken from this broker.
+    Those that the metadata do not explain become stray replicas, which keep their records: the metadata may be those of
+    another cluster, or older ones. [SR-02, SR-03]
 
     Kafka: `ReplicaManager.becomeLeaderOrFollower`, `LogManager.addStrayLog`. KIP-101. [BL-03, BL-04, BL-05, BL-06,
     BL-08, FM-09]
@@ -124,16 +124,16 @@ def become_leader_or_follower(
         if p in hosted or p not in logs or _is_obeyed(broker_id, r, logs[p].role)
     }
     changed = {p: r for p, r in assigned.items() if is_newer(hosted.get(p), r)}
-    gone = tuple(p for p in hosted if p not in assigned)
+    removed = tuple(p for p in hosted if p not in assigned)
     leftover = {p: log for p, log in logs.items() if p not in assigned and _is_left_over(log)}
-    ended = {p: _ended(metadata.get(p), hosted.get(p), logs.get(p)) for p in (*gone, *leftover)}
+    ended = {p: _ended(metadata.get(p), hosted.get(p), logs.get(p)) for p in (*removed, *leftover)}
     ended = {p: role for p, role in ended.items() if p in hosted or _is_new(role, logs[p].role)}
     deleted = tuple(p for p in leftover if p in ended and ended[p].kind == STOPPED)
     steps: list[RoleStep] = []
     if changed or ended:
         roles = {**ended, **{p: role_in(broker_id, r, logs.get(p)) for p, r in changed.items()}}
-        steps += [StopFetching((*changed, *gone)), CommitRoles(roles)]
-        steps += [HostPartitions(changed, gone), PublishReplicas("roles")]
+        steps += [StopFetching((*changed, *removed)), CommitRoles(roles)]
+        steps += [HostPartitions(changed, removed), PublishReplicas("roles")]
         steps += [DeleteLogs(deleted)] if deleted else []  # after the rows stopped claiming them
     current = {p: r for p, r in assigned.items() if p not in hosted or r.leader_epoch >= hosted[p].leader_epoch}
     return [*steps, StartFetching(_followed(broker_id, current, logs)), StopIdleFetchers()]
@@ -174,8 +174,8 @@ def role_in(broker_id: int, registration: PartitionRegistration, log: PartitionL
 
 
 def was_deleted(broker_id: int, registration: PartitionRegistration, role: Role) -> bool:
-    """Whether a replica was stopped and deleted that the metadata still count on, as a member of the ISR: somebody has
-    deleted a stray replica by hand. It has to leave the ISR before it may lead or follow again. [SR-03]"""
+    """Whether a replica was stopped and deleted although the metadata have it in the ISR: an operator has deleted a
+    stray replica by hand. It has to leave the ISR before it may lead or follow again. [SR-03]"""
     return role.kind == STOPPED and role != NO_ROLE and broker_id in registration.isr
 
 
@@ -189,8 +189,8 @@ def _ended(
     registration: PartitionRegistration | None, hosted: PartitionRegistration | None, log: PartitionLog | None
 ) -> Role:
     """The role of a replica that is not assigned any more: *stopped*, at the leader epoch that ended the old role, if
-    the metadata say so. Each removal of a replica, and each deletion of a topic, raises the leader epoch. Without such
-    a registration the replica is a stray one. [SR-01, SR-02]"""
+    the metadata have such an epoch. Each removal of a replica, and each deletion of a topic, raises the leader epoch.
+    Without such a registration the replica is a stray one. [SR-01, SR-02]"""
     recorded = log.role if log is not None else NO_ROLE
     if recorded.kind == STOPPED and hosted is not None:  # its role is committed, but this log is of an earlier read
         recorded = Role(hosted.leader_epoch, FOLLOWER)
@@ -236,13 +236,13 @@ ROLE_RULES = RoleRules()
 
 
 def take_up_roles(
-    broker_id: int, broker_epoch: int, memory: BrokerState, metadata: Registrations, rules: RoleRules = ROLE_RULES
+    broker_id: int, broker_epoch: int, state: BrokerState, metadata: Registrations, rules: RoleRules = ROLE_RULES
 ) -> Round[None]:
     """Moves a broker's process from its roles to those that the metadata gives it; unchanged replicas stay as they are.
 
     Broken files without batches of an assigned partition are deleted first.
     """
-    hosted, offline = memory.hosted, memory.offline
+    hosted, offline = state.hosted, state.offline
     given = rules.given_to(broker_id, broker_epoch, metadata)
     hosted.update({p: rules.follow_registration(h, given[p]) for p, h in hosted.items() if p in given})
     before = {p: h.registration for p, h in hosted.items()}
@@ -250,24 +250,24 @@ def take_up_roles(
     if own.has_broken_files:
         yield DeleteLogs(())
         own = yield ReadOwnLogs(given)
-    has_changed = offline.poll(own.faults, given)
+    has_changed = offline.observe(own.faults, given)
     kept = offline.without_led
     steps = rules.become_leader_or_follower(broker_id, kept(before), kept(given), kept(own.logs))
     if has_changed:
         steps = [StopFetching(tuple(offline.faults)), *steps, PublishReplicas("offline replicas")]
     for step in steps:
         _ = yield step  # not `yield from`: a list's iterator cannot receive answers
-    yield from _repair(memory)
+    yield from _repair(state)
 
 
-def _repair(memory: BrokerState) -> Round[None]:
+def _repair(state: BrokerState) -> Round[None]:
     """Removes the broken batches of replicas that can be fetched again and that no leader can be adding to its ISR.
 
     A leader may have read such a replica's row when it was in order, and be about to add it. So this commits to the
     metadata first, once each time a replica goes offline. That commit finds the replica outside the ISR, and every
     earlier change of the ISR loses.
     """
-    repairable, offline = memory.offline.repairable(memory.published()), memory.offline
+    repairable, offline = state.offline.repairable(state.published()), state.offline
     unfenced = tuple(sorted(repairable.keys() - offline.fenced))
     if unfenced:
         fenced: Collection[TopicIdPartition] = yield FenceIsrChanges(unfenced)

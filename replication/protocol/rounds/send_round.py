@@ -98,7 +98,8 @@ class ReadReplicas(NamedTuple):
 
 class Pause(NamedTuple):
     """Waits for a poll interval, but not beyond the deadline on the monotonic clock, in seconds. `is_backoff`: what
-    follows is another attempt, of which there may be few. Otherwise it is a poll, and news may end the pause early."""
+    follows is another attempt, of which there may be few. Otherwise it is a poll, and a commit may end the pause
+    early."""
 
     deadline: float
     is_backoff: bool = False

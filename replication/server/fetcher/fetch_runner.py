@@ -148,7 +148,7 @@ class FetchRunner:
 
     def run(self) -> bool:
         """Runs one round, and returns whether more can be fetched at once. A round takes the segments that
-        `has_new_commits` has found.
+        `is_round_due` has found.
 
         Raises StaleBrokerEpochException once a newer process of this broker has claimed its tables, and BrokerKilled.
         Other errors of Lakelog and of the store delay the partitions instead.
@@ -156,7 +156,7 @@ class FetchRunner:
         before = self._states.all()
         self._forget_headers()
         self._has_read_rows = self._has_more = False
-        if self._headers.has_found:  # other fetchers of the broker may have been told at the same time
+        if self._headers.has_found:  # other fetchers of the broker may have found segments at the same time
             self._context.writes.expect(self)
         try:
             # What is left of a plan is copied by executors, where there are some: in few rounds, of which each has
@@ -206,7 +206,7 @@ class FetchRunner:
             lagging = frozenset(p for p, state in states.items() if state.lagging)
             self._forget_headers()
             behind = self._headers.behind(FetchHeaders({p: own.known(p).log_end for p in states}, lagging, topics))
-        except (LakelogException, OSError):  # the next round tells why
+        except (LakelogException, OSError):  # the next round logs the error
             return appended, []
         self._states.fell_behind({batch.topic_id_partition for batch in behind})
         return appended, behind
@@ -229,21 +229,21 @@ class FetchRunner:
             self._headers.forget(self._headers.partitions - plan.left_out)
             self._is_planned = bool(plan.chosen)
 
-    def has_new_commits(self) -> bool:
+    def is_round_due(self) -> bool:
         """Whether a round is due, because the leader's log has new segments, or its rows call for one: see
         `HeaderFetch.has_new_commits` and `LeaderRowWatch`."""
         return self._headers.has_new_commits() or self._rows_have_changed()
 
     def _rows_have_changed(self) -> bool:
-        """Whether the leader's rows call for a round. Rows that cannot be read do: it delays the partitions, and tells
-        why."""
+        """Whether the leader's rows call for a round. Rows that cannot be read do: it delays the partitions, and logs
+        the error."""
         followed = self._states.all()
         if not followed:
             return False
         try:
             table = self._context.leader_replicas()
             table.poll()
-            return self._watch.has_new_commits(table.replicas, followed)
+            return self._watch.is_round_due(table.replicas, followed)
         except (LakelogException, OSError):
             return any(state.delayed_until is None for state in followed.values())
 
@@ -327,8 +327,8 @@ class LeaderRowWatch:
     """Compares a leader's rows with those that the last round has read.
 
     A follower acts at once on a new role, state, epoch, lineage or log start. A new high watermark alone waits up to
-    `wait_max` seconds for records, as Kafka's fetch response does. A new log end offset is no news: the
-    leader's log tells of the records.
+    `wait_max` seconds for records, as Kafka's fetch response does. A new log end offset alone makes no round due: the
+    new segments in the leader's log do.
     """
 
     def __init__(self, wait_max: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -343,7 +343,7 @@ class LeaderRowWatch:
         self._read = self._compared = rows
         self._due_at = _NEVER
 
-    def has_new_commits(self, rows: LeaderRows, followed: Collection[TopicIdPartition]) -> bool:
+    def is_round_due(self, rows: LeaderRows, followed: Collection[TopicIdPartition]) -> bool:
         """Whether a round is due for these rows, of which the partitions in `followed` count."""
         if rows is not self._compared:  # a poll without new rows costs nothing, however many there are
             self._compared = rows
@@ -359,7 +359,7 @@ class LeaderRowWatch:
 
 
 def _led(rows: LeaderRows, partition: TopicIdPartition) -> ReplicaStatus | None:
-    """The row of a partition that the broker leads. Its rows as a follower concern nobody here."""
+    """The row of a partition that the broker leads. Its rows as a follower do not matter here."""
     row = rows.get(partition)
     return row if row is not None and row.role == LEADER_ROLE else None
 

@@ -32,8 +32,7 @@ R = TypeVar("R")
 
 MOST_ROWS = 5_000  # of a micro-batch; rounds append further batches without a plan
 _KEY = ("topic_id", "partition", "base_offset", "segment")
-_TAKEN = (FetchAction.APPEND, FetchAction.GAP, FetchAction.DIVERGED)  # rounds tell of gaps and divergences
-
+_TAKEN = (FetchAction.APPEND, FetchAction.GAP, FetchAction.DIVERGED)  # rounds handle gaps and divergences
 
 # A micro-batch has few rows or none. Generated code, adaptive planning and several tasks would only add to
 # it: they are off, in a session of the broker's own, and the user's session stays as it is. A query looks for the next
@@ -54,6 +53,9 @@ CHECKPOINTS_IN_THE_BACKGROUND = {
     "asyncProgressTrackingCheckpointIntervalMs": "10000",
     "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
 }
+
+_ASSIGNMENT = ("topic_id", "partition", "replicas", "leader", "leader_epoch")
+METADATA_COLUMNS = pa.schema([METADATA.arrow.field(name) for name in _ASSIGNMENT])
 
 
 def follower_session(spark: SparkSession) -> SparkSession:
@@ -83,9 +85,9 @@ def batch_key(batch: FetchedBatch) -> BatchKey:
 
 
 class StreamPlan(NamedTuple):
-    """What Spark says of the rows of a micro-batch. It is advice: the logs may have moved since.
+    """Spark's plan for the rows of a micro-batch. Rounds decide again, because the logs may have moved since.
 
-    `chosen`: the batches that continue the follower's logs, or tell of a gap or a divergence. `left_out`: the
+    `chosen`: the batches that continue the follower's logs, or show a gap or a divergence. `left_out`: the
     partitions that could not be fetched.
     """
 
@@ -160,10 +162,6 @@ def read_rows(spark: SparkSession, headers: DataFrame) -> None:
 
 def _of_job(spark: SparkSession, run: Callable[[], R]) -> R:
     return run() if is_local(spark) else while_there_are_executors(spark, run)
-
-
-_ASSIGNMENT = ("topic_id", "partition", "replicas", "leader", "leader_epoch")
-METADATA_COLUMNS = pa.schema([METADATA.arrow.field(name) for name in _ASSIGNMENT])
 
 
 def _assignment(registration: PartitionRegistration) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Follows a leader's log. Tells when it has new segments, and finds the batches that a fetch may take: in new commits,
+"""Follows a leader's log: polls it for new segments, and finds the batches that a fetch may take: in new commits,
 and for lagging partitions in the log's snapshot. [FT-05]"""
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class HeaderFetch:
     """Reads the batch headers of one fetcher's rounds. The driver reads them, or executors where they are many, see
     `SegmentCopier.read_footers`.
 
-    `source` is the log of broker `leader`. `has_new_commits` looks for new segments of that leader, and the next fetch
+    `source` is the log of broker `leader`. `has_new_commits` polls for new segments of that leader, and the next fetch
     takes them: at most `max_bytes` of them or one larger segment. If it `has_more`, the fetch after it need not wait
-    for news.
+    for new segments.
 
     The batches of a lagging partition come from the snapshot. They stay in memory until its log has them, with those
     of newer commits, so that a long catch-up reads each footer once.
@@ -75,7 +75,7 @@ class HeaderFetch:
         """Whether there are segments, or a gap, that no call before has reported. In an object store it may use an
         earlier poll of this process, the older the less happens.
 
-        The first of several errors counts as news: the next fetch looks again, and raises the error if it is still
+        The first of several errors makes a round due: its fetch reads again, and raises the error if it is still
         there.
         """
         if self.follows and len(self._found) < _MOST_FOUND and time.monotonic() >= self._next_poll_at:
@@ -100,7 +100,7 @@ class HeaderFetch:
 
     @property
     def has_found(self) -> bool:
-        """Whether the next fetch takes segments that were found, or looks for them again after an error."""
+        """Whether the next fetch takes segments that were found, or reads again after an error."""
         return bool(self._found) or self._must_poll
 
     @property
@@ -140,9 +140,9 @@ class HeaderFetch:
         return self._fetch(step, self._found[: self._taken])
 
     def behind(self, step: FetchHeaders) -> list[FetchedBatch]:
-        """What the follower lacks. It looks once, because rounds wait meanwhile. The batches stay in memory, for
+        """What the follower lacks. It polls once, because rounds wait meanwhile. The batches stay in memory, for
         partitions that lag from now on, and the fetches go on after them. If a part cannot be read, it returns nothing,
-        and the next fetch tells why. Raises KafkaStorageException."""
+        and the next fetch raises the error. Raises KafkaStorageException."""
         self._poll(RECENT_SECONDS)
         found = self._fetch(step, self._found)
         if found.failed or found.commits_have_gap:
@@ -162,7 +162,7 @@ class HeaderFetch:
         gaps = {segment.gap for segment in found if segment.gap}
         ends = {partition: end.offset for partition, end in step.log_ends.items()}
         files = [segment.file for segment in found if segment.file] if ends else []
-        if files:  # a leader's log also has partitions that others fetch, or nobody
+        if files:  # a leader's log also has partitions that others fetch, or no broker
             sought = SoughtRange.of(ends, step.topics)
             files = [file for file in files if sought.may_meet(file)]
         self._left = {

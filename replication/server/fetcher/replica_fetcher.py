@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _CANCEL_SECONDS = 0.1
 _OPEN_SECONDS = 30.0  # a micro-batch costs Spark more than a small fetch costs everything else
-_IDLE_TIMES = 10  # as long without a record, of which Spark would have nothing to tell
+_IDLE_TIMES = 10  # as long without a record, for which Spark would have no rows
 _QUERY_POLL_SECONDS = 1.0  # a poll of the query is a call of the JVM, and costs more than one at a table
 
 
@@ -46,7 +46,7 @@ def fetcher_name(key: BrokerIdAndFetcherId) -> str:
 
 
 class LoopHolder:
-    """Says which thread may run a fetcher's loop: the one that holds it. A micro-batch takes it after the step under
+    """Decides which thread may run a fetcher's loop: the one that holds it. A micro-batch takes it after the step under
     way, and holds it while it is open: about `longest` seconds from its first record on, or ten times as long without
     one. The fetcher's thread takes it for one step, if it is free.
 
@@ -70,7 +70,7 @@ class LoopHolder:
             return self._newest
 
     def take(self, own: object) -> bool:
-        """A micro-batch takes the loop, once nobody else holds it. Returns whether it has it, see `has`."""
+        """A micro-batch takes the loop, once no other thread holds it. Returns whether it has it, see `has`."""
         with self._condition:
             if self._may_hold(own):
                 self._waiting = own
@@ -184,7 +184,7 @@ class ReplicaFetcher:
         self._wake()
 
     def _wake(self) -> None:
-        """Who holds the loop, or takes it next, looks at once for what is due."""
+        """Who holds the loop, or takes it next, checks at once what is due."""
         self._loop.wake()
         self._thread.wake()
 
@@ -213,7 +213,7 @@ class ReplicaFetcher:
         """Spark's plan of a micro-batch; None without one. The rounds need none, so its errors end no query."""
         try:
             return self._round.plan(headers, is_behind)
-        except Exception as error:  # Spark's, also if somebody has cancelled its job, and a lack of executors
+        except Exception as error:  # Spark's, also if a user has cancelled its job, and a lack of executors
             if not self._loop.is_over:
                 logger.warning("%s: goes on without Spark's plan: %s", self.name, error_line(error))
             return None
@@ -237,7 +237,7 @@ class ReplicaFetcher:
                 return
 
     def _step(self) -> bool:
-        """One step of the loop: looks at the leader, and runs a round if one is due. Returns whether more can be
+        """One step of the loop: polls the leader, and runs a round if one is due. Returns whether more can be
         fetched at once.
 
         A failed fetch delays its partitions, an unexpected error all of them [FT-06]. Raises
@@ -254,9 +254,9 @@ class ReplicaFetcher:
             return False
 
     def _is_due(self) -> bool:
-        """Whether a round was asked for, a delay is over, or the leader's log or its rows have news. It looks at the
-        leader first, so that any round takes what is new."""
-        return self._round.has_new_commits() or self._is_asked.is_set() or self._states.has_due()
+        """Whether a round was asked for, a delay is over, or the leader's log or rows have changed. It polls the
+        leader first, so that any round takes the new segments."""
+        return self._round.is_round_due() or self._is_asked.is_set() or self._states.has_due()
 
     def _fetch(self) -> bool:
         """Runs a round. Returns whether more can be fetched at once; then it has asked for the next one."""

@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class _Item(NamedTuple):
-    """A segment to copy: its name, the batches that are wanted of it, and what its footer says, if that is known."""
+    """A segment to copy: its name, the batches that are wanted of it, and its footer, if that is known."""
 
     name: str
     batches: list[FetchedBatch]

@@ -226,14 +226,14 @@ def test_bl_04_fm_09_fetching_stops_and_the_log_says_so_before_anything_is_hoste
             assert steps.keys() == {StartFetching, StopIdleFetchers}, world
             continue
         host, roles = steps[HostPartitions], steps[CommitRoles].roles
-        assert set(steps[StopFetching].partitions) == {*host.registrations, *host.gone}, world
+        assert set(steps[StopFetching].partitions) == {*host.registrations, *host.removed}, world
         logs = {} if world[2] is None else {P: world[2]}
         taken = {p: role_in(1, r, logs.get(p)) for p, r in host.registrations.items()}
         assert taken.items() <= roles.items(), world
         deleted = steps[DeleteLogs].partitions if DeleteLogs in steps else ()
         assert all(roles[p].kind == STOPPED for p in deleted), world
         is_explained = world[1] is not None and world[1].leader_epoch > 5
-        assert all((roles[p].kind == STOPPED) == is_explained or roles[p].is_stray for p in host.gone), world
+        assert all((roles[p].kind == STOPPED) == is_explained or roles[p].is_stray for p in host.removed), world
 
 
 def test_bl_02_bl_08_the_same_epoch_twice_changes_nothing():
@@ -242,7 +242,7 @@ def test_bl_02_bl_08_the_same_epoch_twice_changes_nothing():
         now = {} if hosted is None else {P: hosted}
         for step in first:
             if isinstance(step, HostPartitions):
-                now = {p: r for p, r in now.items() if p not in step.gone} | dict(step.registrations)
+                now = {p: r for p, r in now.items() if p not in step.removed} | dict(step.registrations)
             if isinstance(step, CommitRoles) and log is not None and may_become(log.role, step.roles[P]):
                 log = replace(log, role=step.roles[P])
         kept = log_of(0, log.role) if any(isinstance(step, DeleteLogs) for step in first) else log

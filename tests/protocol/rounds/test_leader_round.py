@@ -99,7 +99,7 @@ def test_fe_03_who_leads_nothing_looks_at_nothing(leader):
 
 def test_ol_01_what_has_a_broken_file_is_not_led():
     world = World()
-    world.memory.offline.poll({P: "is gone"}, {P: WHOLE})
+    world.memory.offline.observe({P: "is gone"}, {P: WHOLE})
     assert (world.run(), world.steps, world.hosted.high_watermark) == (False, [], 0)
 
 

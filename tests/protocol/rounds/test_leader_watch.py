@@ -198,7 +198,7 @@ class World:
     def break_file(self, partition):
         self.faults = {} if self.faults else {partition: "is gone"}
         for memory in self.memories:
-            memory.offline.poll(self.faults, self.current)
+            memory.offline.observe(self.faults, self.current)
 
     def configure(self, _):
         self.min_isr = self.random.choice((1, 2))

@@ -93,7 +93,7 @@ class Round:
     def begin_micro_batch(self, plan):
         self.taken.append(plan)
 
-    def has_new_commits(self):
+    def is_round_due(self):
         """News are told once."""
         found, self.news = self.news, False
         return found

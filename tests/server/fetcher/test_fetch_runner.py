@@ -119,7 +119,7 @@ class World:
 
     def fetch(self):
         if self._looks:
-            self.round.has_new_commits()
+            self.round.is_round_due()
         return self.round.run()
 
     def files(self, log):
@@ -163,7 +163,7 @@ def test_ft_10_what_is_there_already_is_skipped(world):
     fill(world.leader, P0, 10)
     world.begin_after()
     fill(world.leader, P0, 1)
-    world.round.has_new_commits()
+    world.round.is_round_due()
     found = [*world.round._headers._found]
     assert found
     world.states.fell_behind([P0])

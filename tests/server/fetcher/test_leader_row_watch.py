@@ -44,42 +44,42 @@ def watch(clock):
 def test_hw_02_what_a_leader_says_of_what_it_leads_calls_for_a_round(watch, first, second, is_told):
     watch.was_read({PARTITION: first} if first else {})
     for _ in range(2):
-        assert watch.has_new_commits({PARTITION: second}, [PARTITION]) is is_told
+        assert watch.is_round_due({PARTITION: second}, [PARTITION]) is is_told
 
 
 def test_what_nobody_follows_calls_for_no_round(watch):
-    assert not watch.has_new_commits({PARTITION: LED}, [])
+    assert not watch.is_round_due({PARTITION: LED}, [])
 
 
 def test_what_a_round_has_read_is_no_news(watch):
     rows = {PARTITION: LED}
-    assert watch.has_new_commits(rows, [PARTITION])
+    assert watch.is_round_due(rows, [PARTITION])
     watch.was_read(rows)
-    assert not watch.has_new_commits(rows, [PARTITION])
-    assert not watch.has_new_commits(dict(rows), [PARTITION]), "read again, and the same"
+    assert not watch.is_round_due(rows, [PARTITION])
+    assert not watch.is_round_due(dict(rows), [PARTITION]), "read again, and the same"
 
 
 def test_ft_05_a_new_hw_waits_for_records_as_long_as_it_may_and_not_anew_for_each_one(watch, clock):
     watch.was_read({PARTITION: LED})
     for number in range(4):
-        assert not watch.has_new_commits({PARTITION: row(high_watermark=8 + number)}, [PARTITION])
+        assert not watch.is_round_due({PARTITION: row(high_watermark=8 + number)}, [PARTITION])
         clock.now += 0.125
-    assert watch.has_new_commits({PARTITION: row(high_watermark=12)}, [PARTITION])
+    assert watch.is_round_due({PARTITION: row(high_watermark=12)}, [PARTITION])
 
 
 def test_ft_05_a_new_hw_that_travelled_with_records_waits_no_longer(watch, clock):
     watch.was_read({PARTITION: LED})
     raised = {PARTITION: row(high_watermark=8)}
-    assert not watch.has_new_commits(raised, [PARTITION])
+    assert not watch.is_round_due(raised, [PARTITION])
     watch.was_read(raised)
     clock.now += 1
-    assert not watch.has_new_commits(raised, [PARTITION])
+    assert not watch.is_round_due(raised, [PARTITION])
 
 
 def test_news_that_no_round_has_read_stay_news(watch):
     """A round may fail before it reads the rows."""
-    assert watch.has_new_commits({PARTITION: LED}, [PARTITION])
-    assert watch.has_new_commits({PARTITION: row(log_end_offset=99)}, [PARTITION])
+    assert watch.is_round_due({PARTITION: LED}, [PARTITION])
+    assert watch.is_round_due({PARTITION: row(log_end_offset=99)}, [PARTITION])
 
 
 def test_rows_are_compared_once(watch):
@@ -94,5 +94,5 @@ def test_rows_are_compared_once(watch):
 
     rows, followed = {PARTITION: LED}, Followed([PARTITION])
     for _ in range(3):
-        assert watch.has_new_commits(rows, followed)
+        assert watch.is_round_due(rows, followed)
     assert followed.looks == 1

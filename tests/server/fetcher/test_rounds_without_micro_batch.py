@@ -164,7 +164,7 @@ def test_ft_01_a_thread_that_has_more_to_fetch_waits_for_no_poll(begun):
 @pytest.mark.parametrize("stops", ["pause", "kill"])
 def test_a_broker_that_is_frozen_or_was_killed_looks_at_no_leader(begun, stops):
     looks = []
-    begun.work.has_new_commits = lambda: looks.append(1) or False
+    begun.work.is_round_due = lambda: looks.append(1) or False
     getattr(begun.it._pause_point, stops)()
     running = in_background(lambda: begun.writer.process(None, 1))
     running.join(0.05)
@@ -211,11 +211,11 @@ def world(root):
 
 
 def test_hw_02_a_leader_s_rows_call_for_one_round(world):
-    assert not world.round.has_new_commits(), "the round has read them"
+    assert not world.round.is_round_due(), "the round has read them"
     world.publish(epoch=1)
-    assert world.round.has_new_commits()
+    assert world.round.is_round_due()
     world.fetch()
-    assert not world.round.has_new_commits()
+    assert not world.round.is_round_due()
 
 
 def test_hw_02_rows_that_change_within_a_round_call_for_another_one(world, monkeypatch):
@@ -230,22 +230,22 @@ def test_hw_02_rows_that_change_within_a_round_call_for_another_one(world, monke
     with monkeypatch.context() as changed:
         changed.setattr(FetchRound, "run", reads_twice)
         world.round.run()
-    assert world.round.has_new_commits()
+    assert world.round.is_round_due()
     world.fetch()
-    assert not world.round.has_new_commits()
+    assert not world.round.is_round_due()
 
 
 def test_ft_03_a_fetcher_without_partitions_looks_at_no_rows(world):
     world.publish(epoch=1)
     world.states.remove([P0])
     world.round._context = None
-    assert not world.round.has_new_commits()
+    assert not world.round.is_round_due()
 
 
 def test_ft_06_rows_that_cannot_be_read_call_for_a_round_that_says_so_and_for_no_more(world, monkeypatch):
     for poll in ("poll", "refresh"):
         monkeypatch.setattr(ReplicaTable, poll, raises(KafkaStorageException("503 Slow Down")))
-    assert world.round.has_new_commits()
+    assert world.round.is_round_due()
     world.fetch()
     assert "503 Slow Down" in world.states.all().get(P0).error
-    assert not world.round.has_new_commits(), "until the delay is over"
+    assert not world.round.is_round_due(), "until the delay is over"

@@ -23,9 +23,9 @@ class Streamed:
     def step(self, fetcher):
         if fetcher not in self._streams:
             self._streams.add(fetcher)
-            fetcher._round.has_new_commits()
+            fetcher._round.is_round_due()
             fetcher._process(None, 0)
-        elif fetcher._round.has_new_commits():
+        elif fetcher._round.is_round_due():
             self.micro_batches += 1
             fetcher._process(fetcher._follower_query.behind, 1)
         if fetcher._is_due():
@@ -56,7 +56,7 @@ def asks_for_no_more(fetcher):
 @pytest.mark.usefixtures("streamed")
 @pytest.mark.parametrize(
     ("of", "name", "sabotage"),
-    [(FetchRunner, "has_new_commits", lambda _: False), (ReplicaFetcher, "_fetch", asks_for_no_more)],
+    [(FetchRunner, "is_round_due", lambda _: False), (ReplicaFetcher, "_fetch", asks_for_no_more)],
     ids=["new-commits", "asked"],
 )
 def test_ft_01_each_call_for_a_round_is_needed(monkeypatch, of, name, sabotage):
