@@ -25,7 +25,7 @@ def world(root):
     return World(root)
 
 
-def test_ps_03_while_nothing_moves_nothing_is_written(world):
+def test_ps_03_a_controller_writes_nothing_while_nothing_changes(world):
     before = world.commits()
     for _ in range(3):
         world.poll(1, 2, 3)
@@ -43,7 +43,7 @@ def test_bd_02_when_a_follower_dies_it_leaves_the_isr_and_the_leader_stays(world
     assert world.partition() == (1, (1, 3), 1, 1)
 
 
-def test_bd_01_a_death_is_acted_upon_once(world):
+def test_bd_01_a_controller_handles_a_failure_once(world):
     world.poll(2, 3)
     before = world.commits()
     world.poll(2, 3)
@@ -79,7 +79,7 @@ def test_le_02_outside_the_isr_only_where_the_topic_allows_it(world):
         pytest.param((1,), 1, (1, (1,)), id="the last member: it leads on, under another epoch"),
     ],
 )
-def test_bc_01_bd_01_a_broker_that_has_begun_anew_has_failed_in_between(world, isr, leader, expected):
+def test_bc_01_bd_01_a_restarted_broker_is_handled_as_failed_in_between(world, isr, leader, expected):
     """Also if its heartbeat never stood still: it has lost its memory."""
     world.put(with_leader(world.all()[P], leader, isr))
     world.controller.poll()
@@ -92,7 +92,7 @@ def test_bc_01_bd_01_a_broker_that_has_begun_anew_has_failed_in_between(world, i
     assert world.partition()[:2] == expected, "it has failed once"
 
 
-def test_bd_01_two_brokers_that_have_begun_anew_at_once_do_not_elect_each_other(world):
+def test_bd_01_two_brokers_restarted_at_once_do_not_elect_each_other(world):
     world.register(1, epoch=2)
     world.register(2, epoch=2)
     world.poll(1, 2, 3, after=1.0)
@@ -131,13 +131,13 @@ def test_is_05_is_06_an_isr_that_changes_right_after_a_commit_of_the_controller_
     assert world.controller.context.partitions == world.all()
 
 
-def test_bd_01_a_broker_that_shuts_down_is_as_good_as_dead(world):
+def test_bd_01_a_broker_that_shuts_down_is_treated_as_failed(world):
     world.beats[1].update(1, "shutdown", shutting_down=True)
     world.poll(2, 3, after=1.0)
     assert world.partition() == (2, (2, 3), 1, 1)
 
 
-def test_le_03_ps_03_a_new_partition_that_found_nobody_alive_gets_its_first_leader(world):
+def test_le_03_ps_03_a_new_partition_without_live_replicas_gets_its_leader_once_one_starts(world):
     world.poll(1)
     world.put(new_partition("flights", "flights-id", 1, (2, 3), ()))
     assert world.partition(TopicIdPartition("flights-id", 1)) == (NO_LEADER, (), 0, 0)
@@ -206,7 +206,7 @@ def test_le_06_bd_02_a_partition_whose_last_leader_died_gets_it_back_also_if_the
     assert world.partition()[:2] == (1, (1,))
 
 
-def test_le_04_cs_05_cs_06_who_shuts_down_gives_away_what_it_leads_and_leaves_every_isr(world):
+def test_le_04_cs_05_cs_06_a_controlled_shutdown_moves_leaderships_and_leaves_every_isr(world):
     world.add_topic("more", (1, 2), (2, 1), (1,), (3, 2))
     only = with_leader(world.all()[TopicIdPartition("more-id", 0)], 1, (1,))
     world.put(only)
@@ -235,7 +235,7 @@ def test_bl_12_le_02_an_election_is_logged_with_what_it_may_have_lost(world, cap
     ]
 
 
-def test_ev_01_it_looks_again_and_again_also_after_an_error(world, monkeypatch):
+def test_ev_01_a_controller_polls_again_after_an_error(world, monkeypatch):
     real, looks, errors = Cluster.poll_brokers, [], [KafkaStorageException("later"), KafkaStorageException("reset")]
 
     def refresh(cluster):

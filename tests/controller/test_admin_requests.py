@@ -34,7 +34,7 @@ def outcomes(world, request_id="request"):
     return found and {name: outcome.error for name, outcome in found.items()}
 
 
-def test_pe_01_what_is_asked_is_decided_and_its_outcome_stored(world):
+def test_pe_01_a_request_is_decided_and_its_outcome_stored(world):
     world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
     ask(world, "elect_leaders", election_type="preferred", partitions=["flights-0", "nowhere-0"])
     world.controller.poll()
@@ -51,14 +51,14 @@ def test_pe_01_what_is_asked_is_decided_and_its_outcome_stored(world):
                      {"elect_leaders": "InvalidRequestException"}, id="an election of no known type"),
     ],
 )  # fmt: skip
-def test_ev_01_a_request_that_cannot_be_read_is_refused_and_holds_up_nobody(world, kind, arguments, error):
+def test_ev_01_an_unreadable_request_is_refused_and_delays_no_other(world, kind, arguments, error):
     ask(world, kind, "bad", **arguments)
     ask(world, "create_topic", "good", topic="t", assignment={"0": [1, 2]})
     world.controller.poll()
     assert (outcomes(world, "bad"), outcomes(world, "good")) == (error, {"t": None})
 
 
-def test_a_request_that_is_only_validated_changes_nothing(world):
+def test_a_dry_run_changes_nothing(world):
     before = world.commits()
     ask(world, "delete_topic", validate_only=True, topic="flights")
     world.controller.poll()
@@ -188,7 +188,7 @@ def test_ra_01_a_request_that_is_malformed_in_one_part_is_refused_whole(world):
     assert world.commits() == before
 
 
-def test_td_03_a_topic_is_gone_when_every_broker_has_carried_its_deletion_out(world):
+def test_td_03_a_topic_is_dropped_once_every_broker_has_deleted_its_replicas(world):
     ask(world, "delete_topic", topic="flights")
     world.controller.poll()
     version = world.controller.context.deletions["flights-id"]
@@ -212,7 +212,7 @@ def test_ce_05_a_deposed_controller_can_write_to_no_table(world):
     assert (outcomes(world, "create_topic"), outcomes(world, "make_coffee")) == (None, None)
 
 
-def test_ar_01_the_balance_is_looked_at_5_s_after_failover_and_then_at_its_interval(world):
+def test_ar_01_the_balance_is_checked_5_s_after_failover_and_then_at_its_interval(world):
     config = Config.from_properties({"leader.imbalance.check.interval.seconds": 60})
     world.cluster.metadata.put([with_leader(world.all()[P], 2, (1, 2, 3))], {"who": "test"})
     cluster = Cluster.open(world.cluster.root.uri, config)

@@ -36,7 +36,7 @@ def outcome_of(decision):
         pytest.param(NOBODY, (2,), (1,), UNTOUCHED, id="nobody led"),
     ],
 )
-def test_bd_01_bd_02_bd_03_a_broker_has_failed(leader, isr, gone, outcome):
+def test_bd_01_bd_02_bd_03_a_failed_broker_leaves_each_isr_and_its_partitions_elect(leader, isr, gone, outcome):
     active = Active(context(partition((1, 2, 3), leader, isr), live=(1, 2, 3) if leader > 0 else (1, 3)))
     decision = active.brokers(gone=gone)
     assert outcome_of(decision) == outcome
@@ -55,14 +55,14 @@ def test_bd_01_bd_02_bd_03_a_broker_has_failed(leader, isr, gone, outcome):
         pytest.param(NOBODY, (), (), (3, 2), (2, (2, 3)), id="never led: every log is empty, so all are in sync"),
     ],
 )
-def test_bu_01_bu_02_a_broker_has_started(leader, isr, live, come, outcome):
+def test_bu_01_bu_02_a_started_broker_brings_its_offline_partitions_online(leader, isr, live, come, outcome):
     active = Active(context(partition((1, 2, 3), leader, isr), live=live))
     decision = active.brokers(come=come)
     assert outcome_of(decision) == outcome
     assert {active.state(broker) for broker in come} == {ONLINE}
 
 
-def test_bc_02_who_came_and_who_went_in_one_look_is_one_decision():
+def test_bc_02_brokers_that_start_and_fail_within_one_poll_are_one_decision():
     """Broker 2 is gone and 3 is back. No partition waits for a second look."""
     rows = (partition((2, 3), 2, (2,)), partition((2, 3), NOBODY, (3,), 1), partition((2, 1), 2, (2, 1), 2))
     active = Active(context(*rows, live=(1, 2)))
@@ -73,7 +73,7 @@ def test_bc_02_who_came_and_who_went_in_one_look_is_one_decision():
     ]  # fmt: skip
 
 
-def test_bc_02_who_comes_may_take_over_from_who_goes_only_if_it_is_in_sync():
+def test_bc_02_a_started_broker_replaces_a_failed_leader_only_if_it_is_in_sync():
     active = Active(context(partition((2, 3, 1), 2, (2, 3)), live=(1, 2)))
     assert outcome_of(active.brokers(gone=(2,), come=(3,))) == (3, (3,))
 
@@ -113,7 +113,7 @@ def test_bc_01_bd_01_a_new_process_that_has_joined_the_isr_has_not_failed(leader
 
 @pytest.mark.parametrize("unclean", [False, True])
 @pytest.mark.parametrize("isr", [(2, 1), (2, 1, 3)], ids=str)
-def test_bc_01_le_02_a_new_process_that_alone_has_all_is_elected_and_nobody_who_has_not(isr, unclean):
+def test_bc_01_le_02_a_new_process_with_all_records_is_elected_and_none_without(isr, unclean):
     """The leader died in the same look. Broker 3 is alive, but may be out of sync."""
     made = context(
         replace(partition((2, 1, 3), 2, isr), isr_epochs={1: 2, 2: 1, 3: 1}), unclean_leader_election_enable=unclean
@@ -122,7 +122,7 @@ def test_bc_01_le_02_a_new_process_that_alone_has_all_is_elected_and_nobody_who_
 
 
 @pytest.mark.parametrize("epoch", [2, 3], ids=["the process that is seen", "one that has begun since"])
-def test_bc_01_a_new_process_that_joins_the_isr_before_its_controller_looks_stays_in_it(epoch):
+def test_bc_01_a_new_process_that_joins_the_isr_before_the_next_poll_stays_in_it(epoch):
     active = Active(context(replace(partition((2, 1, 3), 2, (2, 1)), isr_epochs={1: epoch, 2: 1})))
     assert outcome_of(active.brokers(bounced=(1,))) == (2, (2, 1))
 
@@ -134,7 +134,7 @@ def test_bc_01_a_new_process_that_joins_the_isr_before_its_controller_looks_stay
         pytest.param(2, (2, 3), 5, id="it was out of sync: nobody's role changes"),
     ],
 )
-def test_bc_01_is_05_isr_changes_decided_before_a_new_broker_epoch_are_overtaken(leader, isr, leader_epoch):
+def test_bc_01_is_05_an_isr_change_decided_before_a_new_broker_epoch_is_refused(leader, isr, leader_epoch):
     """Leader and ISR stay, under a later epoch, so the pending changes of the former process fail."""
     active = Active(context(partition(leader=leader, isr=isr), partition((2, 3), number=1)))
     active.brokers(bounced=(1,))
@@ -150,7 +150,7 @@ def test_bc_01_is_05_isr_changes_decided_before_a_new_broker_epoch_are_overtaken
         pytest.param((1,), UNTOUCHED, id="the last member: nobody leads"),
     ],
 )
-def test_bu_02_li_04_a_broker_that_comes_back_without_its_log(isr, outcome):
+def test_bu_02_li_04_a_broker_back_without_its_log_leaves_the_isr_or_is_not_elected(isr, outcome):
     """It leaves the ISR before it counts as alive. The last member stays in it, and is not elected: only its log, which
     may come back, is known to have everything."""
     active = Active(context(partition((1, 2), NOBODY if isr == (1,) else 2, isr), live=(2,)))
@@ -170,7 +170,7 @@ def registered_again(active, broker):
 
 
 @pytest.mark.parametrize("times", [0, 1, 3])
-def test_li_04_that_a_log_was_lost_is_known_over_any_number_of_registrations(times):
+def test_li_04_a_lost_log_is_known_over_any_number_of_registrations(times):
     active = Active(context(partition((1, 2), 1, (1,))))
     active.brokers(bounced=(1,), lost=(1,))
     for _ in range(times):
@@ -232,7 +232,7 @@ def test_fo_03_bc_01_new_broker_epochs_that_no_controller_has_seen_are_seen_in_t
     assert not active.fail_over({}).touches_metadata
 
 
-def test_bc_01_a_leader_that_stays_is_the_process_that_was_elected():
+def test_bc_01_a_leader_that_stays_keeps_the_broker_epoch_that_was_elected():
     """A reassignment is decided while a new process of the leader has not been dealt with yet: it does not lead on."""
     now = {**views((1, 2, 3)), 1: BrokerView(2)}
     decision = Decision(replace(context(partition((1, 2))), brokers=now), "a test")
@@ -240,7 +240,7 @@ def test_bc_01_a_leader_that_stays_is_the_process_that_was_elected():
     assert decision.registration(tp()).isr_epochs == {1: 1}
 
 
-def test_bc_01_who_is_elected_is_the_process_that_is_registered_now():
+def test_bc_01_an_election_records_the_broker_epoch_that_is_registered_now():
     now = {**views((1, 2, 3)), 2: BrokerView(7)}
     active = Active(replace(context(partition(isr=(1, 2))), brokers=now))
     active.brokers(gone=(1,))
@@ -250,7 +250,7 @@ def test_bc_01_who_is_elected_is_the_process_that_is_registered_now():
     assert made.isr_epochs == {2: 7, 3: 1}
 
 
-def test_bu_02_le_02_where_unclean_elections_are_allowed_nobody_waits_for_an_empty_log():
+def test_bu_02_le_02_with_unclean_elections_a_partition_does_not_wait_for_a_lost_log():
     topic = {"unclean.leader.election.enable": "true"}
     active = Active(context(partition((1, 2), 1, (1,)), configs=topic, live=(1, 2)))
     assert outcome_of(active.brokers(bounced=(1,), lost=(1,))) == (2, (2,))
@@ -268,7 +268,7 @@ def test_bu_02_le_02_where_unclean_elections_are_allowed_nobody_waits_for_an_emp
         pytest.param(1, (1, 2, 3), (1, 2, 3), (1, (1,)), id="everybody: the leader keeps it"),
     ],
 )
-def test_cs_04_cs_05_cs_06_cs_08_who_shuts_down_gives_away_what_it_leads_and_leaves_every_isr(
+def test_cs_04_cs_05_cs_06_cs_08_a_broker_that_shuts_down_hands_over_its_leaderships_and_leaves_every_isr(
     leader, isr, asking, outcome
 ):
     active = Active(context(partition((1, 2, 3), leader, isr)))
@@ -289,7 +289,7 @@ def test_cs_04_a_partition_without_another_replica_is_left_alone():
 
 @pytest.mark.parametrize("isr", [(1, 2, 3), (1, 2), (1, 3), (1,)], ids=str)
 @pytest.mark.parametrize("live", [(1, 2, 3), (1, 2), (1,)], ids=str)
-def test_cs_02_cs_08_what_remains_to_it_nobody_else_could_lead(isr, live):
+def test_cs_02_cs_08_a_broker_that_shuts_down_keeps_only_partitions_that_no_other_can_lead(isr, live):
     """A stopping broker waits until no other ISR member could lead any of its partitions. The wait must end."""
     active = Active(context(partition((1, 2, 3), 1, isr), live=live))
     active.fail_over()
@@ -299,7 +299,7 @@ def test_cs_02_cs_08_what_remains_to_it_nobody_else_could_lead(isr, live):
     assert row.leader != 1 or row.isr == (1,)
 
 
-def test_cs_08_what_it_led_goes_offline_only_when_it_is_gone():
+def test_cs_08_a_partition_without_another_leader_goes_offline_only_once_its_broker_has_stopped():
     active = Active(context(partition((1, 2))))
     active.shut_down(1)
     assert (active.state(1), active.row().isr) == (ONLINE, (2,))
@@ -307,24 +307,24 @@ def test_cs_08_what_it_led_goes_offline_only_when_it_is_gone():
     assert active.state(1) == OFFLINE
 
 
-def test_cs_03_nothing_comes_of_a_broker_that_holds_nothing():
+def test_cs_03_a_controlled_shutdown_of_a_broker_without_replicas_writes_nothing():
     (decision,) = Active(context(partition((1, 2)), live=(1, 2, 9))).shut_down(9)
     assert not decision.touches_metadata
 
 
-def test_cs_04_bd_01_nobody_who_shuts_down_is_elected_when_another_fails():
+def test_cs_04_bd_01_a_broker_that_shuts_down_is_not_elected_when_another_fails():
     active = Active(context(partition((1, 2, 3), 1, (1, 2, 3)), shutting_down=(2,)))
     assert outcome_of(active.brokers(gone=(1,))) == (3, (3,))
 
 
-def test_bd_01_le_04_a_broker_that_fails_while_it_shuts_down_is_missed_as_any_other():
+def test_bd_01_le_04_a_broker_that_fails_during_its_shutdown_is_handled_as_failed():
     active = Active(context(partition((1, 2, 3), 1, (1,))))
     active.shut_down(1)
     assert outcome_of(active.brokers(gone=(1,))) == (NOBODY, (1,))
     assert outcome_of(active.brokers(come=(1,))) == (1, (1,))
 
 
-def test_bd_02_td_05_topics_that_are_being_deleted_are_left_out_of_all_of_it():
+def test_bd_02_td_05_events_of_brokers_leave_out_topics_that_are_being_deleted():
     """Their partitions keep leader and ISR. A replica on a dead broker waits with its deletion until it is back."""
     active = Active(context(partition(), partition(topic="old")))
     active.ask("delete_topic", topic="old")
@@ -336,7 +336,7 @@ def test_bd_02_td_05_topics_that_are_being_deleted_are_left_out_of_all_of_it():
     assert active.row(topic="old") == row
 
 
-def test_fo_03_fo_04_who_died_bounced_or_came_unseen_is_dealt_with_at_failover():
+def test_fo_03_fo_04_a_failover_handles_brokers_that_failed_restarted_or_started_unseen():
     """The last controller saw brokers 1, 2 and 3 under epoch 1. Now 1 is gone, 2 has a new epoch and 4 is new."""
     older = replace(partition((2, 3), number=1), isr_epochs={2: 0, 3: 1})
     rows = [partition((1, 3)), older, partition((4, 3), NOBODY, (4,), number=2)]
@@ -349,7 +349,7 @@ def test_fo_03_fo_04_who_died_bounced_or_came_unseen_is_dealt_with_at_failover()
     }
 
 
-def test_fo_04_cs_04_a_controlled_shutdown_that_was_asked_for_is_gone_on_with():
+def test_fo_04_cs_04_the_next_controller_continues_a_controlled_shutdown():
     active = Active(context(partition((1, 2)), shutting_down=(1,)))
     assert outcome_of(active.fail_over()) == (2, (2,))
 
@@ -362,7 +362,7 @@ def test_fo_04_ps_03_a_leader_that_shuts_down_is_alive_when_a_controller_starts(
     assert (active.context.partition_states[tp()], active.state(1)) == ("OnlinePartition", ONLINE)
 
 
-def test_fo_05_who_lives_and_who_may_be_elected():
+def test_fo_05_live_brokers_include_those_that_shut_down_which_are_not_elected():
     known = context(partition(), live=(1, 2, 3), shutting_down=(2,))
     assert (known.live_brokers, known.shutting_down_brokers) == ({1, 3}, {2})
     assert known.deletions == {}
@@ -382,7 +382,7 @@ STORIES = list(itertools.product(("gone", "bounced", "shut down", "stays"), repe
 
 @pytest.mark.parametrize("isr", [(1, 2, 3), (1, 2), (1,)], ids=str)
 @pytest.mark.parametrize("story", STORIES, ids="-".join)
-def test_bd_01_bu_02_whatever_happens_a_live_member_of_the_isr_leads_if_there_is_one(story, isr):
+def test_bd_01_bu_02_after_any_events_a_live_isr_member_leads_if_there_is_one(story, isr):
     """All combinations of changes of brokers 1, 2 and 3 at once. `contexts.check` checks every decision."""
     active = Active(context(partition(isr=isr)))
     did = {what: tuple(b for b, done in zip((1, 2, 3), story, strict=True) if done == what) for what in story}

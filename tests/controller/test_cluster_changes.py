@@ -58,7 +58,7 @@ def epoch_of_1(epoch, **fields):
         (seen(OFFLINE), seen(LEADS_1), ["BrokerChange: 1 partition is online again (flights-0)"]),
     ],
 )
-def test_each_change_is_a_line_and_no_change_is_none(before, after, lines):
+def test_each_change_of_the_cluster_is_logged_in_one_line(before, after, lines):
     assert cluster_changes(before, after, "BrokerChange", {}) == lines
 
 
@@ -67,7 +67,7 @@ def test_ol_02_a_broker_whose_storage_fails_is_lost_for_that_reason():
     assert lost == ["broker 1 is lost (its storage fails: disk full)"]
 
 
-def test_what_a_controller_finds_is_one_line():
+def test_the_overview_at_failover_is_one_line():
     found = seen(OFFLINE, LEADS_2, live=(2, 3))
     assert overview(found) == "brokers alive: 2, 3; dead: 1; partitions: 2, 1 of them offline"
     assert overview(seen()) == "brokers alive: 1, 2, 3; dead: none; partitions: 0, 0 of them offline"
@@ -97,7 +97,7 @@ LOST = (
 )
 
 
-def test_bl_12_a_broker_that_is_lost_and_comes_back_is_told_once_each(world, lines):
+def test_bl_12_a_broker_that_is_lost_and_back_is_logged_once_each(world, lines):
     world.poll(1, 2, 3)
     assert lines() == [], "nothing has changed"
     world.poll(2, 3)
@@ -108,7 +108,7 @@ def test_bl_12_a_broker_that_is_lost_and_comes_back_is_told_once_each(world, lin
     assert lines() == ["controller epoch 1: broker 1 is back under broker epoch 1"]
 
 
-def test_bl_12_an_isr_that_a_leader_has_changed_is_told(world, lines):
+def test_bl_12_an_isr_change_of_a_leader_is_logged(world, lines):
     found = world.partition
     assert found() == (1, (1, 2, 3), 0, 0)
     (registration,) = world.all().values()
@@ -117,7 +117,7 @@ def test_bl_12_an_isr_that_a_leader_has_changed_is_told(world, lines):
     assert lines() == ["controller epoch 1: IsrChangeNotification: broker 2 leaves 1 ISR (flights-0)"]
 
 
-def test_bl_12_a_commit_whose_answer_is_lost_is_told_all_the_same(world, lines, monkeypatch):
+def test_bl_12_a_commit_whose_answer_is_lost_is_logged(world, lines, monkeypatch):
     """The next attempt finds the new leader in the table, and has nothing left to write."""
     commit, left = DeltaLog.commit, [1]
 
@@ -133,7 +133,7 @@ def test_bl_12_a_commit_whose_answer_is_lost_is_told_all_the_same(world, lines, 
     assert (left, lines()) == ([], [LOST])
 
 
-def test_bl_12_what_did_not_land_is_not_told_before_it_has(world, lines, monkeypatch):
+def test_bl_12_a_change_is_logged_only_once_it_has_landed(world, lines, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(DeltaLog, "commit", lambda *_, **__: (_ for _ in ()).throw(CommitUnknown("away")))
         with pytest.raises(KafkaStorageException):
@@ -143,7 +143,7 @@ def test_bl_12_what_did_not_land_is_not_told_before_it_has(world, lines, monkeyp
     assert lines() == [LOST]
 
 
-def test_bl_12_a_new_controller_tells_what_was_lost_under_the_last_one(world, lines):
+def test_bl_12_a_new_controller_logs_the_changes_since_the_last_one(world, lines):
     world.clock.now += 7
     for broker in (2, 3):
         world.beats[broker].update(1, "heartbeat")

@@ -63,7 +63,7 @@ def test_th_02_settings_of_a_broker_are_put_and_removed(active, broker, put, del
         ("1", {LEADER: -1}, [], "InvalidConfigurationException", f"{LEADER} is '-1', it must be an integer from 0"),
     ],
 )
-def test_th_02_settings_that_cannot_be_are_refused(active, broker, put, delete, error, words):
+def test_th_02_invalid_broker_settings_are_refused(active, broker, put, delete, error, words):
     decision = active.ask("alter_broker_configs", broker=broker, put=put, delete=delete)
     assert (errors(decision), decision.configs) == ({broker: error}, {})
     assert words in decision.outcomes[broker].message

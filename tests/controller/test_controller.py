@@ -73,7 +73,7 @@ def world(root):
     return World(root)
 
 
-def test_ce_01_ce_02_the_first_is_elected_and_the_second_stands_by(world):
+def test_ce_01_ce_02_the_first_controller_is_elected_and_the_second_stands_by(world):
     a, b = world.controller("a"), world.controller("b")
     a.tick()
     b.tick()
@@ -92,7 +92,7 @@ def test_ce_04_ev_04_a_lease_that_stands_still_is_taken_over(world):
     assert (world.office(), b.is_active) == (("b", 2), True)
 
 
-def test_ce_06_who_resigns_is_followed_at_once(world):
+def test_ce_06_a_standby_is_elected_at_once_after_a_resignation(world):
     a, b = world.controller("a"), world.controller("b")
     a.tick()
     a.start()
@@ -101,7 +101,7 @@ def test_ce_06_who_resigns_is_followed_at_once(world):
     assert (world.office(), a.is_active, b.is_active) == (("b", 2), False, True)
 
 
-def test_ce_05_what_a_deposed_controller_writes_is_refused(world):
+def test_ce_05_writes_of_a_deposed_controller_are_refused(world):
     a, b = world.controller("a"), world.controller("b")
     a.tick()
     b.tick()
@@ -120,7 +120,7 @@ def test_ce_05_what_a_deposed_controller_writes_is_refused(world):
     assert world.leader() == (2, 2)
 
 
-def test_ce_05_whose_lease_is_gone_is_deposed(world):
+def test_ce_05_a_controller_whose_lease_was_deleted_is_deposed(world):
     """Somebody has emptied the table."""
     a = world.controller("a")
     a.tick()
@@ -191,7 +191,7 @@ def stand_for_election(start, uri, name):
     return lease.elect(name, seen)
 
 
-def test_ce_02_of_processes_that_stand_at_once_one_is_elected(world):
+def test_ce_02_one_of_several_candidates_is_elected(world):
     uri = world.home.uri
     elected = race(stand_for_election, *((uri, name) for name in ("a", "b", "c")))
     winners = [lease for lease in elected if lease is not None]

@@ -41,7 +41,7 @@ class Handler:
         self.seen.append(event)
 
 
-def test_ev_01_in_order_and_each_once():
+def test_ev_01_events_are_processed_in_order_and_once():
     handler = Handler()
     events = [ControlledShutdown(2), BrokerModifications(), ControlledShutdown(1), IsrChangeNotification()]
     for event in events:
@@ -66,7 +66,7 @@ def test_ev_01_cs_07_bc_03_an_event_that_raises_stays_at_the_head(failures):
     assert handler.seen == [ControlledShutdown(1), ControlledShutdown(2), ControlledShutdown(3)]
 
 
-def test_ev_01_its_state_is_the_event_that_it_processes():
+def test_ev_01_the_state_of_the_event_manager_is_its_current_event():
     handler = Handler()
     handler.queue.put(BrokerModifications())
     handler.queue.put(ControlledShutdown(1))
@@ -75,7 +75,7 @@ def test_ev_01_its_state_is_the_event_that_it_processes():
     assert (handler.states, handler.queue.state) == (["BrokerModifications", "ControlledShutdown"], "Idle")
 
 
-def test_ev_01_what_waits_already_is_not_queued_again_and_what_was_processed_is():
+def test_ev_01_an_equal_waiting_event_is_not_queued_again_but_a_processed_one_is():
     handler = Handler()
     for event in (IsrChangeNotification(), ControlledShutdown(1), IsrChangeNotification(), ControlledShutdown(2)):
         handler.queue.put(event)
@@ -86,7 +86,7 @@ def test_ev_01_what_waits_already_is_not_queued_again_and_what_was_processed_is(
     assert handler.seen[-1] == IsrChangeNotification()
 
 
-def test_bc_02_two_looks_at_other_brokers_are_two_events():
+def test_bc_02_two_polls_with_different_brokers_are_two_events():
     handler = Handler()
     handler.queue.put(BrokerChange(views((1, 2))))
     handler.queue.put(BrokerChange(views((1,))))

@@ -63,7 +63,7 @@ def test_fo_02_td_04_deletions_that_are_under_way_are_read_with_all_the_rest(wor
     assert set(context.replica_states.values()) == {"ReplicaDeletionStarted"}
 
 
-def test_li_01_bc_02_brokers_that_register_are_found_by_looking(world):
+def test_li_01_bc_02_a_poll_finds_brokers_that_have_registered(world):
     world.poll(2, 3)
     assert world.partition()[:2] == (2, (2, 3))
     assert set(world.controller.context.brokers) == {2, 3}
@@ -73,7 +73,7 @@ def test_li_01_bc_02_brokers_that_register_are_found_by_looking(world):
     assert set(world.controller.context.replica_states.values()) == {"OnlineReplica"}
 
 
-def test_ev_02_ev_03_a_new_office_begins_with_an_empty_queue_and_a_new_context(world, monkeypatch):
+def test_ev_02_ev_03_a_new_term_begins_with_an_empty_queue_and_a_new_context(world, monkeypatch):
     """An event ended the last term. The next controller finds the remaining work by itself."""
     change = MetadataTable.change
     monkeypatch.setattr(MetadataTable, "change", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))

@@ -30,7 +30,9 @@ UNKNOWN = "UnknownTopicOrPartitionException"
         pytest.param("unclean", NOBODY, (3,), {"deleting": ("flights",)}, UNKNOWN, id="unclean: being deleted"),
     ],
 )
-def test_pe_01_le_02_le_05_by_hand(election, leader, isr, given, outcome):
+def test_pe_01_le_02_le_05_a_requested_election_elects_the_preferred_or_an_unclean_leader(
+    election, leader, isr, given, outcome
+):
     active = Active(context(partition((1, 2, 3), leader, isr), **given))
     decision = active.ask("elect_leaders", election_type=election, partitions=["flights-0"])
     if isinstance(outcome, str):
@@ -41,7 +43,7 @@ def test_pe_01_le_02_le_05_by_hand(election, leader, isr, given, outcome):
         assert decision.outcomes["flights-0"].message == f"broker {outcome[0]} leads"
 
 
-def test_pe_01_of_all_partitions_each_that_needs_it_by_itself():
+def test_pe_01_an_election_of_all_partitions_has_an_outcome_for_each_that_needs_one():
     rows = [partition((1, 2), 2), partition((2, 1), 2, number=1), partition((1, 2), 2, (2,), topic="other")]
     decision = Active(context(*rows)).ask("elect_leaders", election_type="preferred", partitions=None)
     assert errors(decision) == {"flights-0": None, "other-0": NOT_PREFERRED}
@@ -58,7 +60,7 @@ def test_pe_01_of_all_partitions_each_that_needs_it_by_itself():
     ],
     ids=["unknown partition", "unknown type", "no type"],
 )
-def test_pe_01_li_06_what_makes_no_sense_is_refused(arguments, outcome):
+def test_pe_01_li_06_an_invalid_election_request_is_refused(arguments, outcome):
     decision = Active(context(partition())).ask("elect_leaders", **arguments)
     assert (errors(decision), decision.touches_metadata) == (outcome, False)
 
@@ -80,7 +82,7 @@ def fleet(led_elsewhere, of=20, **given):
         pytest.param(20, 100, 0, id="everything is allowed"),
     ],
 )
-def test_ar_02_a_broker_gets_back_what_it_is_preferred_for(led_elsewhere, percentage, given_back):
+def test_ar_02_an_imbalanced_broker_gets_its_preferred_leaderships_back(led_elsewhere, percentage, given_back):
     active = Active(context(*fleet(led_elsewhere), leader_imbalance_per_broker_percentage=percentage))
     decision = active.process(AutoPreferredReplicaLeaderElection())
     assert changed(decision) == {f"flights-{n}": (1, (1, 2)) for n in range(given_back)}
@@ -96,19 +98,19 @@ def test_ar_02_a_broker_gets_back_what_it_is_preferred_for(led_elsewhere, percen
         pytest.param([], {"deleting": ("flights",)}, id="the topic is being deleted"),
     ],
 )
-def test_ar_02_td_05_nothing_is_given_back_while(extra, given):
+def test_ar_02_td_05_no_preferred_election_during_a_reassignment_a_deletion_or_a_failure(extra, given):
     rows = [partition((1, 2), 2, number=n) for n in range(3)]
     decision = Active(context(*rows, *extra, **given)).process(AutoPreferredReplicaLeaderElection())
     assert not decision.touches_metadata
 
 
-def test_ar_02_only_what_the_broker_is_in_sync_for():
+def test_ar_02_a_broker_gets_back_only_partitions_for_which_it_is_in_sync():
     rows = [partition((1, 2), 2, isr, number=n) for n, isr in enumerate([(2,), (2, 1)])]
     decision = Active(context(*rows)).process(AutoPreferredReplicaLeaderElection())
     assert changed(decision) == {"flights-1": (1, (2, 1))}
 
 
-def test_ar_01_each_broker_is_looked_at_by_itself():
+def test_ar_01_the_imbalance_is_counted_for_each_broker():
     """The share of 2 is within what is allowed, that of 1 is not. How often it is looked at the controller's clock
     says."""
     rows = [partition((1, 2), 2), *(partition((2, 1), 1 if n == 1 else 2, number=n) for n in range(1, 11))]
@@ -126,7 +128,7 @@ def test_ar_01_each_broker_is_looked_at_by_itself():
         ),
     ],
 )
-def test_le_02_a_topic_whose_settings_make_no_sense_holds_up_no_other(configs, outcome, caplog):
+def test_le_02_invalid_settings_of_a_topic_delay_no_other_topic(configs, outcome, caplog):
     """A newer version, or a person, has written its row."""
     made = context(partition(isr=(1,)), partition(topic="other"))
     topics = {**made.topics, "flights": replace(made.topics["flights"], configs=configs)}

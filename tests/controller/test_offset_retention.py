@@ -32,7 +32,7 @@ def delete_flights(world):
     world.controller.poll()
 
 
-def test_td_03_ap_04_what_groups_have_committed_goes_with_its_topic(world):
+def test_td_03_ap_04_committed_offsets_are_deleted_with_their_topic(world):
     world.add_topic("other", (1, 2))
     commit(world, "flights", "other")
     world.fail_over()
@@ -42,7 +42,7 @@ def test_td_03_ap_04_what_groups_have_committed_goes_with_its_topic(world):
     assert committed(world) == ["other-id"]
 
 
-def test_td_03_ap_04_what_is_committed_late_goes_at_the_next_look(world):
+def test_td_03_ap_04_offsets_committed_late_are_deleted_at_the_next_check(world):
     world.controller.poll()
     commit(world, "gone", "flights")
     world.poll(1, 2, 3, after=INTERVAL - 1)
@@ -51,7 +51,7 @@ def test_td_03_ap_04_what_is_committed_late_goes_at_the_next_look(world):
     assert committed(world) == ["flights-id"]
 
 
-def test_td_03_ap_04_what_cannot_be_removed_now_holds_up_nobody(world, monkeypatch, caplog):
+def test_td_03_ap_04_a_failed_deletion_of_offsets_delays_no_other_work(world, monkeypatch, caplog):
     commit(world, "gone")
 
     def refuse(*_):

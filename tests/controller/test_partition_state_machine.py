@@ -20,7 +20,7 @@ def decision_of(registration, state, **given):
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(VALID_PREVIOUS_STATES, repeat=2)))
-def test_ps_01_ps_02_a_move_is_marked_or_else_logged_and_left_out(before, after):
+def test_ps_01_ps_02_an_invalid_move_of_a_partition_is_logged_and_left_out(before, after):
     """The partition could be led by all strategies, so that only the table decides."""
     decision = decision_of(partition(), before)
     assert handle_state_changes(decision, [tp()], after) == []
@@ -100,7 +100,7 @@ AT_START = [
 ]
 
 
-def test_ps_03_ps_04_when_a_controller_starts_it_elects_for_all_that_wait():
+def test_ps_03_ps_04_a_starting_controller_elects_for_all_new_and_offline_partitions():
     rows = [partition((1, 2, 3), *row, number=number) for number, (row, *_) in enumerate(AT_START)]
     active = Active(context(*rows, live=(1, 2)))
     assert [active.context.partition_states[tp(number)] for number in range(5)] == [state for _, state, _ in AT_START]

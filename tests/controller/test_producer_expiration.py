@@ -45,7 +45,7 @@ def test_ap_06_the_next_controller_goes_on_from_what_the_last_one_saw(world):
     assert not is_known(world, "importer", given)
 
 
-def test_ap_06_names_that_cannot_be_removed_now_hold_up_nobody(world, monkeypatch, caplog):
+def test_ap_06_a_failed_removal_of_names_delays_no_other_work(world, monkeypatch, caplog):
     def refuse(*_):
         raise KafkaStorageException("503")
 
@@ -59,7 +59,7 @@ def test_ap_06_names_that_cannot_be_removed_now_hold_up_nobody(world, monkeypatc
     assert not is_known(world, "importer", given), "the time of the look that failed counts"
 
 
-def test_names_are_looked_at_once_an_hour(world, monkeypatch):
+def test_ap_06_names_are_checked_once_an_hour(world, monkeypatch):
     looks = []
     monkeypatch.setattr(ProducerTable, "expire", lambda *_: looks.append(1) or {})
     for after in (HOUR - 1, 1, 1, HOUR - 1):

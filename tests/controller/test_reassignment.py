@@ -28,7 +28,7 @@ def assignment(row):
 
 
 @pytest.mark.parametrize("fails_over", [False, True], ids=["one controller", "another after each step"])
-def test_ra_01_ra_02_ra_03_fo_04_the_whole_way(fails_over):
+def test_ra_01_ra_02_ra_03_fo_04_a_reassignment_runs_from_request_to_completion(fails_over):
     """(1, 2) -> (4, 2): 4 is added and catches up. Then 1, the leader, is removed."""
     active = Active(context(partition((1, 2)), live=(1, 2, 4)))
     move(active, 4, 2)
@@ -55,7 +55,7 @@ def test_ra_01_ra_02_ra_03_fo_04_the_whole_way(fails_over):
         pytest.param((3,), (1, 2, 3), 3, (3,), id="the leader is removed"),
     ],
 )
-def test_ra_03_where_nobody_has_to_catch_up_it_is_done_in_the_same_commit(target, live, leader, isr):
+def test_ra_03_a_reassignment_without_new_replicas_is_done_in_one_commit(target, live, leader, isr):
     active = Active(context(partition(), live=live))
     move(active, *target)
     row = active.row()
@@ -63,7 +63,7 @@ def test_ra_03_where_nobody_has_to_catch_up_it_is_done_in_the_same_commit(target
     assert [active.state(b) for b in (1, 2, 3)] == [ONLINE if b in target else GONE for b in (1, 2, 3)]
 
 
-def test_ra_01_the_same_assignment_is_no_move():
+def test_ra_01_a_reassignment_to_the_same_replicas_changes_nothing():
     assert not move(Active(context(partition())), 1, 2, 3).touches_metadata
 
 
@@ -96,7 +96,7 @@ def test_ra_01_the_same_assignment_is_no_move():
         ),
     ],
 )
-def test_ra_01_td_05_refused_and_nothing_is_changed(registration, target, given, error):
+def test_ra_01_td_05_an_invalid_reassignment_is_refused_and_changes_nothing(registration, target, given, error):
     decision = Decision(context(registration, **given), "a test")
     with pytest.raises(error, match=r"flights-0|partition 0"):
         reassign(decision, tp(), target)
@@ -110,14 +110,14 @@ def test_ra_01_td_05_refused_and_nothing_is_changed(registration, target, given,
         ((1, 2, 3), r"partition 0 gets replicas on 3: 3 not alive; alive: 1, 2"),
     ],
 )
-def test_ra_01_a_broker_that_is_unknown_and_one_that_is_not_alive_are_told_apart(registered, words):
+def test_ra_01_an_unknown_broker_and_a_dead_one_have_different_errors(registered, words):
     decision = Decision(context(partition((1, 2)), live=(1, 2), registered=registered), "a test")
     with pytest.raises(InvalidReplicaAssignmentException, match=words):
         reassign(decision, tp(), (1, 3))
 
 
 @pytest.mark.parametrize("target", [(1, 2), (3, 1, 2), (4, 3, 2, 1)], ids=["fewer", "another order", "one more"])
-def test_ra_01_who_stays_need_not_be_alive(target):
+def test_ra_01_a_replica_that_stays_need_not_be_alive(target):
     """Broker 2 is dead, and was in sync when it died as the last but one."""
     active = Active(context(partition(isr=(1, 3)), live=(1, 3, 4), registered=(1, 2, 3, 4)))
     move(active, *target)
@@ -164,7 +164,7 @@ def test_ra_01_a_reassignment_that_is_under_way_is_replaced(target, row, leader,
         pytest.param(NOBODY, (4,), (2, 3), None, id="nobody leads, and the ISR would be empty"),
     ],
 )
-def test_ra_01_le_05_who_is_dropped_by_the_replacement_neither_leads_nor_is_in_sync(leader, isr, live, expected):
+def test_ra_01_le_05_a_replica_dropped_by_a_replacement_neither_leads_nor_is_in_sync(leader, isr, live, expected):
     moving = partition((4, 2, 1), leader, isr, adding=(4,), removing=(1,))
     decision = Active(context(moving, live=live)).ask(
         "alter_partition_reassignments", reassignments={"flights-0": [3, 2]}
@@ -185,7 +185,7 @@ def test_ra_01_ra_03_a_replacement_is_carried_on_to_its_end():
     assert (assignment(row), row.leader, set(row.isr)) == (((3, 1), (), ()), 1, {1, 3})
 
 
-def test_ra_01_each_partition_of_a_request_by_itself():
+def test_ra_01_each_partition_of_a_request_has_its_own_outcome():
     active = Active(context(partition((1, 2)), partition((2, 3), number=1), live=(1, 2, 3)))
     wanted = {"flights-0": [2, 1], "flights-1": [2, 9], "flights-7": [1], "ghosts-0": None, "flights-1 ": [1]}
     decision = active.ask("alter_partition_reassignments", reassignments=wanted)
@@ -200,7 +200,7 @@ def test_ra_01_each_partition_of_a_request_by_itself():
     assert set(changed(decision)) == {"flights-0"}
 
 
-def test_ra_02_several_move_at_once_and_end_on_their_own():
+def test_ra_02_reassignments_of_several_partitions_complete_independently():
     active = Active(context(*(partition((1, 2), number=n) for n in range(3)), live=(1, 2, 3, 4)))
     for number in range(3):
         move(active, 3, 4, number=number, request_id=f"request-{number}")
@@ -213,7 +213,7 @@ def test_ra_02_several_move_at_once_and_end_on_their_own():
 
 
 @pytest.mark.parametrize("kind", ["another request", "brokers", "IsrChangeNotification"])
-def test_li_05_ra_03_whatever_event_reads_the_isr_completes_the_move(kind):
+def test_li_05_ra_03_any_event_that_reads_the_isr_completes_the_reassignment(kind):
     """The commit of another event may be the first to read a leader's ISR change. No other event reports it."""
     from lakelog.replication.controller.events import IsrChangeNotification
 
@@ -238,7 +238,7 @@ def test_li_05_ra_03_whatever_event_reads_the_isr_completes_the_move(kind):
         pytest.param(4, (4, 2), (1, 2, 4), (2, (2,)), id="4 leads and makes place"),
     ],
 )
-def test_ra_01_cancelled(leader, isr, live, outcome):
+def test_ra_01_a_cancelled_reassignment_restores_the_assignment(leader, isr, live, outcome):
     active = Active(context(partition((4, 2, 1), leader, isr, adding=(4,), removing=(1,)), live=live))
     decision = active.ask("alter_partition_reassignments", reassignments={"flights-0": None})
     assert changed(decision) == {"flights-0": outcome}
@@ -255,14 +255,14 @@ def test_ra_01_cancelled(leader, isr, live, outcome):
         ),
     ],
 )
-def test_ra_01_a_cancellation_that_cannot_be(registration, live, error):
+def test_ra_01_an_impossible_cancellation_is_refused_and_changes_nothing(registration, live, error):
     decision = Decision(context(registration, live=live), "a test")
     with pytest.raises(error, match="flights-0"):
         cancel(decision, tp())
     assert decision.changed == {}
 
 
-def test_ra_03_bd_01_a_leader_that_dies_meanwhile_is_replaced_and_the_move_goes_on():
+def test_ra_03_bd_01_a_reassignment_continues_under_a_new_leader():
     active = Active(context(partition((1, 2)), live=(1, 2, 3)))
     move(active, 3, 2)
     assert changed(active.brokers(gone=(1,))) == {"flights-0": (2, (2,))}
@@ -271,7 +271,7 @@ def test_ra_03_bd_01_a_leader_that_dies_meanwhile_is_replaced_and_the_move_goes_
     assert (active.row().replicas, active.state(1)) == ((3, 2), GONE)
 
 
-def test_bu_02_ra_02_who_is_to_catch_up_may_die_and_come_back():
+def test_bu_02_ra_02_a_new_replica_may_fail_and_return_during_a_reassignment():
     active = Active(context(partition((1, 2)), live=(1, 2, 3)))
     move(active, 3, 2)
     active.brokers(gone=(3,))
@@ -289,7 +289,7 @@ def test_bu_02_a_move_that_waits_for_a_live_leader_is_completed_when_one_starts(
     assert changed(active.brokers(thawed=(3,))) == {"flights-0": (3, (3,))}
 
 
-def test_ra_02_nobody_leads_only_for_being_added():
+def test_ra_02_an_added_replica_outside_the_isr_does_not_lead():
     """The ISR is dead: the move waits, whoever of its target lives."""
     active = Active(context(partition((3, 1), NOBODY, (1,), adding=(3,), removing=(1,)), live=(3,)))
     assert not active.fail_over().touches_metadata

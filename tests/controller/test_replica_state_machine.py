@@ -19,7 +19,7 @@ def decision_of(registration, state, broker, **given):
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(VALID_PREVIOUS_STATES, repeat=2)))
-def test_rs_01_a_move_is_made_or_else_logged_and_left_out(before, after):
+def test_rs_01_an_invalid_move_of_a_replica_is_logged_and_left_out(before, after):
     decision = decision_of(partition(), before, 2)
     handle_state_changes(decision, [replica(2)], after)
     is_valid = before in VALID_PREVIOUS_STATES[after]
@@ -30,7 +30,7 @@ def test_rs_01_a_move_is_made_or_else_logged_and_left_out(before, after):
 
 
 @pytest.mark.parametrize(("broker", "state"), [(2, ReplicaState.NEW), (1, ReplicaState.NON_EXISTENT)])
-def test_rs_02_the_leader_is_no_new_replica(broker, state):
+def test_rs_02_a_leader_is_not_moved_to_new_replica(broker, state):
     decision = decision_of(partition(leader=1), ReplicaState.NON_EXISTENT, broker)
     handle_state_changes(decision, [replica(broker)], ReplicaState.NEW)
     assert decision.replica_state(replica(broker)) == state
@@ -46,14 +46,14 @@ def test_rs_02_the_leader_is_no_new_replica(broker, state):
         pytest.param(1, (1, 3), None, id="a follower that is out of sync"),
     ],
 )
-def test_rs_03_who_goes_offline_leaves_the_isr(leader, isr, outcome):
+def test_rs_03_an_offline_replica_leaves_the_isr(leader, isr, outcome):
     decision = decision_of(partition(leader=leader, isr=isr), ONLINE, 2)
     handle_state_changes(decision, [replica(2)], OFFLINE)
     check(decision)
     assert changed(decision) == ({"flights-0": outcome} if outcome else {})
 
 
-def test_rs_03_several_in_one_decision_are_one_change():
+def test_rs_03_several_offline_replicas_in_one_decision_are_one_isr_change():
     decision = Decision(context(partition((1, 2, 3, 4)), live=(1, 2, 3, 4)), "a test")
     handle_state_changes(decision, [replica(4), replica(2), replica(3)], OFFLINE)
     check(decision)
@@ -86,7 +86,7 @@ def test_rs_04_fo_03_after_the_failover_the_live_are_online_and_the_dead_are_mis
     assert changed(decision) == {"flights-0": (1, (1, 3))}
 
 
-def test_bu_01_bd_02_replicas_on_brokers():
+def test_bu_01_bd_02_replicas_of_given_brokers_are_found():
     decision = Decision(context(partition((1, 2)), partition((2, 3), number=1), partition((3, 1), number=2)), "a test")
     assert replicas_on(decision, (3, 1)) == [replica(1), replica(3, 1), replica(1, 2), replica(3, 2)]
     assert replicas_on(decision, ()) == []

@@ -60,7 +60,7 @@ def test_tc_01_a_request_may_name_a_broker_that_has_just_registered_in_an_object
 
 
 @pytest.mark.parametrize("arguments", ["{not json", '["topic", "t"]', "null", "3", '{"topic": ["t"]}'])
-def test_ev_01_a_row_that_cannot_be_read_is_answered_and_holds_up_nobody(world, arguments):
+def test_ev_01_an_unreadable_row_is_answered_and_delays_no_other(world, arguments):
     ask(world, "bad")
     world.cluster.admin._table.update({"who": "test"}, lambda rows: [{**rows[-1], "arguments": arguments}])
     ask(world, "good")
@@ -72,9 +72,7 @@ def test_ev_01_a_row_that_cannot_be_read_is_answered_and_holds_up_nobody(world, 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), MemoryError(), TypeError("Expected integer, got bool")])
 @pytest.mark.parametrize("place", ["decided", "written"])
-def test_ev_01_a_request_that_meets_an_error_of_the_code_is_answered_and_holds_up_nobody(
-    world, monkeypatch, error, place
-):
+def test_ev_01_a_request_that_fails_unexpectedly_is_answered_and_delays_no_other(world, monkeypatch, error, place):
     def fail(*_args, **_options):
         raise error
 
@@ -89,7 +87,7 @@ def test_ev_01_a_request_that_meets_an_error_of_the_code_is_answered_and_holds_u
     assert (outcome(world, "bad"), outcome(world, "good")) == ("UnknownServerException", "done")
 
 
-def test_ev_05_a_request_of_too_many_partitions_is_refused_before_anything_is_built(world, monkeypatch):
+def test_ev_05_a_request_of_too_many_partitions_is_refused_before_its_plan_is_built(world, monkeypatch):
     """The client that wrote the row did not check it."""
     monkeypatch.setattr(topic_requests, "assign_replicas", None)
     for validate_only in (False, True):
@@ -111,7 +109,7 @@ def test_ev_05_a_request_of_too_many_partitions_is_refused_before_anything_is_bu
         ("create_topic", {"lakelog_max_partitions_per_topic": 2, "num_partitions": 3}, {}, "PolicyViolationException"),
     ],
 )
-def test_ev_05_what_only_the_controller_knows_is_bounded_too(kind, limits, given, error):
+def test_ev_05_the_controller_bounds_requests_that_clients_cannot_check(kind, limits, given, error):
     name = "flights" if kind == "create_partitions" else "new"
     active = Active(context(partition((1,)), **limits))
     assert errors(active.ask(kind, topic=name, **given)) == {name: error}
@@ -173,7 +171,7 @@ def test_li_06_a_request_that_is_withdrawn_meanwhile_is_not_carried_out(world, m
     assert (outcome(world), made(world)) == ("done" if validate_only and at == APPLYING else expected, [])
 
 
-def test_a_dry_run_is_never_begun_and_its_answer_goes_if_nobody_comes_for_it(world):
+def test_a_dry_run_is_never_applied_and_its_unfetched_answer_is_removed(world):
     ask(world, validate_only=True, timeout_ms=5000)
     world.controller.poll()
     assert (outcome(world), made(world)) == ("done", [])
@@ -188,7 +186,7 @@ def test_a_dry_run_is_never_begun_and_its_answer_goes_if_nobody_comes_for_it(wor
     assert outcome(world) == "no row"
 
 
-def test_li_01_a_broker_whose_registration_is_broken_holds_up_nobody(world):
+def test_li_01_a_broken_registration_delays_no_other_broker(world):
     world.beats[3].update(1, "garbage", offline_partitions=("garbage",))
     ask(world)
     world.poll(1, 2)
@@ -209,7 +207,7 @@ def test_li_02_le_03_ra_01_a_broker_that_is_dead_is_registered_all_the_same(worl
     assert made_of_t == [(1, (1,))]
 
 
-def test_ce_02_every_step_of_a_decision_keeps_the_office():
+def test_ce_02_every_step_of_a_decision_renews_a_due_lease():
     steps = []
     event = request("create_topic", topic="t", partitions=100, replication_factor=3)
     decide(context(), event, lambda: steps.append(1))
@@ -257,7 +255,7 @@ def test_ce_02_a_decision_that_takes_longer_than_the_session_keeps_the_lease(wor
     assert (outcome(world), a.is_active, b.is_active) == ("done", True, False)
 
 
-def test_ce_02_li_06_a_decision_that_does_not_keep_it_is_given_up_and_the_next_controller_does_not_make_it(
+def test_ce_02_li_06_a_decision_without_a_renewed_lease_is_given_up_and_not_made_by_the_next_controller(
     world, monkeypatch
 ):
     a, b = controllers(world)
@@ -286,7 +284,7 @@ def test_ce_05_a_controller_that_finds_its_lease_lost_in_the_middle_of_a_decisio
     assert world.cluster.admin.request("request").state == DECIDING
 
 
-def test_ce_06_who_is_told_to_stop_gives_a_decision_up_and_the_next_controller_makes_it(world, monkeypatch):
+def test_ce_06_a_stopped_controller_gives_up_its_decision_and_the_next_one_makes_it(world, monkeypatch):
     a, b = controllers(world)
     ask(world)
     with monkeypatch.context() as patched:
@@ -303,7 +301,7 @@ def test_ce_06_who_is_told_to_stop_gives_a_decision_up_and_the_next_controller_m
     assert (b.is_active, outcome(world), made(world)) == (True, "done", ["request"])
 
 
-def test_ce_06_who_does_not_end_in_time_resigns_and_what_it_had_in_hand_is_not_made_again(world, monkeypatch):
+def test_ce_06_a_controller_that_does_not_end_in_time_resigns_and_its_decision_is_not_made_again(world, monkeypatch):
     a, b = controllers(world)
     ask(world)
     world.cluster.admin.move("request", DECIDING, 1)
@@ -315,7 +313,7 @@ def test_ce_06_who_does_not_end_in_time_resigns_and_what_it_had_in_hand_is_not_m
     assert (b.is_active, outcome(world)) == (True, "InvalidRequestException")
 
 
-def test_fo_01_a_failover_that_meets_an_error_of_the_code_resigns(world, monkeypatch):
+def test_fo_01_a_failover_with_an_unexpected_error_resigns(world, monkeypatch):
     def fail(*_args, **_options):
         raise RuntimeError("a bug")
 

@@ -40,7 +40,7 @@ def test_ol_01_li_04_a_replica_with_a_broken_file_is_offline_and_its_broker_is_n
     assert changed(told(active, **{f"b{broker}": (0,)})) == {}, "once more changes nothing"
 
 
-def test_ol_01_is_05_no_leader_takes_in_what_is_offline_on_what_its_row_said_before():
+def test_ol_01_is_05_an_older_row_of_an_offline_replica_does_not_bring_it_into_the_isr():
     """Its change is decided on the registration as it was. No role changes by that, and none begins anew."""
     before = partition(isr=(1, 3))
     active = Active(context(before))
@@ -60,7 +60,7 @@ def test_ol_01_li_04_a_file_that_is_whole_again_brings_its_replica_back(isr, out
     assert active.state(1) == ONLINE
 
 
-def test_ol_01_what_is_offline_is_not_elected():
+def test_ol_01_an_offline_replica_is_not_elected():
     active = Active(context(partition((1, 2, 3), 3)))
     told(active, b1=(0,))
     assert active.ask("elect_leaders", election_type="preferred", partitions=["flights-0"]).outcomes[
@@ -70,13 +70,13 @@ def test_ol_01_what_is_offline_is_not_elected():
     assert (active.row().leader, active.row().isr) == (2, (2,))
 
 
-def test_ol_01_le_02_an_unclean_election_passes_it_over():
+def test_ol_01_le_02_an_unclean_election_skips_an_offline_replica():
     topic = {"unclean.leader.election.enable": "true"}
     active = Active(context(partition((1, 2, 3), 1, (1,)), configs=topic))
     assert changed(told(active, b1=(0,), b2=(0,))) == {"flights-0": (3, (3,))}
 
 
-def test_ol_01_fo_03_the_next_controller_finds_it_offline():
+def test_ol_01_fo_03_the_next_controller_finds_the_replica_offline():
     active = Active(context(partition(), partition(number=1)))
     told(active, b1=(0,))
     active.fail_over()
@@ -84,7 +84,7 @@ def test_ol_01_fo_03_the_next_controller_finds_it_offline():
     assert (active.row().leader, active.row().isr) == (2, (2, 3))
 
 
-def test_ol_01_fo_03_a_fault_that_no_controller_has_seen_is_dealt_with_at_failover():
+def test_ol_01_fo_03_a_failover_handles_a_fault_that_no_controller_has_seen():
     active = Active(context(partition()))
     views = {
         b: replace(view, offline=frozenset({tp()} if b == 1 else ())) for b, view in active.context.brokers.items()
@@ -113,7 +113,7 @@ def test_ol_01_td_02_a_deletion_goes_on_where_a_file_is_broken():
     assert active.state(2) == ReplicaState.DELETION_STARTED
 
 
-def test_ol_01_ra_03_a_move_waits_for_whoever_may_lead():
+def test_ol_01_ra_03_a_reassignment_waits_for_a_replica_that_can_lead():
     active = Active(context(partition((1, 2), isr=(1, 2))))
     told(active, b2=(0,))
     active.ask("alter_partition_reassignments", reassignments={"flights-0": [2]})
@@ -135,7 +135,7 @@ def say(world, broker, **changes):
     world.controller.poll()
 
 
-def test_ol_02_li_04_who_says_that_its_storage_does_not_work_has_failed(world, caplog):
+def test_ol_02_li_04_a_broker_with_a_storage_error_has_failed(world, caplog):
     with caplog.at_level(logging.WARNING, "state.change.logger"):
         say(world, 1, storage_error="the disk is gone")
     assert "LogDirEventNotification: broker 1 has failed: the disk is gone" in caplog.text
@@ -146,7 +146,7 @@ def test_ol_02_li_04_who_says_that_its_storage_does_not_work_has_failed(world, c
     assert world.partition()[:2] == (2, (2, 3))
 
 
-def test_ol_01_li_04_the_row_of_a_broker_says_which_of_its_replicas_are_offline(world):
+def test_ol_01_li_04_the_row_of_a_broker_names_its_offline_replicas(world):
     say(world, 1, offline_partitions=("flights-id/0",))
     assert world.partition()[:2] == (2, (2, 3))
     assert 1 in world.controller.context.live_brokers

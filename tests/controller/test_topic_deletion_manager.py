@@ -37,7 +37,7 @@ def is_gone(active, topic="flights"):
     return not left and topic not in active.context.topics and f"{topic}-id" not in active.context.deletions
 
 
-def test_td_02_td_03_with_all_alive():
+def test_td_02_td_03_a_topic_with_all_brokers_alive_is_deleted():
     active = active_with()
     decision = delete(active)
     assert changed(decision) == {"flights-0": (-2, (1, 2, 3)), "flights-1": (-2, (2, 1))}, "nobody serves it"
@@ -51,7 +51,7 @@ def test_td_02_td_03_with_all_alive():
     assert (active.context.replica_states, active.context.partition_states) == ({}, {})
 
 
-def test_td_03_what_a_broker_carried_out_before_says_nothing():
+def test_td_03_a_metadata_version_before_the_deletion_does_not_complete_it():
     active = active_with()
     active.has_applied(1, 2, 3)
     delete(active)
@@ -62,7 +62,7 @@ def test_td_03_what_a_broker_carried_out_before_says_nothing():
     assert states(active) == [SUCCESSFUL, STARTED, STARTED]
 
 
-def test_td_01_li_03_once_more_changes_nothing():
+def test_td_01_li_03_a_second_request_of_a_deletion_changes_nothing():
     active = active_with()
     delete(active)
     before = active.context
@@ -78,14 +78,14 @@ def test_td_01_li_03_once_more_changes_nothing():
         ("flights", {"delete_topic_enable": False}, "TopicDeletionDisabledException"),
     ],
 )
-def test_td_01_refused_and_nothing_is_changed(topic, config, error):
+def test_td_01_an_invalid_deletion_is_refused_and_changes_nothing(topic, config, error):
     active = active_with(**config)
     decision = active.ask("delete_topic", topic=topic)
     assert (errors(decision), decision.touches_metadata, decision.topics) == ({topic: error}, False, {})
 
 
 @pytest.mark.parametrize("died", ["before", "after it began", "after it had deleted"])
-def test_td_02_td_04_bd_02_a_dead_replica_is_waited_for(died):
+def test_td_02_td_04_bd_02_a_deletion_waits_for_a_dead_replica(died):
     active = active_with()
     if died == "before":
         active.brokers(gone=(3,))
@@ -107,7 +107,7 @@ def test_td_02_td_04_bd_02_a_dead_replica_is_waited_for(died):
     assert is_gone(active)
 
 
-def test_td_04_bu_02_a_broker_that_deleted_and_comes_back_has_deleted():
+def test_td_04_bu_02_a_replica_deleted_before_its_broker_failed_stays_deleted():
     active = active_with()
     delete(active)
     deleted_by(active, 3)
@@ -118,7 +118,7 @@ def test_td_04_bu_02_a_broker_that_deleted_and_comes_back_has_deleted():
     assert is_gone(active)
 
 
-def test_td_04_a_broker_with_a_new_epoch_begins_again():
+def test_td_04_a_broker_with_a_new_epoch_deletes_its_replica_again():
     active = active_with()
     delete(active)
     active.brokers(bounced=(2,))
@@ -130,7 +130,7 @@ def test_td_04_a_broker_with_a_new_epoch_begins_again():
 
 
 @pytest.mark.parametrize("ends", ["completed", "cancelled"])
-def test_td_01_td_04_ra_01_a_topic_that_is_moved_waits_for_the_end_of_that(ends):
+def test_td_01_td_04_ra_01_a_deletion_waits_for_the_end_of_a_reassignment(ends):
     active = active_with(partition((3, 2, 1), 1, (1, 2), adding=(3,), removing=(1,)), partition((2, 1), number=1))
     decision = delete(active)
     assert (changed(decision), decision.topics["flights"].deleting) == ({}, True)
@@ -147,7 +147,7 @@ def test_td_01_td_04_ra_01_a_topic_that_is_moved_waits_for_the_end_of_that(ends)
 
 
 @pytest.mark.parametrize("was_away", ["for a moment", "for long", "while nobody was the controller"])
-def test_td_01_td_05_a_move_that_a_deletion_waits_for_goes_on_when_its_leader_is_back(was_away):
+def test_td_01_td_05_a_reassignment_before_a_deletion_continues_once_its_leader_is_back(was_away):
     """The leader's new process must be elected first. Without a leader the move would never end."""
     row = partition((3, 1), 1, (1,), adding=(3,), removing=(1,))
     unseen = was_away == "while nobody was the controller"
@@ -171,7 +171,7 @@ def test_td_01_td_05_a_move_that_a_deletion_waits_for_goes_on_when_its_leader_is
     assert is_gone(active)
 
 
-def test_td_04_a_deletion_that_began_in_a_commit_without_an_answer_goes_on():
+def test_td_04_a_deletion_whose_first_commit_had_no_answer_continues():
     """It began when a move ended. The second attempt of the commit sees the move as over, so nothing resumes it."""
     active = active_with(partition((3, 1), 1, (1,), adding=(3,), removing=(1,)))
     delete(active)
@@ -185,7 +185,7 @@ def test_td_04_a_deletion_that_began_in_a_commit_without_an_answer_goes_on():
     assert is_gone(active)
 
 
-def test_td_01_ra_01_a_move_that_nobody_can_lead_is_given_up_for_the_deletion():
+def test_td_01_ra_01_a_reassignment_without_a_possible_leader_is_given_up_for_a_deletion():
     active = active_with(partition((3, 1), 1, (1,), adding=(3,), removing=(1,)))
     delete(active)
     active.brokers(bounced=(1,), lost=(1,))
@@ -196,7 +196,7 @@ def test_td_01_ra_01_a_move_that_nobody_can_lead_is_given_up_for_the_deletion():
     assert is_gone(active)
 
 
-def test_td_05_nothing_else_is_done_to_it():
+def test_td_05_other_requests_to_a_topic_that_is_being_deleted_are_refused():
     active = active_with(live=(1, 2, 3))
     delete(active)
     asked = {
@@ -214,7 +214,7 @@ def test_td_05_nothing_else_is_done_to_it():
     }
 
 
-def test_td_03_made_again_it_is_another_topic():
+def test_td_03_a_recreated_topic_has_another_id():
     active = active_with()
     delete(active)
     deleted_by(active, 1, 2, 3)
@@ -224,7 +224,7 @@ def test_td_03_made_again_it_is_another_topic():
     assert not active.context.topics["flights"].deleting
 
 
-def test_td_03_a_topic_without_partitions_goes_at_once():
+def test_td_03_a_topic_without_partitions_is_deleted_at_once():
     """Its creation ended between the commits on the two tables."""
     active = active_with()
     orphan = replace(active.context.topics["flights"], topic="orphan", topic_id="orphan-id")
@@ -245,7 +245,7 @@ HALF_DONE = ["marked", "begun", "some have deleted", "all have deleted", "partit
 
 
 @pytest.mark.parametrize("point", HALF_DONE)
-def test_td_04_fo_04_another_controller_goes_on_wherever_the_last_one_stopped(point):
+def test_td_04_fo_04_the_next_controller_continues_a_deletion_from_any_step(point):
     active = active_with()
     before = active.context
     delete(active)
@@ -275,7 +275,7 @@ def test_td_04_fo_04_another_controller_goes_on_wherever_the_last_one_stopped(po
     assert is_gone(active)
 
 
-def test_td_04_fo_04_a_dead_replica_is_waited_for_by_the_next_controller_as_well():
+def test_td_04_fo_04_the_next_controller_waits_for_a_dead_replica_too():
     active = active_with()
     delete(active)
     active.brokers(gone=(3,))

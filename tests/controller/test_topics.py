@@ -20,7 +20,7 @@ def create(active, request_id="new-id", **arguments):
     return active.ask("create_topic", request_id, topic="new", **arguments)
 
 
-def test_li_02_le_03_over_the_assignment_given():
+def test_li_02_le_03_a_topic_is_created_with_the_given_assignment():
     active = Active(context(partition()))
     decision = create(active, assignment={"0": [2, 3], "1": [1, 2]}, configs={"min.insync.replicas": 2})
     assert (errors(decision), made(decision)) == ({"new": None}, {0: (2, 3), 1: (1, 2)})
@@ -45,7 +45,7 @@ def test_li_02_le_03_over_the_assignment_given():
     ],
     ids=["both by default", "factor by default", "number by default", "told"],
 )
-def test_li_02_tm_02_spread_over_live_brokers(arguments, partitions, factor):
+def test_li_02_tm_02_a_new_topic_is_spread_over_live_brokers(arguments, partitions, factor):
     given = context(live=(1, 2, 3, 4), shutting_down=(4,), num_partitions=5, default_replication_factor=2)
     replicas = made(create(Active(given), **arguments))
     assert sorted(replicas) == list(range(partitions))
@@ -56,7 +56,7 @@ def test_li_02_tm_02_spread_over_live_brokers(arguments, partitions, factor):
     assert replicas == made(create(Active(given), **arguments)), "decided again it comes out the same"
 
 
-def test_li_02_tm_02_replicas_are_on_different_racks():
+def test_li_02_tm_02_replicas_of_a_new_topic_are_on_different_racks():
     racked = {broker: BrokerView(1, rack=rack) for broker, rack in RACKS.items()}
     active = Active(replace(context(), brokers=racked))
     for brokers in made(create(active, partitions=8, replication_factor=2)).values():
@@ -81,7 +81,7 @@ def test_li_02_tm_02_replicas_are_on_different_racks():
         ({"topic": "new", "configs": {"min.insync.replica": 2}}, "InvalidConfigurationException"),
     ],
 )
-def test_li_02_refused_and_nothing_is_changed(arguments, error):
+def test_li_02_an_invalid_topic_is_refused_and_changes_nothing(arguments, error):
     decision = Active(context(partition())).ask("create_topic", **arguments)
     assert errors(decision) == {arguments["topic"]: error}
     assert (decision.touches_metadata, decision.topics, decision.state_changes) == (False, {}, [])
@@ -107,7 +107,7 @@ def test_ev_05_a_request_that_cannot_be_read_is_answered(kind, arguments):
 
 @pytest.mark.parametrize("total", [2, 4])
 @pytest.mark.parametrize("assignment", [None, [2, 3]], ids=["spread", "told"])
-def test_li_07_partitions_are_added(total, assignment):
+def test_li_07_a_topic_gets_more_partitions(total, assignment):
     active = Active(context(partition((1, 2))))
     told = assignment and {str(number): assignment for number in range(1, total)}
     decision = active.ask("create_partitions", topic="flights", total=total, assignment=told)
@@ -149,7 +149,7 @@ def test_li_02_le_03_an_assignment_may_name_brokers_that_are_dead_and_the_first_
         assert (errors(decision), row.replicas, row.leader, row.isr) == ({name: None}, (3, 2), leader, isr)
 
 
-def test_li_02_nobody_spreads_replicas_over_brokers_that_are_dead():
+def test_li_02_replicas_are_not_spread_over_dead_brokers():
     active = Active(context(live=(1, 2), registered=(1, 2, 3)))
     assert errors(create(active, replication_factor=3)) == {"new": "InvalidReplicationFactorException"}
     assert {b for brokers in made(create(active, partitions=9)).values() for b in brokers} == {1, 2}
@@ -166,12 +166,12 @@ def test_li_02_nobody_spreads_replicas_over_brokers_that_are_dead():
         ({"topic": "flights", "total": 3, "assignment": {"2": [9]}}, "InvalidReplicaAssignmentException"),
     ],
 )
-def test_li_07_refused_and_nothing_is_changed(arguments, error):
+def test_li_07_invalid_new_partitions_are_refused_and_change_nothing(arguments, error):
     decision = Active(context(partition(), partition(number=1))).ask("create_partitions", **arguments)
     assert (errors(decision), decision.touches_metadata, decision.topics) == ({arguments["topic"]: error}, False, {})
 
 
-def test_li_02_fo_04_a_topic_whose_partitions_were_not_written_is_gone_on_with():
+def test_li_02_fo_04_the_next_controller_writes_missing_partitions_of_a_topic():
     """The last controller died between the two commits. The same request continues, another one is refused."""
     active = Active(context())
     topic = decide(active.context, request("create_topic", "new-id", topic="new", partitions=2)).topics
@@ -181,7 +181,7 @@ def test_li_02_fo_04_a_topic_whose_partitions_were_not_written_is_gone_on_with()
     assert (errors(decision), sorted(made(decision))) == ({"new": None}, [0, 1])
 
 
-def test_li_02_is_05_what_was_written_though_nobody_was_told_stays_as_it_is():
+def test_li_02_is_05_partitions_whose_commit_had_no_answer_stay_unchanged():
     """The commit has landed and its answer was lost. A leader has shrunk the ISR since."""
     before = context()
     asked = request("create_topic", "new-id", topic="new", assignment={"0": [2, 3]})
@@ -195,7 +195,7 @@ def test_li_02_is_05_what_was_written_though_nobody_was_told_stays_as_it_is():
 
 
 @pytest.mark.parametrize("ahead", ["topics", "metadata"])
-def test_li_07_fo_04_partitions_that_one_table_has_and_the_other_has_not(ahead):
+def test_li_07_fo_04_the_next_controller_completes_partitions_that_only_one_table_has(ahead):
     """The last controller died between the two commits, or the answer of a landed commit was lost."""
     before = context(partition((1, 2)))
     asked = request("create_partitions", topic="flights", total=3)
@@ -221,7 +221,7 @@ def test_li_07_fo_04_partitions_that_one_table_has_and_the_other_has_not(ahead):
     ],
     ids=["put", "removed", "removed though it is not there", "replaced"],
 )
-def test_ev_05_settings_are_put_and_removed(put, delete, configs):
+def test_ev_05_settings_of_a_topic_are_put_and_removed(put, delete, configs):
     active = Active(context(partition(), configs={"unclean.leader.election.enable": "false"}))
     decision = active.ask("alter_configs", topic="flights", put=put, delete=delete)
     assert (errors(decision), decision.touches_metadata) == ({"flights": None}, False)
@@ -237,13 +237,13 @@ def test_ev_05_settings_are_put_and_removed(put, delete, configs):
         ("flights", {}, ["segment.ms"], "InvalidConfigurationException"),
     ],
 )
-def test_ev_05_settings_that_cannot_be_are_refused(topic, put, delete, error):
+def test_ev_05_invalid_topic_settings_are_refused(topic, put, delete, error):
     decision = Active(context(partition())).ask("alter_configs", topic=topic, put=put, delete=delete)
     assert (errors(decision), decision.topics) == ({topic: error}, {})
 
 
 @pytest.mark.parametrize(("allowed", "elected"), [(True, {"flights-0": (2, (2,))}), (False, {})])
-def test_ev_05_le_02_where_unclean_elections_are_allowed_they_are_held_at_once(allowed, elected):
+def test_ev_05_le_02_allowing_unclean_elections_elects_at_once(allowed, elected):
     rows = [partition((1, 2), NOBODY, (1,)), partition((2, 1), 2, (2,), 1), partition((1, 2), NOBODY, (1,), topic="b")]
     active = Active(context(*rows, live=(2, 3)))
     decision = active.ask("alter_configs", topic="flights", put={"unclean.leader.election.enable": allowed}, delete=[])

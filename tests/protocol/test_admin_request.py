@@ -69,12 +69,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "arguments"), RIGHT)
-def test_ev_05_arguments_that_are_right(kind, arguments):
+def test_ev_05_valid_arguments_are_accepted(kind, arguments):
     check_arguments(kind, arguments)
 
 
 @pytest.mark.parametrize(("kind", "arguments", "words"), WRONG)
-def test_ev_05_arguments_that_are_wrong_are_named(kind, arguments, words):
+def test_ev_05_an_error_names_the_invalid_argument(kind, arguments, words):
     with pytest.raises(InvalidRequestException, match=words) as refused:
         check_arguments(kind, arguments)
     assert len(str(refused.value)) < 300

@@ -34,7 +34,7 @@ from lakelog.replication.protocol.truncation import Truncation, check_truncation
 
 
 @pytest.mark.parametrize("request_epoch", [5, None])
-def test_ap_06_the_leader_takes_it(request_epoch):
+def test_ap_06_a_leader_accepts_an_append_at_its_epoch(request_epoch):
     check_append(Role(5, LEADER), request_epoch, "flights-3")
 
 
@@ -49,28 +49,28 @@ def test_ap_06_the_leader_takes_it(request_epoch):
         pytest.param(False, 6, UnknownLeaderEpochException, id="the epoch is looked at first: newer"),
     ],
 )
-def test_ep_06_and_ap_06_refused(is_leader, request_epoch, error):
+def test_ep_06_ap_06_an_append_under_another_role_or_epoch_is_refused(is_leader, request_epoch, error):
     with pytest.raises(error, match=r"flights-3: .*5"):
         check_append(Role(5, LEADER if is_leader else FOLLOWER), request_epoch, "flights-3")
 
 
 @pytest.mark.parametrize(("acks", "isr_size", "min_isr"), [(-1, 2, 2), (-1, 3, 2), (1, 1, 2), (0, 1, 2)])
-def test_ap_06_enough_replicas(acks, isr_size, min_isr):
+def test_ap_06_an_append_with_enough_in_sync_replicas_is_accepted(acks, isr_size, min_isr):
     check_min_isr(acks, isr_size, min_isr, "flights", 3)
 
 
-def test_ap_06_not_enough_replicas():
+def test_ap_06_an_append_with_too_few_in_sync_replicas_is_refused():
     with pytest.raises(NotEnoughReplicasException, match=r"flights-3: 1 .* needs 2"):
         check_min_isr(-1, 1, 2, "flights", 3)
 
 
 @pytest.mark.parametrize(("acks", "expected"), [(0, 0), (1, 1), (-1, -1), ("0", 0), ("1", 1), ("-1", -1), ("all", -1)])
-def test_ap_02_acks(acks, expected):
+def test_ap_02_valid_acks_are_parsed(acks, expected):
     assert parse_acks(acks) == expected
 
 
 @pytest.mark.parametrize("acks", [2, -2, "ALL", "", "01", None, True, 1.0, b"1"])
-def test_ap_02_acks_refused(acks):
+def test_ap_02_invalid_acks_are_refused(acks):
     with pytest.raises(InvalidRequiredAcksException, match="acks is"):
         parse_acks(acks)
 
@@ -123,9 +123,7 @@ def log():
         pytest.param(1, 0, 1, Appended(8, 8), id="a new producer epoch begins at 0"),
     ],
 )
-def test_ap_06_a_leader_appends_at_its_leo_or_finds_what_was_sent_before(
-    log, records, sequence, producer_epoch, placed
-):
+def test_ap_06_a_leader_appends_at_its_leo_or_recognises_a_duplicate(log, records, sequence, producer_epoch, placed):
     assert placed_at(log, request(records, sequence, producer_epoch)) == placed
 
 
@@ -239,7 +237,7 @@ def test_kip_98_an_older_producer_is_fenced(log):
         pytest.param(0, 3, 5, Appended(0, 2), id="of an empty log nothing is known: the producer may begin anywhere"),
     ],
 )
-def test_tr_05_ap_06_producers_over_a_truncation(log, truncation, records, sequence, placed):
+def test_tr_05_ap_06_producer_states_follow_a_truncation(log, truncation, records, sequence, placed):
     """A follower truncates records that its leader never had, and leads later. The producer sends them again."""
     log.drop({batch.segment for batch in log.batches if batch.base_offset >= truncation})
     log.role, log.epoch_start = Role(6, LEADER), log.log_end_offset
@@ -272,11 +270,11 @@ def test_ap_06_a_send_that_lies_there_in_parts_is_a_duplicate_over_all_of_them(l
         (Appended(2, 5, duplicate=True), None),
     ],
 )
-def test_ap_06_where_the_new_records_of_a_request_go(appended, position):
+def test_ap_06_only_the_new_records_of_a_request_are_appended(appended, position):
     assert position_of(appended, LogEnd(8, "chain")) == position
 
 
-def test_tr_05_ap_06_a_producer_epoch_that_was_truncated_fences_nobody(log):
+def test_tr_05_ap_06_a_truncated_producer_epoch_does_not_fence_older_ones(log):
     append(log, 1, sequence=0, producer_epoch=1)
     log.drop({"segment-8"})
     assert append(log, 2, sequence=8) == Appended(8, 9)
@@ -297,7 +295,7 @@ def may_write(name, role):
     return True
 
 
-def test_ap_01_ap_03_ap_06_who_may_write_under_which_role():
+def test_ap_01_ap_03_ap_06_only_a_leader_appends_sends_and_only_a_follower_appends_fetches():
     """Producers and followers write to one log table, but never to a partition in the same role."""
     roles = [NO_ROLE, *(Role(epoch, kind) for epoch in (4, 5, 6) for kind in (FOLLOWER, LEADER, STOPPED))]
     allowed = {(name, role) for name, role in itertools.product(WRITERS, roles) if may_write(name, role)}

@@ -65,7 +65,7 @@ def offsets(plan):
         pytest.param([batch(0, 4, partition=Q)], at(0), [], at(0), False, id="a partition that is not fetched"),
     ],
 )
-def test_ft_10_what_follows_the_chain_of_the_log_is_appended_each_batch_once(batches, end, appended, after, gap):
+def test_ft_10_batches_that_follow_the_chain_are_appended_once(batches, end, appended, after, gap):
     plan = plan_appends(batches, {P: end})
     assert planned(plan) == appended
     assert plan.log_ends == {P: after}
@@ -93,14 +93,14 @@ def test_ft_10_what_follows_the_chain_of_the_log_is_appended_each_batch_once(bat
         pytest.param([batch(0, 9, previous="x")], at(5, "@0"), [], at(5, "@0"), id="to a log that starts within it"),
     ],
 )
-def test_ft_10_tr_08_what_follows_another_chain_is_not_appended_and_is_no_gap(batches, end, appended, after):
+def test_ft_10_tr_08_a_batch_after_another_chain_is_not_appended_and_is_no_gap(batches, end, appended, after):
     """A gap would be fetched again for ever. Here the log must be truncated first."""
     plan = plan_appends(batches, {P: end})
     assert (planned(plan), plan.log_ends) == (appended, {P: after})
     assert (plan.gaps, plan.diverged) == (frozenset(), {P})
 
 
-def test_tr_08_one_partition_may_have_diverged_and_the_others_go_on():
+def test_tr_08_a_diverged_partition_does_not_stop_the_plan_of_others():
     plan = plan_appends([batch(5, 9, previous="x"), batch(3, 4, partition=Q)], {P: at(5), Q: at(3)})
     assert (planned(plan), plan.diverged) == ([(1, "a", 3, 5)], {P})
     assert plan.without({P}).diverged == frozenset()
@@ -111,7 +111,7 @@ def test_fe_02_tr_08_a_batch_of_another_history_takes_nothing_of_a_limit():
     assert offsets(plan_appends(batches, {P: at(5), Q: at(0)}, 20)) == {P: 5, Q: 4}
 
 
-def test_partitions_do_not_concern_each_other():
+def test_partitions_are_planned_independently():
     plan = plan_appends([batch(9, 9), batch(3, 4, partition=Q)], {P: at(5), Q: at(3)})
     assert planned(plan) == [(1, "a", 3, 5)]
     assert (offsets(plan), plan.gaps) == ({P: 5, Q: 5}, {P})
@@ -127,7 +127,7 @@ def test_partitions_do_not_concern_each_other():
         pytest.param(1, "a", {P, Q}, id="at least one, however large"),
     ],
 )
-def test_fe_02_bytes_are_bounded_and_what_is_left_is_fetched_again(max_bytes, segments, gaps):
+def test_fe_02_a_plan_is_bounded_in_bytes_and_the_rest_is_fetched_again(max_bytes, segments, gaps):
     batches = [batch(0, 4, "a"), batch(5, 9, "b"), batch(0, 9, "c", Q)]
     plan = plan_appends(batches, {P: at(0), Q: at(0)}, max_bytes)
     assert "".join(plan.by_segment()) == segments
@@ -139,7 +139,7 @@ def test_fe_02_a_segment_counts_once_for_all_its_partitions():
     assert not plan_appends(batches, {P: at(0), Q: at(0)}, 10).gaps
 
 
-def test_fe_02_what_is_left_out_leaves_no_hole():
+def test_fe_02_batches_after_one_that_was_left_out_are_left_out_too():
     """A small batch after one that was too large must not be taken."""
     batches = [batch(0, 4, "a", size=10), batch(5, 6, "b", size=99), batch(7, 9, "c", size=1)]
     plan = plan_appends(batches, {P: at(0)}, 20)
@@ -202,7 +202,7 @@ def test_ft_11_fe_02_a_batch_above_the_limit_is_taken_if_it_is_the_first(sizes, 
         pytest.param([ByteLimit(frozenset(), 0)], {P: 6, Q: 4}, set(), id="of nothing"),
     ],
 )
-def test_th_01_what_is_limited_together_shares_the_limit(limits, ends, gaps):
+def test_th_01_partitions_of_one_limit_share_it(limits, ends, gaps):
     batches = [batch(base, base + 1, partition=P, payload=10) for base in (0, 2, 4)]
     batches += [batch(base, base + 1, partition=Q, payload=10) for base in (0, 2)]
     plan = plan_appends(batches, {P: at(0), Q: at(0)}, limits=limits)
@@ -215,18 +215,18 @@ def test_th_02_the_bytes_that_a_plan_takes_of_each_partition():
     assert AppendPlan().bytes_by_partition() == {}
 
 
-def test_fe_02_what_was_skipped_does_not_count_towards_a_limit():
+def test_fe_02_skipped_batches_do_not_count_towards_a_limit():
     batches = [batch(0, 4, "a", size=99, payload=99), batch(5, 6, "b", payload=10), batch(7, 8, "c", payload=10)]
     assert not plan_appends(batches, {P: at(5)}, 20, 20).gaps
 
 
-def test_fe_02_both_limits_hold():
+def test_fe_02_a_plan_keeps_the_total_and_the_partition_limit():
     batches = [batch(0, 1, "a", P, payload=10), batch(2, 3, "b", P, payload=10), batch(0, 1, "c", Q, payload=10)]
     assert offsets(plan_appends(batches, {P: at(0), Q: at(0)}, 20, 10)) == {P: 2, Q: 2}
     assert offsets(plan_appends(batches, {P: at(0), Q: at(0)}, 10, 20)) == {P: 2, Q: 0}
 
 
-def test_ft_10_a_plan_says_which_chain_each_partition_ends_with():
+def test_ft_10_a_plan_has_the_end_chain_of_each_partition():
     """The commit checks that the log still ends with this chain."""
     third = TopicIdPartition("u", 0)
     batches = [batch(5, 9), batch(10, 12, "b"), batch(0, 4, partition=Q), batch(8, 9, partition=third)]
@@ -235,7 +235,7 @@ def test_ft_10_a_plan_says_which_chain_each_partition_ends_with():
     assert AppendPlan().starts() == {}
 
 
-def test_ft_12_a_plan_without_some_of_its_partitions():
+def test_ft_12_a_plan_without_failed_partitions_keeps_the_others():
     third = TopicIdPartition("u", 0)
     batches = [batch(0, 4), batch(0, 1, partition=Q), batch(3, 4, partition=Q), batch(5, 9, partition=third)]
     plan = plan_appends(batches, {P: at(0), Q: at(0), third: at(0)})

@@ -13,7 +13,7 @@ FIVE = dict.fromkeys(range(5))
 SIX = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
 
 
-def test_tm_01_without_racks():
+def test_tm_01_replicas_are_spread_without_racks():
     assert list(assign_replicas(FIVE, 10, 3, 0, 0).values()) == [
         (0, 1, 2),
         (1, 2, 3),
@@ -28,7 +28,7 @@ def test_tm_01_without_racks():
     ]
 
 
-def test_tm_01_with_racks():
+def test_tm_01_replicas_are_spread_over_racks():
     assert list(assign_replicas(SIX, 12, 3, 0, 0).values()) == [
         (0, 3, 1),
         (3, 1, 5),
@@ -49,7 +49,7 @@ def test_tm_01_with_racks():
     ("start_index", "shift", "expected"),
     [(0, 0, (0, 1, 2)), (3, 0, (3, 4, 0)), (0, 2, (0, 3, 4)), (4, 3, (4, 3, 0)), (0, 5, (0, 2, 3))],
 )
-def test_tm_01_starts_where_the_caller_says(start_index, shift, expected):
+def test_tm_01_an_assignment_starts_at_the_given_broker(start_index, shift, expected):
     assert assign_replicas(FIVE, 1, 3, start_index, shift) == {0: expected}
 
 
@@ -69,7 +69,7 @@ def test_tm_02_replicas_on_different_brokers_and_racks(brokers, replication_fact
         assert len({brokers[replica] for replica in replicas}) == min(racks, replication_factor)
 
 
-def test_tm_01_leaders_are_even():
+def test_tm_01_leaders_are_spread_evenly():
     assignment = assign_replicas(SIX, 60, 3, 2, 1)
     assert set(Counter(replicas[0] for replicas in assignment.values()).values()) == {10}
     assert set(Counter(replica for replicas in assignment.values() for replica in replicas).values()) == {30}
@@ -97,13 +97,13 @@ def test_tm_01_leaders_are_even():
         ),
     ],
 )
-def test_assign_replicas_refuses(partitions, replication_factor, brokers, error, text):
+def test_tm_01_an_impossible_spread_is_refused(partitions, replication_factor, brokers, error, text):
     with pytest.raises(error, match=text):
         assign_replicas(brokers, partitions, replication_factor, 0, 0)
 
 
 @pytest.mark.parametrize("assignment", [{0: [1]}, {1: [2, 1], 0: [1, 3]}])
-def test_check_assignment_allows(assignment):
+def test_tm_02_a_valid_assignment_is_accepted(assignment):
     check_assignment(assignment, {1, 2, 3})
 
 
@@ -119,6 +119,6 @@ def test_check_assignment_allows(assignment):
         ({0: [1, 2], 1: [1]}, InvalidReplicaAssignmentException, r"partition 1 has 1 replicas \[1\]: .* has 2"),
     ],
 )
-def test_tm_02_check_assignment_refuses(assignment, error, text):
+def test_tm_02_an_invalid_assignment_is_refused(assignment, error, text):
     with pytest.raises(error, match=text):
         check_assignment(assignment, {1, 2, 3})

@@ -28,20 +28,20 @@ def test_tr_08_every_field_the_digest_and_the_chain_before_are_part_of_the_chain
         check_link(other)
 
 
-def test_tr_08_what_stands_in_one_field_is_not_mistaken_for_the_next():
+def test_tr_08_moving_text_between_two_fields_changes_the_chain():
     one = dataclasses.replace(HEADER, base_offset=1, last_offset=12)
     other = dataclasses.replace(HEADER, base_offset=11, last_offset=2)
     assert linked(one, "x").chain != linked(other, "x").chain
     assert genesis(TopicIdPartition("a1", 1)) != genesis(TopicIdPartition("a", 11))
 
 
-def test_tr_08_a_link_says_nothing_of_what_stood_there_before():
+def test_tr_08_a_link_does_not_depend_on_the_old_chain_of_a_header():
     assert linked(dataclasses.replace(LINKED, previous="old", chain="old"), genesis(P)) == LINKED
     assert (LINKED.previous, len(LINKED.chain)) == (genesis(P), 2 * HASH_BYTES)
     check_link(LINKED)
 
 
-def test_tr_08_a_chain_names_all_that_lies_before():
+def test_tr_08_equal_chains_mean_equal_batches_before():
     """With another first batch and the same ones after it, all chains differ."""
     first, others = LINKED, [dataclasses.replace(HEADER, base_offset=o, last_offset=o + 9) for o in (20, 30)]
     chains = {}
@@ -93,6 +93,6 @@ def test_tr_08_any_chain_comes_back_from_its_halves(number):
     assert all(-(2**63) <= half < 2**63 for half in halves(chain))
 
 
-def test_tr_08_a_chain_that_is_none_is_named() -> None:
+def test_tr_08_an_error_names_an_invalid_chain() -> None:
     with pytest.raises(CorruptRecordException, match="'' is no chain: it must be 32 hexadecimal digits"):
         halves("")

@@ -55,16 +55,16 @@ def test_na_04_a_file_has_a_size_class(size, expected):
         pytest.param([small(0), small(1), small(2, 100 * KIB), small(3, 100 * KIB)], [], id="classes count alone"),
     ],
 )  # fmt: skip
-def test_na_04_small_files_are_merged_when_it_is_worth_it(files, names):
+def test_na_04_small_files_are_merged_once_there_are_enough(files, names):
     assert plan(files) == names
 
 
-def test_na_04_what_the_result_would_lie_beside_is_merged_too():
+def test_na_04_files_of_the_result_s_class_are_merged_too():
     files = [small(n, 60 * KIB) for n in range(4)] + [small("p", 100 * KIB), small("q", 100 * KIB, Q)]
     assert plan(files) == ["file-0", "file-1", "file-2", "file-3", "file-p"]
 
 
-def test_na_04_a_compaction_reads_no_more_than_it_may():
+def test_na_04_a_compaction_reads_at_most_its_byte_limit():
     files = [small(n, 10 * KIB) for n in range(40)]
     assert plan(files, max_bytes=100 * KIB) == [f"file-{n}" for n in range(10)]
 
@@ -103,19 +103,19 @@ def test_na_04_a_result_of_more_than_half_as_many_files_is_no_plan():
     assert len(plan([small(n, 15 * MIB) for n in range(8)], min_files=3)) == 8
 
 
-def test_na_04_what_makes_the_result_too_large_is_left_out():
+def test_na_04_files_that_make_the_result_too_large_are_left_out():
     """Eight files become four. With the ninth they would become five."""
     files = [small(n, 15 * MIB) for n in range(8)] + [small("p", 3 * MIB)]
     assert plan(files, min_files=8) == [f"file-{n}" for n in range(8)]
 
 
-def test_na_04_enough_of_a_class_is_enough_even_if_less_than_that_is_read_at_once():
+def test_na_04_a_class_with_enough_files_is_merged_in_parts_if_the_limit_is_smaller():
     """Otherwise files of a middle size would never be merged: 64 of them exceed the bytes that may be read."""
     files = [small(n, 10 * MIB) for n in range(64)]
     assert len(plan(files, min_files=64, max_bytes=60 * MIB)) == 6
 
 
-def test_na_04_a_compaction_reads_no_more_records_than_it_may():
+def test_na_04_a_compaction_reads_at_most_its_record_limit():
     files = [LogFile(f"file-{n}", 10 * KIB, [batch(P, n, 100 * KIB)]) for n in range(40)]
     assert plan(files, max_bytes=1000 * KIB) == [f"file-{n}" for n in range(10)]
 

@@ -65,7 +65,7 @@ PRODUCES = {
 
 
 @pytest.mark.parametrize("case", PRODUCES)
-def test_ap_07_acks_all_is_answered(case):
+def test_ap_07_acks_all_is_answered_once_the_hw_is_above_the_records(case):
     (said, isr_size, time_is_over), expected = PRODUCES[case]
     row = None if said is None else dataclasses.replace(ROW, **said)
     assert produce_outcome(row, 5, 19, isr_size, 2, time_is_over) == expected
@@ -123,7 +123,7 @@ def test_fe_02_the_first_batch_ignores_the_limit(sizes, max_bytes, is_first, exp
         (Role(4, LEADER), False),
     ],
 )
-def test_do_02_a_log_that_was_deposed_answers_nobody(role, leads):
+def test_do_02_the_log_of_a_deposed_leader_answers_no_reader(role, leads):
     log, row = PartitionLog(role=role), dataclasses.replace(ROW, log_end_offset=0)
     if leads:
         check_log_leads(log, row, "t-0")
@@ -152,7 +152,7 @@ OTHERS = header(10, 14, digest="others")
         pytest.param([header(20, 24)], 20, True, id="all that the row tells of is deleted, and more"),
     ],
 )  # fmt: skip
-def test_fe_02_tr_08_a_leaders_row_holds_for_a_log_that_has_what_it_tells_of(batches, start, has_them):
+def test_fe_02_tr_08_a_leaders_row_counts_only_with_a_log_that_has_its_chain(batches, start, has_them):
     """Otherwise its HW belongs to other records."""
     first = batches[0] if batches else None
     before = {0: GENESIS, 10: AT_10, 15: AT_15, 20: "later"}[first.base_offset if first else start]

@@ -25,7 +25,7 @@ EPOCHS = {1: 10, 2: 20}
 
 
 @pytest.mark.parametrize("requested", [5, None])
-def test_ep_06_a_request_of_the_current_epoch_or_of_none(requested):
+def test_ep_06_a_request_at_the_current_epoch_or_without_one_is_accepted(requested):
     check_leader_epoch(5, requested, "flights-3")
 
 
@@ -44,7 +44,7 @@ def test_ep_06_an_older_epoch_is_fenced_and_a_newer_one_is_unknown(requested, er
 
 
 @pytest.mark.parametrize(("controller_epoch", "newer"), [(3, True), (4, True), (2, False)])
-def test_bl_01_what_an_older_controller_has_decided_is_refused(controller_epoch, newer):
+def test_bl_01_decisions_of_an_older_controller_are_refused(controller_epoch, newer):
     hosted = replace(REGISTRATION, leader_epoch=5, controller_epoch=3)
     assert is_newer(hosted, replace(hosted, leader_epoch=6, controller_epoch=controller_epoch)) is newer
 
@@ -75,7 +75,7 @@ def test_bl_02_bl_08_only_a_newer_leader_epoch_is_another_role(hosted, offered, 
     ],
     ids=str,
 )
-def test_fe_03_which_rows_count(said, counts):
+def test_fe_03_only_rows_of_the_current_epochs_count(said, counts):
     assert row_counts(replace(ROW, **said), REGISTRATION, EPOCHS, LOG) is counts
 
 
@@ -105,7 +105,7 @@ def test_fe_03_tr_08_below_its_first_batch_a_leader_knows_no_chain():
     assert not row_counts(replace(ROW, log_end_offset=0, chain=GENESIS), REGISTRATION, EPOCHS, log)
 
 
-def test_fe_03_no_row_and_no_registration_count_for_nothing():
+def test_fe_03_a_missing_row_or_registration_does_not_count():
     assert not row_counts(None, REGISTRATION, EPOCHS, LOG)
     assert not row_counts(ROW, REGISTRATION, {}, LOG)
 
@@ -141,12 +141,12 @@ def test_ft_14_ep_06_a_leader_at_our_epoch_is_fetched_from(state):
         ),
     ],
 )
-def test_ft_14_ep_06_what_a_follower_makes_of_its_leaders_row(row, error, text):
+def test_ft_14_ep_06_a_follower_waits_for_an_older_leader_row_and_is_fenced_by_a_newer_one(row, error, text):
     found = check_leader_row(None if row is None else replace(LEADER_ROW, **row), P, 5)
     with pytest.raises(error, match=text):
         raise found
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_ft_14_without_a_row_even_the_first_epoch_is_waited_for(epoch):
+def test_ft_14_a_follower_waits_for_a_leader_without_a_row(epoch):
     assert isinstance(check_leader_row(None, P, epoch), UnknownLeaderEpochException)

@@ -42,7 +42,7 @@ MOVES = {
 }
 
 
-def test_fs_01_the_names_are_those_of_the_replicas_table():
+def test_fs_01_fetch_states_have_the_names_of_the_replicas_table():
     assert (FollowerState.FETCHING, FollowerState.TRUNCATING, FollowerState.DELAYED) == (
         "Fetching",
         "Truncating",
@@ -59,7 +59,7 @@ def test_fs_01_the_names_are_those_of_the_replicas_table():
         (DELAYED_TRUNCATING, "Delayed", False, False),
     ],
 )
-def test_fs_01_only_fetching_is_fetched(state, shown, is_ready, is_ready_after_the_delay):
+def test_fs_01_only_a_fetching_partition_without_delay_is_fetched(state, shown, is_ready, is_ready_after_the_delay):
     assert state.shown_state == shown
     assert state.is_ready_for_fetch is is_ready
     assert ready(state, 10.0).is_ready_for_fetch is is_ready_after_the_delay
@@ -67,7 +67,7 @@ def test_fs_01_only_fetching_is_fetched(state, shown, is_ready, is_ready_after_t
 
 @pytest.mark.parametrize("name", EVERY_STATE)
 @pytest.mark.parametrize("transition", MOVES)
-def test_fs_01_the_table_of_transitions(transition, name):
+def test_fs_01_transitions_outside_the_table_are_refused(transition, name):
     state = EVERY_STATE[name]
     allowed = {before for before, _ in TRANSITIONS[transition]}
     if state.shown_state in allowed:
@@ -98,7 +98,7 @@ def test_fs_01_every_transition_is_tested_and_every_listed_move_happens():
         pytest.param(replace(FETCHING, topic_id="old"), 3, TRUNCATING, id="the topic was made again"),
     ],
 )
-def test_fs_02_assigned(current, epoch, expected):
+def test_fs_02_only_a_new_epoch_or_topic_id_restarts_at_truncating(current, epoch, expected):
     assert assigned(current, "id", 0, epoch, 100) == expected
 
 
@@ -110,13 +110,13 @@ def test_fs_01_truncated_starts_from_a_snapshot():
     assert truncated(TRUNCATING, 90) == PartitionFetchState("id", 0, 3, 90, "Fetching", None, lagging=True)
 
 
-def test_fs_01_lagging_until_the_snapshot_is_read():
+def test_fs_01_a_partition_lags_until_the_snapshot_is_read():
     followed = caught_up(FETCHING)
     assert (followed.lagging, fell_behind(followed).lagging) == (False, True)
 
 
 @pytest.mark.parametrize("state", [FETCHING, caught_up(FETCHING), TRUNCATING])
-def test_tr_08_what_has_diverged_is_truncated_once_more_and_says_why_until_then(state):
+def test_tr_08_a_diverged_partition_keeps_its_error_until_it_is_truncated_again(state):
     found = diverged(state, "DIVERGED: it differs")
     assert (found.shown_state, found.is_ready_for_fetch, found.error) == ("Truncating", False, "DIVERGED: it differs")
     assert (found.diverged, found.lagging, found.fetch_offset) == (True, True, state.fetch_offset)
@@ -124,13 +124,13 @@ def test_tr_08_what_has_diverged_is_truncated_once_more_and_says_why_until_then(
     assert truncated(found, 40) == replace(FETCHING, fetch_offset=40)
 
 
-def test_tr_08_ft_15_a_delay_does_not_forget_that_a_history_differs():
+def test_tr_08_ft_15_a_delay_keeps_the_divergence():
     waiting = delayed(diverged(FETCHING, "DIVERGED"), "KafkaStorageException", until=10.0)
     assert (waiting.diverged, waiting.shown_state) == (True, "Delayed")
     assert (ready(waiting, 10.0).diverged, ready(waiting, 10.0).shown_state) == (True, "Truncating")
 
 
-def test_tr_08_fs_02_a_new_epoch_asks_anew_whether_the_histories_differ():
+def test_tr_08_fs_02_a_new_epoch_clears_the_divergence():
     assert assigned(diverged(FETCHING, "DIVERGED"), "id", 0, 4, 80) == PartitionFetchState("id", 0, 4, 80)
 
 
@@ -147,7 +147,7 @@ def test_ft_08_the_lag_is_what_the_leaders_hw_is_ahead_of_the_next_offset(offset
     assert advanced(truncated(TRUNCATING, 90), offset, high_watermark).lag == lag
 
 
-def test_ft_07_advanced():
+def test_ft_07_a_fetch_offset_only_rises():
     assert advanced(FETCHING, 95) == replace(FETCHING, fetch_offset=95)
     assert advanced(FETCHING, 90) == FETCHING
     with pytest.raises(ValueError, match="fetch offset 90 cannot go back to 89"):
@@ -164,7 +164,7 @@ def test_ft_15_offset_and_state_are_kept_under_a_delay(state):
 
 
 @pytest.mark.parametrize("error", ["CorruptRecordException: gone", "DIVERGED"])
-def test_ft_15_tr_08_a_replica_says_what_was_wrong_until_it_has_fetched_again(error):
+def test_ft_15_tr_08_a_partition_keeps_its_error_until_it_has_fetched_again(error):
     """The end of a delay, or a quota, is no progress: the fetch may fail again."""
     again = ready(delayed(FETCHING, error, until=10.0), 10.0)
     throttled = ready(delayed(again, None, until=20.0), 20.0)
@@ -174,7 +174,7 @@ def test_ft_15_tr_08_a_replica_says_what_was_wrong_until_it_has_fetched_again(er
     assert (diverges.error, truncated(diverges, 80).error) == ("KafkaStorageException", None)
 
 
-def test_th_01_what_a_quota_holds_back_is_delayed_without_an_error():
+def test_th_01_a_delay_by_a_quota_has_no_error():
     waiting = delayed(fell_behind(FETCHING), None, until=10.0)
     assert (waiting.shown_state, waiting.error, waiting.lagging) == ("Delayed", None, True)
     failed = delayed(waiting, "FencedLeaderEpochException", NEVER)
@@ -197,7 +197,7 @@ def test_ft_13_ft_14_an_error_that_may_pass_delays_and_takes_nothing_back(state,
 
 
 @pytest.mark.parametrize("name", EVERY_STATE)
-def test_ft_14_fm_10_what_has_failed_waits_for_a_new_leader_epoch(name):
+def test_ft_14_fm_10_a_failed_partition_waits_for_a_new_leader_epoch(name):
     failed = delayed(EVERY_STATE[name], "FencedLeaderEpochException", NEVER)
     assert not ready(failed, 1e12).is_ready_for_fetch
     assert assigned(failed, "id", 0, 3, 100) is failed, "the same epoch says nothing new"

@@ -59,7 +59,7 @@ def test_ft_15_a_delayed_partition_is_left_out_until_its_delay_is_over(states, c
     assert states.all().get(P0).error is None
 
 
-def test_ft_15_what_the_stream_brings_during_a_delay_passes_by(states):
+def test_ft_15_a_partition_lags_after_a_delay(states):
     states.truncated(P0, 5)
     states.caught_up(P0)
     states.delay(P0, "error", backoff_ms=1000)

@@ -14,7 +14,7 @@ from lakelog.replication.protocol.fetch_state import fetcher_id, java_hash
         pytest.param("\U0001f600", 31 * 0xD83D + 0xDE00, id="two code units"),
     ],
 )
-def test_fm_03_java_hash(text, expected):
+def test_fm_03_the_hash_of_a_topic_equals_javas(text, expected):
     assert java_hash(text) == expected
 
 
@@ -32,10 +32,10 @@ def test_fm_03_java_hash(text, expected):
         pytest.param("polygenelubricants", 1, 7, (2**31 - 1) % 7, id="one above it"),
     ],
 )
-def test_fm_03_fetcher_id(topic, partition, fetchers, expected):
+def test_fm_03_the_fetcher_id_equals_kafkas(topic, partition, fetchers, expected):
     assert fetcher_id(topic, partition, fetchers) == expected
 
 
-def test_fm_03_needs_a_fetcher():
+def test_fm_03_a_fetcher_id_without_fetchers_is_refused():
     with pytest.raises(ValueError, match="fetchers is 0"):
         fetcher_id("a", 0, 0)

@@ -25,16 +25,16 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_hw_01_leader_high_watermark(case):
+def test_hw_01_the_leader_hw_is_the_least_leo_of_isr_and_caught_up_followers(case):
     (current, leader_leo, leos, isr, caught_up, min_isr), expected = CASES[case]
     assert leader_high_watermark(current, leader_leo, leos, isr, 1, caught_up, min_isr) == expected
 
 
 @pytest.mark.parametrize(("leader", "leo", "expected"), [(10, 20, 10), (20, 10, 10), (10, 10, 10), (10, 0, 0)])
-def test_hw_03_follower_high_watermark(leader, leo, expected):
+def test_hw_03_the_follower_hw_is_capped_at_its_leo(leader, leo, expected):
     assert follower_high_watermark(leader, leo) == expected
 
 
 @pytest.mark.parametrize(("min_insync_replicas", "replicas", "expected"), [(2, 3, 2), (3, 1, 1), (1, 3, 1)])
-def test_hw_01_effective_min_isr(min_insync_replicas, replicas, expected):
+def test_hw_01_min_isr_is_at_most_the_number_of_replicas(min_insync_replicas, replicas, expected):
     assert effective_min_isr(min_insync_replicas, replicas) == expected

@@ -50,20 +50,20 @@ BEHIND = FollowerProgress(35, caught_up_at=5.0, seen_at=20.0, leader_end_offset_
         pytest.param(0, 50, replace(BEHIND, log_end_offset=0), id="nothing"),
     ],
 )
-def test_is_03_caught_up_now_or_at_the_look_that_it_had_to_catch_up_with(end, leader_end, after):
+def test_is_03_a_follower_is_caught_up_now_or_as_of_the_read_whose_leo_it_reaches(end, leader_end, after):
     assert observe(BEHIND, end, leader_end, now=30.0) == after
 
 
-def test_is_03_a_time_never_goes_back():
+def test_is_03_the_last_caught_up_time_never_falls():
     before = FollowerProgress(40, caught_up_at=25.0, seen_at=20.0, leader_end_offset_then=40)
     assert observe(before, 40, 50, now=30.0).caught_up_at == 25.0
 
 
-def test_is_03_a_first_look_says_nothing_of_the_time_before():
+def test_is_03_a_follower_behind_at_the_first_read_was_never_caught_up():
     assert observe(FollowerProgress(), 4, 5, now=30.0).caught_up_at == NEVER_CAUGHT_UP
 
 
-def test_is_03_over_all_short_histories():
+def test_is_03_caught_up_times_are_right_over_all_short_histories():
     """A caught-up time is always true: at that look the leader's log ended no later than the follower's does now."""
     rising = list(itertools.combinations_with_replacement(range(4), 4))
     for leader_ends, ends in itertools.product(rising, repeat=2):
@@ -78,7 +78,7 @@ def test_is_03_over_all_short_histories():
 
 @pytest.mark.parametrize("behind", range(1, 40))
 @pytest.mark.parametrize("fetches_every", [1, 3, 10])
-def test_is_03_who_is_always_a_little_behind_a_busy_leader_is_in_sync(behind, fetches_every):
+def test_is_03_a_follower_always_a_little_behind_a_busy_leader_is_in_sync(behind, fetches_every):
     """The leader appends at each look; the follower has what the leader had `behind` looks ago, and tells it now and
     then: it was caught up no longer ago than twice that."""
     known, end = FollowerProgress(), 0
@@ -101,7 +101,7 @@ def test_is_03_who_is_always_a_little_behind_a_busy_leader_is_in_sync(behind, fe
         pytest.param(-1, float("inf"), True, id="never seen at all"),
     ],
 )
-def test_is_01_is_02_out_of_sync_by_time_strictly(end, age, is_out):
+def test_is_01_is_02_a_follower_is_out_of_sync_only_above_the_lag_time(end, age, is_out):
     assert is_out_of_sync(progress(end, age), 50, NOW, LAG) is is_out
 
 
@@ -118,7 +118,7 @@ def test_is_01_is_02_out_of_sync_by_time_strictly(end, age, is_out):
         pytest.param((1, 2), {1: (0, 99), 2: (50, 0)}, None, id="the leader is not asked"),
     ],
 )
-def test_is_02_the_isr_without_who_is_out_of_sync(isr, seen, kept):
+def test_is_02_a_shrink_removes_followers_that_are_out_of_sync(isr, seen, kept):
     known = {broker: progress(*found) for broker, found in seen.items()}
     change = maybe_shrink_isr(with_isr(*isr), known, 50, NOW, LAG)
     assert change == (None if kept is None else IsrChange(TopicIdPartition("id", 4), 1, 6, 8, kept, {}))
@@ -141,7 +141,7 @@ EPOCHS = {2: 20, 3: 30}
         pytest.param((1,), {2: 39, 3: 39, 7: 50}, {**EPOCHS, 7: 70}, None, id="a broker that is not assigned"),
     ],
 )
-def test_is_04_the_isr_with_who_has_come_far_enough(isr, ends, eligible, grown):
+def test_is_04_an_expansion_adds_followers_that_have_caught_up(isr, ends, eligible, grown):
     change = maybe_expand_isr(with_isr(*isr), ends, 40, 30, eligible)
     assert change == (None if grown is None else IsrChange(TopicIdPartition("id", 4), 1, 6, 8, *grown))
 
@@ -189,7 +189,7 @@ def test_is_05_every_outcome_of_a_compare_and_set():
     assert found == {(1, 6, 9, AS_WANTED, epoch) for epoch in (30, 31, None)}
 
 
-def test_is_05_a_partition_that_is_gone_is_lost():
+def test_is_05_an_isr_change_of_a_deleted_partition_is_lost():
     assert alter_partition(None, CHANGE, JOINER_IS_CURRENT) == (AlterIsrOutcome.LOST, None)
 
 
@@ -200,7 +200,7 @@ def test_is_05_a_change_that_was_sent_twice_is_written_once():
     assert alter_partition(later, CHANGE, JOINER_IS_CURRENT) == (AlterIsrOutcome.LOST, later), "overtaken since"
 
 
-def test_is_05_who_leaves_needs_no_broker_epoch():
+def test_is_05_a_broker_that_leaves_the_isr_needs_no_broker_epoch():
     assert alter_partition(WHOLE, change_to(WHOLE, (1,)), {})[0] is AlterIsrOutcome.APPLIED
 
 
@@ -215,7 +215,7 @@ def test_is_05_who_leaves_needs_no_broker_epoch():
         pytest.param((1,), {1, 2, 3}, {1: 0}, set(), id="the leader does not wait for itself"),
     ],
 )
-def test_hw_01_replicas_that_are_about_to_join_are_waited_for(isr, counted, ages, waited_for):
+def test_hw_01_the_hw_waits_for_replicas_that_are_about_to_join(isr, counted, ages, waited_for):
     known = {broker: progress(0, age) for broker, age in ages.items()}
     assert caught_up_replicas(with_isr(*isr), known, counted, NOW, LAG) == waited_for
 
@@ -239,5 +239,5 @@ def test_ol_01_is_05_a_follower_that_gives_up_its_log_fails_what_was_decided_bef
         pytest.param(replace(WHOLE, leader=-2, isr=(1,)), id="the topic is being deleted"),
     ],
 )
-def test_ol_01_who_may_be_counted_on_gives_up_nothing(current):
+def test_ol_01_an_isr_member_or_leader_is_not_fenced_for_repair(current):
     assert fence_isr_changes(current, 2) is None

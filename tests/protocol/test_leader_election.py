@@ -45,7 +45,7 @@ def expected(before, outcome):
         pytest.param((), NO_LEADER, (), id="nobody alive"),
     ],
 )
-def test_le_03_new_partition(live, leader, isr):
+def test_le_03_a_new_partition_is_led_by_its_first_live_replica(live, leader, isr):
     assert new_partition("flights", "id-1", 4, [2, 3, 1], live) == PartitionRegistration(
         topic="flights",
         topic_id="id-1",
@@ -68,7 +68,7 @@ def test_le_03_new_partition(live, leader, isr):
         pytest.param((2, 3), {1, 3}, (3, (3,)), id="dead members leave the ISR, live outsiders do not join"),
     ],
 )
-def test_le_01_elect_offline_among_the_isr(isr, live, outcome, unclean_allowed):
+def test_le_01_an_offline_partition_elects_a_live_isr_member(isr, live, outcome, unclean_allowed):
     before = partition(NO_LEADER, isr)
     after = elect_offline(before, live, unclean_allowed)
     assert after == expected(before, outcome)
@@ -84,7 +84,7 @@ def test_le_01_elect_offline_among_the_isr(isr, live, outcome, unclean_allowed):
         pytest.param((), NOBODY, id="nobody alive"),
     ],
 )
-def test_le_02_elect_offline_outside_the_isr_only_if_allowed(live, outcome):
+def test_le_02_an_offline_partition_elects_outside_the_isr_only_if_allowed(live, outcome):
     before = partition(NO_LEADER, (2,))
     after = elect_offline(before, live, unclean_allowed=True)
     assert after == expected(before, outcome)
@@ -101,7 +101,7 @@ def test_le_02_elect_offline_outside_the_isr_only_if_allowed(live, outcome):
         pytest.param((2, 3), {1, 3}, NOBODY, id="dead: nobody else is taken"),
     ],
 )
-def test_le_05_elect_preferred(isr, live, outcome):
+def test_le_05_a_preferred_election_elects_the_first_replica_if_it_is_in_sync(isr, live, outcome):
     before = partition(3, isr)
     assert elect_preferred(before, live) == expected(before, outcome)
 
@@ -115,7 +115,7 @@ def test_le_05_elect_preferred(isr, live, outcome):
         pytest.param((4, 1), {2, 3, 4}, NOBODY, id="one is not in sync, the other is dead"),
     ],
 )
-def test_le_05_elect_reassigned(target, live, outcome):
+def test_le_05_a_reassigned_partition_elects_from_its_target(target, live, outcome):
     before = partition(2, (2, 3, 1))
     assert elect_reassigned(before, target, live) == expected(before, outcome)
 
@@ -133,7 +133,7 @@ def test_le_05_elect_reassigned(target, live, outcome):
         pytest.param((1, 2, 3), (), {1, 2, 3}, NOBODY, id="everybody shuts down"),
     ],
 )
-def test_le_04_elect_controlled_shutdown(isr, live, shutting_down, outcome, counted_as_live):
+def test_le_04_a_controlled_shutdown_elects_another_isr_member(isr, live, shutting_down, outcome, counted_as_live):
     before = partition(2, isr)
     live = {*live, *shutting_down} if counted_as_live else live
     assert elect_controlled_shutdown(before, live, shutting_down) == expected(before, outcome)
@@ -151,7 +151,7 @@ def test_le_04_elect_controlled_shutdown(isr, live, shutting_down, outcome, coun
         pytest.param(NO_LEADER, (), UNCHANGED, id="a partition without a leader yet"),
     ],
 )
-def test_rs_03_replica_offline(leader, isr, outcome):
+def test_rs_03_an_offline_replica_leaves_the_isr_unless_it_is_the_last(leader, isr, outcome):
     before = partition(leader, isr)
     after = replica_offline(before, 2)
     assert after == expected(before, outcome)
@@ -170,7 +170,7 @@ def test_rs_03_replica_offline(leader, isr, outcome):
         pytest.param(2, (2, 3), (4, 3), {2, 4}, NOBODY, id="who is in sync is dead"),
     ],
 )
-def test_ra_02_with_replicas(leader, isr, replicas, live, outcome):
+def test_ra_02_other_replicas_keep_or_elect_a_leader_in_sync(leader, isr, replicas, live, outcome):
     before = partition(leader, isr)
     assert with_replicas(before, replicas, live) == expected(replace(before, replicas=replicas), outcome)
 
@@ -189,7 +189,7 @@ def test_le_06_an_election_begins_an_epoch_even_if_it_changes_nothing_else():
         pytest.param(NO_LEADER, (2, 3), False, id="nobody was elected"),
     ],
 )
-def test_le_02_is_unclean(leader, isr, unclean):
+def test_le_02_an_election_outside_the_isr_is_unclean(leader, isr, unclean):
     assert is_unclean(partition(2, isr), partition(leader, (leader,))) is unclean
 
 
@@ -230,7 +230,7 @@ MAY_BE_UNCLEAN = {"unclean"}
 
 
 @pytest.mark.parametrize("strategy", ELECTIONS)
-def test_le_01_the_first_of_those_who_may_lead_is_elected(strategy):
+def test_le_01_the_first_eligible_replica_is_elected(strategy):
     rule, candidates = ELECTIONS[strategy]
     for before, live in WORLDS:
         able = [broker for broker in candidates(before) if broker in live]
@@ -239,7 +239,7 @@ def test_le_01_the_first_of_those_who_may_lead_is_elected(strategy):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_le_06_what_every_change_keeps(change):
+def test_le_06_every_change_of_a_partition_raises_its_epochs_by_one(change):
     changed = 0
     for before, live in WORLDS:
         after = CHANGES[change](before, live)

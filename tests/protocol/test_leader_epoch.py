@@ -34,7 +34,7 @@ LINEAGE = lineage((2, 10), (4, 20), (7, 30))
         pytest.param(LINEAGE, 1, 60, lineage((1, 60)), id="older than all"),
     ],
 )
-def test_ep_02_assign(before, epoch, offset, after):
+def test_ep_02_a_new_epoch_is_added_to_the_lineage(before, epoch, offset, after):
     assert assign(before, epoch, offset) == after
 
 
@@ -47,7 +47,7 @@ def test_ep_02_an_entry_has_the_chain_of_the_log_at_its_start():
 
 
 @pytest.mark.parametrize(("epoch", "offset"), [(-1, 0), (0, -1)])
-def test_ep_02_assign_refuses_what_is_undefined(epoch, offset):
+def test_ep_02_an_undefined_epoch_is_refused(epoch, offset):
     with pytest.raises(ValueError, match="negative"):
         assign(LINEAGE, epoch, offset)
 
@@ -67,7 +67,7 @@ def test_ep_02_assign_refuses_what_is_undefined(epoch, offset):
         pytest.param(lineage((0, 0)), 0, (0, 99), id="single"),
     ],
 )
-def test_ep_03_end_offset_for(epochs, epoch, expected):
+def test_ep_03_the_end_offset_of_an_epoch_is_the_start_of_the_next_or_the_leo(epochs, epoch, expected):
     assert end_offset_for(epochs, 99, epoch) == expected
 
 
@@ -83,7 +83,7 @@ def test_ep_03_end_offset_for(epochs, epoch, expected):
         (70, lineage((7, 70))),
     ],
 )
-def test_ep_04_truncate_from_start(offset, after):
+def test_ep_04_entries_below_the_log_start_are_dropped(offset, after):
     assert truncate_from_start(LINEAGE, offset) == after
 
 
@@ -93,14 +93,14 @@ def test_ep_04_an_entry_that_is_moved_has_the_chain_of_the_log_start():
     assert truncate_from_start(chained, 5, "at 5") == chained
 
 
-def test_ep_04_nothing_to_truncate():
+def test_ep_04_an_empty_lineage_stays_empty():
     assert truncate_from_start((), 5) == ()
 
 
 @pytest.mark.parametrize(
     ("offset", "epoch"), [(0, None), (9, None), (10, 2), (19, 2), (20, 4), (29, 4), (30, 7), (10**12, 7)]
 )
-def test_ep_01_epoch_at(offset, epoch):
+def test_ep_01_an_offset_belongs_to_the_last_epoch_that_starts_before_it(offset, epoch):
     assert epoch_at(LINEAGE, offset) == epoch
 
 
@@ -118,5 +118,5 @@ def test_ep_01_epoch_at(offset, epoch):
         pytest.param(4, 25, 24, False, id="no records"),
     ],
 )
-def test_ep_01_covers(epoch, base_offset, last_offset, covered):
+def test_ep_01_a_lineage_covers_a_batch_of_the_same_epoch_only(epoch, base_offset, last_offset, covered):
     assert covers(LINEAGE, epoch, base_offset, last_offset) is covered

@@ -69,7 +69,7 @@ def caught_up(age=0.0, end=0):
     ],
 )
 @pytest.mark.parametrize("leader", [1, 2, NO_LEADER])
-def test_hw_02_a_hw_goes_on_from_what_it_was_as_far_as_the_log_goes(leader, before, published, log, high_watermark):
+def test_hw_02_a_hw_continues_from_its_last_value_capped_at_the_leo(leader, before, published, log, high_watermark):
     registration = replace(WHOLE, leader=leader)
     known = None if before is None else HostedPartition(replace(WHOLE, leader_epoch=4), before)
     row_before = None if published is None else row(1, 99, high_watermark=published)
@@ -86,7 +86,7 @@ def test_bl_05_a_new_leader_forgets_its_followers_and_counts_the_isr_as_caught_u
 
 
 @pytest.mark.parametrize("leader", [1, 2])
-def test_bl_05_only_a_leader_watches_anybody(leader):
+def test_bl_05_only_a_leader_has_follower_progress(leader):
     hosted = host(None, None, replace(WHOLE, leader=leader), log_to(50), 1, NOW)
     assert (hosted.progress == {}) is (leader != 1)
 
@@ -95,7 +95,7 @@ def test_bl_05_only_a_leader_watches_anybody(leader):
     ("leader_epoch", "partition_epoch", "is_taken"),
     [(5, 9, True), (5, 8, False), (5, 7, False), (6, 9, False), (4, 9, False)],
 )
-def test_bl_08_the_same_role_under_a_later_registration(leader_epoch, partition_epoch, is_taken):
+def test_bl_08_a_later_registration_of_the_same_epoch_keeps_the_role(leader_epoch, partition_epoch, is_taken):
     """The same leader epoch is the same role. Another epoch would take the steps to a new role."""
     hosted = HostedPartition(WHOLE, 30, {2: caught_up()}, change_to(WHOLE, (1,)))
     offered = replace(WHOLE, isr=(1,), leader_epoch=leader_epoch, partition_epoch=partition_epoch)
@@ -118,7 +118,7 @@ def test_bl_08_the_same_role_under_a_later_registration(leader_epoch, partition_
     ],
     ids=str,
 )
-def test_fe_03_a_row_that_does_not_count_moves_nothing(said):
+def test_fe_03_a_row_that_does_not_count_changes_no_progress(said):
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up(), 3: caught_up(99, end=7)})
     polled = observe_followers(hosted, leader_inputs(rows={2: row(2, 40), 3: row(3, 50, **said)}))
     assert polled.progress[3] == hosted.progress[3]
@@ -131,7 +131,7 @@ def test_fe_03_a_row_that_does_not_count_moves_nothing(said):
     assert raise_high_watermark(whole, leader_inputs(ends={2: 40, 3: 50})).high_watermark == 40
 
 
-def test_fe_03_is_03_a_look_tells_how_far_each_follower_is():
+def test_fe_03_is_03_a_round_updates_the_progress_of_each_follower():
     hosted = HostedPartition(WHOLE, 0, {2: FollowerProgress(30, 990.0, 995.0, 40)})
     polled = observe_followers(hosted, leader_inputs(end=50, ends={2: 45, 3: 50}))
     assert polled.progress == {2: FollowerProgress(45, 995.0, NOW, 50), 3: FollowerProgress(50, NOW, NOW, 50)}
@@ -155,7 +155,7 @@ def change(isr, joiners=None):
         pytest.param((1, 2, 3), {2: 11, 3: 0}, {3: 40}, True, change((1, 3)), id="no row: it has lagged since"),
     ],
 )
-def test_is_01_is_02_is_04_which_change_a_look_calls_for(isr, ages, ends, may_shrink, wanted):
+def test_is_01_is_02_is_04_a_round_decides_to_shrink_or_expand_the_isr(isr, ages, ends, may_shrink, wanted):
     hosted = HostedPartition(with_isr(*isr), 30, {broker: caught_up(age) for broker, age in ages.items()})
     assert observe_followers(hosted, leader_inputs(ends=ends, may_shrink=may_shrink)).pending == wanted
 
@@ -168,14 +168,14 @@ def test_is_04_the_start_of_the_leaders_epoch_is_reached(end, joins):
 
 
 @pytest.mark.parametrize("eligible", [{1: 10, 2: 20}, {1: 10, 2: 20, 3: 30}], ids=["shutting down", "alive"])
-def test_is_04_only_who_is_alive_and_stays_joins(eligible):
+def test_is_04_only_a_live_broker_that_does_not_shut_down_joins(eligible):
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up()})
     assert (observe_followers(hosted, leader_inputs(ends={2: 40, 3: 40}, eligible=eligible)).pending is not None) is (
         3 in eligible
     )
 
 
-def test_is_05_one_change_at_a_time():
+def test_is_05_a_partition_has_one_pending_change_at_a_time():
     pending = change((1, 3))
     hosted = HostedPartition(WHOLE, 30, {2: caught_up(11), 3: caught_up(11)}, pending)
     polled = observe_followers(hosted, leader_inputs(ends={2: 40, 3: 40}))
@@ -184,7 +184,7 @@ def test_is_05_one_change_at_a_time():
 
 
 @pytest.mark.parametrize("role", [Role(5, FOLLOWER), Role(5, STOPPED), Role(4, LEADER), Role(6, LEADER)], ids=str)
-def test_ep_06_bl_05_a_log_that_is_not_open_at_this_epoch_is_nobodys_to_lead(role):
+def test_ep_06_bl_05_a_log_at_another_epoch_is_not_led(role):
     hosted = HostedPartition(with_isr(1, 2), 30, {2: caught_up(11), 3: caught_up(11)})
     inputs = leader_inputs(ends={2: 40, 3: 40}, log=log_to(50, role=role))
     assert observe_followers(hosted, inputs) == raise_high_watermark(hosted, inputs) == hosted
@@ -206,7 +206,7 @@ NEXT_LEADERS = replace(WHOLE, leader=2, leader_epoch=6, partition_epoch=9)
         pytest.param(AlterIsrOutcome.LOST, None, WHOLE, id="lost: the partition is gone"),
     ],
 )
-def test_is_05_what_is_known_once_the_outcome_is(outcome, current, registration):
+def test_is_05_each_outcome_settles_the_pending_change(outcome, current, registration):
     hosted = HostedPartition(WHOLE, 30, {2: caught_up()}, change((1, 3)))
     expected = replace(hosted, registration=registration, pending=None)
     assert settle_isr_change(hosted, outcome, current) == expected

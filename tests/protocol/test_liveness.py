@@ -24,7 +24,7 @@ def liveness(clock):
     return Liveness(6000, clock)
 
 
-def test_bc_01_at_first_sight_a_broker_lives_until_its_session_is_over(liveness, clock):
+def test_bc_01_a_broker_seen_first_is_alive_for_one_session_timeout(liveness, clock):
     """An observer that has just started knows nothing of the past, and declares no broker dead."""
     seen = []
     for _ in range(4):
@@ -44,7 +44,7 @@ def test_bc_01_at_first_sight_a_broker_lives_until_its_session_is_over(liveness,
     ],
     ids=str,
 )
-def test_bc_01_only_a_heartbeat_or_a_new_epoch_shows_life(liveness, clock, changes, lives):
+def test_bc_01_only_a_heartbeat_or_a_new_epoch_counts_as_life(liveness, clock, changes, lives):
     liveness.observe(broker())
     clock.now += 7
     assert liveness.observe(broker(**changes)) == ({1} if lives else set())
@@ -61,14 +61,14 @@ def test_bc_01_a_heartbeat_that_is_read_late_counts_from_when_it_is_read(livenes
     assert liveness.observe(broker(heartbeat=1)) == set()
 
 
-def test_bc_01_who_was_dead_lives_again(liveness, clock):
+def test_bc_01_a_dead_broker_is_alive_again_after_a_heartbeat(liveness, clock):
     liveness.observe(broker())
     clock.now += 7
     assert liveness.observe(broker()) == set()
     assert liveness.observe(broker(heartbeat=1)) == {1}
 
 
-def test_cs_04_who_shuts_down_is_not_alive_and_is_again_when_it_begins_anew(liveness):
+def test_cs_04_a_broker_that_shuts_down_is_not_alive_until_it_starts_again(liveness):
     assert liveness.observe(broker(shutting_down=True)) == set()
     assert liveness.observe(broker(broker_epoch=8)) == {1}
 

@@ -74,7 +74,7 @@ def test_tr_08_histories_differ_where_the_leaders_row_has_another_chain(own, lea
         pytest.param((OTHER_A,), (), False, id="of an empty leader only the epochs tell"),
     ],
 )
-def test_tr_08_the_leaders_end_tells_where_one_epoch_wrote_all_of_it(own, leader, is_told):
+def test_tr_08_logs_of_one_epoch_are_compared_at_the_leaders_leo(own, leader, is_told):
     of_leader = chained_log(*leader)
     row = leader_row(of_leader, leader_epoch=0, epochs=of_leader.lineage or (EpochEntry(0, 0, GENESIS),))
     assert has_other_history(chained_log(*own), row) is is_told
@@ -99,14 +99,14 @@ def test_tr_08_the_leaders_end_tells_where_one_epoch_wrote_all_of_it(own, leader
         pytest.param((B, C), (A, B, C), (A, B, C), 4, True, id="from there on"),
     ],
 )
-def test_tr_08_batches_that_were_read_are_those_that_the_leaders_rows_tell_of(read, before, now, first, are):
+def test_tr_08_batches_count_only_if_the_leaders_rows_describe_their_log(read, before, now, first, are):
     previous = chained_log(A).log_end.chain if first else GENESIS
     ends = ends_of(chained_log(*read, start_chain=previous))
     rows = [leader_row(chained_log(*batches)) for batches in (before, now)]
     assert are_of_the_log(ends, *rows, first) is are
 
 
-def test_tr_08_a_row_that_is_newer_than_the_batches_that_were_read_is_believed_too():
+def test_tr_08_batches_count_also_with_a_newer_row_of_a_longer_log():
     own = chained_log(A, B, C)
     assert truncation_for(own, leader_row(chained_log(A, LATER_B)), ends_of(own)) == Truncation(9, 4)
 
@@ -208,7 +208,7 @@ def late_log(*batches, start, start_chain=GENESIS):
         ),
     ],
 )
-def test_tr_07_tr_08_of_what_has_nothing_in_common_all_goes_and_it_begins_as_the_leaders(own, leader, truncation):
+def test_tr_07_tr_08_a_log_without_common_batches_restarts_at_the_leaders_log_start(own, leader, truncation):
     assert truncation_for(own, leader_row(leader), ends_of(leader)) == truncation
 
 

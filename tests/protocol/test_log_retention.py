@@ -41,25 +41,27 @@ def log_of(*batches, start=0):
         pytest.param((), 60, 0, 0, id="an empty log"),
     ],
 )
-def test_dr_01_batches_go_by_the_age_of_their_youngest_record(written_at, retention_ms, high_watermark, start):
+def test_dr_01_retention_deletes_batches_by_the_age_of_their_youngest_record(
+    written_at, retention_ms, high_watermark, start
+):
     assert retention_offset(log_of(*written_at), high_watermark, NOW, retention_ms, -1) == start
 
 
 @pytest.mark.parametrize(
     ("retention_bytes", "start"), [(-1, 0), (0, 30), (1, 20), (99, 20), (100, 20), (101, 10), (299, 0), (300, 0)]
 )
-def test_dr_01_batches_go_as_long_as_enough_is_left(retention_bytes, start):
+def test_dr_01_retention_deletes_batches_above_the_size_limit(retention_bytes, start):
     assert retention_offset(log_of(90, 90, 90), 30, NOW, -1, retention_bytes) == start
 
 
-def test_dr_01_either_limit_is_enough():
+def test_dr_01_retention_deletes_a_batch_beyond_either_limit():
     assert retention_offset(log_of(10, 90, 90), 30, NOW, 60, 200) == 10
     assert retention_offset(log_of(10, 10, 90), 30, NOW, 60, 250) == 20
     assert retention_offset(log_of(90, 90, 90), 30, NOW, 60, 100) == 20
 
 
 @pytest.mark.parametrize("start", [10, 15])
-def test_dr_01_what_has_been_deleted_counts_no_more(start):
+def test_dr_01_deleted_batches_do_not_count_towards_the_size(start):
     """Two batches and a part of one are left. Batches are removed whole, so the log start may be within one."""
     assert retention_offset(log_of(90, 90, 90, start=start), 30, NOW, -1, 200) == start
     assert retention_offset(log_of(90, 90, 90, start=start), 30, NOW, -1, 100) == 20
@@ -79,20 +81,20 @@ def test_dr_01_the_log_start_rises_to_the_offset_and_minus_one_is_the_hw(before,
 
 
 @pytest.mark.parametrize("before", [-2, 21, 30])
-def test_dr_01_what_is_not_committed_cannot_be_deleted(before):
+def test_dr_01_records_above_the_hw_cannot_be_deleted(before):
     with pytest.raises(OffsetOutOfRangeException, match=rf"t-0: records before offset {before} .* 0 to 20"):
         delete_records_offset(log_of(10, 20, 30), 3, 20, before, True, "t-0")
 
 
 @pytest.mark.parametrize("role", [Role(2, LEADER), Role(4, LEADER), Role(3, FOLLOWER), Role(3, STOPPED)])
-def test_dr_01_only_the_leader_deletes(role):
+def test_dr_01_only_a_leader_deletes_records(role):
     log = log_of(10)
     log.role = role
     with pytest.raises(NotLeaderOrFollowerException, match="t-0: the log does not lead under leader epoch 3"):
         delete_records_offset(log, 3, 10, 5, True, "t-0")
 
 
-def test_dr_01_a_topic_that_keeps_everything_keeps_everything():
+def test_dr_01_a_topic_without_limits_deletes_nothing():
     with pytest.raises(PolicyViolationException, match=r"t-0: cleanup\.policy is none"):
         delete_records_offset(log_of(10), 3, 10, 5, False, "t-0")
 

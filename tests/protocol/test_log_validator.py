@@ -17,7 +17,7 @@ def changed(**changes):
     return linked(dataclasses.replace(GOOD, **changes), "p")
 
 
-def test_headers_that_fit_are_believed():
+def test_valid_headers_are_accepted():
     validate_headers([changed(), changed(partition=1), changed(base_offset=13, last_offset=13)], 7)
     validate_headers([changed(base_offset=20, last_offset=20), changed()], 4)
     validate_headers([], 0)
@@ -34,25 +34,25 @@ def test_headers_that_fit_are_believed():
         {"producer_id": -2}, {"producer_epoch": -2}, {"base_sequence": -2}, {"base_sequence": 2**31},
     ],
 )  # fmt: skip
-def test_a_value_that_no_writer_gives_is_refused(changes):
+def test_an_impossible_header_value_is_refused(changes):
     header = changed(**changes)
     with pytest.raises(CorruptRecordException, match=next(iter(changes)).split("_")[-1]):
         validate_headers([header], 3)
 
 
 @pytest.mark.parametrize("rows", [0, 2, 4])
-def test_there_is_a_row_for_every_record(rows):
+def test_headers_with_another_number_of_rows_are_refused(rows):
     with pytest.raises(CorruptRecordException, match=f"describe 3 records, but it has {rows} rows"):
         validate_headers([changed()], rows)
 
 
 @pytest.mark.parametrize("base", [10, 12])
-def test_no_offset_is_there_twice(base):
+def test_overlapping_headers_are_refused(base):
     with pytest.raises(CorruptRecordException, match=f"t-0 has offset {max(base, 10)} twice"):
         validate_headers([changed(base_offset=base, last_offset=13), changed()], 0)
 
 
 @pytest.mark.parametrize("changes", [{"bytes": 1}, {"digest": "e"}, {"previous": "q"}, {"chain": "c"}])
-def test_a_header_has_the_chain_of_its_fields(changes):
+def test_a_header_with_another_chain_is_refused(changes):
     with pytest.raises(CorruptRecordException, match="does not have the chain of its header"):
         validate_headers([dataclasses.replace(changed(), **changes)], 3)

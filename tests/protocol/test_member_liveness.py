@@ -31,12 +31,12 @@ def test_ap_04_a_member_is_dead_when_its_heartbeat_has_not_moved_for_its_session
     assert found == [set(), set(), {"b"}, set(), {"a"}], "6 s, the end of the time-out, are too long"
 
 
-def test_ap_04_an_observer_that_has_just_come_waits_for_the_whole_time(liveness, clock):
+def test_ap_04_a_new_observer_waits_for_the_whole_session_timeout(liveness, clock):
     clock.now += 1000
     assert liveness.dead(group(a=7)) == set()
 
 
-def test_ap_04_a_member_that_has_come_again_is_another_one(liveness, clock):
+def test_ap_04_a_member_that_rejoined_is_timed_anew(liveness, clock):
     liveness.dead(group(a=1))
     liveness.dead(group(b=1))
     clock.now += 6

@@ -44,6 +44,6 @@ def many(**fields):
         ([led()], [], ""),
     ],
 )
-def test_the_line_has_what_has_changed_and_is_empty_where_nothing_has(before, after, line):
+def test_the_line_of_changes_is_empty_without_changes(before, after, line):
     by_partition = [{r.topic_id_partition: r for r in registrations} for registrations in (before, after)]
     assert partition_changes(*by_partition) == line

@@ -28,6 +28,6 @@ def test_the_row_of_a_leader_that_has_taken_up_its_role():
     ],
     ids=["no leader", "no row", "a follower", "an older epoch", "a row that cannot be read"],
 )
-def test_why_nobody_can_be_asked(found, error, words):
+def test_an_error_names_why_a_partition_has_no_readable_leader(found, error, words):
     with pytest.raises(error, match=f"flights-3: (.* )?{words}"):
         found.available_row()

@@ -46,7 +46,7 @@ def log_of(names="abcd", **fields):
     return log
 
 
-def test_ep_01_ep_05_a_log_is_what_its_batches_say():
+def test_ep_01_ep_05_the_state_of_a_log_follows_from_its_batches():
     log = log_of()
     assert (log.log_start_offset, log.log_end_offset, log.lineage) == (0, 10, LINEAGE)
     assert log.producers == {
@@ -56,12 +56,12 @@ def test_ep_01_ep_05_a_log_is_what_its_batches_say():
 
 
 @pytest.mark.parametrize("rest", list(itertools.permutations("bcd")), ids="".join)
-def test_ep_01_the_order_in_which_batches_arrive_says_nothing(rest):
+def test_ep_01_the_order_in_which_batches_arrive_does_not_matter(rest):
     assert log_of(("a", *rest)) == log_of()
 
 
 @pytest.mark.parametrize("kept", ["", "a", "ab", "abc", "abcd"])
-def test_tr_05_ep_04_what_is_dropped_from_the_end_was_never_there(kept):
+def test_tr_05_ep_04_a_truncated_log_equals_one_that_never_had_the_batches(kept):
     """Lineage and producers are those of the remaining batches. An epoch without records leaves no trace."""
     log = log_of()
     log.drop(set("abcd") - set(kept))
@@ -108,14 +108,14 @@ def test_ep_05_a_leader_with_an_empty_log_has_its_epoch():
         pytest.param(21, 20, 21, 22, id="told to begin within the batch"),
     ],
 )
-def test_ap_03_where_a_log_begins(start, base, log_start, log_end):
+def test_ap_03_a_log_begins_at_its_recorded_start(start, base, log_start, log_end):
     log = PartitionLog(log_start_offset=start)
     if base is not None:
         log.add(header(base, base + 1), "a")
     assert (log.log_start_offset, log.log_end_offset) == (log_start, log_end)
 
 
-def test_tr_05_a_log_that_has_lost_everything_begins_where_it_began():
+def test_tr_05_a_log_truncated_to_nothing_keeps_its_log_start():
     log = PartitionLog(log_start_offset=4)
     log.add(BATCHES["b"], "b")
     log.drop({"b"})
@@ -147,7 +147,7 @@ def test_sr_02_bl_02_a_log_takes_later_roles_and_a_stray_one_its_old_role_again(
     ("kind", "is_leader", "name"),
     [(1, False, "follower"), (2, True, "leader"), (3, False, "fenced"), (4, False, "stopped")],
 )
-def test_bl_12_a_role_has_a_name(kind, is_leader, name):
+def test_bl_12_each_role_has_a_name_for_log_lines(kind, is_leader, name):
     assert (Role(5, kind).is_leader, Role(5, kind).name) == (is_leader, name)
 
 

@@ -25,12 +25,12 @@ VALID = {
 }
 
 
-def test_ps_01_the_states():
+def test_ps_01_partition_states_have_kafkas_names():
     assert set(VALID_PREVIOUS_STATES) == set(STATES)
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(STATES, STATES)))
-def test_ps_01_valid_moves(before, after):
+def test_ps_01_partition_moves_are_kafkas(before, after):
     assert is_valid(before, after) is ((before, after) in VALID)
 
 
@@ -46,7 +46,7 @@ def test_ps_01_valid_moves(before, after):
         pytest.param(NO_LEADER, (), (), NEW, id="no leader yet and nobody alive"),
     ],
 )
-def test_ps_03_initial_state(leader, isr, live, expected):
+def test_ps_03_the_initial_state_of_a_partition_follows_from_its_leader(leader, isr, live, expected):
     registration = joined(PartitionRegistration("flights", "id-1", 4, (1, 2, 3), leader, leader_epoch=5, isr=isr))
     assert initial_state(registration, dict.fromkeys(live, 1)) == expected
 
@@ -58,6 +58,6 @@ def test_ps_03_bc_01_a_leader_whose_process_is_another_one_leads_no_more(elected
 
 
 @pytest.mark.parametrize(("live", "expected"), [({2}, ONLINE), ((), NEW)], ids=["somebody alive", "nobody alive"])
-def test_ps_03_a_new_partition_that_found_nobody_alive_is_new(live, expected):
+def test_ps_03_a_partition_that_never_had_a_leader_is_new(live, expected):
     made = joined(new_partition("flights", "id-1", 4, (1, 2, 3), live))
     assert initial_state(made, dict.fromkeys(live, 1)) == expected

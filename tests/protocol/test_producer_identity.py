@@ -83,7 +83,7 @@ TURNS = [
 
 
 @pytest.mark.parametrize(("events", "wanted"), [case[1:] for case in TURNS], ids=[case[0] for case in TURNS])
-def test_ap_06_whose_turn_it_is(events, wanted):
+def test_ap_06_a_send_waits_for_earlier_sends_to_its_partition(events, wanted):
     sends = Sends()
     for number, what in events:
         sends.happen(number, what)
@@ -97,7 +97,7 @@ def test_ap_06_a_send_that_a_log_may_hold_is_refused_when_it_is_out_of_order():
     assert not sends.sends[0].comes_later(P)
 
 
-def test_ap_06_an_identity_that_is_used_up_is_of_no_use_to_any_partition():
+def test_ap_06_a_used_up_identity_is_renewed_for_all_partitions():
     identity = ProducerIdentity(FIRST)
     busy = identity.begin_send("t", [0])
     busy.sequence(P)
@@ -148,7 +148,7 @@ def test_ap_06_topics_that_come_and_go_are_forgotten_and_not_used_under_the_same
     assert sent(identity, 1) == (8, 0, 2)
 
 
-def test_ap_06_a_producer_whose_sequences_somebody_else_keeps_forgets_none(monkeypatch):
+def test_ap_06_a_producer_with_stored_sequences_forgets_none(monkeypatch):
     monkeypatch.setattr(producer_identity, "_MOST", MANY)
     identity = ProducerIdentity(ProducerIdAndEpoch(7, 0))
     identity.resume("topic-1", {0: 5})

@@ -42,7 +42,7 @@ def check(known, base_sequence, records, epoch=2):
 @pytest.mark.parametrize(
     ("sequence", "increment", "expected"), [(0, 1, 1), (LAST, 1, 0), (LAST - 1, 3, 1), (LAST, 0, LAST), (5, LAST, 4)]
 )
-def test_kip_98_sequences_wrap(sequence, increment, expected):
+def test_kip_98_a_sequence_wraps_after_the_largest_integer(sequence, increment, expected):
     assert increment_sequence(sequence, increment) == expected
 
 
@@ -76,7 +76,7 @@ def test_kip_98_sequences_wrap(sequence, increment, expected):
         ),
     ],
 )
-def test_kip_98_record(before, batch, after):
+def test_kip_98_a_batch_extends_or_starts_a_run_of_its_producer(before, batch, after):
     assert record(before, batch) == after
 
 
@@ -95,7 +95,7 @@ WRAPPED = entry((LAST - 1, 1, 100))
         pytest.param(entry((5, 9, 0), (0, 4, 2**31)), 5, 1, 2, id="next, and known from a turn ago"),
     ],
 )
-def test_kip_98_comes_next(known, base_sequence, records, epoch):
+def test_kip_98_the_next_sequence_is_accepted(known, base_sequence, records, epoch):
     assert check(known, base_sequence, records, epoch) is None
 
 
@@ -111,7 +111,7 @@ def test_kip_98_comes_next(known, base_sequence, records, epoch):
         pytest.param(entry((LAST, LAST, 9), (0, 3, 20)), LAST, 3, (9, 21), id="over two runs, across the wrap"),
     ],
 )
-def test_kip_98_duplicate(known, base_sequence, records, expected):
+def test_kip_98_a_known_batch_is_a_duplicate(known, base_sequence, records, expected):
     assert check(known, base_sequence, records) == KnownRecords(*expected, records)
 
 
@@ -142,13 +142,13 @@ def test_kip_98_the_first_records_are_known(known, base_sequence, records, expec
         pytest.param(TWO_RUNS, 10, 5, 3, 0, id="known, but under the older epoch"),
     ],
 )
-def test_kip_98_out_of_order(known, base_sequence, records, epoch, expected):
+def test_kip_98_a_gap_in_sequences_is_out_of_order(known, base_sequence, records, epoch, expected):
     with pytest.raises(OutOfOrderSequenceException, match=rf"producer 7, .* {expected} comes next"):
         check(known, base_sequence, records, epoch)
 
 
 @pytest.mark.parametrize("base_sequence", [0, 10, 15])
-def test_kip_98_older_epoch_is_fenced(base_sequence):
+def test_kip_98_an_older_producer_epoch_is_refused(base_sequence):
     with pytest.raises(ProducerFencedException, match=r"producer 7 has epoch 1: .* 2 has taken over"):
         check(TWO_RUNS, base_sequence, 1, epoch=1)
 
@@ -165,11 +165,11 @@ def test_kip_98_older_epoch_is_fenced(base_sequence):
         (100, None),
     ],
 )
-def test_tr_05_truncate_from_end(offset, after):
+def test_tr_05_a_truncation_removes_batches_of_producers(offset, after):
     assert truncate_from_end(TWO_RUNS, offset) == after
 
 
-def test_tr_05_what_was_truncated_is_not_a_duplicate():
+def test_tr_05_a_truncated_batch_is_no_duplicate():
     truncation = truncate_from_end(TWO_RUNS, 200)
     assert check(TWO_RUNS, 10, 5) == KnownRecords(200, 204, 5)
     assert check(truncation, 10, 5) is None

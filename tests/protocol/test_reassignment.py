@@ -34,7 +34,7 @@ def partition(replicas=(1, 2, 3), leader=1, isr=(1, 2, 3), adding=(), removing=(
         pytest.param((2,), (2, 1, 3), (), (1, 3), id="fewer"),
     ],
 )
-def test_ra_02_the_assignment_is_the_target_and_behind_it_who_is_to_be_removed(target, replicas, adding, removing):
+def test_ra_02_the_assignment_is_the_target_followed_by_the_replicas_to_remove(target, replicas, adding, removing):
     moving = begin_reassignment(partition(), target)
     assert moving == partition(replicas, adding=adding, removing=removing), "leader, ISR and epochs are as they were"
     assert is_reassigning(moving) is bool(adding or removing)
@@ -52,7 +52,7 @@ def test_ra_02_the_assignment_is_the_target_and_behind_it_who_is_to_be_removed(t
         pytest.param((4, 5, 6), (4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3), id="all others"),
     ],
 )
-def test_ra_02_one_that_is_under_way_is_replaced_by_the_way_from_what_was_before_it(target, replicas, adding, removing):
+def test_ra_02_a_replaced_reassignment_starts_from_the_original_assignment(target, replicas, adding, removing):
     moving = begin_reassignment(partition((4, 1, 2, 3), adding=(4,), removing=(3,)), target)
     assert moving == partition(replicas, adding=adding, removing=removing)
     assert set(original_replicas(moving)) == {1, 2, 3}
@@ -68,7 +68,7 @@ def test_ra_02_one_that_is_under_way_is_replaced_by_the_way_from_what_was_before
         pytest.param((4, 5, 2), True, id="who is removed does not count"),
     ],
 )
-def test_ra_03_it_may_be_completed_once_all_of_the_target_are_in_sync(isr, expected):
+def test_ra_03_a_reassignment_is_complete_once_all_target_replicas_are_in_sync(isr, expected):
     moving = begin_reassignment(partition(), (4, 5, 2))
     assert (
         may_complete(partition(moving.replicas, 1, isr, moving.adding_replicas, moving.removing_replicas)) is expected
@@ -86,7 +86,7 @@ def test_ra_03_it_may_be_completed_once_all_of_the_target_are_in_sync(isr, expec
         pytest.param(1, {1, 3}, NOBODY, id="nobody of the target lives"),
     ],
 )
-def test_ra_03_le_05_completed_the_assignment_is_the_target(leader, live, outcome):
+def test_ra_03_le_05_a_completed_reassignment_leaves_the_target(leader, live, outcome):
     done = complete_reassignment(partition((4, 2, 1, 3), leader, (1, 4, 2), (4,), (1, 3)), live)
     assert (done and (done.leader, done.isr)) == outcome
     if done:
@@ -103,7 +103,7 @@ def test_ra_03_le_05_completed_the_assignment_is_the_target(leader, live, outcom
         pytest.param(4, (4, 3), {1, 2, 4}, NOBODY, id="who is in sync is dead"),
     ],
 )
-def test_ra_01_cancelled_the_assignment_is_what_it_was(leader, isr, live, outcome):
+def test_ra_01_a_cancelled_reassignment_leaves_the_original_assignment(leader, isr, live, outcome):
     back = cancel_reassignment(partition((4, 1, 2, 3), leader, isr, (4,), (2, 3)), live)
     assert (back and (back.leader, back.isr)) == outcome
     if back:
@@ -118,7 +118,7 @@ def subsets(brokers):
     return [chosen for size in range(len(brokers) + 1) for chosen in itertools.combinations(brokers, size)]
 
 
-def test_ra_03_over_all_small_worlds_it_ends_at_the_target_under_a_live_leader_in_sync():
+def test_ra_03_over_all_small_worlds_a_reassignment_ends_at_the_target_under_a_live_leader_in_sync():
     ended = 0
     for target, isr, live in itertools.product(ASSIGNMENTS, subsets((1, 2)), subsets(BROKERS)):
         if not isr:

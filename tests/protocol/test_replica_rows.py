@@ -41,25 +41,25 @@ def row_of(hosted_, log, fetch_=None, told_=None):
 
 
 @pytest.mark.parametrize("leader", [1, 2])
-def test_ol_01_what_has_a_broken_file_leads_nothing_and_says_why(leader):
+def test_ol_01_the_row_of_a_broken_replica_claims_no_leadership_and_has_the_fault(leader):
     row = offline_row(row_of(hosted(leader), log_to(9), fetch(error="an older one")), "f is gone")
     assert (row.role, row.state, row.error) == ("follower", "Offline", "KAFKA_STORAGE_ERROR: f is gone")
     assert (row.log_end_offset, row.leader_epoch) == (9, 5)
 
 
-def test_ol_01_what_is_whole_again_begins_like_a_new_role():
+def test_ol_01_the_row_of_a_repaired_replica_is_that_of_a_new_role():
     assert row_of(hosted(2), log_to(9, FOLLOWER), None, told("Offline")).state == "Truncating"
 
 
 @pytest.mark.parametrize("leader", [1, 2])
 @pytest.mark.parametrize(("known", "told"), [(0, 4), (3, 4), (4, 4), (7, 7), (9, 9), (12, 9)])
-def test_dr_01_hw_02_the_hw_is_told_within_the_log(leader, known, told):
+def test_dr_01_hw_02_the_hw_in_a_row_lies_within_the_log(leader, known, told):
     """The log has offsets 4 to 8. After a restart the known HW may be from before its beginning was deleted."""
     row = row_of(hosted(leader, known), log_to(9, LEADER if leader == 1 else FOLLOWER))
     assert (row.log_start_offset, row.high_watermark, row.log_end_offset) == (4, told, 9)
 
 
-def test_a_leader_says_what_its_log_has():
+def test_the_row_of_a_leader_describes_its_log():
     assert row_of(hosted(), log_to(9)) == ReplicaStatus(
         topic="flights",
         topic_id="id",
@@ -79,7 +79,7 @@ def test_a_leader_says_what_its_log_has():
 
 
 @pytest.mark.parametrize("leader", [2, NO_LEADER])
-def test_bl_07_whoever_does_not_lead_follows_also_without_a_leader(leader):
+def test_bl_07_a_replica_that_does_not_lead_follows_also_without_a_leader(leader):
     row = row_of(hosted(leader), log_to(9, FOLLOWER))
     assert (row.role, row.state, row.high_watermark, row.epochs) == ("follower", "Truncating", 7, (EpochEntry(2, 4),))
 
@@ -127,7 +127,7 @@ def test_ft_08_the_lag_is_what_was_last_known_of_it(leader, fetched, before, lag
         (1, fetch(error="CorruptRecordException"), None),
     ],
 )
-def test_ft_15_the_error_of_a_fetcher_is_told_while_it_is_of_this_role(leader, fetched, error):
+def test_ft_15_the_row_has_the_error_of_a_fetcher_of_this_role_only(leader, fetched, error):
     assert row_of(hosted(leader), log_to(9), fetched).error == error
 
 

@@ -31,12 +31,12 @@ VALID = {
 }
 
 
-def test_rs_01_the_states():
+def test_rs_01_replica_states_have_kafkas_names():
     assert set(VALID_PREVIOUS_STATES) == set(STATES)
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(STATES, STATES)))
-def test_rs_01_valid_moves(before, after):
+def test_rs_01_replica_moves_are_kafkas(before, after):
     assert is_valid(before, after) is ((before, after) in VALID)
 
 
@@ -48,7 +48,7 @@ def test_rs_01_valid_moves(before, after):
         pytest.param((), INELIGIBLE, id="nobody alive"),
     ],
 )
-def test_rs_04_initial_state(live, expected):
+def test_rs_04_the_initial_state_of_a_replica_follows_from_its_broker(live, expected):
     assert initial_state(1, live) == expected
 
 

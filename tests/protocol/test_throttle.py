@@ -46,7 +46,7 @@ def quota(bound, *history):
         ("00:01", 0, 1, True),
     ],
 )
-def test_th_02_which_replicas_a_setting_names(text, partition, broker, expected):
+def test_th_02_a_setting_names_all_or_single_throttled_replicas(text, partition, broker, expected):
     assert is_throttled(text, partition, broker) is expected
 
 
@@ -63,7 +63,9 @@ def test_th_02_which_replicas_a_setting_names(text, partition, broker, expected)
         (False, False, True, False),
     ],
 )
-def test_th_01_left_out_is_what_is_throttled_exceeds_and_is_not_in_sync(throttled, exceeded, in_sync, expected):
+def test_th_01_a_throttled_partition_above_the_quota_and_out_of_sync_is_left_out(
+    throttled, exceeded, in_sync, expected
+):
     assert should_follower_throttle(throttled, exceeded, in_sync) is expected
 
 
@@ -88,7 +90,7 @@ def registration(number=0, replicas=(1, 2, 3), leader=1, isr=(1,), topic="t"):
         "another partition is throttled", "another topic is throttled",
     ],
 )  # fmt: skip
-def test_th_02_who_shares_what_a_leader_may_send(registrations, expected):
+def test_th_02_throttled_followers_out_of_sync_share_the_leader_quota(registrations, expected):
     assert throttled_followers(1, registrations, {"t": "0:1,1:1,0:2"}) == expected
 
 
@@ -96,7 +98,7 @@ def test_th_02_who_shares_what_a_leader_may_send(registrations, expected):
     ("total", "followers", "share"),
     [(900, 3, 300), (1000, 3, 333), (1000, 1, 1000), (1000, 0, 1000), (2, 3, 1), (0, 3, 0), (UNLIMITED, 3, UNLIMITED)],
 )
-def test_th_02_the_share_of_a_follower(total, followers, share):
+def test_th_02_each_follower_gets_an_equal_share(total, followers, share):
     assert leader_share(total, followers) == share
 
 
@@ -131,12 +133,12 @@ def test_th_02_the_rate_is_of_11_windows_of_a_second(history, now, expected):
         (UNLIMITED, [(0.0, 10**15)], 0.0, False),
     ],
 )
-def test_th_02_exceeded_is_a_rate_above_the_bound(bound, history, now, expected):
+def test_th_02_a_quota_is_exceeded_above_its_bound(bound, history, now, expected):
     assert is_exceeded(quota(bound, *history), now) is expected
 
 
 @pytest.mark.parametrize(("now", "is_over"), [(0.0, True), (11.0, True), (31.9, True), (32.0, False)])
-def test_th_02_what_11_windows_do_not_pay_for_is_not_forgotten_with_them(now, is_over):
+def test_th_02_a_debt_beyond_11_windows_is_kept(now, is_over):
     assert is_exceeded(quota(100, (0.0, 3200)), now) is is_over
 
 
@@ -151,7 +153,7 @@ def test_th_02_what_11_windows_do_not_pay_for_is_not_forgotten_with_them(now, is
         (0, [], 0.0, 0),
     ],
 )
-def test_th_02_what_may_be_taken_at_once_does_not_exceed_the_quota(bound, history, now, expected):
+def test_th_02_the_bytes_allowed_at_once_do_not_exceed_the_quota(bound, history, now, expected):
     found = quota(bound, *history)
     assert allowance(found, now) == expected
     assert not expected or not is_exceeded(recorded(found, now, expected), now)
@@ -170,7 +172,7 @@ def test_th_02_what_may_be_taken_at_once_does_not_exceed_the_quota(bound, histor
         (0, [(0.0, 1)], 5.0, ALL_WINDOWS),
     ],
 )
-def test_th_01_how_long_what_exceeds_the_quota_is_left_out(bound, history, now, expected):
+def test_th_01_the_delay_lasts_until_the_rate_is_below_the_quota(bound, history, now, expected):
     assert seconds_to_wait(quota(bound, *history), now) == pytest.approx(expected)
 
 
@@ -188,14 +190,14 @@ def test_th_01_th_02_in_the_long_run_the_bound_is_kept_whatever_the_size_of_a_ba
 
 
 @pytest.mark.parametrize("bound", [0, 1])
-def test_th_02_what_is_remembered_has_an_end_where_nobody_waits(bound):
+def test_th_02_the_samples_of_a_quota_are_bounded(bound):
     """Members of the ISR fetch without limit, and their bytes are counted."""
     found = quota(bound, *((float(second), 10**9) for second in range(1000)))
     assert 11 <= len(found.samples) < 200
     assert rate(found, 1000.0) == pytest.approx(10**9, rel=0.01)
 
 
-def test_th_02_under_another_bound_it_counts_from_now_on():
+def test_th_02_a_changed_bound_counts_from_now_on():
     before = quota(100, (0.0, 10**6))
     assert under_bound(before, 100) == before
     assert under_bound(before, 200) == Quota(200)

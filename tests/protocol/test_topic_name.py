@@ -5,7 +5,7 @@ from lakelog.replication.protocol.topic import check_not_internal, check_topic_n
 
 
 @pytest.mark.parametrize("name", ["a", "flights", "A.b_c-9", "...", "x" * 249])
-def test_topic_name_allowed(name):
+def test_a_valid_topic_name_is_accepted(name):
     check_topic_name(name)
 
 
@@ -23,13 +23,13 @@ def test_topic_name_allowed(name):
         ("٣", "characters other than"),
     ],
 )
-def test_topic_name_refused(name, problem):
+def test_an_invalid_topic_name_is_refused(name, problem):
     with pytest.raises(InvalidTopicException, match=problem):
         check_topic_name(name)
 
 
 @pytest.mark.parametrize("name", [5, b"orders", None, ["orders"]])
-def test_a_topic_name_is_text(name):
+def test_a_topic_name_that_is_no_text_is_refused(name):
     problem = f"is of type {type(name).__name__}, it must be text"
     for check in (check_topic_name, lambda topic: check_not_internal(topic, "a producer")):
         with pytest.raises(InvalidTopicException, match=problem):

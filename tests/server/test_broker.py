@@ -55,7 +55,7 @@ def test_bc_01_an_id_whose_heartbeat_stands_still_may_move_to_another_root(spark
     assert said == ["broker 1 is registered under epoch 8", "broker 1 is stopping", "broker 1 has stopped"]
 
 
-def test_bc_01_an_id_that_is_at_work_elsewhere_is_refused(spark, cluster, elsewhere, root, monkeypatch):
+def test_bc_01_a_broker_id_with_a_live_process_elsewhere_is_refused(spark, cluster, elsewhere, root, monkeypatch):
     refused = broker(spark, cluster, root)
     refresh = BrokerTable.refresh
 
@@ -76,7 +76,7 @@ def test_br_01_a_root_of_another_broker_is_refused(spark, cluster, root):
         Broker(spark, cluster.root.uri, f"{root}/broker-1", config).start()
 
 
-def test_bc_01_a_broker_whose_own_thread_hangs_shows_no_life_until_it_goes_on(
+def test_bc_01_a_broker_whose_own_thread_hangs_sends_no_heartbeat_until_it_continues(
     spark, cluster, root, monkeypatch, caplog
 ):
     """A store may hang without failing. Then others must lead instead of waiting."""

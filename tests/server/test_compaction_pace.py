@@ -48,7 +48,7 @@ def test_na_04_compaction_waits_between_two_files(rate, in_use, work, waits):
     assert clock.waits == waits
 
 
-def test_na_04_only_the_time_that_it_computes_counts_as_its_share():
+def test_na_04_only_computing_time_counts_towards_the_share_of_compaction():
     clock = Clock()
     pace = CompactionPace(UNLIMITED, lambda: True, clock.wait, 0.05, clock, clock.cpu)
     clock.now += 10.0  # others have the cores

@@ -81,7 +81,7 @@ OTHERS = [b"other", b"records", b"than", b"before"]
         pytest.param(3, [OTHERS[:3], OTHERS], 3, id="the same offsets from batch to batch"),
     ],
 )
-def test_tr_08_a_follower_says_that_histories_differ_truncates_what_does_and_fetches_again(
+def test_tr_08_a_diverged_follower_reports_it_truncates_to_the_common_end_and_fetches_again(
     world, left, new, truncation, caplog
 ):
     """Records of the leader's own epoch are not truncated before the next epoch decides whose records hold."""
@@ -173,7 +173,7 @@ def test_tr_08_ft_12_where_the_leaders_batches_cannot_be_read_nothing_is_truncat
     assert is_equal(world)
 
 
-def test_tr_07_tr_08_a_leader_whose_beginning_was_deleted_tells_by_its_log_start(world):
+def test_tr_07_tr_08_a_follower_diverges_by_the_log_start_chain_of_a_leader_whose_first_records_were_deleted(world):
     """The leader's batches follow other records, so the follower drops all and begins at the leader's log start."""
     lose_and_write(world, 0, OTHERS, OTHERS, OTHERS)
     raise_log_starts(world.leader, {P0: lambda _: 6}, "test", "test")
@@ -241,7 +241,7 @@ def while_reading(world, before, after):
     return read
 
 
-def test_tr_08_a_leader_that_goes_on_meanwhile_is_followed(world_without_stream, monkeypatch):
+def test_tr_08_a_leader_that_appends_during_the_comparison_is_followed(world_without_stream, monkeypatch):
     """Its row covers batches that came after the read ones."""
     world = world_without_stream
     lose_and_write(world, 6, OTHERS)

@@ -42,5 +42,5 @@ NO_CAUSE = "An error occurred while calling o241.start.\n: java.io.IOException: 
         ("x" * 500, "x" * 400 + " …"),
     ],
 )
-def test_an_error_is_one_line(error, line):
+def test_an_error_of_spark_becomes_one_line(error, line):
     assert error_line(error) == line

@@ -61,7 +61,7 @@ def test_a_session_is_local_by_its_master(master, expected):
     assert is_local(SimpleNamespace(sparkContext=SimpleNamespace(master=master))) is expected
 
 
-def test_the_driver_is_no_executor(spark):
+def test_the_driver_does_not_count_as_an_executor(spark):
     assert not has_executors(spark)
     assert has_executors(session(1))
 
@@ -82,7 +82,7 @@ def test_the_jobs_of_an_application_that_loses_its_executors_are_cancelled():
 
 
 @pytest.mark.usefixtures("threads")
-def test_executors_that_come_within_the_patience_are_waited_for():
+def test_a_job_waits_for_executors_that_start_before_its_timeout():
     come = threading.Event()
     late = session(0, 0, 0, 1)
     late.sparkContext.addJobTag = lambda _: threading.Thread(target=come.set).start()

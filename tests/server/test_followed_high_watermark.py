@@ -65,7 +65,7 @@ def tell_hw_of_the_led(world):
         pytest.param(tell_hw_of_the_led, id="the HW of a leader"),
     ],
 )
-def test_hw_02_what_somebody_waits_for_is_published_at_once_and_the_hw_with_it(followed, happens):
+def test_hw_02_a_row_that_another_broker_waits_for_is_published_at_once_with_the_hw(followed, happens):
     before = followed.table.version
     hear_of(followed, 4)
     assert publish_fetched(followed) == (before, 0)

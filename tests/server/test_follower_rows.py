@@ -40,14 +40,14 @@ def impatient(monkeypatch):
     monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 0.05)
 
 
-def test_fe_03_each_look_reads_the_rows_of_every_follower(world):
+def test_fe_03_each_poll_reads_the_rows_of_every_follower(world):
     assert world.poll() == {2: "rows of 2", 3: "rows of 3"}
     world.reads[2] = lambda: "newer rows of 2"
     assert world.poll() == {2: "newer rows of 2", 3: "rows of 3"}
     assert sorted(world.looks) == [2, 2, 3, 3]
 
 
-def test_fe_03_a_root_that_hangs_keeps_nobody_from_the_rows_of_the_others(world, monkeypatch):
+def test_fe_03_a_root_that_hangs_does_not_delay_the_rows_of_other_brokers(world, monkeypatch):
     """Its last rows count for a while. It is read again when the hanging read ends."""
     world.poll()
     hanging = world.reads[2] = Hanging(lambda: "late rows of 2")
@@ -64,7 +64,7 @@ def test_fe_03_a_root_that_hangs_keeps_nobody_from_the_rows_of_the_others(world,
     wait_until(lambda: world.poll()[2] == "late rows of 2", "its rows")
 
 
-def test_fe_03_a_root_that_hangs_is_waited_for_once(world, monkeypatch):
+def test_fe_03_only_the_first_poll_waits_for_a_root_that_hangs(world, monkeypatch):
     hanging = world.reads[2] = Hanging()
     impatient(monkeypatch)
     assert world.poll()[2] == {}, "nothing is known of it yet"
@@ -73,7 +73,7 @@ def test_fe_03_a_root_that_hangs_is_waited_for_once(world, monkeypatch):
     hanging.let_go()
 
 
-def test_do_02_the_end_of_a_read_for_which_no_look_waited_wakes_the_leader(world, monkeypatch):
+def test_do_02_a_read_that_ends_after_its_poll_wakes_the_leader(world, monkeypatch):
     """A follower's commit wakes the leader while a read that began before it hangs: nothing else tells of it."""
     world.poll()
     assert not world.late.is_set(), "the look has the rows"
@@ -87,7 +87,7 @@ def test_do_02_the_end_of_a_read_for_which_no_look_waited_wakes_the_leader(world
     assert world.poll()[2] == "late rows of 2"
 
 
-def test_rows_that_were_read_long_ago_are_none_while_the_next_look_is_under_way(world, monkeypatch):
+def test_expired_rows_are_left_out_while_the_next_read_runs(world, monkeypatch):
     world.poll()
     world.clock.now += MAX_AGE + 1
     hanging = world.reads[2] = Hanging()
@@ -101,7 +101,7 @@ def test_rows_that_were_read_long_ago_are_none_while_the_next_look_is_under_way(
     [(KafkaStorageException("no route"), "no route"), (TypeError("no such column"), "TypeError: no such column")],
     ids=repr,
 )
-def test_fe_03_an_error_of_one_follower_is_told_and_costs_only_that_one(world, error, told):
+def test_fe_03_an_error_of_one_follower_is_returned_and_leaves_the_rows_of_others(world, error, told):
     def fail():
         raise error
 
@@ -119,7 +119,7 @@ def threads():
     return {thread for thread in threading.enumerate() if thread.name == "rows-of-broker-2"}
 
 
-def test_a_thread_serves_many_looks_and_ends_when_nobody_looks(world, monkeypatch):
+def test_a_reader_thread_serves_many_polls_and_ends_without_polls(world, monkeypatch):
     before = threads()
     world.poll()
     (mine,) = threads() - before
@@ -134,7 +134,7 @@ def test_a_thread_serves_many_looks_and_ends_when_nobody_looks(world, monkeypatc
     assert world.poll()[2] == "newer rows of 2", "another thread has read them"
 
 
-def test_a_thread_that_does_not_start_is_started_by_the_next_look(world, monkeypatch):
+def test_a_reader_thread_that_failed_to_start_is_started_by_the_next_poll(world, monkeypatch):
     with monkeypatch.context() as changed:
         changed.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
         with pytest.raises(RuntimeError):

@@ -78,7 +78,7 @@ def test_ft_09_fetches_at_the_same_time_are_appended_in_one_commit_and_published
     assert fetches.published == [("fetched", {P0: 2, P1: 3})]
 
 
-def test_ft_09_one_fetch_that_is_refused_keeps_no_other_from_the_log(fetches):
+def test_ft_09_a_refused_fetch_does_not_prevent_the_append_of_others(fetches):
     follow(fetches.log, P0, epoch=1)
     before = fetches.log.current().version
     fetches.together(P0, P1)
@@ -88,7 +88,7 @@ def test_ft_09_one_fetch_that_is_refused_keeps_no_other_from_the_log(fetches):
 
 
 @pytest.mark.parametrize("bad", [P0, P1])
-def test_ft_09_a_bad_copy_of_one_fetch_keeps_no_other_from_the_log(fetches, bad):
+def test_ft_09_a_bad_copy_does_not_prevent_the_append_of_other_fetches(fetches, bad):
     """The error names the file of the fetch that gets it."""
     name = fetches.fetched[bad].segments[0].name
     fetches.log.root.delete(name)
@@ -100,7 +100,7 @@ def test_ft_09_a_bad_copy_of_one_fetch_keeps_no_other_from_the_log(fetches, bad)
     assert (leo(fetches.log, P0), leo(fetches.log, P1)) == ((0, 3) if bad == P0 else (2, 0))
 
 
-def test_ft_09_bad_copies_of_all_fetches_are_errors_of_their_own(fetches):
+def test_ft_09_each_fetch_with_a_bad_copy_gets_its_own_error(fetches):
     names = [fetches.fetched[partition].segments[0].name for partition in (P0, P1)]
     for name in names:
         fetches.log.root.delete(name)
@@ -118,7 +118,7 @@ def test_ft_09_two_fetches_of_one_partition_never_follow_one_another_in_one_comm
     assert values(fetches.log, P0) == [b"0", b"1"]
 
 
-def test_a_large_copy_is_not_waited_for(fetches):
+def test_a_group_commit_does_not_wait_for_a_large_copy(fetches):
     for group in (fetches.writes._appends, fetches.writes._rows):
         group._took = LONG
     fetches.writes.expect(P1)
@@ -128,7 +128,7 @@ def test_a_large_copy_is_not_waited_for(fetches):
 
 
 @pytest.mark.parametrize("step", ["append", "publish"])
-def test_a_round_that_ends_early_is_not_waited_for(fetches, step):
+def test_a_group_commit_does_not_wait_for_a_round_that_ended_early(fetches, step):
     for group in (fetches.writes._appends, fetches.writes._rows):
         group._took = LONG
     fetches.writes.expect(P1, 1)
@@ -142,7 +142,7 @@ def test_a_round_that_ends_early_is_not_waited_for(fetches, step):
     assert [why for why, _ in fetches.published] == ["fetched"]
 
 
-def test_rows_that_cannot_be_published_are_an_error_of_all_their_fetches(fetches):
+def test_rows_that_cannot_be_published_fail_all_their_fetches(fetches):
     fetches.writes._write_rows = raises(KafkaStorageException("disk full"))
     fetches.together(P0, P1)
     assert [str(error) for error in fetches.errors] == ["disk full"] * 2

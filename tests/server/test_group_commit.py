@@ -38,13 +38,13 @@ def patient(monkeypatch):
     monkeypatch.setattr("lakelog.replication.server.follower_writes._LONGEST_SECONDS", LONG)
 
 
-def test_one_that_nobody_is_expected_beside_is_committed_at_once():
+def test_an_item_is_committed_at_once_if_no_other_is_expected():
     commits = Commits(took=LONG)
     commits.group.add("a", "a")
     assert commits.made == [["a"]]
 
 
-def test_the_first_waits_for_those_that_are_expected():
+def test_the_first_item_waits_for_expected_items():
     commits = Commits(took=LONG)
     commits.group.expect("a")
     commits.group.expect("b")
@@ -56,7 +56,7 @@ def test_the_first_waits_for_those_that_are_expected():
     assert commits.made == [["a", "b"]]
 
 
-def test_who_gives_up_is_not_waited_for():
+def test_a_commit_does_not_wait_for_a_thread_that_gave_up():
     commits = Commits(took=LONG)
     commits.group.expect("b")
     first = commits.add("a")
@@ -67,7 +67,7 @@ def test_who_gives_up_is_not_waited_for():
 
 
 @pytest.mark.parametrize(("took", "shortest"), [(0.1, 0.0), (0.0, 0.1)], ids=["the last commit took", "is usual"])
-def test_nobody_waits_longer_than(monkeypatch, took, shortest):
+def test_a_commit_waits_for_an_expected_item_until_its_limit(monkeypatch, took, shortest):
     monkeypatch.setattr("lakelog.replication.server.follower_writes._SHORTEST_SECONDS", shortest)
     commits, started = Commits(took), time.monotonic()
     commits.group.expect("b")
@@ -76,7 +76,7 @@ def test_nobody_waits_longer_than(monkeypatch, took, shortest):
     assert time.monotonic() - started >= 0.1, "but so long"
 
 
-def test_who_never_comes_is_not_expected_for_long(monkeypatch):
+def test_a_thread_that_never_adds_an_item_is_no_longer_expected_after_a_second(monkeypatch):
     monkeypatch.setattr("lakelog.replication.server.follower_writes._EXPECTED_SECONDS", 0.0)
     commits = Commits(took=LONG)
     commits.group.expect("b")
@@ -84,7 +84,7 @@ def test_who_never_comes_is_not_expected_for_long(monkeypatch):
     assert commits.made == [["a"]]
 
 
-def test_nobody_waits_if_commits_take_no_time(monkeypatch):
+def test_a_commit_after_a_fast_one_does_not_wait(monkeypatch):
     monkeypatch.setattr("lakelog.replication.server.follower_writes._SHORTEST_SECONDS", 0.0)
     commits = Commits(took=0.0)
     commits.group.expect("b")
@@ -92,7 +92,7 @@ def test_nobody_waits_if_commits_take_no_time(monkeypatch):
     assert commits.made == [["a"]]
 
 
-def test_a_slow_commit_makes_nobody_wait_for_long(monkeypatch):
+def test_a_commit_after_a_slow_one_waits_at_most_the_longest_time(monkeypatch):
     monkeypatch.setattr("lakelog.replication.server.follower_writes._LONGEST_SECONDS", 0.0)
     commits = Commits(took=LONG)
     commits.group.expect("b")
@@ -100,7 +100,7 @@ def test_a_slow_commit_makes_nobody_wait_for_long(monkeypatch):
     assert commits.made == [["a"]]
 
 
-def test_what_comes_during_a_commit_is_the_next_one():
+def test_items_added_during_a_commit_form_the_next_one():
     commits = Commits()
     commits.may_end.clear()
     threads = [commits.add("a")]
@@ -130,7 +130,7 @@ def test_each_thread_gets_the_error_of_its_own_item():
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=["error", "end of the process"])
-def test_a_commit_that_fails_fails_for_all_and_the_next_one_works(error):
+def test_a_failed_commit_fails_all_its_items_and_the_next_one_works(error):
     fails, raised = [error], []
 
     def commit(items):

@@ -68,7 +68,7 @@ def wait(cluster, uri, happens=None, before=0.0, **options):
     return pauses.waited
 
 
-def test_bc_01_an_id_that_has_never_registered_is_free(cluster):
+def test_bc_01_a_broker_id_that_never_registered_is_free(cluster):
     assert wait(cluster, HERE) == 0
     assert not BrokerTable.open_if_registered(cluster.root, 1)
 
@@ -83,17 +83,17 @@ def test_bc_01_an_id_that_has_never_registered_is_free(cluster):
     ],
 )
 @pytest.mark.usefixtures("table")
-def test_bc_01_an_id_is_free_when_its_heartbeat_has_stood_still(cluster, uri, before, waited):
+def test_bc_01_a_broker_id_is_free_once_its_heartbeat_has_stopped(cluster, uri, before, waited):
     assert wait(cluster, uri, before=before) == pytest.approx(waited, abs=0.1)
 
 
 @pytest.mark.parametrize("uri", [HERE, ELSEWHERE])
-def test_bc_01_an_id_whose_heartbeat_moves_is_refused_at_once(cluster, table, uri):
+def test_bc_01_a_broker_id_whose_heartbeat_moves_is_refused_at_once(cluster, table, uri):
     with pytest.raises(DuplicateBrokerRegistrationException, match=r"broker 1 is at work at /here: .* --take-over"):
         wait(cluster, uri, lambda: table.update(3, "heartbeat"))
 
 
-def test_bc_01_a_heartbeat_that_has_moved_between_the_first_look_and_a_late_second_one_is_noticed(cluster, table):
+def test_bc_01_a_heartbeat_between_the_first_poll_and_a_late_second_one_refuses_the_id(cluster, table):
     clock = Clock()
     watch = IdWatch(cluster, 1, HERE, clock=clock)
     clock.now += 60
@@ -102,7 +102,7 @@ def test_bc_01_a_heartbeat_that_has_moved_between_the_first_look_and_a_late_seco
         watch.wait()
 
 
-def test_bc_01_another_newcomer_is_noticed_too(cluster, table):
+def test_bc_01_a_second_new_process_of_the_id_is_refused_too(cluster, table):
     """Two processes start at once. The second sees the first one's registration."""
 
     def other():
@@ -113,7 +113,7 @@ def test_bc_01_another_newcomer_is_noticed_too(cluster, table):
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_bc_01_a_process_that_has_said_that_it_shuts_down_is_not_waited_for(cluster, table, when):
+def test_bc_01_a_broker_id_whose_process_has_shut_down_is_free_at_once(cluster, table, when):
     def leave():
         table.update(3, "shutdown", shutting_down=True)
 
@@ -123,7 +123,7 @@ def test_bc_01_a_process_that_has_said_that_it_shuts_down_is_not_waited_for(clus
 
 
 @pytest.mark.parametrize("uri", [HERE, ELSEWHERE])
-def test_bc_01_who_takes_over_does_not_ask(cluster, table, uri):
+def test_bc_01_a_take_over_does_not_wait_for_the_heartbeat_to_stop(cluster, table, uri):
     assert wait(cluster, uri, lambda: table.update(3, "heartbeat"), take_over=True) == 0
 
 

@@ -59,7 +59,7 @@ def world(root, monkeypatch):
     return World(root)
 
 
-def test_is_04_ol_01_rows_come_with_the_time_at_which_the_look_at_them_began(world, monkeypatch):
+def test_is_04_ol_01_rows_come_with_the_time_at_which_their_read_began(world, monkeypatch):
     """The rows of a hanging root are older: they count for the HW, but add no follower to the ISR."""
     assert world.looked_now() == {2, 3}
     monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 0.05)
@@ -72,7 +72,7 @@ def test_is_04_ol_01_rows_come_with_the_time_at_which_the_look_at_them_began(wor
     wait_until(lambda: world.looked_now() == {2, 3}, "a look at broker 2 that began since")
 
 
-def test_is_04_rows_of_an_older_look_of_this_process_come_with_its_time(world):
+def test_is_04_rows_of_an_earlier_poll_of_this_process_come_with_its_time(world):
     world.ages = {2: 200.0}
     began_at = world.poll().began_at
     assert world.clock.now - 200 <= began_at[2] < world.clock.now - 100

@@ -73,7 +73,7 @@ def world(root):
         pytest.param({"retention.ms": 0, "cleanup.policy": "none"}, 8, range(8), id="a topic that keeps everything"),
     ],
 )
-def test_dr_01_a_leader_deletes_what_retention_allows(world, configs, high_watermark, left):
+def test_dr_01_a_leader_raises_log_starts_by_retention(world, configs, high_watermark, left):
     world.configs, world.high_watermark = configs, high_watermark
     world.maintenance.run_once()
     assert offsets(world.log) == list(left)
@@ -81,14 +81,14 @@ def test_dr_01_a_leader_deletes_what_retention_allows(world, configs, high_water
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_dr_01_whoever_does_not_lead_at_that_epoch_deletes_nothing(world, epoch):
+def test_dr_01_a_broker_that_does_not_lead_at_that_epoch_deletes_nothing(world, epoch):
     world.configs = {"retention.ms": 0}
     world.log.become({P0: Role(epoch, FOLLOWER)}, "test") if epoch else lead(world.log, P0, epoch=2)
     world.maintenance.run_once()
     assert offsets(world.log) == list(range(8))
 
 
-def test_dr_01_retention_is_looked_at_now_and_then(root):
+def test_dr_01_retention_is_checked_at_its_interval(root):
     world = World(root, **{"log.retention.check.interval.ms": 3_600_000})
     world.maintenance.run_once()
     world.configs = {"retention.ms": 0}
@@ -118,7 +118,7 @@ def test_na_04_removed_files_stay_for_those_who_read_older_versions(root):
 
 
 @pytest.mark.parametrize(("is_local", "rounds"), [(True, 10), (False, 60)], ids=["a disk", "an object store"])
-def test_ol_01_files_are_looked_for_now_and_then(root, is_local, rounds, monkeypatch):
+def test_ol_01_missing_files_are_searched_every_few_rounds(root, is_local, rounds, monkeypatch):
     """A listing costs money, and a read of a broken file reports it anyway."""
     with MemoryStore("scrub").opened() as store:
         world, polled = World(root if is_local else f"{store.uri}/broker", **{"log.cleaner.enable": "false"}), []
@@ -130,7 +130,7 @@ def test_ol_01_files_are_looked_for_now_and_then(root, is_local, rounds, monkeyp
 
 @pytest.mark.parametrize("error", [KafkaStorageException("full"), ValueError("odd")], ids=["expected", "unexpected"])
 @pytest.mark.parametrize("part", ["delete_old_segments", "compact", "raise_log_starts"])
-def test_ev_01_a_part_that_fails_keeps_no_other_from_its_work(world, monkeypatch, caplog, part, error):
+def test_ev_01_a_failed_part_of_maintenance_does_not_stop_the_others(world, monkeypatch, caplog, part, error):
     def fails(*_):
         raise error
 
@@ -147,7 +147,7 @@ def test_ev_01_a_part_that_fails_keeps_no_other_from_its_work(world, monkeypatch
     assert offsets(world.log) == [], "what could not be done is done the next time"
 
 
-def test_na_04_a_round_ends_however_much_there_is_to_compact(world, monkeypatch):
+def test_na_04_a_round_makes_a_bounded_number_of_compactions(world, monkeypatch):
     """Retention and the deletion of files wait for its end."""
     asked = []
     monkeypatch.setattr(log_maintenance, "compact", lambda *_: asked.append(1) or 8)
@@ -197,7 +197,7 @@ def test_br_04_a_compaction_that_waits_ends_with_its_killed_broker(world, monkey
     assert len(world.files()) == 4
 
 
-def test_ev_01_it_goes_on_after_an_error_and_ends_with_its_broker(world, monkeypatch, caplog):
+def test_ev_01_maintenance_continues_after_an_error_and_ends_with_its_broker(world, monkeypatch, caplog):
     found = []
 
     def fails(*_):
@@ -219,7 +219,7 @@ def test_br_04_a_killed_broker_writes_nothing_more(world):
     assert offsets(world.log) == list(range(8))
 
 
-def test_ol_01_files_are_read_again_now_and_then(root, caplog):
+def test_ol_01_digests_of_files_are_checked_at_their_interval(root, caplog):
     """The settings say how much a second."""
     world = World(root, **{"lakelog.scrub.bytes.per.second": 2**31 - 1})
     name = next(iter(world.log.refresh().segments))
@@ -232,7 +232,7 @@ def test_ol_01_files_are_read_again_now_and_then(root, caplog):
 
 
 @pytest.mark.parametrize(("interval", "found"), [(0, 1), (-1, 0), (3_600_000, 0)])
-def test_ol_01_the_settings_say_how_often_a_file_is_read(root, interval, found):
+def test_ol_01_settings_bound_how_often_a_file_is_checked(root, interval, found):
     """The file was whole when it was read first."""
     settings = {
         "lakelog.scrub.bytes.per.second": 2**31 - 1, "lakelog.scrub.interval.ms": interval, "log.cleaner.enable": False,

@@ -44,7 +44,7 @@ def register(cluster, broker_id, epoch=1):
     return table
 
 
-def test_mc_01_mc_03_what_a_cache_knows(cluster, clock):
+def test_mc_01_mc_03_a_cache_has_topics_partitions_and_brokers(cluster, clock):
     cache = MetadataCache(cluster, clock)
     assert (cache.partitions, cache.alive_brokers()) == ({}, set())
     register(cluster, 1)
@@ -69,7 +69,7 @@ def test_mc_01_mc_03_what_a_cache_knows(cluster, clock):
         (MetadataCache.poll, (ConfigTable, "watch"), "topics"),
     ],
 )
-def test_mc_01_what_has_moved_is_told_although_another_table_could_not_be_read(
+def test_mc_01_a_refresh_after_a_failed_one_reports_the_changes_of_both(
     cluster, clock, monkeypatch, read, unreadable, moved
 ):
     cache, writer = MetadataCache(cluster, clock), Cluster.open(cluster.root.uri)
@@ -102,7 +102,7 @@ def test_settings_of_a_topic_are_parsed_once_and_again_when_topics_change(cluste
 RATE = "follower.replication.throttled.rate"
 
 
-def test_th_02_settings_of_brokers_that_change_while_they_run(cluster, clock):
+def test_th_02_dynamic_settings_of_brokers_apply_while_they_run(cluster, clock):
     """The broker's own settings, otherwise those of all brokers, otherwise those of the properties file."""
     writer = Cluster.open(cluster.root.uri)
     cache = MetadataCache(Cluster.open(cluster.root.uri, Config.from_properties({RATE: 9})), clock)
@@ -115,7 +115,7 @@ def test_th_02_settings_of_brokers_that_change_while_they_run(cluster, clock):
     assert cache.config_of_broker(1).broker_id == cache.cluster.config.broker_id, "the others are as they were"
 
 
-def test_th_02_what_topics_throttle(cluster, clock):
+def test_th_02_throttled_replicas_come_from_the_settings_of_topics(cluster, clock):
     key = "leader.replication.throttled.replicas"
     writer = Cluster.open(cluster.root.uri)
     writer.topics.change([Topic("a", "1", 1, {key: "0:1"}), Topic("b", "2", 1, {key: ""})], (), {"who": "test"})
@@ -127,7 +127,7 @@ def test_th_02_what_topics_throttle(cluster, clock):
     assert cache.throttled_replicas("follower.replication.throttled.replicas") == {}
 
 
-def test_what_a_broker_has_said_last_is_known_without_a_look_at_its_root(cluster, clock, root):
+def test_last_rows_of_a_broker_are_returned_without_a_read_of_its_root(cluster, clock, root):
     home = f"{root}/broker-2"
     row = ReplicaStatus("t", "id", 0, 2, 1, 0, "follower", "Fetching", 0, 5, 0, (), None, 1)
     published = ReplicaTable.create(StorageRoot.of(home))
@@ -143,7 +143,7 @@ def test_what_a_broker_has_said_last_is_known_without_a_look_at_its_root(cluster
     assert cache.last_rows(9) == {}
 
 
-def test_bc_01_a_broker_lives_while_its_heartbeat_moves(cluster, clock):
+def test_bc_01_a_broker_is_alive_while_its_heartbeat_moves(cluster, clock):
     table = register(cluster, 1)
     register(cluster, 2)
     cache = MetadataCache(cluster, clock)
@@ -161,7 +161,7 @@ def test_a_broker_that_is_shutting_down_is_not_alive(cluster, clock):
     assert MetadataCache(cluster, clock).alive_brokers() == set()
 
 
-def test_mc_01_a_broker_that_comes_or_moves_is_told(cluster, clock):
+def test_mc_01_a_refresh_reports_a_broker_that_registered_or_moved(cluster, clock):
     cache = MetadataCache(cluster, clock)
     register(cluster, 1)
     assert cache.refresh()
@@ -191,7 +191,7 @@ def test_fe_03_rows_of_a_broker_whose_root_was_made_again_are_read_anew(root, cl
         assert cache.replica_table(2) is table, "as long as it is the same process"
 
 
-def test_mc_01_a_topic_whose_settings_make_no_sense_costs_its_leader_no_other_partition(cluster, clock, caplog):
+def test_mc_01_invalid_settings_of_a_topic_do_not_affect_partitions_of_others(cluster, clock, caplog):
     """A look reads the settings of all led partitions. The error is logged once, not with every look."""
     cache = MetadataCache(cluster, clock)
     configs = {"min.insync.replicas": "2", "retention.ms": "long"}

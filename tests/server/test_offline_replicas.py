@@ -102,7 +102,7 @@ def test_ol_01_a_file_that_is_put_back_brings_its_replica_back(world, partition)
     assert world.table.replicas[partition].log_end_offset == 2
 
 
-def test_ol_01_fm_10_what_is_offline_is_not_fetched(world):
+def test_ol_01_fm_10_an_offline_replica_is_not_fetched(world):
     put_back = harm(world, P1)
     assert world.fetchers.told == [("stop", (P1,)), ("start", {}), ("idle",)]
     world.fetchers.told.clear()
@@ -111,7 +111,7 @@ def test_ol_01_fm_10_what_is_offline_is_not_fetched(world):
     assert [{*partitions} for (partitions,) in started] == [{P1}]
 
 
-def test_bl_02_what_is_offline_takes_up_no_leadership_and_gives_up_the_one_that_it_has(world):
+def test_bl_02_an_offline_replica_takes_up_no_leadership_and_gives_up_its_own(world):
     """The end of a leadership is recorded, to fence producers. A new leadership waits for the file."""
     put_back = harm(world, P0)
     world.tell(replace(LED, leader=2, leader_epoch=1), replace(FOLLOWED, leader_epoch=1), OTHER)
@@ -129,7 +129,7 @@ def test_bl_02_what_is_offline_takes_up_no_leadership_and_gives_up_the_one_that_
 @pytest.mark.parametrize("partition", [P0, P1])
 @pytest.mark.parametrize("told", ["deleted", "moved away"])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_sr_02_sr_03_what_is_offline_can_be_deleted_and_brings_nobody_down(world, partition, told, restarts):
+def test_sr_02_sr_03_an_offline_replica_can_be_deleted_without_an_error_of_its_broker(world, partition, told, restarts):
     name = file_of(world, partition).name
     harm(world, partition)
     rows = {r.topic_id_partition: r for r in world.cache.partitions.values()}
@@ -150,7 +150,7 @@ def test_sr_02_sr_03_what_is_offline_can_be_deleted_and_brings_nobody_down(world
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_sr_03_a_topic_that_is_made_again_has_nothing_of_the_broken_file(world, restarts):
+def test_sr_03_a_recreated_topic_is_not_affected_by_the_broken_file_of_the_old_one(world, restarts):
     """The new topic has the same name and another id."""
     harm(world, P0)
     world.tell(replace(LED, leader=LEADER_DURING_DELETE, leader_epoch=7), replace(FOLLOWED, leader_epoch=1), OTHER)
@@ -164,7 +164,7 @@ def test_sr_03_a_topic_that_is_made_again_has_nothing_of_the_broken_file(world, 
     assert {*manager.led()} == {made.topic_id_partition, P2}
 
 
-def test_ft_13_sr_02_a_page_that_makes_no_sense_stops_no_leader_when_a_replica_is_deleted(world):
+def test_ft_13_sr_02_a_corrupt_page_does_not_stop_a_leader_when_a_replica_is_deleted(world):
     """The rewrite of the file meets it. Only the partitions in that file suffer."""
     lead(world.log, P1, epoch=2)
     send(world.log, request(P0, 2, 2), request(P1, 2, 2, epoch=2))
@@ -189,7 +189,7 @@ def test_ft_13_sr_02_a_page_that_makes_no_sense_stops_no_leader_when_a_replica_i
     assert {*world.manager.led()} == {P0, P2}
 
 
-def test_ol_01_a_broken_follower_is_repaired_once_nobody_counts_on_it(world):
+def test_ol_01_a_broken_follower_is_repaired_once_it_is_outside_the_isr(world):
     """In the ISR it may have records that nobody else has. Outside, it fetches again from where its log is whole."""
     name = file_of(world, P1).name
     harm(world, P1)
@@ -216,7 +216,7 @@ def test_ol_01_a_broken_follower_is_repaired_once_nobody_counts_on_it(world):
         pytest.param({"leader": LEADER_DURING_DELETE, "isr": (2,)}, id="its topic is being deleted"),
     ],
 )
-def test_ol_01_what_may_be_the_last_copy_is_not_dropped(world, changes):
+def test_ol_01_a_broken_replica_that_may_be_the_last_copy_is_not_truncated(world, changes):
     name = file_of(world, P1).name
     harm(world, P1)
     world.tell(LED, replace(FOLLOWED, leader_epoch=2, **changes), OTHER)
@@ -225,7 +225,7 @@ def test_ol_01_what_may_be_the_last_copy_is_not_dropped(world, changes):
     assert name in world.log.refresh().segments or changes["leader"] == LEADER_DURING_DELETE
 
 
-def test_ol_01_is_05_what_a_leader_takes_into_the_isr_meanwhile_is_not_dropped(world):
+def test_ol_01_is_05_a_broken_replica_that_joins_the_isr_meanwhile_is_not_truncated(world):
     """The broker has old metadata. The metadata at the commit that keeps it out of the ISR decides."""
     name = file_of(world, P1).name
     followed = replace(FOLLOWED, leader_epoch=1)
@@ -239,7 +239,7 @@ def test_ol_01_is_05_what_a_leader_takes_into_the_isr_meanwhile_is_not_dropped(w
     assert (world.fenced, name in world.log.refresh().segments) == ([[P1]], True), "it is known now"
 
 
-def test_ol_01_is_05_leaders_are_fenced_once_each_time_that_a_replica_is_offline(world):
+def test_ol_01_is_05_isr_changes_are_fenced_once_each_time_a_replica_goes_offline(world):
     """A file that another replica still needs cannot be dropped yet. The metadata must not change each time."""
     followed = replace(FOLLOWED, leader_epoch=1, isr=(2,))
     send(world.log, request(P0, 2, 2), request(P2, 2, 2))
@@ -280,7 +280,7 @@ def forget(log):
     log.current()._partitions.pop(P2, None)
 
 
-def test_ol_01_what_the_log_does_not_list_and_the_metadata_do_is_not_dropped(world, shared):
+def test_ol_01_broken_files_of_a_partition_in_the_metadata_are_not_deleted(world, shared):
     name, log, manager = shared
     world.before_fence = lambda: forget(log)
     manager.apply()
@@ -288,7 +288,7 @@ def test_ol_01_what_the_log_does_not_list_and_the_metadata_do_is_not_dropped(wor
     assert name in log.refresh().segments
 
 
-def test_sr_03_a_broken_file_is_for_nobody_only_if_the_metadata_say_so_too(shared):
+def test_sr_03_a_broken_file_is_deleted_only_if_the_metadata_assign_none_of_its_partitions(shared):
     name, log, manager = shared
     log.become({P1: Role(3, STOPPED)}, "test")
     forget(log)

@@ -15,13 +15,13 @@ def killed(pause_point):
     return True
 
 
-def test_who_is_alive_passes():
+def test_a_running_broker_passes_the_pause_point():
     pause_point = PausePoint()
     pause_point.pass_through()
     assert (pause_point.is_paused, pause_point.is_killed) == (False, False)
 
 
-def test_who_is_killed_stops_at_the_next_step_and_at_every_later_one():
+def test_a_killed_broker_stops_at_each_later_step():
     pause_point = PausePoint()
     pause_point.kill()
     assert killed(pause_point)
@@ -31,7 +31,7 @@ def test_who_is_killed_stops_at_the_next_step_and_at_every_later_one():
 
 
 @pytest.mark.parametrize("end", [PausePoint.resume, PausePoint.kill], ids=["resumed", "killed"])
-def test_who_is_paused_waits_until_it_is(end):
+def test_a_paused_broker_waits_until_it_is_resumed_or_killed(end):
     pause_point, passed, outcomes = PausePoint(), threading.Event(), []
 
     def work():
@@ -54,7 +54,7 @@ def test_who_is_paused_waits_until_it_is(end):
     assert not pause_point.is_paused
 
 
-def test_a_pause_point_knows_when_the_thread_that_it_watches_passed_last():
+def test_a_pause_point_measures_the_time_since_its_watched_thread_passed():
     clock = Clock()
     pause_point, watched = PausePoint(clock), threading.current_thread()
     pause_point.watch(watched)

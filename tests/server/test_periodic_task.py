@@ -62,7 +62,7 @@ def threads():
     return [thread.name for thread in threading.enumerate() if thread.name == "broker-77-heartbeat"]
 
 
-def test_bc_01_it_beats_until_it_is_stopped(start):
+def test_bc_01_a_periodic_task_works_until_it_is_stopped(start):
     beats = Beats()
     heartbeat = start(beats)
     wait_until(lambda: beats.count >= 3, "three beats")
@@ -70,7 +70,7 @@ def test_bc_01_it_beats_until_it_is_stopped(start):
     assert threads() == [], "no beat is under way any more"
 
 
-def test_one_that_is_woken_does_not_wait_for_its_interval_also_while_it_works(start):
+def test_a_woken_task_works_at_once_and_once_more_if_it_is_at_work(start):
     beat = Hanging()
     counted = []
     heartbeat = start(lambda: (beat(), counted.append(1)), interval_ms=3_600_000)
@@ -83,7 +83,7 @@ def test_one_that_is_woken_does_not_wait_for_its_interval_also_while_it_works(st
     assert (len(counted), threads()) == (2, []), "a stop does not wait for the interval either"
 
 
-def test_bc_01_an_error_that_may_pass_does_not_end_it(start, caplog):
+def test_bc_01_a_transient_error_does_not_end_a_periodic_task(start, caplog):
     error = KafkaStorageException("later")
     beats = Beats(error, error)
     start(beats)
@@ -91,7 +91,7 @@ def test_bc_01_an_error_that_may_pass_does_not_end_it(start, caplog):
     assert [record.getMessage() for record in caplog.records][:1] == [f"broker-77: heartbeat: {error}"]
 
 
-def test_what_nobody_expected_is_told_and_does_not_end_it(start, caplog):
+def test_an_unexpected_error_is_logged_and_does_not_end_a_periodic_task(start, caplog):
     beats = Beats(ZeroDivisionError("a bug"))
     start(beats)
     wait_until(lambda: beats.count >= 2, "a beat after the error")
@@ -100,14 +100,14 @@ def test_what_nobody_expected_is_told_and_does_not_end_it(start, caplog):
 
 
 @pytest.mark.parametrize("error", [StaleBrokerEpochException("fenced"), BrokerKilled()], ids=repr)
-def test_bc_01_a_broker_that_is_fenced_or_killed_shows_no_life(start, error):
+def test_bc_01_a_fenced_or_killed_broker_sends_no_heartbeat(start, error):
     beats = Beats(error)
     start(beats)
     wait_until(lambda: threads() == [], "the end of the heartbeat")
     assert beats.count == 1
 
 
-def test_bc_01_who_is_paused_shows_no_life_until_it_goes_on(start, pause_point):
+def test_bc_01_a_paused_broker_sends_no_heartbeat_until_it_is_resumed(start, pause_point):
     beats = Beats()
     pause_point.pause()
     start(beats)
@@ -117,7 +117,7 @@ def test_bc_01_who_is_paused_shows_no_life_until_it_goes_on(start, pause_point):
     wait_until(lambda: beats.count >= 1, "a beat")
 
 
-def test_bc_01_who_is_killed_while_it_is_paused_never_beats(start, pause_point):
+def test_bc_01_a_broker_killed_during_a_pause_never_sends_a_heartbeat(start, pause_point):
     beats = Beats()
     pause_point.pause()
     heartbeat = start(beats)
@@ -127,12 +127,12 @@ def test_bc_01_who_is_killed_while_it_is_paused_never_beats(start, pause_point):
     assert (beats.count, threads()) == (0, [])
 
 
-def test_one_that_was_never_started_may_be_stopped(pause_point):
+def test_a_task_that_was_never_started_can_be_stopped(pause_point):
     PeriodicTask("broker-77", "heartbeat", 1, pause_point, Beats()).stop()
     assert threads() == []
 
 
-def test_bc_01_a_heartbeat_stops_while_the_thread_hangs_that_does_the_work_and_says_so_once(caplog):
+def test_bc_01_heartbeats_stop_while_the_broker_thread_hangs_with_one_log_line(caplog):
     clock, beats = Clock(), Beats()
     pause_point = PausePoint(clock)
     pause_point.watch(threading.current_thread())

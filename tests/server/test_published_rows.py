@@ -84,12 +84,12 @@ def run(root, *seeds):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_hw_02_rows_are_those_that_are_built_anew_from_everything(root, seed):
+def test_hw_02_rows_equal_those_built_anew_from_all_inputs(root, seed):
     run(root, seed)
 
 
 @pytest.mark.parametrize("blind", ["log", "hosted", "fetched"])
-def test_hw_02_a_change_that_is_not_noticed_is_found(root, blind, monkeypatch):
+def test_hw_02_the_comparison_detects_an_ignored_change(root, blind, monkeypatch):
     if blind == "log":
         monkeypatch.setattr(LogMark, "changed", lambda *_: ())
     else:
@@ -120,7 +120,7 @@ def test_rows_that_have_not_changed_are_the_same_objects(root):
     assert world.build(world.rows)[PARTITIONS[1]].log_version == world.log.current().version, "its log was looked at"
 
 
-def test_a_replica_that_no_fetcher_has_any_more_has_no_error(root):
+def test_the_row_of_a_replica_without_a_fetcher_has_no_error(root):
     world, partition = World(root, Random(1)), PARTITIONS[0]
     world.hosted[partition] = HostedPartition(PartitionRegistration("flights", *partition, (1, 2), 2, 0, (1, 2)), 0)
     world.fetched[partition] = PartitionFetchState(*partition, 0, 0, FollowerState.FETCHING, error="503")
@@ -131,7 +131,7 @@ def test_a_replica_that_no_fetcher_has_any_more_has_no_error(root):
     assert world.build(world.rows)[partition].error is None
 
 
-def test_after_a_log_was_rebuilt_any_partition_may_have_changed(root):
+def test_all_rows_are_built_anew_after_a_log_was_rebuilt(root):
     world = World(root, Random(1))
     before = LogMark.of(world.log.current())
     fill(world.log, PARTITIONS[0], 1)
@@ -140,7 +140,7 @@ def test_after_a_log_was_rebuilt_any_partition_may_have_changed(root):
     assert before.changed(LogMark.of(world.log.current())) is None
 
 
-def test_a_reader_that_is_far_behind_looks_at_all_partitions(monkeypatch):
+def test_all_partitions_count_as_changed_for_a_reader_that_is_far_behind(monkeypatch):
     monkeypatch.setattr(log_state, "_COMMITS", 3)
     changes = RecentChanges()
     assert changes.after(5) == set()

@@ -72,7 +72,7 @@ def row(registration):
     return found.broker_epoch, found.storage_error, found.log_version, found.log_epoch
 
 
-def test_ol_02_each_heartbeat_says_how_the_storage_is(process):
+def test_ol_02_each_heartbeat_has_the_storage_error(process):
     broker = process(log())
     broker.storage_error = "the disk is gone"
     broker.beat(None)
@@ -95,7 +95,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("case", FOUND)
-def test_ol_02_bc_01_li_04_storage_that_works_again_is_a_new_broker_epoch(process, case):
+def test_ol_02_bc_01_li_04_a_broker_whose_storage_works_again_gets_a_new_broker_epoch(process, case):
     found, was_lost = FOUND[case]
     broker = process(log())
     broker.storage_error = "the disk is gone"
@@ -103,19 +103,19 @@ def test_ol_02_bc_01_li_04_storage_that_works_again_is_a_new_broker_epoch(proces
     assert row(broker) == (2, None, found.current().version, 2 if was_lost else 1)
 
 
-def test_li_04_that_a_log_was_lost_is_said_over_any_number_of_registrations(process):
+def test_li_04_the_epoch_of_a_lost_log_is_kept_over_any_number_of_registrations(process):
     """The registration has the epoch of the loss. Later registrations keep it."""
     said = [row(process(found))[3] for found in (log(), log("B"), log("B"), log("B", 8), log("C"), log("C"))]
     assert said == [1, 2, 2, 2, 5, 5]
 
 
-def test_li_04_a_commit_without_an_id_says_nothing(process):
+def test_li_04_a_commit_without_an_id_does_not_prove_a_lost_log(process):
     """The first commit of a table, or one that could not be read when the broker looked."""
     process(log(version=0, commits={0: ""}))
     assert row(process(log(version=1, commits={0: "a", 1: "b"})))[3] == 1
 
 
-def test_li_04_a_real_log_is_known_again_after_others_have_appended_and_it_was_cleaned_up(process, root):
+def test_li_04_a_log_keeps_its_identity_after_appends_and_a_clean_up(process, root):
     home = StorageRoot.of(root).child("a log")
     made = new_log(home)
     lead(made, P0, epoch=0)
@@ -129,7 +129,7 @@ def test_li_04_a_real_log_is_known_again_after_others_have_appended_and_it_was_c
     assert row(process(ReplicaLog.open(home)))[3] == 3
 
 
-def test_li_04_a_process_whose_log_goes_back_registers_as_one_that_has_lost_it(process, root):
+def test_li_04_a_log_at_an_older_version_is_registered_as_lost(process, root):
     """What it has seen since its last heartbeat counts, too."""
     home = StorageRoot.of(root).child("a log")
     made = new_log(home)
@@ -148,7 +148,7 @@ def test_li_04_a_process_whose_log_goes_back_registers_as_one_that_has_lost_it(p
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_ol_02_a_process_that_starts_without_its_storage_says_so_under_a_new_epoch(process, lost):
+def test_ol_02_a_process_that_starts_without_storage_registers_the_error_under_a_new_epoch(process, lost):
     process(log())
     if lost:
         process(log("another"))
@@ -172,7 +172,7 @@ ACTS = [
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_bc_01_ol_02_whoever_waits_for_storage_gives_way_to_a_newer_process(process, act):
+def test_bc_01_ol_02_a_process_that_waits_for_storage_is_fenced_by_a_newer_one(process, act):
     older = process(log())
     newer = process(log())
     with pytest.raises(StaleBrokerEpochException, match="1 is fenced: a newer process has registered under epoch 2"):
@@ -182,7 +182,7 @@ def test_bc_01_ol_02_whoever_waits_for_storage_gives_way_to_a_newer_process(proc
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_bc_01_an_epoch_whose_answer_was_lost_is_this_process_s_own(process, monkeypatch, act):
+def test_bc_01_a_registration_whose_answer_was_lost_is_recognised_by_its_incarnation(process, monkeypatch, act):
     """The commit lands without an answer. At its next write the process finds its own row."""
     broker = process(log())
     with monkeypatch.context() as patched:
@@ -202,7 +202,7 @@ def unreachable_after(register):
 
 
 @pytest.mark.parametrize("beats", [0, 2])
-def test_bc_01_of_two_processes_that_register_at_once_none_takes_the_others_epoch_for_its_own(process, beats):
+def test_bc_01_two_processes_that_register_at_once_get_different_epochs(process, beats):
     process(log())
     one, other = process(), process()
     decided = []
@@ -231,7 +231,7 @@ def interrupted(update, meanwhile):
     return updates
 
 
-def test_li_04_who_has_no_storage_is_not_alive_and_is_again_when_it_has(process):
+def test_li_04_a_broker_with_a_storage_error_is_not_alive_until_the_error_ends(process):
     broker, liveness, seen = process(log()), Liveness(6000, time.monotonic), []
     for error in (None, "the disk is gone", None):
         broker.storage_error = error
@@ -241,7 +241,7 @@ def test_li_04_who_has_no_storage_is_not_alive_and_is_again_when_it_has(process)
     assert seen == [({1}, set()), (set(), set()), ({1}, set())]
 
 
-def test_bc_01_a_broker_whose_registration_is_gone_registers_anew_above_what_others_tell_of_it(process, root, caplog):
+def test_bc_01_a_broker_whose_row_was_deleted_registers_above_all_epochs_in_other_tables(process, root, caplog):
     """The log and the metadata have its epochs. With a lower one it would be refused, or taken for its old process."""
     made = new_log(StorageRoot.of(root).child("a log"))
     made.claim(5)
@@ -261,7 +261,7 @@ def log_without_claim(root):
 
 
 @pytest.mark.parametrize("harm", ["its row is torn", "no table is left"])
-def test_bc_01_a_registration_that_cannot_be_read_says_what_to_do(process, root, harm):
+def test_bc_01_the_error_of_an_unreadable_registration_names_the_remedy(process, root, harm):
     process(log())
     folder = folder_of(StorageRoot.of(root).child("cluster"), 1)
     if harm == "its row is torn":

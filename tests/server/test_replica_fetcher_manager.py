@@ -86,7 +86,7 @@ def test_fm_04_an_existing_fetcher_is_reused(world):
 
 
 @pytest.mark.parametrize("source", [SourceBroker("/elsewhere", 1), SourceBroker("/one", 2)], ids=["moved", "anew"])
-def test_fm_05_a_broker_that_has_moved_or_begun_anew_gets_another_fetcher(world, source):
+def test_fm_05_a_source_broker_with_a_new_root_or_epoch_gets_another_fetcher(world, source):
     """Another log may be at the same URI now, so nothing read from the former one counts."""
     world.add(followed(0, leader=1))
     world.sources[1] = source

@@ -189,7 +189,7 @@ def test_bc_01_a_new_process_does_not_lead_on_before_a_controller_has_elected_it
     assert (row.role, row.leader_epoch, row.high_watermark) == ("leader", 1, 1 + 5 * has_its_log)
 
 
-def test_bl_08_what_is_as_before_is_left_alone(world):
+def test_bl_08_an_unchanged_role_writes_nothing(world):
     world.manager.apply()
     version, told = world.log.refresh().version, len(world.fetchers.told)
     world.manager.apply()
@@ -197,14 +197,14 @@ def test_bl_08_what_is_as_before_is_left_alone(world):
     assert [name for name, *_ in world.fetchers.told[told:]] == ["start", "idle"]
 
 
-def test_bl_09_who_shuts_down_takes_up_roles_but_fetches_nothing_new(world):
+def test_bl_09_a_broker_that_shuts_down_takes_up_roles_but_fetches_nothing_new(world):
     world.manager.shutting_down()
     world.manager.apply()
     assert (world.role(P0), world.role(P1)) == (Role(0, LEADER), Role(0, FOLLOWER))
     assert [told[0] for told in world.fetchers.told] == ["stop", "idle"]
 
 
-def test_bl_11_a_log_that_cannot_be_written_leaves_the_role_as_it_was_and_the_next_look_takes_it_up(world, monkeypatch):
+def test_bl_11_after_a_failed_commit_of_roles_the_next_round_takes_them_up(world, monkeypatch):
     def refuse(*_args, **_kwargs):
         raise KafkaStorageException("the disk is full")
 
@@ -251,7 +251,7 @@ def shown(world):
 STRAY = {P0: ("follower", "Stray", 3, 3), P1: ("follower", "Stray", 0, 0)}
 
 
-def test_sr_02_what_no_metadata_explain_takes_nothing_keeps_all_and_is_shown(world, caplog):
+def test_sr_02_a_stray_replica_takes_no_records_keeps_its_own_and_is_published(world, caplog):
     state = stray(world)
     assert [state.known(p).role.name for p in (P0, P1)] == ["stray", "stray"]
     assert shown(world) == STRAY
@@ -327,7 +327,7 @@ def test_sr_03_nothing_is_deleted_by_hand_that_the_metadata_have_explained_meanw
     assert world.log.refresh().version == version
 
 
-def test_steps_are_carried_out_in_the_order_given(world):
+def test_a_broker_carries_out_steps_in_their_order(world):
     carry_out(world.manager, StopIdleFetchers(), PublishReplicas("test"), StopIdleFetchers())
     assert world.fetchers.told == [("idle",), ("idle",)]
 
@@ -350,7 +350,7 @@ def test_tr_05_hw_03_after_a_truncation_no_hw_is_above_its_log(world):
     assert world.table.replicas[P1].high_watermark == 3
 
 
-def test_is_05_a_change_whose_outcome_is_not_known_stays_pending_and_the_rest_goes_on(world, caplog):
+def test_is_05_an_isr_change_of_unknown_outcome_stays_pending_and_others_continue(world, caplog):
     """The HW of flights-0 waits for both ISRs. That of flights-1 is still raised."""
     world.tell(dataclasses.replace(LED, isr=(1, 2)), dataclasses.replace(FOLLOWED, leader=1, isr=(1,)))
     world.manager.apply()
@@ -378,7 +378,7 @@ def test_a_broker_that_is_paused_goes_on_where_it_was(world):
     assert world.role(P0) == Role(0, LEADER)
 
 
-def test_fe_03_a_follower_whose_rows_cannot_be_read_is_told_of_once(world, caplog):
+def test_fe_03_a_follower_whose_rows_cannot_be_read_is_logged_once(world, caplog):
     """A root may be away for many looks, but one log line is enough."""
     world.manager.apply()
     for _ in range(3):
@@ -445,7 +445,7 @@ def is_true_of(row, log):
     return (row.log_end_offset, row.chain, row.epochs) == (*own.log_end, own.lineage)
 
 
-def test_hw_02_a_row_never_says_that_it_fetches_with_the_end_from_before_its_truncation(truncating):
+def test_hw_02_a_row_never_is_fetching_with_a_log_end_from_before_its_truncation(truncating):
     """The truncation happens while a publish waits for its turn."""
     with published_after(truncating, "kept up"):
         finish_truncation(truncating, 5)
@@ -471,7 +471,7 @@ def test_hw_02_a_fetch_state_is_read_before_the_log(truncating):
     assert is_true_of(row, truncating.log)
 
 
-def test_hw_02_ep_05_a_row_that_leads_has_the_start_of_its_epoch(world):
+def test_hw_02_ep_05_the_row_of_a_leader_has_the_start_of_its_epoch(world):
     """The role is committed and hosted while a publish of another thread waits for its turn."""
     world.manager.apply()
     fill(world.log, P0, 8)

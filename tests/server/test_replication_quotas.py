@@ -47,7 +47,7 @@ def limits(found):
         "at the leader", "at a leader that it is not", "a share of three", "one of them is in sync", "both", "in sync",
     ],
 )  # fmt: skip
-def test_th_02_which_quotas_hold_for_what(cache, expected):
+def test_th_02_leader_and_follower_quotas_apply_to_their_throttled_replicas(cache, expected):
     found = quotas(**cache).throttle(BEHIND)
     assert (limits(found), found.left_out) == (expected, {})
 
@@ -66,7 +66,7 @@ def test_th_02_which_quotas_hold_for_what(cache, expected):
     ],
     ids=["not exceeded", "exceeded", "by what is not throttled", "in sync", "all", "both", "one of both", "nothing"],
 )
-def test_th_01_who_is_left_out_and_for_how_long(cache, fetched, left_out):
+def test_th_01_throttled_partitions_are_delayed_until_the_quota_allows_them(cache, fetched, left_out):
     found = quotas(**cache)
     found.throttle(BEHIND)
     found.record(fetched)
@@ -74,7 +74,7 @@ def test_th_01_who_is_left_out_and_for_how_long(cache, fetched, left_out):
 
 
 @pytest.mark.parametrize(("lag", "is_left_out"), [(1, True), (0, False), (-5, False)])
-def test_th_01_who_has_all_that_is_committed_is_not_left_out(lag, is_left_out):
+def test_th_01_a_partition_without_lag_is_not_delayed(lag, is_left_out):
     """The leader may have added it to the ISR, which this metadata does not show yet."""
     found = quotas(replicas=OF_0, rates={2: {"follower": 10}})
     found.throttle(BEHIND)
@@ -82,7 +82,7 @@ def test_th_01_who_has_all_that_is_committed_is_not_left_out(lag, is_left_out):
     assert (P0 in found.throttle({P0: lag}).left_out) is is_left_out
 
 
-def test_th_02_a_leaders_quota_is_shared_by_leader_and_the_own_is_one_for_all():
+def test_th_02_a_leader_quota_applies_per_leader_and_a_follower_quota_to_all_fetchers():
     made = ReplicationQuotas(2, QuotaCache({"leader": "*", "follower": "0:2"}, {1: {"leader": 9}}), Clock())
     of_1, of_3 = FetcherQuotas(made, 1), FetcherQuotas(made, 3)
     for found in (of_1, of_3):
@@ -97,7 +97,7 @@ def test_th_01_a_partition_that_the_metadata_does_not_know_is_not_throttled():
     assert found.throttle({P0: 1}).left_out == {}
 
 
-def test_th_02_what_a_follower_says_of_its_quota():
+def test_th_02_a_heartbeat_has_the_quotas_and_rates_of_a_follower():
     clock = Clock()
     made = ReplicationQuotas(2, QuotaCache(OF_0, {2: {"follower": 100, "leader": 7}}), clock)
     fetcher = FetcherQuotas(made, 1)

@@ -107,7 +107,7 @@ def test_workers_that_fail_are_refused_in_one_sentence(workers, python, error, s
     assert str(raised.value).endswith("before Spark starts, or let lakelog.spark_session() start it")
 
 
-def test_another_interpreter_is_to_be_replaced_by_the_drivers(workers):
+def test_the_refusal_of_another_interpreter_names_the_drivers(workers):
     workers(IMPORT)
     with pytest.raises(InvalidConfigurationException, match=f"set PYSPARK_PYTHON={sys.executable} before"):
         check_spark(session(shutil.which("sh")))
@@ -125,7 +125,7 @@ def test_workers_that_never_start_are_refused(workers):
         check_spark(session())
 
 
-def test_a_spark_application_is_asked_once_and_after_a_refusal_again(workers):
+def test_a_spark_application_is_checked_once_and_again_after_a_refusal(workers):
     tries, application = workers(IMPORT, None, None), session()
     with pytest.raises(InvalidConfigurationException):
         check_spark(application)
@@ -196,11 +196,11 @@ def test_executors_that_fail_are_refused_in_one_sentence(workers, monkeypatch, e
     assert "\n" not in str(raised.value)
 
 
-def test_a_broker_asks_before_it_does_anything_else(workers):
+def test_a_broker_checks_spark_before_anything_else(workers):
     workers(IMPORT)
     with pytest.raises(InvalidConfigurationException, match="cannot run Lakelog"):
         follower_session(session())
 
 
-def test_a_session_with_all_of_it_is_not_refused(spark):
+def test_a_sound_session_is_not_refused(spark):
     check_spark(spark)

@@ -33,7 +33,7 @@ def lines(caplog):
         (dict.fromkeys((P0, P1), Role(3, FENCED)), ["broker 1: partitions with a new role: 2 (fenced of 2)"]),
     ],
 )
-def test_bl_12_new_roles_are_one_line(lines, roles, said):
+def test_bl_12_new_roles_are_logged_in_one_line(lines, roles, said):
     log_roles(1, roles, {})
     assert lines() == said
 
@@ -46,11 +46,11 @@ def test_bl_12_new_roles_are_one_line(lines, roles, said):
         (AlterIsrOutcome.LOST, (1, 2), []),
     ],
 )
-def test_bl_12_isrs_that_a_leader_has_changed_are_one_line(lines, outcome, isr, said):
+def test_bl_12_isr_changes_of_a_leader_are_logged_in_one_line(lines, outcome, isr, said):
     log_isr_changes(1, {P0: (outcome, dataclasses.replace(LED, isr=isr))}, {P0: LED})
     assert lines() == said
 
 
-def test_bl_12_a_partition_that_is_gone_is_no_change(lines):
+def test_bl_12_a_deleted_partition_is_not_logged_as_a_change(lines):
     log_isr_changes(1, {P0: (AlterIsrOutcome.LOST, None)}, {P0: LED})
     assert lines() == []

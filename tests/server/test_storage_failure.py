@@ -92,7 +92,7 @@ def test_ol_02_li_04_the_root_of_a_leader_goes_away_and_comes_back(spark, cluste
     wait_until(lambda: log_of(cluster, 1, "led").equals(log_of(cluster, 2, "led")), "two equal logs", SECONDS)
 
 
-def test_ol_02_the_root_of_a_follower_goes_away_and_whoever_waits_for_it_is_answered(cluster):
+def test_ol_02_a_send_is_acknowledged_after_the_root_of_a_follower_fails(cluster):
     """Broker 3 leads nothing, so only its fetchers and its regular check meet the fault."""
     cluster.admin().create_topic("followed", assignment={0: [1, 3]})
     send(cluster, "followed", b"before")
@@ -104,7 +104,7 @@ def test_ol_02_the_root_of_a_follower_goes_away_and_whoever_waits_for_it_is_answ
     wait_until(lambda: set(partition(cluster, "followed").isr) == {1, 3}, "broker 3 is in sync again", SECONDS)
 
 
-def test_ol_02_the_last_of_the_isr_is_waited_for_and_leads_again(spark, cluster):
+def test_ol_02_a_partition_waits_for_its_last_isr_member_which_leads_again(spark, cluster):
     cluster.admin().create_topic("alone", assignment={0: [2]})
     send(cluster, "alone", b"before")
     take_away(cluster.broker_uri(2))
@@ -117,7 +117,7 @@ def test_ol_02_the_last_of_the_isr_is_waited_for_and_leads_again(spark, cluster)
     assert committed(spark, cluster, "alone") == [b"before", b"after"]
 
 
-def test_ol_02_an_error_that_is_not_of_its_root_leaves_a_broker_at_work(cluster):
+def test_ol_02_an_error_outside_its_root_does_not_stop_a_broker(cluster):
     """The root of another broker is gone. Its followers wait and keep their roles."""
     epochs = {broker: row(cluster, broker).broker_epoch for broker in (1, 2)}
     cluster.admin().create_topic("far", assignment={0: [3, 1, 2]})
@@ -159,7 +159,7 @@ def test_ol_01_li_04_a_file_of_a_leader_goes_away_and_comes_back(spark, cluster,
     assert [committed(spark, cluster, topic) for topic in topics] == [[b"before", b"while"]] * 2
 
 
-def test_ol_01_bl_11_with_no_other_replica_clients_are_told_which_file_is_broken(cluster):
+def test_ol_01_bl_11_without_another_replica_the_error_of_clients_names_the_broken_file(cluster):
     cluster.admin().create_topic("single", assignment={0: [1]})
     send(cluster, "single", b"before")
     (file,) = files_of(cluster, 1, "single")

@@ -199,7 +199,7 @@ def steps_of(hosted, metadata, log):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bl_03_bl_04_bl_06_sr_01_sr_03_steps_and_their_order(case):
+def test_bl_03_bl_04_bl_06_sr_01_sr_03_a_role_change_has_its_steps_in_order(case):
     given, expected = CASES[case]
     assert steps_of(*given) == expected
 
@@ -218,7 +218,7 @@ def test_bl_03_the_order_is_the_same_for_all_role_changes():
         assert kinds[-2:] == [StartFetching, StopIdleFetchers], world
 
 
-def test_bl_04_fm_09_fetching_stops_and_the_log_says_so_before_anything_is_hosted():
+def test_bl_04_fm_09_fetching_stops_and_roles_are_committed_before_partitions_are_hosted():
     """A new role is recorded in the log before it is hosted. A deletion is recorded as stopped."""
     for world in WORLDS:
         steps = {type(step): step for step in steps_of(*world)}
@@ -266,13 +266,13 @@ def test_partitions_change_their_roles_in_one_commit_and_the_others_stay_as_they
 
 
 @pytest.mark.parametrize(("records", "offset"), [(None, 0), (0, 0), (7, 7)])
-def test_bl_10_a_fetcher_is_told_leader_epoch_and_the_end_of_the_own_log(records, offset):
+def test_bl_10_a_fetcher_starts_with_the_leader_epoch_and_the_own_leo(records, offset):
     steps = steps_of(None, FOLLOWED, None if records is None else log_of(records))
     assert StartFetching({P: InitialFetchState("t", leader=2, leader_epoch=6, fetch_offset=offset)}) in steps
 
 
 @pytest.mark.parametrize(("leader", "kind"), [(1, LEADER), (2, FOLLOWER), (NO_LEADER, FOLLOWER)])
-def test_bl_03_what_a_registration_makes_of_a_replica(leader, kind):
+def test_bl_03_bl_07_a_replica_follows_unless_the_registration_names_it_leader(leader, kind):
     assert role_in(1, led_by(leader, 6)) == Role(6, kind)
 
 
@@ -287,18 +287,18 @@ def test_bl_03_what_a_registration_makes_of_a_replica(leader, kind):
         pytest.param(NO_LEADER, 6, NO_LEADER, id="nobody leads"),
     ],
 )
-def test_bc_01_a_process_leads_only_what_the_controller_has_given_to_it(leader, elected, seen):
+def test_bc_01_a_process_leads_only_partitions_that_elected_its_broker_epoch(leader, elected, seen):
     epochs = {} if elected is None else {1: elected}
     registration = replace(led_by(leader, 6), isr_epochs=epochs)
     assert given_to(1, 7, {P: registration}) == {P: replace(registration, leader=seen)}
 
 
-def test_sr_03_a_log_without_records_is_closed_as_well():
+def test_sr_03_an_empty_log_of_an_unassigned_partition_is_stopped_too():
     """Otherwise a producer that does not know the new assignment could append to it."""
     steps = steps_of(None, ELSEWHERE, log_of(0, Role(5, LEADER)))
     assert steps[1] == CommitRoles({P: Role(6, STOPPED)})
 
 
-def test_bl_02_nothing_is_fetched_under_a_role_that_is_over():
+def test_bl_02_a_partition_at_an_older_epoch_is_not_fetched():
     """A late read shows a lower epoch than the hosted one."""
     assert steps_of(led_by(1, 5), led_by(2, 4), log_of(7, Role(5, LEADER))) == END

@@ -133,7 +133,7 @@ def truncating(*after):
     return [*READS, *after, ReadFollowedLogs, FollowHighWatermarks, PublishReplicas]
 
 
-def test_ft_02_ft_09_it_truncates_then_fetches_then_tells():
+def test_ft_02_ft_09_a_round_truncates_then_fetches_then_publishes():
     world = World()
     assert world.run() is False
     assert world.steps == [*truncating(), *FETCH, AppendFetched, *TOLD]
@@ -144,7 +144,7 @@ def test_ft_02_ft_09_it_truncates_then_fetches_then_tells():
     assert world.steps == [*READS, *FETCH, *TOLD], "with nothing new nothing is appended"
 
 
-def test_ft_03_who_follows_nothing_reads_and_writes_nothing():
+def test_ft_03_a_fetcher_without_partitions_reads_and_writes_nothing():
     world = World(partitions=())
     assert (world.run(), world.steps) == (False, [])
 
@@ -166,7 +166,7 @@ def test_dr_02_the_log_start_follows_after_the_records():
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["it had diverged before", "it is found out now"])
-def test_tr_08_under_a_new_epoch_what_only_the_leaders_batches_tell_is_truncated(is_known):
+def test_tr_08_under_a_new_epoch_a_log_is_truncated_by_the_leaders_batches(is_known):
     world = World(own=(A, B))
     world.run()
     world.own[P0] = chained_log(A, OTHER_B, role=Role(0, FOLLOWER))
@@ -183,7 +183,7 @@ def test_tr_08_under_a_new_epoch_what_only_the_leaders_batches_tell_is_truncated
     assert (truncation.offset, world.own[P0].log_end) == (4, world.leader.log_end)
 
 
-def test_tr_08_a_history_that_comes_to_differ_is_told_and_its_row_counts_for_nothing():
+def test_tr_08_a_divergence_is_reported_and_the_row_does_not_count():
     world = World(own=(A, B))
     world.run()
     world.own[P0] = chained_log(A, OTHER_B, role=Role(0, FOLLOWER))
@@ -195,7 +195,7 @@ def test_tr_08_a_history_that_comes_to_differ_is_told_and_its_row_counts_for_not
     assert (world.state.shown_state, world.state.error) == (FollowerState.DELAYED, LOST_END)
 
 
-def test_tr_08_a_batch_that_follows_another_chain_is_not_appended_and_the_next_round_looks_at_the_leaders_log():
+def test_tr_08_after_a_batch_of_another_chain_the_next_round_reads_the_leaders_batches():
     world = World(own=(A,), leader=(A,))
     world.run()
     other = chained_log(header(0, 3, digest="other"), B)
@@ -230,7 +230,7 @@ def test_ft_10_a_gap_in_the_tail_is_closed_from_the_snapshot_at_once(is_told):
     assert next(step for step in world.rounds.steps if isinstance(step, FetchHeaders)).lagging == {P0}
 
 
-def test_ft_15_what_the_leader_does_not_have_in_its_snapshot_either_waits():
+def test_ft_15_a_gap_that_the_snapshot_does_not_close_delays_the_partition():
     world = World(own=(A,), leader=(A,))
     last = chained_log(A, B).batches[1]
     world.answers[FetchHeaders] = FetchedHeaders([world.fetched(P0, last)._replace(base_offset=5)], {}, False)
@@ -240,7 +240,7 @@ def test_ft_15_what_the_leader_does_not_have_in_its_snapshot_either_waits():
 
 
 @pytest.mark.parametrize("step", [FetchHeaders, CopyBatches], ids=lambda step: step.__name__)
-def test_ft_12_what_cannot_be_read_or_copied_delays_its_partition_and_no_other(step):
+def test_ft_12_a_failed_read_or_copy_delays_its_partition_and_no_other(step):
     world = World(partitions=(P0, P1))
     world.run()
     world.write(C)
@@ -262,7 +262,7 @@ def test_ft_12_ol_01_a_broken_file_of_our_own_delays_its_partition_also_when_the
     assert truncated.log_ends == {P0: 0}
 
 
-def test_th_01_what_a_quota_holds_back_waits_and_has_not_failed():
+def test_th_01_a_partition_delayed_by_a_quota_has_no_error():
     world = World()
     world.answers[ThrottleFetch] = Throttled({P0: 2.0})
     world.run()
@@ -272,7 +272,7 @@ def test_th_01_what_a_quota_holds_back_waits_and_has_not_failed():
 
 @pytest.mark.parametrize("step", [*READS, *FETCH, AppendFetched], ids=lambda step: step.__name__)
 @pytest.mark.parametrize("error", [KafkaStorageException("503"), OSError("reset")], ids=repr)
-def test_ft_06_an_error_delays_all_partitions_and_is_told(step, error):
+def test_ft_06_an_error_of_a_round_delays_all_partitions_and_is_published(step, error):
     world = World(partitions=(P0, P1))
     world.rounds.fails = {step: error}
     assert world.run() is False
@@ -286,7 +286,7 @@ def test_ft_06_an_error_delays_all_partitions_and_is_told(step, error):
     assert world.state.error is None
 
 
-def test_ft_06_an_error_that_cannot_be_told_is_told_later():
+def test_ft_06_an_error_that_cannot_be_published_is_published_later():
     world = World()
     world.rounds.fails = {ReadLeaderRows: KafkaStorageException("503"), PublishReplicas: KafkaStorageException("503")}
     assert world.run() is False
@@ -294,7 +294,7 @@ def test_ft_06_an_error_that_cannot_be_told_is_told_later():
 
 
 @pytest.mark.parametrize("step", [ReadFollowedLogs, AppendFetched, PublishReplicas], ids=lambda step: step.__name__)
-def test_bc_01_a_newer_process_ends_it_and_nothing_more_is_written(step):
+def test_bc_01_a_newer_process_ends_the_round_which_writes_nothing_more(step):
     world = World()
     world.rounds.fails = {step: StaleBrokerEpochException("fenced")}
     with pytest.raises(StaleBrokerEpochException):
@@ -307,7 +307,7 @@ WRITES = {TruncateLogs, AppendFetched, RaiseLogStarts, FollowHighWatermarks, Pub
 
 @pytest.mark.parametrize("step", [*READS, *FETCH], ids=lambda step: step.__name__)
 @pytest.mark.parametrize("left", [(), (P1,), (P0, P1)], ids=["none is left", "another one", "it is given back"])
-def test_fm_07_fm_09_once_a_partition_is_taken_away_what_was_decided_is_not_written(step, left):
+def test_fm_07_fm_09_a_round_writes_no_decision_made_before_a_removal(step, left):
     """Also if it is given back meanwhile: it was decided on the role before. What is left is fetched at once."""
     world = World(partitions=(P0, P1))
     world.run()
@@ -328,7 +328,7 @@ def test_fm_07_fm_09_once_a_partition_is_taken_away_what_was_decided_is_not_writ
 
 
 @pytest.mark.parametrize("step", [*READS, *FETCH], ids=lambda step: step.__name__)
-def test_fm_07_what_the_stream_has_brought_is_not_lost_when_another_partition_is_taken_away(step):
+def test_fm_07_headers_are_kept_when_another_partition_is_removed(step):
     """The stream does not bring it again, and may bring nothing else for long."""
     world = World(partitions=(P0, P1))
     world.run()
@@ -339,7 +339,7 @@ def test_fm_07_what_the_stream_has_brought_is_not_lost_when_another_partition_is
     assert {s.lagging for s in headers} == {frozenset()}, "without the snapshot"
 
 
-def test_ol_01_what_passes_by_while_the_leader_is_offline_is_fetched_when_it_is_back():
+def test_ol_01_batches_committed_while_the_leader_is_offline_are_fetched_later():
     world = World()
     world.run()
     row = dataclasses.replace(world.row(P0), state=FollowerState.OFFLINE, error="broken")
@@ -353,7 +353,7 @@ def test_ol_01_what_passes_by_while_the_leader_is_offline_is_fetched_when_it_is_
 
 
 @pytest.mark.parametrize("step", [ReadLeaderRows, ReadLeaderBatches], ids=lambda step: step.__name__)
-def test_fm_10_tr_08_what_has_failed_under_one_epoch_is_fetched_under_the_next(step):
+def test_fm_10_tr_08_a_partition_that_failed_under_one_epoch_is_fetched_under_the_next(step):
     """The leader's row or log has the earlier epoch. A delay for that does not hold in the next epoch."""
     world = World(own=(A, B))
     world.run()
@@ -387,7 +387,7 @@ def test_fs_02_a_partition_that_is_assigned_meanwhile_comes_with_the_next_round(
     assert world.own[P1].log_end_offset == 10
 
 
-def test_fm_07_while_it_writes_nothing_may_be_taken_away():
+def test_fm_07_a_removal_waits_while_a_round_writes():
     world, held = World(), {}
     for step in (*READS, *FETCH, AppendFetched, PublishReplicas):
         world.then[step] = lambda step=step: held.setdefault(step, world.states.is_held)

@@ -103,7 +103,7 @@ def test_tr_06_an_empty_log_may_have_to_start_elsewhere_also_if_nothing_is_trunc
     assert steps[0] == TruncateLogs({P: Truncation(6, 0, ENDS[8])})
 
 
-def test_tr_08_what_has_diverged_is_truncated_where_the_leaders_batches_say():
+def test_tr_08_a_diverged_partition_is_truncated_at_the_last_common_batch():
     """The two logs differ from 3 on under the same epochs. Only the leader's batches show where."""
     other = log_of(7, chained(*one_by_one(3, epoch=5), *one_by_one(8, 3, epoch=5, digest="other")))
     assert maybe_truncate([P], [], {P: other}, {P: LEADER_ROW}, {}) == AGREES, "the epochs do not tell"
@@ -135,7 +135,7 @@ def test_ft_07_ep_01_only_what_the_leaders_history_still_has_is_appended(batch, 
 
 
 @pytest.mark.parametrize(("fetch_offset", "is_kept"), [(0, False), (7, False), (8, True), (10, True)])
-def test_ft_07_dr_01_what_lies_below_the_fetch_offset_is_not_asked_for(fetch_offset, is_kept):
+def test_ft_07_dr_01_the_lineage_below_the_fetch_offset_is_not_checked(fetch_offset, is_kept):
     """The leader's history begins at 8: retention may have taken the beginning of a batch whose end is wanted."""
     leader = replace(LEADER_ROW, log_start_offset=8, epochs=LEADER_ROW.epochs[1:])
     assert may_append(fetched(3, 12), leader, fetch_offset) is is_kept
@@ -151,7 +151,7 @@ def test_ft_09_hw_03_the_log_comes_first_then_the_hw_then_the_row():
     ]
 
 
-def test_ft_09_a_new_hw_is_heard_of_without_records():
+def test_ft_09_a_follower_takes_over_a_new_hw_without_records():
     assert append_fetched(plan_appends([], {P: ENDS[8]}), {P: LEADER_ROW}, {P: log_of(8)}) == [
         AdvanceFetchOffsets({P: 8}, {P: 15}),
         PublishReplicas("fetched", may_wait=True),
@@ -166,7 +166,7 @@ def test_ft_09_a_new_hw_is_heard_of_without_records():
         pytest.param(12, [RaiseLogStarts({P: (6, 10)})], id="as far as the log goes once this round has appended"),
     ],
 )
-def test_dr_02_the_log_start_follows_the_leaders_before_the_row_tells_it(log_start, raised):
+def test_dr_02_the_log_start_follows_the_leaders_before_the_row_is_published(log_start, raised):
     plan = plan_appends([fetched(8, 9)], {P: ENDS[8]})
     steps = append_fetched(plan, {P: replace(LEADER_ROW, log_start_offset=log_start)}, {P: log_of(8)})
     assert steps == [

@@ -78,26 +78,26 @@ def alone():
     return World(replace(WHOLE, isr=(1,)))
 
 
-def test_hw_01_is_01_it_reads_then_changes_the_isr_then_raises_the_hw(alone):
+def test_hw_01_is_01_a_round_reads_then_changes_the_isr_then_raises_the_hw(alone):
     assert alone.run()
     assert alone.steps == [*READS, AlterPartitions, IsrChangesSettled]
     assert (alone.hosted.registration.isr, alone.hosted.pending) == ((1, 2, 3), None)
     assert alone.hosted.high_watermark == 50
 
 
-def test_is_01_without_a_change_nothing_is_written():
+def test_is_01_a_round_without_a_change_writes_nothing():
     world = World()
     assert (world.run(), world.steps) == (True, [*READS, IsrChangesSettled])
     assert (world.run(), world.steps) == (False, [*READS, IsrChangesSettled]), "the HW has been told"
 
 
 @pytest.mark.parametrize("leader", [2, -1])
-def test_fe_03_who_leads_nothing_looks_at_nothing(leader):
+def test_fe_03_a_broker_that_leads_nothing_reads_nothing(leader):
     world = World(replace(WHOLE, leader=leader))
     assert (world.run(), world.steps) == (False, [])
 
 
-def test_ol_01_what_has_a_broken_file_is_not_led():
+def test_ol_01_a_partition_with_a_broken_file_is_not_led():
     world = World()
     world.memory.offline.observe({P: "is gone"}, {P: WHOLE})
     assert (world.run(), world.steps, world.hosted.high_watermark) == (False, [], 0)
@@ -130,7 +130,7 @@ def test_is_05_a_change_that_is_fenced_ends_the_round():
     assert (world.hosted.pending.isr, world.hosted.high_watermark) == ((1, 2), 0)
 
 
-def test_br_03_is_01_lags_are_looked_at_every_half_lag_time():
+def test_br_03_is_01_lags_are_checked_every_half_lag_time():
     """So a follower is out after 1 to 1.5 times the lag time, as in Kafka."""
     world, wanted = World(ends=(50, 20)), {}
     for seconds in (4.9, 6.0, 10.5, 11.0):
@@ -140,7 +140,7 @@ def test_br_03_is_01_lags_are_looked_at_every_half_lag_time():
     assert wanted == {4.9: False, 6.0: False, 10.5: False, 11.0: True}, "at 10.5 s only 4.5 s after the last look"
 
 
-def test_is_04_ol_01_who_joins_is_seen_under_the_registration_that_it_joins_by(alone):
+def test_is_04_ol_01_a_follower_joins_only_by_rows_read_under_the_current_registration(alone):
     """The registration may have moved because the broker has given up what its row still tells of."""
     alone.began_at = {2: alone.clock.now - 1, 3: alone.clock.now}
     alone.run()
@@ -154,7 +154,7 @@ def test_is_04_ol_01_who_joins_is_seen_under_the_registration_that_it_joins_by(a
 
 
 @pytest.mark.parametrize("missing", ["row", "life"])
-def test_is_04_who_says_nothing_or_does_not_live_does_not_join(alone, missing):
+def test_is_04_a_follower_without_a_row_or_heartbeat_does_not_join(alone, missing):
     del {"row": alone.rows, "life": alone.alive}[missing][2]
     alone.run()
     assert alone.hosted.registration.isr == (1, 3)
@@ -172,7 +172,7 @@ def test_dr_01_others_wait_for_a_log_start_that_a_client_has_raised():
     assert not world.run()
 
 
-def test_bc_01_a_log_that_another_process_has_taken_is_not_led(alone):
+def test_bc_01_a_log_claimed_by_another_process_is_not_led(alone):
     """Its role shows it: another epoch, or a newer process has fenced this one."""
     for role in (Role(4, LEADER), Role(5, FENCED), Role(6, LEADER)):
         alone.log = log_to(50, role=role)

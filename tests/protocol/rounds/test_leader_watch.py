@@ -231,7 +231,7 @@ def run(seeds):
 
 
 @pytest.mark.parametrize("seeds", [range(first, first + 40) for first in range(0, 160, 40)])
-def test_fe_03_a_look_at_what_has_changed_does_what_a_look_at_everything_does(seeds):
+def test_fe_03_a_round_of_due_partitions_has_the_result_of_a_full_round(seeds):
     run(seeds)
 
 
@@ -267,13 +267,13 @@ BLIND = {
 
 
 @pytest.mark.parametrize("to", BLIND)
-def test_fe_03_a_look_that_is_blind_to_a_change_is_found(to, monkeypatch):
+def test_fe_03_the_comparison_detects_a_watch_that_ignores_a_change(to, monkeypatch):
     monkeypatch.setattr(*BLIND[to])
     with pytest.raises((AssertionError, KeyError)):
         run(range(200))
 
 
-def test_fe_03_a_look_at_which_nothing_is_new_looks_at_no_partition():
+def test_fe_03_a_round_without_changes_handles_no_partition():
     asked = []
 
     def observe(hosted, inputs):
@@ -297,7 +297,7 @@ def test_fe_03_a_look_at_which_nothing_is_new_looks_at_no_partition():
     assert asked == [0, 1, 2, 1, 2]
 
 
-def test_what_a_broker_leads_no_more_is_forgotten():
+def test_a_partition_that_a_broker_no_longer_leads_is_forgotten():
     world = World(Random(1))
     for broker in (2, 3):
         world.rows[broker] = {p: row(broker, 19, partition=p.partition) for p in PARTITIONS}

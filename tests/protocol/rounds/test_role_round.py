@@ -71,11 +71,11 @@ def following():
     return made
 
 
-def test_bl_03_bl_05_roles_are_read_stopped_recorded_hosted_and_told_in_this_order():
+def test_bl_03_bl_05_a_round_stops_commits_hosts_and_publishes_roles_in_this_order():
     assert World().run() == TAKEN_UP
 
 
-def test_bl_08_what_is_as_before_is_left_alone(following):
+def test_bl_08_an_unchanged_role_writes_nothing(following):
     before = dict(following.memory.hosted)
     assert (following.run(), following.memory.hosted) == (AS_BEFORE, before)
 
@@ -86,7 +86,7 @@ def test_bl_08_a_newer_registration_of_the_same_role_is_followed_in_memory_alone
     assert (following.run(), following.memory.hosted[P].registration) == (AS_BEFORE, newer)
 
 
-def test_bc_01_what_an_older_process_was_elected_for_nobody_leads():
+def test_bc_01_partitions_that_elected_an_older_process_are_not_led():
     world = World(replace(LED, isr_epochs={1: 9}))
     world.run()
     assert world.memory.hosted[P].registration.leader == -1
@@ -105,7 +105,7 @@ def test_bl_11_an_error_ends_the_round_and_the_next_one_takes_the_roles_up(faili
     assert world.run() == (AS_BEFORE if HostPartitions in steps[:-1] else TAKEN_UP)
 
 
-def test_ol_01_a_broken_file_is_let_go_if_nobody_misses_it_and_the_log_is_read_again():
+def test_ol_01_a_broken_file_without_assigned_partitions_is_deleted_and_the_log_read_again():
     """The file may have held only stopped replicas. Then no replica is offline."""
     world = World()
     world.run()
@@ -114,7 +114,7 @@ def test_ol_01_a_broken_file_is_let_go_if_nobody_misses_it_and_the_log_is_read_a
     assert world.memory.offline.faults == {}
 
 
-def test_ol_01_is_05_what_is_offline_is_told_then_fenced_then_dropped(following):
+def test_ol_01_is_05_an_offline_replica_is_published_then_fenced_then_repaired(following):
     """A leader may have seen the replica whole: nothing is dropped before the metadata has it outside of the ISR."""
     broken = [ReadOwnLogs, DeleteLogs, ReadOwnLogs]
     told = [StopFetching, StartFetching, StopIdleFetchers, PublishReplicas]
@@ -126,7 +126,7 @@ def test_ol_01_is_05_what_is_offline_is_told_then_fenced_then_dropped(following)
     assert following.breaks().run()[-2:] == [FenceIsrChanges, RepairLogs], "each time that it is offline"
 
 
-def test_ol_01_is_05_what_cannot_be_fenced_is_not_dropped(following):
+def test_ol_01_is_05_a_replica_that_cannot_be_fenced_is_not_repaired(following):
     following.is_fenced = False
     assert following.breaks().run()[-1] == FenceIsrChanges
     following.rounds.fails = {FenceIsrChanges: KafkaStorageException("503")}
@@ -143,16 +143,16 @@ def test_ol_01_is_05_what_cannot_be_fenced_is_not_dropped(following):
         pytest.param(replace(FOLLOWED, isr=(1, 2)), id="the ISR counts on it"),
     ],
 )
-def test_ol_01_bl_02_what_others_may_lack_is_not_dropped(registration):
+def test_ol_01_bl_02_a_replica_whose_records_others_may_lack_is_not_repaired(registration):
     world = World(registration).breaks()
     assert not {FenceIsrChanges, RepairLogs} & set(world.run())
 
 
-def test_bl_02_what_is_offline_is_not_led():
+def test_bl_02_an_offline_replica_is_not_led():
     assert CommitRoles not in World().breaks().run()
 
 
-def test_ol_01_nothing_is_dropped_before_its_row_says_that_it_is_offline():
+def test_ol_01_a_replica_is_not_repaired_before_its_row_is_offline():
     """Otherwise a leader that reads the old row counts records that are gone."""
     replicas = OfflineReplicas(1)
     replicas.poll({P: "is gone"}, {P: FOLLOWED})

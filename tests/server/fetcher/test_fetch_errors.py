@@ -25,7 +25,7 @@ def rows_of(world, partition):
     return told
 
 
-def test_ft_15_a_gap_that_the_leader_cannot_close_is_told_of_all_the_time(world):
+def test_ft_15_a_gap_that_the_leader_cannot_close_stays_in_the_row(world):
     """Each attempt finds as little: between two of them the row must not say that all is well."""
     fill(world.leader, P0, 3, 3)
     fill(world.leader, P1, 3)
@@ -44,7 +44,7 @@ def test_ft_15_a_gap_that_the_leader_cannot_close_is_told_of_all_the_time(world)
     assert (told[-1][0], leo(world.follower), leo(world.follower, P1)) == (FollowerState.DELAYED, 0, 3)
 
 
-def test_ft_06_ft_15_a_root_that_fails_is_told_of_until_records_come_again(world, monkeypatch):
+def test_ft_06_ft_15_the_error_of_a_failed_root_stays_in_the_row_until_a_fetch_succeeds(world, monkeypatch):
     fill(world.leader, P0, 3)
     world.publish()
     world.fetch()

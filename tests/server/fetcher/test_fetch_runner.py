@@ -149,7 +149,7 @@ def test_ft_09_the_copy_is_committed_with_the_statistics_of_the_original(world):
     assert rows.num_rows == 6
 
 
-def test_ft_04_rows_are_selected_where_a_segment_holds_more_than_is_followed(root):
+def test_ft_04_only_followed_rows_of_a_segment_are_copied(root):
     world = World(root, followed=[P0])
     send(world.leader, request(P0, 10), request(P1, 5))
     world.fetch()
@@ -159,7 +159,7 @@ def test_ft_04_rows_are_selected_where_a_segment_holds_more_than_is_followed(roo
     assert copy.headers == original.headers[:1]
 
 
-def test_ft_10_what_is_there_already_is_skipped(world):
+def test_ft_10_batches_below_the_leo_are_skipped(world):
     fill(world.leader, P0, 10)
     world.begin_after()
     fill(world.leader, P0, 1)
@@ -216,7 +216,7 @@ def test_a_snapshot_is_read_within_the_bounds_of_a_fetch(root):
     assert [*ends, leo(world.follower)] == [2, 4, 6]
 
 
-def test_ft_14_a_leader_that_has_not_taken_up_its_epoch_is_waited_for(world):
+def test_ft_14_a_follower_waits_for_a_leader_that_has_not_taken_up_its_epoch(world):
     world.states.assign({P0: InitialFetchState(TOPIC, 1, 1, 0)})
     fill(world.leader, P0, 3)
     world.fetch()
@@ -320,14 +320,14 @@ def test_ft_12_a_broken_file_of_our_own_delays_its_partition_and_no_other(world)
     assert world.truncated == [P1]
 
 
-def test_hw_03_the_leaders_high_watermark_is_handed_on(world):
+def test_hw_03_a_follower_takes_over_the_leaders_hw(world):
     fill(world.leader, P0, 5)
     world.publish(high_watermark=4)
     world.fetch()
     assert world.progress[-1] == {P0: 4, P1: 4}
 
 
-def test_fm_09_nothing_is_appended_after_the_replica_has_become_something_else(world):
+def test_fm_09_a_replica_with_another_role_appends_nothing(world):
     fill(world.leader, P0, 5)
     follow(world.follower, P0, epoch=3)
     assert world.fetch() is False
@@ -336,9 +336,7 @@ def test_fm_09_nothing_is_appended_after_the_replica_has_become_something_else(w
     assert "no longer follows" in state.error
 
 
-def test_fm_07_fm_09_a_partition_may_be_taken_away_while_its_source_hangs_and_nothing_more_is_appended(
-    world, monkeypatch
-):
+def test_fm_07_fm_09_a_partition_removed_while_its_source_hangs_appends_nothing_more(world, monkeypatch):
     """Stopping does not wait for the source. Segments that were copied meanwhile are not committed."""
     fill(world.leader, P0, 5)
     before, answers = world.follower.refresh().version, []
@@ -353,7 +351,7 @@ def test_fm_07_fm_09_a_partition_may_be_taken_away_while_its_source_hangs_and_no
     assert (leo(world.follower), world.follower.refresh().version) == (5, before + 1), "what is still fetched, once"
 
 
-def test_fm_07_what_is_being_appended_is_waited_for(world, monkeypatch):
+def test_fm_07_a_removal_waits_for_a_running_append(world, monkeypatch):
     fill(world.leader, P0, 5)
     append = Hanging(append_as_follower)
     monkeypatch.setattr(follower_writes, "append_as_follower", append)
@@ -369,7 +367,7 @@ def test_fm_07_what_is_being_appended_is_waited_for(world, monkeypatch):
 
 
 @pytest.mark.parametrize("has_new_commits", [True, False])
-def test_other_fetchers_wait_for_a_round_that_was_told_of_news_until_it_ends(world, monkeypatch, has_new_commits):
+def test_other_fetchers_wait_for_a_round_with_new_segments_until_it_ends(world, monkeypatch, has_new_commits):
     world.fetch()
     appends, expected = world.round._context.writes._appends, []
 

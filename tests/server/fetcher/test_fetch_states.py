@@ -17,7 +17,7 @@ def assigned(*partitions, clock=None, drawn=0.5):
     return states
 
 
-def test_fm_07_a_partition_is_removed_after_what_is_being_written_of_it():
+def test_fm_07_a_removal_waits_for_a_running_write():
     states = assigned(P0, P1)
     with states.held(states.removals):
         removal = in_background(lambda: states.remove([P0]))
@@ -28,7 +28,7 @@ def test_fm_07_a_partition_is_removed_after_what_is_being_written_of_it():
     assert (states.all().get(P0), states.all().get(P1) is None) == (None, False)
 
 
-def test_fm_07_who_has_none_of_the_partitions_is_not_waited_for():
+def test_fm_07_a_removal_does_not_wait_for_a_fetcher_without_the_partitions():
     states = assigned(P1)
     with states.held(states.removals):
         assert ends(in_background(lambda: states.remove([P0])))
@@ -74,7 +74,7 @@ def test_ft_13_a_partition_that_follows_another_epoch_begins_with_the_first_back
     assert waits(states, clock) == 1
 
 
-def test_ft_13_an_error_while_it_waits_is_no_failure_of_its_own():
+def test_ft_13_an_error_during_a_delay_does_not_lengthen_the_backoff():
     clock = Clock()
     states = assigned(P0, clock=clock)
     states.delay(P0, "first", 1000)
@@ -85,20 +85,20 @@ def test_ft_13_an_error_while_it_waits_is_no_failure_of_its_own():
     assert waits(states, clock) == 2
 
 
-def test_th_01_what_a_quota_holds_back_has_not_failed():
+def test_th_01_a_delay_by_a_quota_is_not_a_failure():
     clock = Clock()
     states = assigned(P0, clock=clock, drawn=0.0)
     assert [waits(states, clock, None, 3000) for _ in range(3)] == [3, 3, 3]
     assert waits(states, clock) == pytest.approx(0.8)
 
 
-def test_ft_14_who_waits_for_another_epoch_waits_for_ever():
+def test_ft_14_a_partition_that_waits_for_another_epoch_has_no_end_of_its_delay():
     states = assigned(P0, drawn=0.0)
     states.delay(P0, "fenced", NEVER)
     assert states.all().get(P0).delayed_until == NEVER
 
 
-def test_ft_13_fetchers_that_fail_together_come_back_one_after_the_other():
+def test_ft_13_fetchers_that_fail_together_retry_at_different_times():
     due = set()
     for drawn in (0.0, 0.3, 0.9):
         states = assigned(P0, P1, drawn=drawn)

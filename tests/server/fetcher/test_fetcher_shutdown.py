@@ -7,7 +7,7 @@ from tests.hanging import Hanging, ends, in_background
 from tests.processes import wait_until
 
 
-def test_br_04_a_shutdown_does_not_wait_for_a_micro_batch_that_waits_for_news(fetcher):
+def test_br_04_a_shutdown_does_not_wait_for_an_idle_micro_batch(fetcher):
     fetcher.it._loop = LoopHolder(60)
     waiting = in_background(lambda: fetcher.writer.process(None, 0))
     wait_until(lambda: fetcher.work.runs, "its first round")
@@ -17,7 +17,7 @@ def test_br_04_a_shutdown_does_not_wait_for_a_micro_batch_that_waits_for_news(fe
     assert fetcher.writer.added == added, "no micro-batch follows: a store that hangs may keep the query from its stop"
 
 
-def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetcher, caplog):
+def test_br_04_a_shutdown_waits_for_a_hanging_query_until_its_timeout(fetcher, caplog):
     stop, query = Hanging(), fetcher.writer.queries[0]
     query.stop, query.runId = stop, "run"
     fetcher.it._spark = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobGroup=lambda _: None))
@@ -27,7 +27,7 @@ def test_br_04_a_query_that_hangs_is_waited_for_no_longer_than_it_is_said(fetche
     fetcher.it.shutdown()
 
 
-def test_br_04_an_error_of_a_query_that_is_ended_is_told(fetcher, caplog):
+def test_br_04_an_error_of_a_stopped_query_is_logged(fetcher, caplog):
     fetcher.writer.queries[0].stop = lambda: 1 / 0
     fetcher.it.shutdown()
     assert "ZeroDivisionError" in caplog.text

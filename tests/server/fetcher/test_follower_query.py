@@ -49,7 +49,7 @@ def sums(query, name):
     return [tuple(found) for each in query.recentProgress if any(found := each.observedMetrics[name])]
 
 
-def test_ft_05_each_call_makes_a_micro_batch_with_its_rows_and_progress_tells_of_them(session, tmp_path):
+def test_ft_05_each_call_makes_a_micro_batch_with_its_rows_which_progress_counts(session, tmp_path):
     stream, rows, first = HeaderStream(session), [], Hanging(lambda: None)
 
     def process(frame, number):
@@ -77,7 +77,7 @@ def test_ft_05_each_call_makes_a_micro_batch_with_its_rows_and_progress_tells_of
 
 
 @pytest.mark.parametrize("begins", [True, False], ids=["that has begun", "that is starting"])
-def test_br_04_a_query_is_stopped_at_once_and_without_a_trace(session, root, capfd, begins):
+def test_br_04_a_query_stops_at_once_and_logs_nothing(session, root, capfd, begins):
     begun = []
     starting = FollowerQuery(
         session, "broker-2:ReplicaFetcherThread-0-1", StorageRoot.of(root), lambda *_: begun.append(1)

@@ -108,7 +108,7 @@ def test_ft_05_a_fetch_goes_on_where_the_last_one_has_ended_and_a_round_that_sta
     assert fetched(fetch, {P0: 0}) == [(0, 1, 1)]
 
 
-def test_ft_05_a_round_that_nobody_told_of_the_rest_has_it_again_where_it_starts_over(log):
+def test_ft_05_a_round_that_starts_over_gets_the_rest_of_its_headers_again(log):
     fetch = begun(log, max_bytes=1)
     fill(log, P0, 1, 1)
     assert (fetched(fetch, {P0: 0}), fetch.has_more) == ([(0, 0, 0)], True)
@@ -125,7 +125,7 @@ def test_what_was_there_before_the_stream_began_is_in_the_snapshot_alone(log):
     assert fetched(fetch, {P0: 0}, lagging=[P0]) == [(0, 0, 0), (0, 1, 1)]
 
 
-def test_a_fetch_without_a_look_reads_the_snapshot_alone(log, fetch):
+def test_a_fetch_without_a_poll_reads_the_snapshot_alone(log, fetch):
     fill(log, P0, 1)
     assert fetched(fetch, {P0: 0}, looks=False) == []
     assert fetched(fetch, {P0: 0}, lagging=[P0], looks=False) == [(0, 0, 0)]
@@ -188,7 +188,7 @@ def test_fe_02_a_segment_that_exceeds_the_bound_is_left_to_the_next_fetch(log, b
 
 
 @pytest.mark.parametrize(("bound", "fitting"), [(UNBOUNDED, 5), (1, 1)])
-def test_fe_02_a_fetch_looks_on_until_its_bytes_are_full(log, monkeypatch, bound, fitting):
+def test_fe_02_a_fetch_reads_commits_until_its_byte_limit(log, monkeypatch, bound, fitting):
     """A look ends after some commits. A round for each look would append and publish each time."""
     monkeypatch.setattr(new_segments, "FULL_POLL", 2)
     fetch = begun(log, bound)
@@ -265,7 +265,7 @@ def test_na_04_what_a_compaction_rewrites_is_not_fetched_again(log, fetch):
     assert fetched(fetch, {P0: 0}) == []
 
 
-def test_do_01_in_an_object_store_the_look_that_told_of_new_segments_is_enough():
+def test_do_01_in_an_object_store_a_fetch_needs_no_request_after_the_poll_that_found_segments():
     with MemoryStore("headers", faults=Looks()).opened() as store:
         log = new_log(f"{store.uri}/log", P0, P1)
         fetch = begun(log)
@@ -274,7 +274,7 @@ def test_do_01_in_an_object_store_the_look_that_told_of_new_segments_is_enough()
         assert store.faults.of(lambda: fetched(fetch, {P0: 0}, looks=False)) == ([(0, 0, 2)], 0)
 
 
-def test_ap_06_in_an_object_store_an_append_of_small_files_only_looks_for_the_commit_before_it():
+def test_ap_06_in_an_object_store_an_append_of_small_files_only_checks_the_commit_before_it():
     with MemoryStore("appends", faults=Looks()).opened() as store:
         log = new_log(f"{store.uri}/log", P0, P1)
         fill(log, P0, 3)
@@ -360,7 +360,7 @@ def test_tr_06_what_begins_above_a_log_that_was_truncated_is_not_used(log, fetch
     assert fetched(fetch, {P0: 0}, lagging=[P0], looks=False) == [(0, 0, 0), (0, 1, 1)]
 
 
-def test_ft_05_one_look_at_the_commits_is_behind_at_a_time_and_the_rounds_go_on(log, monkeypatch):
+def test_ft_05_one_catch_up_read_runs_at_a_time_and_rounds_continue(log, monkeypatch):
     """No round runs meanwhile, and a stop waits."""
     monkeypatch.setattr(new_segments, "FULL_POLL", 2)
     fetch = begun(log)

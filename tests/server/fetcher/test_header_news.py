@@ -30,19 +30,19 @@ def watch(log):
     return made
 
 
-def test_ft_05_who_does_not_follow_yet_looks_at_nothing(log):
+def test_ft_05_a_header_fetch_that_does_not_follow_reads_nothing(log):
     fetch = HeaderFetch("broker-2", log.root, 1, UNBOUNDED)
     fill(log, P0, 1)
     assert not fetch.has_new_commits()
 
 
-def test_ft_05_new_segments_are_news_once(log, watch):
+def test_ft_05_new_segments_make_a_round_due_once(log, watch):
     for _ in range(2):
         fill(log, P0, 1)
         assert (watch.has_new_commits(), watch.has_new_commits()) == (True, False)
 
 
-def test_ft_05_what_the_leader_itself_fetched_is_no_news(log, watch):
+def test_ft_05_segments_that_the_leader_fetched_make_no_round_due(log, watch):
     lead(log, P0, epoch=1)
     follow_commit(log)
     assert not watch.has_new_commits()
@@ -50,7 +50,7 @@ def test_ft_05_what_the_leader_itself_fetched_is_no_news(log, watch):
     assert watch.has_new_commits()
 
 
-def test_ft_05_each_commit_is_read_once_by_the_look_that_tells_of_it(log, watch, monkeypatch):
+def test_ft_05_each_commit_is_read_once_by_the_poll_that_finds_it(log, watch, monkeypatch):
     read = commits_read(monkeypatch)
     follow_commit(log)
     fill(log, P0, 1, 1)
@@ -60,7 +60,7 @@ def test_ft_05_each_commit_is_read_once_by_the_look_that_tells_of_it(log, watch,
     assert read == [2, 3, 4]
 
 
-def test_ft_05_a_follower_that_cannot_fetch_looks_no_further_until_it_has(log, watch, monkeypatch):
+def test_ft_05_a_follower_polls_no_further_until_it_has_fetched(log, watch, monkeypatch):
     """Otherwise what it has found would fill the memory."""
     monkeypatch.setattr(header_fetch, "_MOST_FOUND", 2)
     fill(log, P0, 1, 1)
@@ -73,7 +73,7 @@ def test_ft_05_a_follower_that_cannot_fetch_looks_no_further_until_it_has(log, w
 
 
 @pytest.mark.parametrize("commits", [0, 3])
-def test_a_log_that_was_made_again_is_news(log, watch, commits):
+def test_a_recreated_log_makes_a_round_due(log, watch, commits):
     fill(log, P0, *[1] * commits)
     assert watch.has_new_commits() == (commits > 0)
     log.root.delete_folder()
@@ -83,9 +83,7 @@ def test_a_log_that_was_made_again_is_news(log, watch, commits):
     assert watch.has_new_commits()
 
 
-def test_ft_06_an_error_of_the_store_is_news_once_so_that_a_fetch_tells_of_it_and_the_next_looks_are_rare(
-    log, watch, monkeypatch, clock
-):
+def test_ft_06_an_error_of_the_store_makes_one_round_due_and_later_polls_rare(log, watch, monkeypatch, clock):
     fill(log, P0, 1)
     looks = []
     with monkeypatch.context() as broken:
@@ -100,7 +98,7 @@ def test_ft_06_an_error_of_the_store_is_news_once_so_that_a_fetch_tells_of_it_an
     assert (watch.has_new_commits(), watch.has_new_commits()) == (True, False)
 
 
-def test_ft_06_a_fetch_looks_again_after_an_error_and_fails_only_if_that_look_does(log, watch, monkeypatch):
+def test_ft_06_a_fetch_after_an_error_reads_again_and_fails_only_if_that_read_does(log, watch, monkeypatch):
     """One lost answer of a store would else delay all partitions."""
     fill(log, P0, 1)
     with monkeypatch.context() as broken:
@@ -111,7 +109,7 @@ def test_ft_06_a_fetch_looks_again_after_an_error_and_fails_only_if_that_look_do
     assert not watch.has_found
 
 
-def test_ft_06_after_a_look_that_has_failed_no_round_follows_at_once(log, watch, monkeypatch):
+def test_ft_06_no_round_follows_at_once_after_a_failed_poll(log, watch, monkeypatch):
     monkeypatch.setattr(new_segments, "FULL_POLL", 2)
     fill(log, P0, *[1] * 3)
     watch.has_new_commits()
@@ -125,9 +123,7 @@ def test_ft_06_after_a_look_that_has_failed_no_round_follows_at_once(log, watch,
     assert fetched(watch, {P0: 2}, looks=False) == [(0, 2, 2)]
 
 
-def test_ft_06_an_error_that_no_fetch_has_told_is_forgotten_when_the_log_can_be_read_again(
-    log, watch, monkeypatch, clock
-):
+def test_ft_06_an_error_that_no_fetch_has_raised_is_forgotten_once_the_log_can_be_read(log, watch, monkeypatch, clock):
     with monkeypatch.context() as broken:
         broken.setattr(NewSegments, "read", raises(KafkaStorageException("503 Slow Down")))
         assert watch.has_new_commits()
@@ -180,7 +176,7 @@ def looks(store, *watches):
     return store.faults.of(lambda: [watch.has_new_commits() for watch in watches])
 
 
-def test_ft_05_followers_in_one_process_share_their_looks_which_are_rare_where_nothing_happens(store, far, clock):
+def test_ft_05_followers_in_one_process_share_polls_which_are_rare_on_an_idle_log(store, far, clock):
     watches = [begun(far) for _ in range(2)]
     looks(store, *watches)
     clock.now += 1000
@@ -194,7 +190,7 @@ def test_ft_05_followers_in_one_process_share_their_looks_which_are_rare_where_n
     assert (found, again) == ([False, False], 1), "one of them looks for the next commit"
 
 
-def test_ft_05_what_the_process_itself_commits_is_news_at_once_and_costs_no_look_up(store, far, clock):
+def test_ft_05_a_commit_of_the_same_process_makes_a_round_due_without_a_request(store, far, clock):
     watches = [begun(far) for _ in range(2)]
     looks(store, *watches)
     clock.now += 1000

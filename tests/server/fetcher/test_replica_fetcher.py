@@ -265,7 +265,7 @@ def test_ft_01_new_segments_are_fetched_by_the_micro_batch_that_is_open(fetcher)
         pytest.param(15, 15, id="no longer for a last record"),
     ],
 )
-def test_ft_05_news_after_the_longest_time_are_for_the_next_micro_batch(fetcher, first_append, rounds):
+def test_ft_05_segments_after_the_longest_time_are_for_the_next_micro_batch(fetcher, first_append, rounds):
     """Otherwise a busy leader's followers would stay in one micro-batch forever. Each round takes 40 seconds."""
     fetcher.it._loop, run = LoopHolder(60), fetcher.work.run
 
@@ -282,7 +282,7 @@ def test_ft_05_news_after_the_longest_time_are_for_the_next_micro_batch(fetcher,
     assert (fetcher.work.runs, fetcher.writer.added[1:]) == ([ROUND] * rounds, [([], [])])
 
 
-def test_ft_01_news_between_two_micro_batches_are_fetched_by_the_fetcher_itself(fetcher):
+def test_ft_01_segments_between_two_micro_batches_are_fetched_by_the_fetchers_thread(fetcher):
     """If Spark is slow to begin the next one, its partitions would fall out of the ISR."""
     fetcher.writer.process(None, 0)
     fetcher.work.runs.clear()
@@ -292,7 +292,7 @@ def test_ft_01_news_between_two_micro_batches_are_fetched_by_the_fetcher_itself(
     assert fetcher.work.runs == [ROUND]
 
 
-def test_ft_01_news_that_come_while_the_first_micro_batch_runs_are_not_lost(fetcher):
+def test_ft_01_segments_that_come_while_the_first_micro_batch_runs_are_fetched(fetcher):
     """It may have looked at the leader's log before. The same micro-batch looks once more."""
     hanging = Hanging(fetcher.work.run)
     fetcher.work.run = hanging
@@ -352,7 +352,7 @@ def test_ft_01_a_query_that_has_ended_waits_for_the_step_of_its_micro_batch(fetc
     assert (fetcher.work.stops, len(fetcher.work.delayed)) == (1, 1), "at once, without another look at the query"
 
 
-def test_ft_05_an_open_micro_batch_looks_at_each_poll_and_goes_on_at_once_where_more_is_left(fetcher, monkeypatch):
+def test_ft_05_an_open_micro_batch_polls_at_its_interval_and_at_once_if_more_is_left(fetcher, monkeypatch):
     """Other processes wake nobody here."""
     fetcher.it._loop, polls = LoopHolder(60), []
     monkeypatch.setattr(replica_fetcher, "until_poll", lambda milliseconds: polls.append(milliseconds) or 0.01)
@@ -502,7 +502,7 @@ def test_br_04_a_stop_that_cancels_the_plan_of_a_micro_batch_is_no_error(fetcher
     assert (fetcher.work.runs, len(fetcher.writer.added), caplog.messages) == ([ROUND], 2, [])
 
 
-def test_ft_01_a_query_is_looked_at_once_a_second(fetcher):
+def test_ft_01_a_query_is_polled_once_a_second(fetcher):
     """Each look is a call of the JVM."""
     for _ in range(30):
         fetcher.it.keep_running()

@@ -71,7 +71,7 @@ def test_ft_01_a_round_without_new_segments_needs_no_micro_batch(begun, event):
 
 
 @pytest.mark.parametrize("event", [is_given_a_partition, has_more_to_fetch])
-def test_ft_01_who_asks_for_a_round_does_not_wait_for_a_poll(begun, event):
+def test_ft_01_a_requested_round_does_not_wait_for_a_poll(begun, event):
     assign(begun)
     begun.it._thread._woken.clear()
     event(begun)
@@ -93,7 +93,7 @@ def test_ft_01_the_thread_is_woken_once_the_round_is_over(begun):
     assert was_free == [True]
 
 
-def test_ft_01_a_round_serves_what_was_asked_before_it_and_nothing_that_was_asked_since(begun):
+def test_ft_01_a_round_serves_requests_from_before_it_but_none_from_during_it(begun):
     assign(begun)
     is_given_a_partition(begun)
     begun.writer.process(None, 1)
@@ -106,7 +106,7 @@ def test_ft_01_a_round_serves_what_was_asked_before_it_and_nothing_that_was_aske
     assert begun.work.runs == [ROUND, ROUND, ROUND]
 
 
-def test_ft_01_a_round_that_was_asked_for_serves_news_too(begun):
+def test_ft_01_a_requested_round_takes_new_segments_too(begun):
     assign(begun)
     is_given_a_partition(begun)
     begun.work.news = True
@@ -162,7 +162,7 @@ def test_ft_01_a_thread_that_has_more_to_fetch_waits_for_no_poll(begun):
 
 
 @pytest.mark.parametrize("stops", ["pause", "kill"])
-def test_a_broker_that_is_frozen_or_was_killed_looks_at_no_leader(begun, stops):
+def test_a_frozen_or_killed_broker_polls_no_leader(begun, stops):
     looks = []
     begun.work.is_round_due = lambda: looks.append(1) or False
     getattr(begun.it._pause_point, stops)()
@@ -195,7 +195,7 @@ def runs_its_thread(fetcher):
 
 
 @pytest.mark.parametrize("runs", [runs_a_micro_batch, runs_its_thread])
-def test_ft_01_who_was_killed_asks_for_nothing(begun, runs):
+def test_ft_01_a_killed_broker_requests_no_round(begun, runs):
     assign(begun)
     begun.work.answer, begun.work.news = BrokerKilled(), True
     runs(begun)
@@ -235,14 +235,14 @@ def test_hw_02_rows_that_change_within_a_round_call_for_another_one(world, monke
     assert not world.round.is_round_due()
 
 
-def test_ft_03_a_fetcher_without_partitions_looks_at_no_rows(world):
+def test_ft_03_a_fetcher_without_partitions_reads_no_rows(world):
     world.publish(epoch=1)
     world.states.remove([P0])
     world.round._context = None
     assert not world.round.is_round_due()
 
 
-def test_ft_06_rows_that_cannot_be_read_call_for_a_round_that_says_so_and_for_no_more(world, monkeypatch):
+def test_ft_06_unreadable_rows_make_one_round_due_which_publishes_the_error(world, monkeypatch):
     for poll in ("poll", "refresh"):
         monkeypatch.setattr(ReplicaTable, poll, raises(KafkaStorageException("503 Slow Down")))
     assert world.round.is_round_due()

@@ -172,7 +172,7 @@ def test_executors_read_many_footers(world, monkeypatch, caplog, case):
     assert caplog.messages == ([told] if case == "a failed job" else [])
 
 
-def test_the_driver_looks_again_for_a_file_that_executors_do_not_find(world, monkeypatch):
+def test_the_driver_reads_a_file_that_executors_do_not_find(world, monkeypatch):
     monkeypatch.setattr(segment_copier, "_FOOTERS", 1)
     elsewhere, copier = world.target.child("none"), SegmentCopier(world.log.root, world.target, world.spark, 1)
     monkeypatch.setattr(

@@ -43,7 +43,7 @@ def fetch_all_that_is_allowed(world):
     return leo(world.follower, P0), leo(world.follower, P1)
 
 
-def test_th_01_what_exceeds_the_quota_is_left_out_and_the_others_go_on(throttled):
+def test_th_01_a_partition_above_the_quota_is_left_out_and_others_are_fetched(throttled):
     world = throttled()
     produce(world, P0, *[2] * 5)
     world.fetch()
