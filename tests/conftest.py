@@ -112,7 +112,7 @@ def s3_options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
 
 @pytest.fixture
 def while_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Callable[[], object]]]:
-    """Runs one given call in each pause of a client between two looks. More pauses than calls are a failure."""
+    """Runs one given call in each pause of a client between two polls. More pauses than calls are a failure."""
 
     def happens(*things: Callable[[], object]) -> Iterator[Callable[[], object]]:
         left = iter(things)

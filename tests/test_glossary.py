@@ -35,6 +35,7 @@ SYNONYMS = {
     "sla" + "ves?|second" + "ar(y|ies)": "follower",
     "pri" + "mary (replica|broker)": "leader",
     "wit" + "ness(es)?": "history checker",
+    "(each|first|last|next|second) lo" + "oks?(?! ups?| at| for)": "poll (a repeated read), or read",
     "(?<!fuel )ga" + "te (of|that|watch)|[a-z]+ed ga" + "te": "pause point",
 }
 
@@ -102,6 +103,7 @@ def test_a_word_has_one_plain_sentence_and_a_module(word, entry):
         "a sha" + "rd of the topic",
         "_VERD" + "ICT = 1",
         "the ga" + "te that it watches",
+        "at the next lo" + "ok",
     ],
 )
 def test_a_synonym_is_seen(line):
@@ -118,6 +120,7 @@ def test_a_synonym_is_seen(line):
         "HighWatermark",
         "the low watermark",
         "unclean elections",
+        "the next look-up",
     ],
 )
 def test_a_word_of_the_field_is_not_a_fault(line):

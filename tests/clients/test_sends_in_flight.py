@@ -63,8 +63,8 @@ def test_ap_06_sends_are_appended_in_order_while_none_is_acknowledged(world):
     assert values(world.logs[1]) == [b"a", b"b", b"c"]
 
 
-def test_ap_07_sends_that_wait_share_each_look(world, monkeypatch, while_waiting):
-    """In each pause one look follows, whatever the number of sends in flight."""
+def test_ap_07_sends_that_wait_share_each_poll(world, monkeypatch, while_waiting):
+    """In each pause one poll follows, whatever the number of sends in flight."""
     looks, leaderships = [], TopicView.leaderships
 
     def counted(*given):
@@ -81,7 +81,7 @@ def test_ap_07_sends_that_wait_share_each_look(world, monkeypatch, while_waiting
     assert len(looks) == 3
 
 
-def test_do_02_a_commit_of_this_process_starts_the_next_look(world):
+def test_do_02_a_commit_of_this_process_starts_the_next_poll(world):
     config = Config(lakelog_poll_interval_ms=LONG)
     with Producer(world.uri, config=config) as producer:
         future = producer.send_async(TOPIC, record(b"a"), LONG)

@@ -98,7 +98,7 @@ class Active:
         return self.process(request(kind, request_id, **arguments))
 
     def brokers(self, gone=(), come=(), bounced=(), lost=(), thawed=()):
-        """Brokers go, come back, or begin a new epoch, some of them without their logs: all seen in one look.
+        """Brokers go, come back, or begin a new epoch, some of them without their logs: all seen in one poll.
         Who is thawed is back as the process that it was."""
         before = self.context.brokers
         now = {broker: view for broker, view in before.items() if broker not in gone}
@@ -109,7 +109,7 @@ class Active:
         return self.process(BrokerChange(before))
 
     def shut_down(self, *brokers):
-        """These brokers ask in one look for a controlled shutdown, and are served one after the other."""
+        """These brokers ask in one poll for a controlled shutdown, and are served one after the other."""
         now = self.context.brokers
         asked = {broker: replace(now[broker], shutting_down=True) for broker in brokers}
         self.context = replace(self.context, brokers={**now, **asked})
@@ -129,7 +129,7 @@ class Active:
         self.context = self.context.with_partitions({**known, key: after})
 
     def fail_over(self, before=None):
-        """Elects another controller, which knows only rows. `before`: the brokers of its last look, if not as now."""
+        """Elects another controller, which knows only rows. `before`: the brokers of its last poll, if not as now."""
         old = self.context
         rows = ControllerContext(old.controller_epoch + 1, old.config, old.brokers, old.topics, old.partitions)
         self.context = rows.started(self.version)

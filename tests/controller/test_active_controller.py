@@ -247,7 +247,7 @@ def test_ev_01_a_controller_polls_again_after_an_error(world, monkeypatch):
     monkeypatch.setattr(Cluster, "poll_brokers", refresh)
     controller = Controller(Cluster.open(world.cluster.root.uri), "another", world.clock)
     controller.start()
-    wait_until(lambda: controller.is_active, "the office")
+    wait_until(lambda: controller.is_active, "it is active")
     world.clock.now += 7
     world.beats[2].update(1, "heartbeat")
     wait_until(lambda: world.partition()[0] == 2, "an election by its thread")

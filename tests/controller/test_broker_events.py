@@ -63,7 +63,7 @@ def test_bu_01_bu_02_a_started_broker_brings_its_offline_partitions_online(leade
 
 
 def test_bc_02_brokers_that_start_and_fail_within_one_poll_are_one_decision():
-    """Broker 2 is gone and 3 is back. No partition waits for a second look."""
+    """Broker 2 is gone and 3 is back. No partition waits for a second poll."""
     rows = (partition((2, 3), 2, (2,)), partition((2, 3), NOBODY, (3,), 1), partition((2, 1), 2, (2, 1), 2))
     active = Active(context(*rows, live=(1, 2)))
     decision = active.brokers(gone=(2,), come=(3,))

@@ -49,7 +49,7 @@ class World:
     def lease(self):
         return ControllerLease.open(self.home).read()
 
-    def office(self):
+    def lease_holder(self):
         lease = self.lease()
         return lease.controller_id, lease.controller_epoch
 
@@ -77,7 +77,7 @@ def test_ce_01_ce_02_the_first_controller_is_elected_and_the_second_stands_by(wo
     a, b = world.controller("a"), world.controller("b")
     a.tick()
     b.tick()
-    assert (world.office(), a.is_active, b.is_active) == (("a", 1), True, False)
+    assert (world.lease_holder(), a.is_active, b.is_active) == (("a", 1), True, False)
     world.pass_time(60, a, b)
     assert (world.lease().controller_id, world.lease().controller_epoch, b.is_active) == ("a", 1, False)
 
@@ -89,7 +89,7 @@ def test_ce_04_ev_04_a_lease_that_stands_still_is_taken_over(world):
     world.pass_time(TIMEOUT - 1, b)
     assert not b.is_active, "not before the session time-out, by the clock of who stands by"
     world.pass_time(1, b)
-    assert (world.office(), b.is_active) == (("b", 2), True)
+    assert (world.lease_holder(), b.is_active) == (("b", 2), True)
 
 
 def test_ce_06_a_standby_is_elected_at_once_after_a_resignation(world):
@@ -98,7 +98,7 @@ def test_ce_06_a_standby_is_elected_at_once_after_a_resignation(world):
     a.start()
     a.stop()
     b.tick()
-    assert (world.office(), a.is_active, b.is_active) == (("b", 2), False, True)
+    assert (world.lease_holder(), a.is_active, b.is_active) == (("b", 2), False, True)
 
 
 def test_ce_05_writes_of_a_deposed_controller_are_refused(world):
@@ -163,7 +163,7 @@ def test_ce_05_a_deposed_controller_stands_by_and_may_be_elected_again(world):
     assert not a.is_active
     a.round()
     world.pass_time(TIMEOUT, a)
-    assert world.office() == ("a", 3)
+    assert world.lease_holder() == ("a", 3)
 
 
 def test_fo_01_controller_and_broker_lost_together_cost_one_time_out(world):
@@ -180,7 +180,7 @@ def test_ce_03_an_election_whose_answer_is_lost_is_won_once(world, monkeypatch, 
     lost = lose_an_answer(monkeypatch, lambda _, cause: cause["why"] == "elected", landed)
     a = world.controller("a")
     a.tick()
-    assert (len(lost), world.office(), a.is_active) == (1, ("a", 1), True)
+    assert (len(lost), world.lease_holder(), a.is_active) == (1, ("a", 1), True)
 
 
 def stand_for_election(start, uri, name):

@@ -56,7 +56,7 @@ def test_ap_06_a_failed_removal_of_names_delays_no_other_work(world, monkeypatch
         world.poll(1, 2, 3, after=WEEK - HOUR)
     assert "names of producers that nobody uses stay for now: 503" in caplog.text
     world.poll(1, 2, 3, after=HOUR)
-    assert not is_known(world, "importer", given), "the time of the look that failed counts"
+    assert not is_known(world, "importer", given), "the time of the poll that failed counts"
 
 
 def test_ap_06_names_are_checked_once_an_hour(world, monkeypatch):

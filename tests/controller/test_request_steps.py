@@ -180,7 +180,7 @@ def test_a_dry_run_is_never_applied_and_its_unfetched_answer_is_removed(world):
     assert outcome(world) == "done", "not before the time-out of requests"
     world.clock.now += 2
     world.controller.poll()
-    assert outcome(world) == "done", "it was seen decided at the look before the last one"
+    assert outcome(world) == "done", "it was seen decided at the poll before the last one"
     world.clock.now += 30
     world.controller.poll()
     assert outcome(world) == "no row"

@@ -42,7 +42,7 @@ TIMED_OUT = Completion(True, TimeoutException)
 PRODUCES = {
     "the HW has passed": (({}, 3, False), DONE),
     "the HW has passed, ISR at its least": (({}, 2, False), DONE),
-    "the HW has passed at the last look": (({}, 3, True), DONE),
+    "the HW has passed at the last poll": (({}, 3, True), DONE),
     "the HW has passed all but the last record": (({"high_watermark": 19}, 3, False), NOT_YET),
     "the HW has passed, the ISR has become too small": (({}, 1, False), NOT_ENOUGH),
     "a small ISR may grow again": (({"high_watermark": 19}, 1, False), NOT_YET),

@@ -35,7 +35,7 @@ def progress(end, age):
     return FollowerProgress(end, caught_up_at=NOW - age)
 
 
-# The look that a follower still has to catch up with was at 20, when the leader ended at 40.
+# The poll that a follower still has to catch up with was at 20, when the leader ended at 40.
 BEHIND = FollowerProgress(35, caught_up_at=5.0, seen_at=20.0, leader_end_offset_then=40)
 
 
@@ -44,9 +44,9 @@ BEHIND = FollowerProgress(35, caught_up_at=5.0, seen_at=20.0, leader_end_offset_
     [
         pytest.param(50, 50, FollowerProgress(50, 30.0, 30.0, 50), id="all that the leader has"),
         pytest.param(51, 50, FollowerProgress(51, 30.0, 30.0, 50), id="more than it had when it looked at itself"),
-        pytest.param(49, 50, FollowerProgress(49, 20.0, 30.0, 50), id="all that the leader had at that look"),
+        pytest.param(49, 50, FollowerProgress(49, 20.0, 30.0, 50), id="all that the leader had at that poll"),
         pytest.param(40, 50, FollowerProgress(40, 20.0, 30.0, 50), id="just that"),
-        pytest.param(39, 50, replace(BEHIND, log_end_offset=39), id="less: that look stays the goal"),
+        pytest.param(39, 50, replace(BEHIND, log_end_offset=39), id="less: that poll stays the goal"),
         pytest.param(0, 50, replace(BEHIND, log_end_offset=0), id="nothing"),
     ],
 )
@@ -64,7 +64,7 @@ def test_is_03_a_follower_behind_at_the_first_read_was_never_caught_up():
 
 
 def test_is_03_caught_up_times_are_right_over_all_short_histories():
-    """A caught-up time is always true: at that look the leader's log ended no later than the follower's does now."""
+    """A caught-up time is always true: at that poll the leader's log ended no later than the follower's does now."""
     rising = list(itertools.combinations_with_replacement(range(4), 4))
     for leader_ends, ends in itertools.product(rising, repeat=2):
         known = FollowerProgress()
@@ -79,7 +79,7 @@ def test_is_03_caught_up_times_are_right_over_all_short_histories():
 @pytest.mark.parametrize("behind", range(1, 40))
 @pytest.mark.parametrize("fetches_every", [1, 3, 10])
 def test_is_03_a_follower_always_a_little_behind_a_busy_leader_is_in_sync(behind, fetches_every):
-    """The leader appends at each look; the follower has what the leader had `behind` looks ago, and tells it now and
+    """The leader appends at each poll; the follower has what the leader had `behind` looks ago, and tells it now and
     then: it was caught up no longer ago than twice that."""
     known, end = FollowerProgress(), 0
     for now in range(1, 400):

@@ -16,7 +16,7 @@ from lakelog.replication.server.executors import (
 
 
 class Context:
-    """A Spark context with `executors` executors at each look, one number a look, and the last one from then on."""
+    """A Spark context with `executors` executors at each poll, one number a poll, and the last one from then on."""
 
     def __init__(self, *found):
         self._found, self.tags, self.cancelled = list(found), [], threading.Event()

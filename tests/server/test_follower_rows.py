@@ -59,7 +59,7 @@ def test_fe_03_a_root_that_hangs_does_not_delay_the_rows_of_other_brokers(world,
     error = world.poll()[2]
     assert isinstance(error, KafkaStorageException)
     assert str(error) == "its root has not answered for 6 s"
-    assert world.looks.count(2) == 2, "one look is enough"
+    assert world.looks.count(2) == 2, "one poll is enough"
     hanging.let_go()
     wait_until(lambda: world.poll()[2] == "late rows of 2", "its rows")
 
@@ -76,10 +76,10 @@ def test_fe_03_only_the_first_poll_waits_for_a_root_that_hangs(world, monkeypatc
 def test_do_02_a_read_that_ends_after_its_poll_wakes_the_leader(world, monkeypatch):
     """A follower's commit wakes the leader while a read that began before it hangs: nothing else tells of it."""
     world.poll()
-    assert not world.late.is_set(), "the look has the rows"
+    assert not world.late.is_set(), "the poll has the rows"
     hanging = world.reads[2] = Hanging(lambda: "late rows of 2")
     impatient(monkeypatch)
-    wait_until(lambda: world.poll()[3] == "rows of 3", "a look that does not wait for broker 2")
+    wait_until(lambda: world.poll()[3] == "rows of 3", "a poll that does not wait for broker 2")
     assert not world.late.is_set(), "nothing new can be read yet"
     hanging.let_go()
     assert world.late.wait(30)

@@ -77,7 +77,7 @@ def test_bc_01_a_broker_id_that_never_registered_is_free(cluster):
     ("uri", "before", "waited"),
     [
         pytest.param(HERE, 0, 2 * INTERVAL, id="the same root: two intervals"),
-        pytest.param(HERE, 3, 1, id="what has passed since the first look counts"),
+        pytest.param(HERE, 3, 1, id="what has passed since the first poll counts"),
         pytest.param(HERE, 9, 0, id="also if that was long"),
         pytest.param(ELSEWHERE, 0, SESSION, id="another root: the session time-out"),
     ],
@@ -129,7 +129,7 @@ def test_bc_01_a_take_over_does_not_wait_for_the_heartbeat_to_stop(cluster, tabl
 
 @pytest.fixture
 def beating(cluster, root, monkeypatch):
-    """The root of broker 2, which is registered there; its heartbeat moves at each look."""
+    """The root of broker 2, which is registered there; its heartbeat moves at each poll."""
     storage = StorageRoot.of(root).child("broker-2")
     made = BrokerTable.open_or_create(cluster.root, 2)
     made.register(lambda _: BrokerRegistration(2, storage.uri, None, 1, -1, False, None, "log", 0))

@@ -16,7 +16,7 @@ from tests.storage.logs import P0, new_log
 
 
 class Table:
-    """A table of rows whose last look is so many seconds old. Another thread refreshes it right after the rows were
+    """A table of rows whose last poll is so many seconds old. Another thread refreshes it right after the rows were
     read."""
 
     def __init__(self, read, max_staleness):
@@ -64,7 +64,7 @@ def test_is_04_ol_01_rows_come_with_the_time_at_which_their_read_began(world, mo
     assert world.looked_now() == {2, 3}
     monkeypatch.setattr(follower_rows, "PATIENCE_SECONDS", 0.05)
     hanging = world.reads[2] = Hanging(lambda: {P0: "row of 2"})
-    wait_until(lambda: world.looked_now() == {3}, "a look that is not waited for")
+    wait_until(lambda: world.looked_now() == {3}, "a poll that is not waited for")
     assert world.poll().rows[2] == {P0: "row of 2"}, "that it counts for the HW does no harm"
     assert not world.woken.is_set()
     hanging.let_go()

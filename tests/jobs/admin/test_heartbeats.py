@@ -1,4 +1,4 @@
-"""Whether a broker or a controller is alive: from the newest commit to its table, and a second look."""
+"""Whether a broker or a controller is alive: from the newest commit to its table, and a second poll."""
 
 from dataclasses import replace
 

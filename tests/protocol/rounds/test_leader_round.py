@@ -137,7 +137,7 @@ def test_br_03_is_01_lags_are_checked_every_half_lag_time():
         world.clock.now = 100 + seconds
         world.run()
         wanted[seconds] = AlterPartitions in world.steps
-    assert wanted == {4.9: False, 6.0: False, 10.5: False, 11.0: True}, "at 10.5 s only 4.5 s after the last look"
+    assert wanted == {4.9: False, 6.0: False, 10.5: False, 11.0: True}, "at 10.5 s only 4.5 s after the last poll"
 
 
 def test_is_04_ol_01_a_follower_joins_only_by_rows_read_under_the_current_registration(alone):

@@ -155,7 +155,7 @@ def test_bl_02_an_offline_replica_is_not_led():
 def test_ol_01_a_replica_is_not_repaired_before_its_row_is_offline():
     """Otherwise a leader that reads the old row counts records that are gone."""
     replicas = OfflineReplicas(1)
-    replicas.poll({P: "is gone"}, {P: FOLLOWED})
+    replicas.observe({P: "is gone"}, {P: FOLLOWED})
     assert replicas.repairable({}) == {}
     assert replicas.repairable({P: row(1, 50)}) == {}
     assert replicas.repairable({P: row(1, 50, state=FollowerState.OFFLINE)}) == {P: 5}

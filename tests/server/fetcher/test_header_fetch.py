@@ -49,7 +49,7 @@ def step(ends, lagging=()):
 
 
 def read(fetch, ends, lagging=(), looks=True, topics=None):
-    """What a fetch reads, after a look."""
+    """What a fetch reads, after a poll."""
     if looks:
         fetch.has_new_commits()
     return fetch.fetch(step(ends, lagging)._replace(topics=topics or {}))
@@ -129,7 +129,7 @@ def test_a_fetch_without_a_poll_reads_the_snapshot_alone(log, fetch):
     fill(log, P0, 1)
     assert fetched(fetch, {P0: 0}, looks=False) == []
     assert fetched(fetch, {P0: 0}, lagging=[P0], looks=False) == [(0, 0, 0)]
-    assert fetched(fetch, {P0: 0}) == [(0, 0, 0)], "the next look finds it"
+    assert fetched(fetch, {P0: 0}) == [(0, 0, 0)], "the next poll finds it"
 
 
 def test_fe_02_a_fetch_is_bounded_and_the_next_one_goes_on(log):
@@ -189,7 +189,7 @@ def test_fe_02_a_segment_that_exceeds_the_bound_is_left_to_the_next_fetch(log, b
 
 @pytest.mark.parametrize(("bound", "fitting"), [(UNBOUNDED, 5), (1, 1)])
 def test_fe_02_a_fetch_reads_commits_until_its_byte_limit(log, monkeypatch, bound, fitting):
-    """A look ends after some commits. A round for each look would append and publish each time."""
+    """A poll ends after some commits. A round for each poll would append and publish each time."""
     monkeypatch.setattr(new_segments, "FULL_POLL", 2)
     fetch = begun(log, bound)
     fill(log, P0, *[1] * 5)

@@ -503,7 +503,7 @@ def test_br_04_a_stop_that_cancels_the_plan_of_a_micro_batch_is_no_error(fetcher
 
 
 def test_ft_01_a_query_is_polled_once_a_second(fetcher):
-    """Each look is a call of the JVM."""
+    """Each poll is a call of the JVM."""
     for _ in range(30):
         fetcher.it.keep_running()
         fetcher.time.now += 0.1

@@ -1,4 +1,4 @@
-"""Rounds of micro-batches: what a look finds is fetched once, and again where a round starts over."""
+"""Rounds of micro-batches: what a poll finds is fetched once, and again where a round starts over."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_ft_12_a_broken_new_segment_delays_its_partition_and_no_other(world):
 
 
 def test_fm_07_a_round_that_starts_over_has_the_same_headers_again(world, monkeypatch):
-    """A look finds a segment once."""
+    """A poll finds a segment once."""
     fill(world.leader, P0, 3)
     copy, removed = SegmentCopier.copy, []
 

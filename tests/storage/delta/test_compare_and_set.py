@@ -72,7 +72,7 @@ def test_what_is_believed_of_a_look_that_others_have_made(bucket, outcomes, noop
 
 @pytest.mark.parametrize("outcome", [7, None, FENCED])
 @pytest.mark.parametrize("noop_staleness", [None, 5.0])
-def test_on_a_disk_the_first_look_counts(tmp_path, outcome, noop_staleness):
+def test_on_a_disk_the_first_read_counts(tmp_path, outcome, noop_staleness):
     assert attempts(StorageRoot.of(str(tmp_path)), outcome, noop_staleness=noop_staleness) == ([None], outcome)
 
 

@@ -293,7 +293,7 @@ def test_li_04_who_fills_the_hole_before_its_owner_comes_does_not_run_into_the_g
 
 
 def test_a_commit_that_lands_while_its_owner_looks_is_no_ghost(log, monkeypatch):
-    """The hole is filled between the owner's listing and its next look."""
+    """The hole is filled between the owner's listing and its next poll."""
     owner, producer = ReplicaLog.open(log.root), ReplicaLog.open(log.root)
     listed = log_recovery.find_end
 

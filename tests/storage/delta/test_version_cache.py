@@ -62,7 +62,7 @@ def test_a_poll_takes_what_another_has_just_seen(store, logs, clock):
 
 
 def test_threads_that_look_at_the_same_time_look_once(store, logs, monkeypatch):
-    """The first look takes long enough for the second thread to begin one."""
+    """The first poll takes long enough for the second thread to begin one."""
     began, second = threading.Event(), threading.Event()
     looking = []
 

@@ -121,9 +121,9 @@ def test_ol_01_one_look_at_a_time_and_each_some_time_after_the_last(monkeypatch)
     found.begin_if_due()
     assert looks == [HEAL_SECONDS]
     hanging.let_go()
-    wait_until(lambda: not found._is_under_way, "the first look")
+    wait_until(lambda: not found._is_under_way, "the first poll")
     found.begin_if_due()
-    wait_until(lambda: len(looks) == 2 and not found._is_under_way, "the second look")
+    wait_until(lambda: len(looks) == 2 and not found._is_under_way, "the second poll")
     clock.now += HEAL_SECONDS - 1
     found.begin_if_due()
     assert looks == [HEAL_SECONDS, 2 * HEAL_SECONDS]
@@ -141,7 +141,7 @@ def test_ol_01_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
     for left in (1, 0):
         clock.now += HEAL_SECONDS
         found.begin_if_due()
-        wait_until(lambda left=left: len(errors) == left and not found._is_under_way, "the look")
+        wait_until(lambda left=left: len(errors) == left and not found._is_under_way, "the poll")
     assert "log: cannot read broken files again: 503" in caplog.text
 
 
@@ -157,7 +157,7 @@ def test_ol_01_a_look_that_cannot_begin_is_begun_another_time(monkeypatch, caplo
     assert "log: cannot read broken files again: can't start new thread" in caplog.text
     clock.now += HEAL_SECONDS
     found.begin_if_due()
-    wait_until(lambda: looks == [clock.now], "the look")
+    wait_until(lambda: looks == [clock.now], "the poll")
 
 
 def no_thread(_):

@@ -150,7 +150,7 @@ def test_a_log_without_records_takes_none_but_at_its_start(root):
 
 
 def test_nothing_of_a_commit_is_taken_in_that_makes_no_sense(log):
-    """Otherwise its first batch would be there, and twice after the next look."""
+    """Otherwise its first batch would be there, and twice after the next poll."""
     other = ReplicaLog.open(log.root)
     rows = pa.concat_tables([log_rows(P0, 3, 1), log_rows(P1, 9, 1)])
     commit(log, write_segment(log.root, 1, rows, [header(P0, 3, 3, 0, chain(log)), header(P1, 9, 9)]).file)

@@ -22,7 +22,7 @@ def table(storage):
 
 
 def looks(table, *hours, seen=None):
-    """A controller looks, these hours after its last look each time. Returns the last rows. Names expire in 3 hours."""
+    """A controller looks, these hours after its last poll each time. Returns the last rows. Names expire in 3 hours."""
     seen = seen or {}
     for passed in hours:
         seen = table.expire(seen, passed * HOUR, 3 * HOUR, {"who": "controller"})
@@ -66,7 +66,7 @@ def test_ap_06_a_name_that_nobody_uses_expires(storage, table):
     """It expires by the time that controllers saw it unused. No clocks are compared."""
     table.init_producer("a", "one")
     looks(table, 9, 1, 1)
-    assert idle(table) == {"a": 2 * HOUR}, "what came before the first look is not known"
+    assert idle(table) == {"a": 2 * HOUR}, "what came before the first poll is not known"
     looks(ProducerTable.open(storage), 9, 1)
     assert idle(table) == {}
 
@@ -76,7 +76,7 @@ def test_ap_06_a_name_that_is_used_does_not_expire(table):
     seen = looks(table, 0, 2)
     table.renew("a", "one")
     seen = looks(table, 2, seen=seen)
-    assert idle(table) == {"a": 0}, "it was used at some time between the looks"
+    assert idle(table) == {"a": 0}, "it was used at some time between the polls"
     looks(table, 2, seen=seen)
     assert idle(table) == {"a": 2 * HOUR}
 
