@@ -23,7 +23,7 @@ from lakelog.replication.errors import BrokerNotAvailableException
 from lakelog.replication.properties import Setting, text_of
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.topic import DEFAULT
+from lakelog.replication.protocol.topic import DEFAULT_NAME
 from lakelog.replication.storage.cluster import Cluster
 
 _GOES_WITH = {"add_config": ("alter",), "delete_config": ("alter",), "dry_run": ("alter",), "all": ("describe",)}
@@ -58,7 +58,7 @@ def make_parser() -> VerbParser:
         "--entity-default",
         dest="entity_name",
         action="store_const",
-        const=DEFAULT,
+        const=DEFAULT_NAME,
         help="all brokers",
     )
     parser.add_argument(
@@ -102,9 +102,9 @@ def config_keys(text: str) -> list[str]:
 
 def check_entity(parser: argparse.ArgumentParser, kind: str, name: str | None) -> None:
     """Ends the process as one that was called wrongly if no topic or broker can have the name."""
-    if kind == TOPICS and name == DEFAULT:
+    if kind == TOPICS and name == DEFAULT_NAME:
         parser.error("--entity-default goes with --entity-type brokers only")
-    if kind == BROKERS and name not in (None, DEFAULT) and not re.fullmatch("[0-9]+", str(name)):
+    if kind == BROKERS and name not in (None, DEFAULT_NAME) and not re.fullmatch("[0-9]+", str(name)):
         parser.error(f"--entity-name {name!r} is not the id of a broker")
 
 
@@ -143,7 +143,7 @@ def _topics(admin: AdminClient, args: argparse.Namespace) -> dict[str, Mapping[s
 
 
 def _topics_in_full(admin: AdminClient, args: argparse.Namespace) -> dict[str, Iterable[EffectiveConfig]]:
-    given, all_brokers = given_settings(args.command_config), admin.describe_broker_configs().get(DEFAULT, {})
+    given, all_brokers = given_settings(args.command_config), admin.describe_broker_configs().get(DEFAULT_NAME, {})
     return {name: topic_settings(configs, all_brokers, given) for name, configs in _topics(admin, args).items()}
 
 
@@ -153,7 +153,7 @@ def _brokers(admin: AdminClient, args: argparse.Namespace) -> dict[str, Mapping[
     if name is None:
         return {**dynamic}
     known = list(map(str, admin.describe_brokers()))
-    if name not in (DEFAULT, *known, *dynamic):
+    if name not in (DEFAULT_NAME, *known, *dynamic):
         raise BrokerNotAvailableException(f"no broker {name} has registered; there are: {', '.join(known) or 'none'}")
     return {name: dynamic.get(name, {})}
 
@@ -166,7 +166,10 @@ def _brokers_in_full(admin: AdminClient, args: argparse.Namespace) -> dict[str, 
     names = registered if args.entity_name is None else _brokers(admin, args)
 
     def configs(name: str) -> Iterable[EffectiveConfig]:
-        of_sources = {BROKER: dynamic.get(name, {}) if name != DEFAULT else {}, ALL_BROKERS: dynamic.get(DEFAULT, {})}
+        of_sources = {
+            BROKER: dynamic.get(name, {}) if name != DEFAULT_NAME else {},
+            ALL_BROKERS: dynamic.get(DEFAULT_NAME, {}),
+        }
         return broker_settings(registered.get(name), of_sources, given, config)
 
     return {name: configs(name) for name in names}

@@ -22,7 +22,7 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
-from lakelog.replication.protocol.topic import BROKERS, DEFAULT, check_is_text, check_topic_id, partitions_of
+from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, check_is_text, check_topic_id, partitions_of
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_listeners import CommitListener
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, RECENT_SECONDS
@@ -96,7 +96,7 @@ class TopicView:
         if found is not None and "max.message.bytes" in found.configs:
             return RecordLimit(topic, own)
         by_broker = self._dynamic_limits()
-        limit = by_broker.pop(DEFAULT, own)
+        limit = by_broker.pop(DEFAULT_NAME, own)
         limits = {int(name): each for name, each in by_broker.items()}
         return RecordLimit(topic, limit, limits, lambda: self._leaders(topic))
 
@@ -110,7 +110,7 @@ class TopicView:
             return {}
         found = dict[str, int]()
         for (kind, name), configs in entities.items():
-            if kind == BROKERS and _MESSAGE_MAX_BYTES in configs:
+            if kind == BROKER_TYPE and _MESSAGE_MAX_BYTES in configs:
                 with suppress(InvalidConfigurationException):  # a person has written the row: others count
                     own = {_MESSAGE_MAX_BYTES: configs[_MESSAGE_MAX_BYTES]}
                     found[name] = self.cluster.config.dynamic(own).message_max_bytes

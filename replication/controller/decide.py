@@ -107,7 +107,9 @@ def _carry_out(decision: Decision, event: RequestEvent) -> None:
         case BrokerConfigChange():
             message = topic_requests.alter_broker_configs(decision, **given)
         case TopicDeletion():
-            topic_deletion_manager.enqueue_topic_for_deletion(decision, topic_requests.known(decision, given["topic"]))
+            topic_deletion_manager.enqueue_topic_for_deletion(
+                decision, topic_requests.topic_of(decision, given["topic"])
+            )
             message = "is being deleted"
         case PartitionReassignment():
             _each(decision, given["reassignments"], lambda p, target: _reassign(decision, p, target))

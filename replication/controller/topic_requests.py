@@ -27,11 +27,19 @@ from lakelog.replication.protocol.partition_registration import NO_LEADER, Parti
 from lakelog.replication.protocol.partition_states import PartitionState
 from lakelog.replication.protocol.reassignment import target_replicas
 from lakelog.replication.protocol.replica_states import ReplicaState
-from lakelog.replication.protocol.topic import BROKERS, DEFAULT, Entity, Topic, check_not_internal, check_topic_name
+from lakelog.replication.protocol.topic import (
+    BROKER_TYPE,
+    DEFAULT_NAME,
+    Entity,
+    Topic,
+    check_not_internal,
+    check_topic_name,
+)
 
 Assignment = Mapping[int, Sequence[int]]
 
 _SHOWN = 20  # the most partitions or topics in one answer
+_DIGITS = 10  # the most in a broker id
 
 
 def create_topic(
@@ -107,15 +115,15 @@ def _on_new_partition_creation(decision: Decision, topic: str, topic_id: str, as
         decision.keep(partition)
 
 
-def existing(decision: Decision, name: str) -> Topic:
+def topic_in_use(decision: Decision, name: str) -> Topic:
     """The topic. Raises UnknownTopicOrPartitionException if there is none or it is being deleted. [TD-05]"""
-    topic = known(decision, name)
+    topic = topic_of(decision, name)
     if topic.deleting:
         raise UnknownTopicOrPartitionException(f"topic {name} is being deleted")
     return topic
 
 
-def known(decision: Decision, name: str) -> Topic:
+def topic_of(decision: Decision, name: str) -> Topic:
     """The topic, even if it is being deleted. Raises UnknownTopicOrPartitionException if there is none."""
     topic = decision.topic(name)
     if topic is None:
@@ -135,7 +143,7 @@ def create_partitions(
     Raises UnknownTopicOrPartitionException, InvalidPartitionsException, InvalidReplicationFactorException,
     InvalidReplicaAssignmentException, and PolicyViolationException for more than `lakelog.max.partitions.per.request`.
     """
-    found = existing(decision, topic)
+    found = topic_in_use(decision, topic)
     present = decision.partitions_of(found)
     count = min(found.partitions, len(present))  # one table is ahead after an unfinished attempt
     if total <= count:
@@ -164,7 +172,7 @@ def alter_configs(decision: Decision, topic: str, put: Mapping[str, object], del
 
     Kafka: `AdminManager.incrementalAlterConfigs`, the event TopicUncleanLeaderElectionEnable. [LE-02]
     """
-    found = existing(decision, topic)
+    found = topic_in_use(decision, topic)
     unknown = sorted(set(delete) - TOPIC_KEYS.keys())
     if unknown:
         raise InvalidConfigurationException(f"topic {topic}: unknown key {unknown[0]}; {', '.join(TOPIC_KEYS)} exist")
@@ -179,9 +187,6 @@ def alter_configs(decision: Decision, topic: str, put: Mapping[str, object], del
     return ", ".join(f"{key}={value}" for key, value in decision.topics[topic].configs.items()) or "no settings"
 
 
-_DIGITS = 10  # the most in a broker id
-
-
 def alter_broker_configs(decision: Decision, broker: str, put: Mapping[str, object], delete: Sequence[str]) -> str:
     """Sets and removes settings of a broker, or the defaults of all brokers. Returns the settings as text. Brokers read
     them by themselves.
@@ -189,7 +194,7 @@ def alter_broker_configs(decision: Decision, broker: str, put: Mapping[str, obje
     Raises InvalidRequestException if `broker` is no id or a setting cannot change while a broker runs,
     BrokerNotAvailableException for an unknown broker, InvalidConfigurationException for unknown keys or invalid values.
     """
-    entity = _existing(decision, broker)
+    entity = _broker_entity(decision, broker)
     name = f"broker {broker}"
     fixed = sorted((put.keys() | set(delete)) & KEYS.keys() - DYNAMIC_KEYS.keys())
     if fixed:
@@ -204,16 +209,16 @@ def alter_broker_configs(decision: Decision, broker: str, put: Mapping[str, obje
     return ", ".join(f"{key}={value}" for key, value in decision.configs[entity].items()) or "no settings"
 
 
-def _existing(decision: Decision, broker: str) -> Entity:
+def _broker_entity(decision: Decision, broker: str) -> Entity:
     """The broker as an entity. It may be dead if it has registered, or has replicas or settings: it reads the new
     settings when it returns."""
-    if broker == DEFAULT:
-        return Entity(BROKERS, DEFAULT)
+    if broker == DEFAULT_NAME:
+        return Entity(BROKER_TYPE, DEFAULT_NAME)
     if not (broker.isascii() and broker.isdigit() and len(broker) <= _DIGITS):
-        raise InvalidRequestException(f"{broker[:80]!r} is no broker: it must be a broker id or {DEFAULT}")
+        raise InvalidRequestException(f"{broker[:80]!r} is no broker: it must be a broker id or {DEFAULT_NAME}")
     hosts = {broker_id for r in decision.context.partitions.values() for broker_id in r.replicas}
     known = decision.context.known_brokers | hosts
-    entity = Entity(BROKERS, str(int(broker)))
+    entity = Entity(BROKER_TYPE, str(int(broker)))
     if int(broker) not in known and entity not in decision.context.configs:
         there = ", ".join(map(str, sorted(known))) or "none"
         raise BrokerNotAvailableException(f"no broker {broker}; there are: {there}")

@@ -16,7 +16,8 @@ from lakelog.replication.protocol.partition_registration import (
 MAX_LENGTH = 249
 INTERNAL_PREFIX = "__"
 _LEGAL_SYMBOLS = "._-"
-BROKERS, DEFAULT = "brokers", "<default>"
+BROKER_TYPE = "brokers"  # the type of the entities that are brokers; Kafka: `ConfigType.BROKER`
+DEFAULT_NAME = "<default>"  # Kafka: `ConfigEntityName.DEFAULT`
 
 
 @dataclass(frozen=True)

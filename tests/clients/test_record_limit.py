@@ -14,7 +14,7 @@ from lakelog.replication.clients.spark_record_set import SparkRecordSet
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException, RecordTooLargeException
-from lakelog.replication.protocol.topic import BROKERS, DEFAULT, Entity, Topic
+from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, Entity, Topic
 from lakelog.replication.storage.cluster import Cluster
 from tests.clients.world import LONG, led_world
 from tests.storage.delta.answers import lose_an_answer
@@ -35,7 +35,7 @@ def limit_topic(world, limit):
 
 def limit_brokers(world, **limits):
     for name, limit in limits.items():
-        entity = Entity(BROKERS, DEFAULT if name == "all" else name.removeprefix("broker_"))
+        entity = Entity(BROKER_TYPE, DEFAULT_NAME if name == "all" else name.removeprefix("broker_"))
         world.cluster.configs.change({entity: {"message.max.bytes": str(limit)}}, {"who": "test"})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakelog.replication.protocol.topic import BROKERS, DEFAULT, Configs, Entity
+from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, Configs, Entity
 from lakelog.replication.storage.tables.state_table import ControlledTable, Row
 from lakelog.schemas import CONFIGS
 
@@ -26,7 +26,10 @@ class ConfigTable(ControlledTable[Configs]):
     def of_broker(self, broker_id: int) -> dict[str, str]:
         """The settings of a broker, as last read: its own over those of all brokers. Kafka: `DynamicBrokerConfig`."""
         found = self.configs
-        return {**found.get(Entity(BROKERS, DEFAULT), {}), **found.get(Entity(BROKERS, str(broker_id)), {})}
+        return {
+            **found.get(Entity(BROKER_TYPE, DEFAULT_NAME), {}),
+            **found.get(Entity(BROKER_TYPE, str(broker_id)), {}),
+        }
 
     def change(self, put: Configs, cause: Mapping[str, Any], controller_epoch: int | None = None) -> None:
         """Replaces the settings of entities, in one commit; an entity that is left with none has no row.
