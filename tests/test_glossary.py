@@ -36,6 +36,7 @@ SYNONYMS = {
     "pri" + "mary (replica|broker)": "leader",
     "wit" + "ness(es)?": "history checker",
     "(each|first|last|next|second) lo" + "oks?(?! ups?| at| for)": "poll (a repeated read), or read",
+    "off" + "ices?": "term (of a controller), or lease",
     "(?<!fuel )ga" + "te (of|that|watch)|[a-z]+ed ga" + "te": "pause point",
 }
 
@@ -104,6 +105,7 @@ def test_a_word_has_one_plain_sentence_and_a_module(word, entry):
         "_VERD" + "ICT = 1",
         "the ga" + "te that it watches",
         "at the next lo" + "ok",
+        "a controller in off" + "ice",
     ],
 )
 def test_a_synonym_is_seen(line):
