@@ -66,7 +66,7 @@ class CommitTracker:
 
     def __init__(self, root: StorageRoot) -> None:
         self._root = root
-        self.stamps: dict[int, Stamp] = {}
+        self.stamps: dict[int, Stamp] = {}  # by version
         self._sure = -1, float("-inf")  # the last version that was there, and when
 
     def remember(self, version: int, stamp: Stamp | None, at: float | None = None) -> None:
@@ -113,10 +113,6 @@ class CommitTracker:
         is_there = self._is_known(version, stamp)
         self.remember(version, stamp if is_there else None)
         return is_there
-
-    def stamp(self, version: int) -> Stamp | None:
-        """The stamp of a commit, if it was seen."""
-        return self.stamps.get(version)
 
     def _is_known(self, version: int, stamp: Stamp | None) -> bool:
         return stamp is not None and self.stamps.get(version, stamp) == stamp

@@ -157,6 +157,7 @@ class LogState:
         self.unsound: dict[TopicIdPartition, str] = {}
         self.changes = RecentChanges()
         self._partitions: dict[TopicIdPartition, PartitionLog] = {}
+        # Names by id. Others add names: headers have none of a topic whose segments are all broken.
         self.topics: dict[str, str] = {}
         self._transaction_version = transaction_version
 
@@ -191,10 +192,6 @@ class LogState:
     def faulty(self) -> frozenset[object]:
         """The files and partitions with a fault. This set changes whenever one of them does."""
         return frozenset(self.broken) | frozenset(self.unsound)
-
-    def learn(self, topics: Mapping[str, str]) -> None:
-        """Adds names of topics by id. Headers have them too, but not for a topic whose segments are all broken."""
-        self.topics.update(topics)
 
     def broken_for_nobody(self, hosted: Collection[TopicIdPartition] = ()) -> list[Segment]:
         """The broken segments that hold only stopped partitions. They may go: no replica of this broker needs them."""
