@@ -37,32 +37,28 @@ def unsynced_files() -> Iterator[None]:
         yield
 
 
+# For queries of a few rows: to compile them, and to schedule many tasks, takes longer than to run them.
+_SMALL_QUERIES = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """One session for all tests of a worker, with the settings that the verbs use. Its JVM compiles as a broker's does,
-    because queries of a few rows end before better code pays, and it collects garbage with one thread."""
+    """One session for all tests of a worker, with the settings that the verbs use, and with those of small queries. Its
+    JVM compiles as a broker's does, because queries of a few rows end before better code pays, and it collects garbage
+    with one thread."""
     from lakelog.jobs.launch.launcher import VERBS
     from lakelog.jobs.launch.session import spark_session
 
     java = {"spark.driver.defaultJavaOptions": f"{VERBS['broker'].java_options} -XX:+UseSerialGC"}
-    session = spark_session("tests", master="local[2]", configs=java)
+    session = spark_session("tests", master="local[2]", configs={**java, **_SMALL_QUERIES})
     yield session
     session.stop()
-
-
-@pytest.fixture
-def small_spark(spark: "SparkSession") -> Iterator["SparkSession"]:
-    """The same session, for queries of a few rows with many joins: to compile them takes longer than to run them."""
-    quick = {
-        "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1",
-    }  # fmt: skip
-    before = {name: spark.conf.get(name) for name in quick}
-    for name, value in quick.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, value in before.items():
-        spark.conf.set(name, value or "")
 
 
 @pytest.fixture

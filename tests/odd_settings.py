@@ -1,5 +1,13 @@
 """Settings that a user's session may have."""
 
+# Those of a session of a user, where the session of the tests has others, see tests/conftest.py.
+SHIPPED = {
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
 NTZ = {"spark.sql.timestampType": "TIMESTAMP_NTZ"}
 # None of these has an effect on our reads, not even all of them together.
 WITHOUT_EFFECT = {

@@ -12,7 +12,7 @@ from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.clients.record_set import record_set
 from lakelog.replication.clients.spark_record_set import SparkRecordSet
 from tests.clients.world import World
-from tests.odd_settings import NTZ, WITHOUT_EFFECT
+from tests.odd_settings import NTZ, SHIPPED, WITHOUT_EFFECT
 from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, request, send
 
 OLD = dt.datetime(1850, 3, 1, 12, tzinfo=dt.UTC)  # another day in the calendar of old versions of Spark
@@ -45,12 +45,13 @@ def frames(spark, world):
     "settings",
     [
         {},
+        SHIPPED,
         NTZ,
         {"spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY"},
         {"spark.sql.parquet.datetimeRebaseModeInRead": "EXCEPTION"},
         WITHOUT_EFFECT,
     ],
-    ids=["none", "timestamps without a zone", "an old calendar", "no old timestamps", "without effect"],
+    ids=["none", "as shipped", "timestamps without a zone", "an old calendar", "no old timestamps", "without effect"],
 )
 def test_fe_01_a_read_has_every_record_as_it_was_written_whatever_the_settings_are(
     spark, world, change_settings, settings

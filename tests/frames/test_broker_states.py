@@ -14,9 +14,9 @@ STATES = [
 ]
 
 
-def test_bc_01_the_state_of_a_broker_is_that_of_lakelog_status(small_spark):
+def test_bc_01_the_state_of_a_broker_is_that_of_lakelog_status(spark):
     rows = [{"broker_id": n, **fields, "committed_at": seconds(60 - age)} for n, (fields, age, _) in enumerate(STATES)]
-    found = broker_registrations(table(small_spark, "brokers", *rows), 6000)
+    found = broker_registrations(table(spark, "brokers", *rows), 6000)
     has(found, "broker_id state", *((n, state) for n, (_, _, state) in enumerate(STATES)))
 
 
@@ -36,9 +36,9 @@ def partitions(spark):
     )  # fmt: skip
 
 
-def test_a_brokers_partitions_are_counted_as_kafka_does(small_spark):
+def test_a_brokers_partitions_are_counted_as_kafka_does(spark):
     replicas = view(
-        small_spark, "replicas", {"broker_id": 1, "is_leader": True, "role": "leader", "lag": 0},
+        spark, "replicas", {"broker_id": 1, "is_leader": True, "role": "leader", "lag": 0},
         {"broker_id": 2, "role": "follower", "lag": 5}, {"broker_id": 3, "error": "gone"},
         {"broker_id": 2, "role": "follower", "partition": 1, "state": "Offline", "error": "broken"},
     )  # fmt: skip
@@ -47,23 +47,23 @@ def test_a_brokers_partitions_are_counted_as_kafka_does(small_spark):
         "offline_replica_count failed_partitions_count max_lag total_lag"
     )
     has(
-        brokers_view(registered(small_spark), partitions(small_spark), replicas), columns,
+        brokers_view(registered(spark), partitions(spark), replicas), columns,
         (1, "alive", 2000, 1, 1, 1, 0, 0, None, None), (2, "dead", 60_000, 0, 2, 0, 1, 1, 5, 5),
         (3, "alive", 2000, 0, 1, 0, 0, None, None, None),
     )  # fmt: skip
 
 
-def test_td_03_the_deletion_of_a_topic_waits_for_a_dead_broker(small_spark):
+def test_td_03_the_deletion_of_a_topic_waits_for_a_dead_broker(spark):
     """Broker 1 has deleted its replica, broker 2 has not, and broker 3 has not either."""
-    topics = table(small_spark, "topics", {"partitions": 1}, {"topic": "old", "topic_id": "old", "deleting": True})
+    topics = table(spark, "topics", {"partitions": 1}, {"topic": "old", "topic_id": "old", "deleting": True})
     rows = [{"broker_id": broker, "topic_id": "old"} for broker in (2, 3)]
     columns = (
         "topic partitions replication_factor offline_partitions under_replicated_partitions is_deleting "
         "is_ineligible_to_delete replicas_to_delete replicas_ineligible_to_delete"
     )
-    replicas = table(small_spark, "replicas", *rows)
+    replicas = table(spark, "replicas", *rows)
     has(
-        topics_view(topics, partitions(small_spark), replicas, registered(small_spark), 2), columns,
+        topics_view(topics, partitions(spark), replicas, registered(spark), 2), columns,
         ("orders", 2, 2, 1, 1, False, False, 0, 0), ("old", 1, 3, 0, 0, True, True, 2, 1),
     )  # fmt: skip
 
@@ -76,22 +76,20 @@ TOTALS = (
 )
 
 
-def test_the_controller_has_the_totals(small_spark):
+def test_the_controller_has_the_totals(spark):
     deleted = {"is_deleting": True, "is_ineligible_to_delete": True, "replicas_to_delete": 2}
-    topics = view(small_spark, "topics", {}, {**deleted, "replicas_ineligible_to_delete": 1})
-    controller = table(small_spark, "controller", {"controller_id": "c", "controller_epoch": 4})
-    admin = table(
-        small_spark, "admin", {"kind": "delete_topic", "state": "Applying"}, {"kind": "a", "state": "Decided"}
-    )
-    found = controller_view(controller, admin, topics, partitions(small_spark), registered(small_spark), 6000)
+    topics = view(spark, "topics", {}, {**deleted, "replicas_ineligible_to_delete": 1})
+    controller = table(spark, "controller", {"controller_id": "c", "controller_epoch": 4})
+    admin = table(spark, "admin", {"kind": "delete_topic", "state": "Applying"}, {"kind": "a", "state": "Decided"})
+    found = controller_view(controller, admin, topics, partitions(spark), registered(spark), 6000)
     has(found, TOTALS, ("c", 4, 1, "delete_topic", 2, 1, 2, 3, 1, 2, 1, 1, 2, 1))
 
 
-def test_a_cluster_without_anything_has_one_row_of_zeros(small_spark):
-    registrations = broker_registrations(table(small_spark, "brokers"), 6000)
+def test_a_cluster_without_anything_has_one_row_of_zeros(spark):
+    registrations = broker_registrations(table(spark, "brokers"), 6000)
     read, views = (
-        (table(small_spark, "controller"), table(small_spark, "admin")),
-        (view(small_spark, "topics"), view(small_spark, "partitions")),
+        (table(spark, "controller"), table(spark, "admin")),
+        (view(spark, "topics"), view(spark, "partitions")),
     )
     found = controller_view(*read, *views, registrations, 6000)
     has(found, TOTALS, (None, None, 0, "Idle", *[0] * 10))

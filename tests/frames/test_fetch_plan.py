@@ -177,9 +177,9 @@ def test_ft_02_what_the_fetcher_may_not_fetch_is_not_appended(examples, name):
     assert told_of(examples[name]) == [t._replace(action=action) for t in THREE]
 
 
-def test_ft_02_no_headers_have_no_actions(small_spark):
-    found = plan_of(small_spark, example("id", []))
-    expected = small_spark.createDataFrame([], f"{BATCH_HEADERS.types}, action string")
+def test_ft_02_no_headers_have_no_actions(spark):
+    found = plan_of(spark, example("id", []))
+    expected = spark.createDataFrame([], f"{BATCH_HEADERS.types}, action string")
     assert_df_equality(found, expected, ignore_nullable=True)
 
 

@@ -18,10 +18,10 @@ def changes(spark):
     return table(spark, "metadata_changes", *({"committed_at": seconds(row["version"]), **row} for row in CHANGES))
 
 
-def test_is_05_each_change_of_a_partition_says_who_left_and_who_joined(small_spark):
+def test_is_05_each_change_of_a_partition_says_who_left_and_who_joined(spark):
     """An oldest row that is known says neither, and a topic's creation expands no ISR."""
     has(
-        isr_history_view(changes(small_spark)),
+        isr_history_view(changes(spark)),
         "partition version since until leader left_isr joined_isr is_shrink is_expand",
         (0, 2, seconds(2), seconds(4), 1, [], [1, 2, 3], False, False),
         (0, 4, seconds(4), seconds(7), 1, [2], [], True, False),
@@ -32,12 +32,12 @@ def test_is_05_each_change_of_a_partition_says_who_left_and_who_joined(small_spa
     )
 
 
-def test_ep_01_a_leader_epoch_has_its_leader_its_time_and_its_offsets(small_spark):
+def test_ep_01_a_leader_epoch_has_its_leader_its_time_and_its_offsets(spark):
     """Epoch 1 had no leader, so no record is of it. That of partition 1 is older than the history."""
     row = {"broker_id": 1, "role": "leader", "leader_epoch": 2, "log_end_offset": 30}
-    replicas = table(small_spark, "replicas", {**row, "epochs": [epoch(0, 0, "a"), epoch(2, 20, "b")]})
+    replicas = table(spark, "replicas", {**row, "epochs": [epoch(0, 0, "a"), epoch(2, 20, "b")]})
     has(
-        leader_epochs_view(changes(small_spark), replicas),
+        leader_epochs_view(changes(spark), replicas),
         "partition leader_epoch leader elected_at start_offset end_offset chain",
         (0, 0, 1, seconds(2), 0, 20, "a"),
         (0, 1, None, seconds(7), None, None, None),

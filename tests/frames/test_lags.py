@@ -28,10 +28,10 @@ def tables(spark):
     )  # fmt: skip
 
 
-def test_ft_08_lag_is_in_records_ms_and_bytes_up_to_the_hw(small_spark):
+def test_ft_08_lag_is_in_records_ms_and_bytes_up_to_the_hw(spark):
     """Broker 2 has three fifths of a batch to fetch and half of the next one; group g begins at the log start."""
     has(
-        lag_view(*tables(small_spark)), "kind broker_id group_id partition leader fetch_offset lag lag_ms lag_bytes",
+        lag_view(*tables(spark)), "kind broker_id group_id partition leader fetch_offset lag lag_ms lag_bytes",
         ("follower", 2, None, 0, 1, 12, 8, 30_000, 160), ("follower", 3, None, 0, 1, 23, 0, 0, 0),
         ("follower", 4, None, 0, 1, None, None, None, None), ("follower", 2, None, 1, None, None, None, None, None),
         ("group", None, "g", 0, 1, 0, 18, 50_000, 280), ("group", None, "h", 0, 1, 20, 0, 0, 0),
@@ -39,18 +39,18 @@ def test_ft_08_lag_is_in_records_ms_and_bytes_up_to_the_hw(small_spark):
     )  # fmt: skip
 
 
-def test_ap_04_a_group_lags_behind_the_hw(small_spark):
-    metadata, replicas, groups, _ = tables(small_spark)
+def test_ap_04_a_group_lags_behind_the_hw(spark):
+    metadata, replicas, groups, _ = tables(spark)
     has(
         consumer_groups_view(groups, metadata, replicas), "group_id topic_id committed_offset high_watermark lag",
         ("g", "id", 0, 20, 18), ("h", "id", 20, 20, 0), ("h", "gone", 3, None, None),
     )  # fmt: skip
 
 
-def test_a_file_is_a_row_a_partition_and_a_broken_one_says_why(small_spark):
+def test_a_file_is_a_row_a_partition_and_a_broken_one_says_why(spark):
     columns = "broker_id file topic base_offset last_offset records batches bytes leader_epochs producer_ids error"
     has(
-        log_files_view(tables(small_spark)[3]), columns,
+        log_files_view(tables(spark)[3]), columns,
         (1, "a", "orders", 2, 14, 13, 2, 180, [1, 3], [7], None), (1, "b", "orders", 15, 24, 10, 1, 200, [], [], None),
         (2, "c", "orders", 2, 24, 23, 1, 999, [], [], None), (2, "d", None, None, None, 0, 0, 0, [], [], "torn"),
     )  # fmt: skip

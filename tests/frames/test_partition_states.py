@@ -23,25 +23,23 @@ COLUMNS = (
 )
 
 
-def test_is_03_a_partition_is_judged_as_its_leader_judges(small_spark):
-    metadata = table(small_spark, "metadata", *({"partition": n, **given} for n, (given, _) in enumerate(JUDGED)))
-    topics = table(small_spark, "topics", {"configs": {"min.insync.replicas": "2"}})
-    found = partitions_view(metadata, topics, table(small_spark, "replicas"), 1)
+def test_is_03_a_partition_is_judged_as_its_leader_judges(spark):
+    metadata = table(spark, "metadata", *({"partition": n, **given} for n, (given, _) in enumerate(JUDGED)))
+    topics = table(spark, "topics", {"configs": {"min.insync.replicas": "2"}})
+    found = partitions_view(metadata, topics, table(spark, "replicas"), 1)
     has(found, COLUMNS, *((n, *wanted) for n, (_, wanted) in enumerate(JUDGED)))
     assert {f.name: f.metadata["comment"] for f in found.schema} == {
         c.name: c.comment for c in VIEWS["partitions"].columns
     }
 
 
-def test_min_isr_is_the_topics_or_the_default_and_null_for_a_topic_that_is_not_known(small_spark):
+def test_min_isr_is_the_topics_or_the_default_and_null_for_a_topic_that_is_not_known(spark):
     rows = [
         {"topic_id": name, "leader": 1, "replicas": [1, 2, 3, 4], "isr": [1]} for name in ("set", "not", "bad", "?")
     ]
     settings = {"set": {"min.insync.replicas": "2"}, "not": {}, "bad": {"min.insync.replicas": "two"}}
-    topics = table(
-        small_spark, "topics", *({"topic_id": name, "configs": configs} for name, configs in settings.items())
-    )
-    found = partitions_view(table(small_spark, "metadata", *rows), topics, table(small_spark, "replicas"), 3)
+    topics = table(spark, "topics", *({"topic_id": name, "configs": configs} for name, configs in settings.items()))
+    found = partitions_view(table(spark, "metadata", *rows), topics, table(spark, "replicas"), 3)
     has(found, "topic_id min_insync_replicas", ("set", 2), ("not", 3), ("bad", 3), ("?", None))
 
 
@@ -61,27 +59,27 @@ FOLLOWERS = [
 ]
 
 
-def test_hw_02_tr_03_a_replica_is_compared_with_its_leader(small_spark):
+def test_hw_02_tr_03_a_replica_is_compared_with_its_leader(spark):
     """By the lineage: of epoch 2 the leader has nothing from 30 on."""
     numbers = range(len(FOLLOWERS))
     common = {"leader": 1, "leader_epoch": 3, "replicas": [1, 2], "isr": [1]}
-    metadata = table(small_spark, "metadata", *({"partition": n, **common} for n in numbers))
+    metadata = table(spark, "metadata", *({"partition": n, **common} for n in numbers))
     leaders = [{**LEADER, "partition": n, "high_watermark": 38, "epochs": LINEAGE, "chain": "x"} for n in numbers]
     followers = [{"partition": n, "broker_id": 2, **row} for n, (row, _, _) in enumerate(FOLLOWERS) if row]
-    replicas, brokers = table(small_spark, "replicas", *leaders, *followers), table(small_spark, "brokers")
+    replicas, brokers = table(spark, "replicas", *leaders, *followers), table(spark, "brokers")
     found = replicas_view(metadata, replicas, broker_registrations(brokers, 6000)).where("NOT is_leader")
     columns = "partition lag log_end_offset_lag matching_end_offset has_leaders_records"
     has(found, columns, *((n, *wanted) for n, (_, wanted, _) in enumerate(FOLLOWERS)))
-    alone = partitions_view(metadata, table(small_spark, "topics"), replicas, 1)
+    alone = partitions_view(metadata, table(spark, "topics"), replicas, 1)
     columns = "partition one_replica_from one_replica_records last_stable_offset_lag"
     has(alone, columns, *((n, *wanted, 0) for n, (_, _, wanted) in enumerate(FOLLOWERS)))
 
 
-def test_a_row_of_an_older_leader_epoch_tells_no_offsets_and_a_replica_says_why_it_is_not_there(small_spark):
-    metadata = table(small_spark, "metadata", {"leader": 1, "leader_epoch": 4, "replicas": [1, 2, 3], "isr": [1]})
-    replicas = table(small_spark, "replicas", LEADER, {"broker_id": 3, "state": "Offline", "error": "broken"})
+def test_a_row_of_an_older_leader_epoch_tells_no_offsets_and_a_replica_says_why_it_is_not_there(spark):
+    metadata = table(spark, "metadata", {"leader": 1, "leader_epoch": 4, "replicas": [1, 2, 3], "isr": [1]})
+    replicas = table(spark, "replicas", LEADER, {"broker_id": 3, "state": "Offline", "error": "broken"})
     brokers = table(
-        small_spark, "brokers", {"broker_id": 1}, {"broker_id": 2, "root_error": "gone", "committed_at": NOON},
+        spark, "brokers", {"broker_id": 1}, {"broker_id": 2, "root_error": "gone", "committed_at": NOON},
         {"broker_id": 3, "storage_error": "disk"},
     )  # fmt: skip
     found = replicas_view(metadata, replicas, broker_registrations(brokers, 6000))

@@ -116,13 +116,13 @@ def test_a_log_is_a_stream_of_delta(spark, lake):
 
 
 @pytest.mark.parametrize("page", ["README.md", "tables.md", "views.md"])
-def test_a_query_has_the_columns_that_the_page_shows(small_spark, lake, page):
+def test_a_query_has_the_columns_that_the_page_shows(spark, lake, page):
     if page == "views.md":
         text, _ = blocks(page, "python")[0]
         exec(compile(text.replace("/tmp/lake/cluster", lake.cluster_uri), page, "exec"), {})
     queries = [(query, after) for query, after in blocks(page, "sql") if OF_THE_PAST not in query]
     for query, after in queries:
-        rows = small_spark.sql(query.replace("/tmp/flights", str(Path(lake.cluster_uri).parent)))
+        rows = spark.sql(query.replace("/tmp/flights", str(Path(lake.cluster_uri).parent)))
         shown = re.search(r"^\|(.*)\|$", after, re.M)
         assert shown, f"{page}: no result follows {query}"
         assert rows.columns == [name.strip() for name in shown[1].split("|")]

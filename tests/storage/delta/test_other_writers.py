@@ -61,8 +61,8 @@ def check_that_spark_refuses(spark, log, statements):
     assert spark.table(table).count() == 4
 
 
-def test_spark_reads_a_log_and_refuses_to_write_it(small_spark, log):
-    check_that_spark_refuses(small_spark, log, IN_SPARK)
+def test_spark_reads_a_log_and_refuses_to_write_it(spark, log):
+    check_that_spark_refuses(spark, log, IN_SPARK)
 
 
 @pytest.mark.parametrize("write", BY_DELTA_RS.values(), ids=BY_DELTA_RS.keys())
