@@ -52,10 +52,6 @@ def members(world):
     return [m.member_id for m in GroupAccess(world.cluster, "g").refresh().members]
 
 
-def is_beating(membership_thread):
-    return membership_thread._thread.is_alive()
-
-
 def committed(world):
     return world.consumer("g").committed(TOPIC)
 
@@ -102,7 +98,7 @@ def test_ap_04_after_a_listener_has_left_the_poll_ends(world, member, leave, whe
         a.poll(5)
         member()
     assert a.poll(1).num_rows == 0
-    assert (a._member is first, is_beating(heartbeat)) == (False, False)
+    assert (a._member is first, heartbeat.is_alive()) == (False, False)
     assert first.membership.member_id not in members(world)
     assert calls == ([[0, 1]] if when == "on_assign" else [[1], [0]]), "each partition is told of once"
 
