@@ -29,8 +29,8 @@ Row = Mapping[str, object]
 
 
 def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], int], argv: list[str]) -> int:
-    """Runs a verb and returns its status: 0 done, 1 refused or failed, 2 called wrongly. Prints an error as one
-    sentence, and also as an object on stdout where JSON is asked for."""
+    """Runs a verb and returns its status: 0 done, 1 refused or failed, 2 called wrongly, 130 interrupted. Prints an
+    error as one sentence, and also as an object on stdout where JSON is asked for."""
     args = argparse.Namespace()
 
     def verb() -> int:
@@ -85,14 +85,14 @@ def _failed(name: str, words: str, message: str, args: argparse.Namespace) -> in
     say(f"lakelog: {words}")
     if getattr(args, "output", None) != JSON:
         return FAILED
-    with contextlib.suppress(OSError):  # of a stdout that does not take it; this was the one sentence
+    with contextlib.suppress(OSError):  # stdout may be closed; the error is on stderr already
         print(json.dumps({"error": {"code": name, "message": message}}, indent=2), flush=True)
     return FAILED
 
 
 def one_line(words: str) -> str:
-    """Returns the words with escapes for what is no letter: a line feed in the name of a file, or bytes that are not
-    UTF-8."""
+    """Returns the words with escapes for characters that cannot be printed: a line feed in the name of a file, or bytes
+    that are not UTF-8."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in words)
 
 

@@ -88,7 +88,7 @@ class BrokerSession:
             name, log, self.replica_manager.led, context.cache, config, context.pause_point
         )
         self._has_applied = False
-        self._untold_version: int | None = None
+        self._unreported_version: int | None = None
         self._kept_at = time.monotonic()
 
     def _source(self, broker_id: int) -> SourceBroker | None:
@@ -150,7 +150,7 @@ class BrokerSession:
             self._apply()
         if self.replica_manager.lead():
             self.replica_manager.publish("high watermark")
-        self._tell_applied()
+        self._report_applied()
         self.quotas.poll_followers(self.replica_manager.leads, self._log.current())
         if (time.monotonic() - self._kept_at) * 1000 >= self._context.config.broker_heartbeat_interval_ms:
             self._keep_up()
@@ -160,17 +160,17 @@ class BrokerSession:
         version = self._context.cache.version
         self._context.cluster.note_what_was_seen(self._context.root)
         self.replica_manager.apply()
-        self._has_applied, self._untold_version = True, version
+        self._has_applied, self._unreported_version = True, version
 
-    def _tell_applied(self) -> None:
+    def _report_applied(self) -> None:
         """Reports the applied metadata version, which the controller waits for. If that fails, a later tick retries."""
-        if self._untold_version is not None:
+        if self._unreported_version is not None:
             self._context.pause_point.pass_through()
             self._context.registry.update(
-                self.broker_epoch, "metadata applied", metadata_version=self._untold_version,
+                self.broker_epoch, "metadata applied", metadata_version=self._unreported_version,
                 offline_partitions=self.replica_manager.offline.names(),
             )  # fmt: skip
-            self._untold_version = None
+            self._unreported_version = None
 
     def _keep_up(self) -> None:
         """Once a heartbeat interval: publishes rows with the new appends of producers, and maintains the tables."""
@@ -201,7 +201,7 @@ class BrokerSession:
             self.replica_manager.shutting_down()
             if self._context.cache.refresh():
                 self._apply()  # closes the partitions that it no longer leads to producers, before the broker ends
-                self._tell_applied()
+                self._report_applied()
             self.fetcher_manager.close_all_fetchers()
             self.replica_manager.publish("shutdown")
             self._identify_log()

@@ -38,7 +38,7 @@ class MetadataCache:
         self._replica_tables: dict[int, tuple[tuple[str, int], ReplicaTable]] = {}
         self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = {}
         self._version = -1
-        self._is_untold = False
+        self._is_unreported = False
         self._throttled: dict[str, dict[str, str]] = {}
         # The settings of the topics in one snapshot, by name: a leader round needs them once for each partition.
         self._topic_configs: tuple[Mapping[str, Topic], dict[str, TopicConfig]] = ({}, {})
@@ -64,16 +64,16 @@ class MetadataCache:
 
     def _have_topics_moved(self, have_they: bool) -> None:
         if have_they:
-            self._throttled, self._is_untold = {}, True
+            self._throttled, self._is_unreported = {}, True
 
     def _show(self, read_brokers: Callable[[], Mapping[int, BrokerRegistration]]) -> bool:
         # Compare with the version that this cache has shown: writing an ISR change may have read newer rows already.
-        self._is_untold |= self._version != self.cluster.metadata.version
+        self._is_unreported |= self._version != self.cluster.metadata.version
         self._version, self._partitions = self.cluster.metadata.version, self.cluster.metadata.partitions
         roots = self._roots()
         self._liveness.observe(read_brokers())
-        is_untold, self._is_untold = self._is_untold or roots != self._roots(), False
-        return is_untold
+        is_unreported, self._is_unreported = self._is_unreported or roots != self._roots(), False
+        return is_unreported
 
     def _roots(self) -> dict[int, str]:
         return {broker_id: registration.root for broker_id, registration in self.cluster.brokers.items()}

@@ -83,7 +83,7 @@ class Scene:
         for process in cluster.all():
             process.program = first.program
         cluster.launch()
-        wait_until(lambda: not cluster.lacks_servers(), "all servers start", PATIENCE)
+        wait_until(lambda: not cluster.missing_servers(), "all servers start", PATIENCE)
         self.admin.create_topic(TOPIC, assignment=ASSIGNMENT, configs={"min.insync.replicas": 2})
 
     def start(self, server: Server, version: Version) -> None:

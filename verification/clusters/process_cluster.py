@@ -59,7 +59,7 @@ class ProcessCluster(ClusterUnderTest):
         for election. Raises TimeoutException, or BrokerNotAvailableException if a process ends."""
         self.format()
         self.launch()
-        wait_until(lambda: not self.lacks_servers(), "all servers start", _START_SECONDS)
+        wait_until(lambda: not self.missing_servers(), "all servers start", _START_SECONDS)
 
     def format(self) -> None:
         """Formats the cluster root."""
@@ -76,7 +76,7 @@ class ProcessCluster(ClusterUnderTest):
         for process in self.all():
             process.start()
 
-    def lacks_servers(self) -> str:
+    def missing_servers(self) -> str:
         """The servers that are not there yet, as text: brokers that are not registered, and controllers that do not
         stand for election. Raises BrokerNotAvailableException if a process has ended by itself."""
         self.check()

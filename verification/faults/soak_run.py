@@ -254,7 +254,7 @@ class Soak:
 
     def _begin(self) -> None:
         self._cluster.launch()
-        self._wait(self._cluster.lacks_servers, "all servers start")
+        self._wait(self._cluster.missing_servers, "all servers start")
         for topic, assignment in ASSIGNMENTS.items():
             self._admin.create_topic(topic, assignment=assignment, configs={"min.insync.replicas": 2})
         self._load.start()

@@ -264,7 +264,7 @@ class LeaderRound:
         self._lag_checked_at = self._polled_at = clock()
         self._watch = LeaderWatch(broker_id)
         self._log_mark: object = None
-        self._untold: set[TopicIdPartition] = set()  # partitions whose log start the rows do not have yet
+        self._unpublished: set[TopicIdPartition] = set()  # partitions whose log start the rows do not have yet
 
     def run(self, state: BrokerState) -> Round[bool]:
         """Reads the followers' rows, changes the ISR, raises the HWs; returns whether rows have changed that others
@@ -302,8 +302,8 @@ class LeaderRound:
         yield IsrChangesSettled()
         hosted.update({p: self._rules.raise_high_watermark(hosted[p], found) for p, found in inputs.items()})
         self._settle(hosted, inputs, {change.topic_id_partition for change in changes}, cluster)
-        is_untold = self._note_untold(inputs, published, logs)
-        return is_untold or any(hosted[p].high_watermark > before[p] for p in inputs)
+        is_unpublished = self._note_unpublished(inputs, published, logs)
+        return is_unpublished or any(hosted[p].high_watermark > before[p] for p in inputs)
 
     def _leader_inputs(
         self, found: FollowersSeen, cluster: ClusterView, logs: LogsSeen, now: float
@@ -366,10 +366,11 @@ class LeaderRound:
             waits = sum(broker in cluster.alive for broker in followers) > len(found.eligible)
             watch.settled(partition, None if waits or partition in changing else after)
 
-    def _note_untold(self, observed: Iterable[TopicIdPartition], published: Rows, logs: LogsSeen) -> bool:
-        """Whether a client has raised a log start since the row was published; others wait for it."""
-        for partition in {*observed, *self._watch.see_published(published), *self._untold}:
+    def _note_unpublished(self, observed: Iterable[TopicIdPartition], published: Rows, logs: LogsSeen) -> bool:
+        """Whether a client has raised a log start since the row was published; followers and readers wait for the
+        next row."""
+        for partition in {*observed, *self._watch.see_published(published), *self._unpublished}:
             row = published.get(partition) if partition in self._watch.led else None
             is_raised = row is not None and row.log_start_offset < logs.log_of(partition).log_start_offset
-            (self._untold.add if is_raised else self._untold.discard)(partition)
-        return bool(self._untold)
+            (self._unpublished.add if is_raised else self._unpublished.discard)(partition)
+        return bool(self._unpublished)

@@ -1,5 +1,5 @@
-"""Wakes threads after a commit of their own process, and sets the time between their polls, which find the commits of
-other processes."""
+"""Wakes threads after a commit of their own process, and sets how long they wait at most: the time between two polls,
+which find the commits of other processes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class CommitListener:
         self._reasons: dict[str, str | None] = {}
 
     def listen(self, uri: str, why: str | None = None) -> Self:
-        """Listens to commits to the table at `uri` from now on; with `why`, only to those for that reason."""
+        """Listens to commits to the table at `uri` from now on; with `why`, only to those for that reason. The last
+        call for a table counts."""
         self._reasons[uri] = why
         with _lock:
-            if uri not in _listeners:  # tables without listeners and without commits
+            if uri not in _listeners:  # forget the tables whose listeners are all gone
                 for other in [other for other, found in _listeners.items() if not found]:
                     del _listeners[other]
             _listeners.setdefault(uri, WeakSet()).add(self)

@@ -2,7 +2,7 @@
 objects as files that pyarrow reads in parts.
 
 Looking up a file is one request, whether it exists or not, and a file is put only if there is none. obstore takes the
-options of delta-rs, which opens tables: both use the same library of Rust.
+options of delta-rs, which opens tables: both use the same Rust library.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _CLIENT_OPTIONS = frozenset(
 _PREFIXES = ("aws_", "azure_", "google_")
 _LONGEST_TRANSFER = 10  # a large file may take so many times as long as an operation, as long as bytes come
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
-_FEW = 2
+_FEW = 2  # look-ups that are not worth threads
 _CONNECTIONS = 8  # look-ups of many files at a time
-_CANNOT_COPY: dict[int, float] = {}  # stores of `_opened`, which keeps them, and when each is asked again
 _ASK_AGAIN_SECONDS = 600
+_refuses_copies: dict[int, float] = {}  # stores of `_opened`, which keeps them, and when each is asked again
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,13 @@ class ObjectRoot(StorageRoot):
         """Writes a checkpoint of a version and returns a handle on it. Raises DeltaError, LakelogException, OSError."""
         try:
             create_checkpoint(self, version)
-        except (FileNotFoundError, ValueError, KeyError, TypeError):  # delta-rs knows other ways
+        except (FileNotFoundError, ValueError, KeyError, TypeError):  # a log that our writer cannot read
             return super().checkpoint_table(version)
         return self.open_table(version)
 
     def list(self) -> list[str]:
-        """Names of the files and folders directly below this root; empty if there are none."""
+        """Names of the files and folders directly below this root; empty if there are none. Raises
+        KafkaStorageException, also if there is no such bucket."""
         files, folders = self._listed()
         return sorted([*files, *folders])
 
@@ -159,7 +160,7 @@ class ObjectRoot(StorageRoot):
         store = self._store
         if not isinstance(source, ObjectRoot) or source._store is not store:
             return False
-        if time.monotonic() < _CANNOT_COPY.get(id(store), 0):
+        if time.monotonic() < _refuses_copies.get(id(store), 0):
             return False
         try:
             store.copy(source._key(name), self._key(new_name))
@@ -167,14 +168,14 @@ class ObjectRoot(StorageRoot):
             return False
         except BaseError as error:
             logger.warning("%s: the store does not copy files, so they stream: %s", self.uri, words_of(error))
-            _CANNOT_COPY[id(store)] = time.monotonic() + _ASK_AGAIN_SECONDS  # a refusal may take a time-out
+            _refuses_copies[id(store)] = time.monotonic() + _ASK_AGAIN_SECONDS  # a refusal may take a time-out
             return False
         return True
 
     def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
         """Writes a file and returns its stamp, or None if a file of that name exists: a put with If-None-Match.
 
-        After a KafkaStorageException the file may have been written, or may be written later.
+        Raises KafkaStorageException: the file may have been written then, or may be written later.
         """
         with writing(self.path(name)), os_errors():
             try:

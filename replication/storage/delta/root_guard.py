@@ -68,7 +68,7 @@ class ClusterRootGuard:
         return self._error is not None
 
     def hold(self, table: StorageRoot) -> None:
-        """Makes the table of this process's own broker one that may not be made again."""
+        """Refuses from now on that the table of this process's own broker is made again."""
         self._held.add(self._name(table))
 
     def expect(self, states: Mapping[str, TableState]) -> None:

@@ -65,11 +65,11 @@ class RootGuard(Protocol):
         """Whether the last check has refused the root."""
 
     def check(self, max_staleness: float = 0.0) -> None:
-        """Raises KafkaStorageException unless the root is the one that was seen. In an object store a check counts that
-        is at most `max_staleness` seconds old."""
+        """Raises KafkaStorageException unless the root is the one that was seen. In an object store an
+        earlier check counts if it is at most `max_staleness` seconds old."""
 
     def hold(self, table: StorageRoot) -> None:
-        """Makes the table of this process's own broker one that may not be made again."""
+        """Refuses from now on that the table of this process's own broker is made again."""
 
     def open(self, table: StorageRoot) -> tuple[TableHandle, Sequence[Commit]]:
         """Opens a table of the root. Raises InconsistentClusterIdException if there is none, KafkaStorageException."""
@@ -215,7 +215,8 @@ class StorageRoot(ABC):
 
     @abstractmethod
     def list(self) -> list[str]:
-        """Names of the files and folders directly below this root; empty if it does not exist."""
+        """Names of the files and folders directly below this root; empty if it does not exist. Raises
+        KafkaStorageException."""
 
     @abstractmethod
     def _files(self) -> dict[str, tuple[int, float]]:
