@@ -8,23 +8,14 @@ import pytest
 
 from lakelog.jobs.broker import main
 from lakelog.jobs.cli.waiting import wait_until
-from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.storage.cluster import Cluster, format_cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.verification.clusters.process_cluster import SMALL, BrokerProcess
 from lakelog.verification.server_process import ServerProcess
 
 SECONDS = 60
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
-    uri = str(tmp_path / "cluster")
-    format_cluster(StorageRoot.of(uri), Config())
-    return Cluster.open(uri)
 
 
 @pytest.fixture

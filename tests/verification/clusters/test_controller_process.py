@@ -7,22 +7,13 @@ from pathlib import Path
 import pytest
 
 from lakelog.replication.clients.admin import AdminClient
-from lakelog.replication.config import Config
 from lakelog.replication.errors import UnknownTopicOrPartitionException
 from lakelog.replication.protocol.fencing import Lease
-from lakelog.replication.storage.cluster import Cluster, format_cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.verification.clusters.process_cluster import ControllerProcess
 from tests.processes import wait_until
 
 Pair = tuple[ControllerProcess, ControllerProcess]
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
-    uri = str(tmp_path / "cluster")
-    format_cluster(StorageRoot.of(uri), Config())
-    return Cluster.open(uri)
 
 
 @pytest.fixture
