@@ -212,7 +212,7 @@ class SendsInFlight:
         self._pipeline = PipelineRound(self._next, self._max_in_flight, time.monotonic, poll_ms / 1000)
 
     def wake(self) -> None:
-        """Looks at once, or once more, for what the sends in flight wait for, unless one waits to try again."""
+        """Polls at once, or once more, for the sends in flight, unless one of them waits to try again."""
         self._is_woken_for_poll = True
         self._woken.set()
 
@@ -584,7 +584,7 @@ class RecordAccumulator:
 
 
 class StepSharing:
-    """Carries out the steps of sends. Sends that look at the same time share what they read, until one writes."""
+    """Carries out the steps of sends. Sends that poll at the same time share what they read, until one writes."""
 
     def __init__(self) -> None:
         self._seen: dict[SendStep, Any] = {}

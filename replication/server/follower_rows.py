@@ -104,7 +104,7 @@ class _Follower:
             raise
 
     def _serve(self) -> None:
-        """Looks whenever it is asked to. A thread for each poll would cost more than the poll."""
+        """Polls whenever it is asked to. A thread for each poll would cost more than the poll."""
         while True:
             if self._asked.wait(_LINGER_SECONDS):
                 self._asked.clear()

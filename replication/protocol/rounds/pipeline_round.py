@@ -45,7 +45,7 @@ Round: TypeAlias = carry_out.Round[StepOf | Pause, Result]
 class PipelineRound:
     """Advances the sends in flight, and begins others while fewer than `max_in_flight` are there.
 
-    A send that begins appends at once, after those before it. While sends wait, all of them look at the tables once in
+    A send that begins appends at once, after those before it. While sends wait, all of them poll the tables once in
     `seconds`. `next_send`: the next send, or None. `clock`: monotonic, in seconds.
     """
 

@@ -1,4 +1,4 @@
-"""Looks at tables in object stores: shared in a process, and the fewer the less happens."""
+"""Polls of tables in object stores: a process shares them, and makes fewer while nothing changes."""
 
 import gc
 import threading
