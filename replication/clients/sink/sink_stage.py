@@ -22,11 +22,11 @@ import pyarrow as pa
 from lakelog.replication.clients.sink.routed_records import large_and_small
 from lakelog.replication.clients.sink.sink_options import ROUTED
 from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.storage.delta.data_file_name import digest_of
 from lakelog.replication.storage.delta.delta_log import SURE_FOR_COMMITS_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.encoded_batches import EncodedBatch, encode_batches, encoded_records
 from lakelog.replication.storage.log.new_batches import NewRecords, RecordsSummary
-from lakelog.replication.storage.log.segment_name import digest_of
 
 _PART, _BATCH, _DONE, _END, _ENCODED_END = "part-", "batch-", "done-", ".arrow", ".parquet"
 _BATCH_KEY = b"lakelog.staged_batch.v1"

@@ -15,8 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 
+from lakelog.replication.storage.delta.data_file_name import may_be_deleted
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.segment_name import may_be_deleted
 
 DELETE_DELAY_SECONDS = 3600.0
 _ORPHAN_SECONDS = 86400.0

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.data_file_name import is_data_file, is_snapshot, named_digest
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.segment import Segment, read_file, read_records, read_segment, size_fault
-from lakelog.replication.storage.log.segment_name import is_data_file, is_snapshot, named_digest
 
 _READERS = 8
 

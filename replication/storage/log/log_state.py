@@ -19,6 +19,7 @@ from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, role_version
 from lakelog.replication.protocol.record_batch import BatchHeader, OffsetRange, TopicIdPartition
 from lakelog.replication.storage.delta.commit import Commit
+from lakelog.replication.storage.delta.data_file_name import is_data_file
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment
 from lakelog.replication.storage.log.log_txns import (
@@ -32,7 +33,6 @@ from lakelog.replication.storage.log.log_txns import (
 )
 from lakelog.replication.storage.log.producer_snapshot import by_partition
 from lakelog.replication.storage.log.segment import Segment, size_fault
-from lakelog.replication.storage.log.segment_name import is_data_file
 
 _COMMITS = 200  # that are remembered: a reader that is further behind reads all partitions
 

@@ -13,9 +13,9 @@ from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.commit_listeners import note_commit
+from lakelog.replication.storage.delta.data_file_name import is_snapshot, leader_of
 from lakelog.replication.storage.delta.delta_log import CommitTracker
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.segment_name import is_snapshot, leader_of
 
 FULL_POLL = 64  # commits that one poll reads from the log
 

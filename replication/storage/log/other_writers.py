@@ -18,6 +18,7 @@ from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_format import is_commit, read_commit
+from lakelog.replication.storage.delta.data_file_name import foreign_name, named_digest
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_rewrite import NewFiles
 from lakelog.replication.storage.log.log_state import LogChange, LogState
@@ -30,7 +31,6 @@ from lakelog.replication.storage.log.segment import (
     statistics,
     write_file,
 )
-from lakelog.replication.storage.log.segment_name import foreign_name, named_digest
 from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.storage.delta.data_file_name import named_digest, segment_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.record_digest import check_digest
 from lakelog.replication.storage.log.row_groups import LEAST_BYTES, row_groups
@@ -28,7 +29,6 @@ from lakelog.replication.storage.log.segment import (
     write_file,
     write_segment,
 )
-from lakelog.replication.storage.log.segment_name import named_digest, segment_name
 from lakelog.replication.storage.parquet.row_group_copy import ParquetContent, RowGroup, assemble
 from lakelog.schemas import LOG
 

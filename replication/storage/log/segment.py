@@ -22,10 +22,7 @@ from lakelog.replication.protocol.log_validator import validate_headers
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_format import inlined
-from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.producer_snapshot import RememberedProducer, from_footer, to_footer
-from lakelog.replication.storage.log.row_groups import row_groups
-from lakelog.replication.storage.log.segment_name import (
+from lakelog.replication.storage.delta.data_file_name import (
     digest_of,
     is_data_file,
     is_snapshot,
@@ -33,6 +30,9 @@ from lakelog.replication.storage.log.segment_name import (
     segment_name,
     snapshot_name,
 )
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.producer_snapshot import RememberedProducer, from_footer, to_footer
+from lakelog.replication.storage.log.row_groups import row_groups
 from lakelog.schemas import LOG
 
 FOOTER_KEY = b"lakelog.batches.v2"

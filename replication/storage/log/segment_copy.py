@@ -15,11 +15,11 @@ from blake3 import blake3
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.data_file_name import hex_digest, leader_of, named_digest, segment_name
 from lakelog.replication.storage.delta.local_root import LocalRoot, temporary_file
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.record_digest import check_digest
 from lakelog.replication.storage.log.segment import Segment, read_file, read_records, rows_of, write_file, write_segment
-from lakelog.replication.storage.log.segment_name import hex_digest, leader_of, named_digest, segment_name
 
 _LARGE_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 19  # it stays in the cache of a core between its read and its write

@@ -17,11 +17,11 @@ from lakelog.replication.errors import ControllerMovedException, CorruptRecordEx
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_format import commit_name, inlined, read_commit
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
+from lakelog.replication.storage.delta.data_file_name import is_data_file
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.segment_name import is_data_file
 from lakelog.schemas import Table
 
 Row = dict[str, Any]

@@ -23,11 +23,11 @@ from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchSt
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.storage.delta.data_file_name import leader_of
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import append_as_follower
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment_name import leader_of
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.hanging import Hanging, ends, in_background
 from tests.server.quota_cache import QuotaCache

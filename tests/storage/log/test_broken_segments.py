@@ -9,6 +9,7 @@ from lakelog.replication.errors import CorruptRecordException, KafkaStorageExcep
 from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.data_file_name import snapshot_name
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.log import broken_segments
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, with_statistics
@@ -17,7 +18,6 @@ from lakelog.replication.storage.log.log_start import delete_old_segments, raise
 from lakelog.replication.storage.log.log_state import LogChange
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_copy import copy_segment
-from lakelog.replication.storage.log.segment_name import snapshot_name
 from lakelog.replication.storage.log.truncate import delete_logs
 from tests.clock import Clock
 from tests.processes import wait_until

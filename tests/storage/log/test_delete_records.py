@@ -12,6 +12,7 @@ from lakelog.replication.protocol.producer_state import ProducerEntry, SequenceR
 from lakelog.replication.protocol.record_batch import LogEnd
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_format import read_commit
+from lakelog.replication.storage.delta.data_file_name import is_snapshot
 from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.log_start import delete_old_segments, follow_log_starts, raise_log_starts
 from lakelog.replication.storage.log.producer_snapshot import (
@@ -23,7 +24,6 @@ from lakelog.replication.storage.log.producer_snapshot import (
     to_footer,
 )
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment_name import is_snapshot
 from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs
 from tests.storage.logs import (
     P0,

@@ -10,10 +10,10 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.chain import linked
 from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.data_file_name import named_digest, snapshot_name
 from lakelog.replication.storage.log.log_snapshot import batches_from
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_segment, write_segment
-from lakelog.replication.storage.log.segment_name import named_digest, snapshot_name
 from lakelog.replication.storage.log.truncate import delete_logs
 from tests.storage.logs import (
     P0,

@@ -10,6 +10,7 @@ from lakelog.replication.protocol.partition_log import STOPPED, Role
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.commit_format import commit_name, drop_commits_before
+from lakelog.replication.storage.delta.data_file_name import is_snapshot
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.log import log_rewrite
@@ -17,7 +18,6 @@ from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.log_rewrite import Removal, readable, take_out
 from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment_name import is_snapshot
 from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs, without_ends
 from tests.hanging import ends, in_background
 from tests.storage.delta.answers import land_unheard, lose_an_answer

@@ -6,13 +6,13 @@ import pytest
 
 from lakelog.replication.protocol.partition_log import Role
 from lakelog.replication.storage.delta.commit_format import commit_name
+from lakelog.replication.storage.delta.data_file_name import is_snapshot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import new_segments
 from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import LogChange
 from lakelog.replication.storage.log.segment import write_segment
-from lakelog.replication.storage.log.segment_name import is_snapshot
 from tests.storage.log.test_replay import clean_up
 from tests.storage.logs import P0, P1, P2, fill, header, lead, log_rows, new_log, request, send, truncate
 

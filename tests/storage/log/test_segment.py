@@ -18,12 +18,12 @@ from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.data_file_name import leader_of, named_digest
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import FOOTER_KEY, read_records, read_segment, statistics, write_segment
 from lakelog.replication.storage.log.segment_copy import copy_segment
-from lakelog.replication.storage.log.segment_name import leader_of, named_digest
 from lakelog.schemas import LOG
 from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, fill, header, log_rows, new_log, offsets
 

@@ -10,13 +10,13 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.delta import object_root
+from lakelog.replication.storage.delta.data_file_name import named_digest
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import segment_copy
 from lakelog.replication.storage.log.segment import read_segment, write_segment
 from lakelog.replication.storage.log.segment_copy import copy_segment
-from lakelog.replication.storage.log.segment_name import named_digest
 from lakelog.schemas import LOG
 from lakelog.verification.memory_root import MemoryStore
 from lakelog.verification.s3.server import StoreServer, error

@@ -6,6 +6,7 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.data_file_name import digest_of, segment_name
 from lakelog.replication.storage.log import pieces
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.pieces import CopiedBatches, DecodedBatches, Target, _spans, pieces_of
@@ -19,7 +20,6 @@ from lakelog.replication.storage.log.segment import (
     read_records,
     statistics,
 )
-from lakelog.replication.storage.log.segment_name import digest_of, segment_name
 from tests.storage.logs import P0, P1, facts, header, leo, new_log, records, request, send
 
 LARGE = 600_000  # two such records are a row group

@@ -15,13 +15,13 @@ from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta import commit_format, delta_log
 from lakelog.replication.storage.delta.checkpoint import checkpoint_name
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
+from lakelog.replication.storage.delta.data_file_name import leader_of
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.log_txns import app_ids, role_app_id, start_app_id
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment, write_segment
 from lakelog.replication.storage.log.segment_copy import rewrite
-from lakelog.replication.storage.log.segment_name import leader_of
 from lakelog.replication.storage.log.truncate import delete_logs, delete_stray_logs, truncate_logs
 from lakelog.schemas import LOG
 from tests.storage.logs import (

@@ -13,9 +13,9 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 from lakelog.replication.server.broker_server import BrokerSession
+from lakelog.replication.storage.delta.data_file_name import may_be_deleted
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.segment_name import may_be_deleted
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.shrink import shorten

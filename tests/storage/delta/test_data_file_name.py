@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.storage.log.segment_name import (
+from lakelog.replication.storage.delta.data_file_name import (
     digest_of,
     is_data_file,
     is_snapshot,
