@@ -38,7 +38,8 @@ from lakelog.replication.protocol.rounds.send_round import (
 
 logger = logging.getLogger(__name__)
 
-# A commit has the deadline of its first send. The others may have this number of seconds more, which they lose.
+# Sends share a commit only if their deadlines are at most this many seconds after that of the first one. The commit has
+# the first one's deadline, so the others lose the difference.
 _SHARED_SECONDS = 1.0
 
 _READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas  # the steps whose answers sends share
@@ -47,8 +48,9 @@ _READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas  # the steps w
 class PendingSend:
     """The records of a send, and the future of its answers.
 
-    `deadline`: on the monotonic clock, in seconds. `may_expire`: whether it is not sent once its time is over.
-    `shares_with`: sends of equal values may share a commit; None if it shares with none. `nbytes`: its bytes in memory.
+    `deadline`: on the monotonic clock, in seconds. `may_expire`: after the deadline it fails instead of being sent.
+    `shares_with`: sends for which this is equal may share a commit; None if the send has a commit of its own.
+    `nbytes`: the bytes that its records take in memory.
     """
 
     given: RecordSet
@@ -64,7 +66,7 @@ class PendingSend:
 
     @property
     def partition_bytes(self) -> Mapping[int, int]:
-        """The bytes of each partition, if it shares with others."""
+        """The bytes of each partition; empty if the send shares no commit."""
         return self.given.partition_bytes if isinstance(self.given, ArrowRecordSet) else {}
 
     @property
@@ -73,7 +75,8 @@ class PendingSend:
         return sum(self.given.counts.values())
 
     def begin(self) -> bool:
-        """Whether it is sent now: its future was not cancelled, its time is not over, and its records are sound."""
+        """Begins the send; returns whether it is to be sent. If its future was cancelled, or if it may expire and its
+        deadline has passed, the send has ended instead."""
         if not self.future.set_running_or_notify_cancel():
             self.release()
             return False
@@ -89,17 +92,17 @@ class PendingSend:
         )
 
     def expire(self) -> None:
-        """Ends it because its time is over. Nothing of it was sent."""
+        """Fails a send whose deadline has passed before anything of it was sent."""
         self.fail(self._expired())
 
     def fail(self, error: BaseException) -> None:
-        """Ends it with an error, unless it has ended, or its future was cancelled."""
+        """Ends the send with an error, unless it has ended or its future was cancelled."""
         future = self.future
         if future.running() or (not future.done() and future.set_running_or_notify_cancel()):
             self.end(None, error)
 
     def end(self, answers: Answers | None, error: BaseException | None) -> None:
-        """Ends it: its future gets the answers, or the error that its round has raised."""
+        """Frees the records, and gives the future the answers or, if these are None, the error."""
         try:
             self.release()
         finally:
@@ -109,7 +112,7 @@ class PendingSend:
                 self.future.set_result(dict(sorted(answers.items())))
 
     def release(self) -> None:
-        """Frees the records. An error of that is only logged: the records are sent, or are not, all the same."""
+        """Frees the records. An error is only logged, because it does not change whether the records were sent."""
         try:
             self.given.__exit__()
         except Exception as error:
@@ -117,10 +120,10 @@ class PendingSend:
 
 
 class PendingRecords(PendingSend):
-    """Single records of a topic, which wait for more of them. They become a table when their send begins.
+    """A send that collects single records of a topic. When it begins, it makes one table of them.
 
-    `partitions`: the topic's number of partitions. `timeout_ms` begins with the first record. `reports`: get what has
-    become of each record. Kafka: `ProducerBatch`.
+    `partitions`: the topic's number of partitions. `timeout_ms` counts from the first record. `reports` gets the
+    outcome of each record. Kafka: `ProducerBatch`.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class PendingRecords(PendingSend):
         self._segment_bytes = segment_bytes
         self._reports = reports
         self._records: list[SingleRecord] = []
-        self._bytes: Counter[int | None] = Counter()  # by partition; None: of those that go by their keys
+        self._bytes: Counter[int | None] = Counter()  # by partition; None: of records whose keys decide it
 
     def add(self, record: SingleRecord) -> None:
         """Adds a record behind the others."""
@@ -145,7 +148,8 @@ class PendingRecords(PendingSend):
 
     @property
     def partition_bytes(self) -> Mapping[int, int]:
-        """The bytes of each partition. Records with a key count as if all partitions got equally many."""
+        """The bytes of each partition. Those of records with a key are shared out evenly: their partitions are not
+        computed before the send begins."""
         each = -(-self._bytes[None] // self.partitions)
         return {p: size for p in range(self.partitions) if (size := self._bytes[p] + each)}
 
@@ -155,7 +159,7 @@ class PendingRecords(PendingSend):
         return len(self._records)
 
     def begin(self) -> bool:
-        """Whether it is sent now, as a table. An error of making the table concerns no other send."""
+        """As in `PendingSend`, and makes the table. If that fails, only this send ends, with the error."""
         if not super().begin():
             return False
         try:
@@ -175,7 +179,7 @@ class PendingRecords(PendingSend):
             record.row["partition"] = number
 
     def end(self, answers: Answers | None, error: BaseException | None) -> None:
-        """Ends it: first the reports come, then the future is settled."""
+        """Reports the outcome of each record, then ends the send as in `PendingSend`."""
         self._reports.add(reports_of(self.topic, self._records, answers, error))
         super().end(answers, error)
 
@@ -186,9 +190,11 @@ class PendingRecords(PendingSend):
 class SendsInFlight:
     """Carries out sends in the order in which they are put.
 
-    One thread at a time does it: a caller that waits for its send, if no other thread is at work, or else a thread that
-    ends when nothing is left. `begin`: begins sends that share a commit. `on_abort` is called after an interruption,
-    which ends all sends in flight.
+    One thread at a time does it, the *worker*. A caller that waits for its send becomes the worker if there is none.
+    Otherwise a thread is started, and ends when nothing is left.
+
+    `begin` puts sends that share a commit in flight. `on_abort` is called if the worker is interrupted, for example by
+    Ctrl-C; then all sends in flight fail.
     """
 
     def __init__(
@@ -199,27 +205,28 @@ class SendsInFlight:
         self._poll_ms = poll_ms
         self._begin = begin
         self._on_abort = on_abort
-        self._lock = threading.Condition()  # it is notified when a send is settled, so that memory becomes free
+        self._lock = threading.Condition()  # notified when a send is settled, which frees memory
         self._waiting = RecordAccumulator(config)
         self._unsettled: dict[PendingSend, None] = {}
         self._used_bytes = 0
         self._worker: threading.Thread | None = None
         self._woken, self._is_woken_for_poll = threading.Event(), False
-        self._end: BaseException | None = None  # after `close`: the error of sends that come or remain
-        self._is_cut_short = False
+        self._end: BaseException | None = None  # after `close`: the error of the sends that are left at its time-out
+        self._is_cut_short = False  # `close` has reached its time-out
         self._max_in_flight = config.max_in_flight_requests_per_connection
         self._reads = StepSharing()
         self._pipeline = PipelineRound(self._next, self._max_in_flight, time.monotonic, poll_ms / 1000)
 
     def wake(self) -> None:
-        """Polls at once, or once more, for the sends in flight, unless one of them waits to try again."""
+        """Polls for the sends in flight at once; after the present poll, if one is under way. While one of them waits
+        for its next attempt, the poll comes at its usual time."""
         self._is_woken_for_poll = True
         self._woken.set()
 
     def put(self, send: PendingSend, is_awaited: bool) -> None:
-        """Adds a send behind the others. A send that the caller waits for, and that no other comes before, is attempted
-        once whatever its time-out. Raises IllegalStateException after `close`, and TimeoutException if earlier sends
-        leave no memory for it in `max_block_ms`."""
+        """Adds a send behind the others. `is_awaited`: the caller waits for it. If no other send is left, this one is
+        attempted once, however short its time-out. Raises IllegalStateException after `close`, and TimeoutException if
+        earlier sends leave no memory for it within `max_block_ms`."""
         with self._lock:
             self._wait_for_memory(send.nbytes)
             self._add(send, is_awaited)
@@ -230,8 +237,8 @@ class SendsInFlight:
     def append(
         self, topic: str, partitions: int, record: SingleRecord, new_send: Callable[[], PendingRecords]
     ) -> None:  # fmt: skip
-        """Adds a record to the last send of its topic, if that takes it, or else to a new one behind the others. Raises
-        as `put` does. If no thread can be started, the record waits for a caller that waits, or for another one."""
+        """Adds a record to the last send of its topic, or if that is full, to a new one behind the others. Raises as
+        `put` does. If no thread can be started now, a later call starts one, or becomes the worker."""
         with self._lock:
             self._wait_for_memory(record.nbytes)
             send = self._waiting.last_open(topic, partitions, record.nbytes)
@@ -239,7 +246,7 @@ class SendsInFlight:
             if send is None:
                 send = new_send()
                 self._add(send, False)
-            self._unsettled[send] = None  # once more, in case an interruption came before
+            self._unsettled[send] = None  # again: an earlier call may have been interrupted before it did so
             send.add(record)
             self._used_bytes += record.nbytes
             if send.nbytes >= self._config.batch_size:
@@ -253,11 +260,12 @@ class SendsInFlight:
         send.future.add_done_callback(partial(self._forget, send))
         send.may_expire = not is_awaited or self._has_work()
         self._waiting.add(send, is_awaited)
-        self._unsettled[send] = None  # an interruption before this leaves none to wait for that is not in the queue
+        self._unsettled[send] = None  # after the queue: `flush` must not wait for a send that nobody will carry out
         self._used_bytes += send.nbytes
 
     def _wait_for_memory(self, nbytes: int) -> None:
-        """A callback does not wait: its thread frees the memory."""
+        """Waits until so many bytes are free. A callback of a future does not wait: its thread is the worker, which has
+        to free the memory."""
         deadline = time.monotonic() + self._config.max_block_ms / 1000
         while True:
             if self._end is not None:
@@ -286,18 +294,20 @@ class SendsInFlight:
 
     @property
     def has_records(self) -> bool:
-        """Whether single records are not settled."""
+        """Whether single records are left that are not settled."""
         with self._lock:
             return any(isinstance(send, PendingRecords) for send in self._unsettled)
 
     def wait_until(self, is_over: Callable[[], object], timeout: float | None) -> None:
-        """Waits until `is_over`, which only the end of a send changes, up to `timeout` seconds."""
+        """Waits until `is_over` returns true, but at most `timeout` seconds. It is called again whenever a send has
+        ended."""
         self._start_if_possible()
         with self._lock:
             self._lock.wait_for(is_over, timeout)
 
     def start(self) -> None:
-        """Lets a thread carry out what is left, unless one does. Raises RuntimeError if no thread can be started."""
+        """Starts a thread as the worker, unless there is a worker or nothing to do. Raises RuntimeError if no thread
+        can be started."""
         with self._lock:
             if self._worker is None and self._has_work():
                 thread = threading.Thread(target=self.work, name="lakelog-producer-network-thread")
@@ -317,7 +327,7 @@ class SendsInFlight:
         return bool(self._waiting or self._pipeline.in_flight)
 
     def work(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Carries out sends in this thread until `until`, or until nothing is left, unless another thread does."""
+        """Makes this thread the worker, unless there is one, until `until` returns true or nothing is left."""
         try:
             if self._takes_over():
                 self._carry_out(until)
@@ -338,7 +348,7 @@ class SendsInFlight:
         try:
             self.start()
         except RuntimeError as error:
-            logger.error("producer: this thread goes on with the sends that are left: %s", error)
+            logger.error("producer: no thread can be started, so this one carries out the other sends: %s", error)
             self.work()
 
     def _carry_out(self, until: Callable[[], bool]) -> None:
@@ -360,7 +370,7 @@ class SendsInFlight:
             self._pipeline.abort(self._end)
 
     def _end_taken(self, error: BaseException) -> None:
-        """Ends the sends that an interruption met after they had left the queue, but not in flight."""
+        """Fails the sends that were taken from the queue, but were not in flight yet when the interruption came."""
         with self._lock:
             waiting = set(self._waiting)
             taken = [send for send in self._unsettled if send not in waiting]
@@ -368,16 +378,17 @@ class SendsInFlight:
 
     @property
     def works_here(self) -> bool:
-        """Whether this thread carries out the sends, so that it calls the callbacks of futures."""
+        """Whether this thread is the worker, which also calls the callbacks of futures."""
         return self._worker is threading.current_thread()
 
     def check_may_wait(self) -> None:
-        """Raises IllegalStateException in a callback of a future: its thread carries out what it would wait for."""
+        """Raises IllegalStateException in a callback of a future: it would wait for sends that its own thread must
+        carry out."""
         if self.works_here:
             raise IllegalStateException("a callback must not wait for its producer: use send_async, without flush")
 
     def flush(self, timeout: float | None) -> None:
-        """Waits until all sends that were put before are settled. Raises TimeoutException after `timeout` seconds."""
+        """Waits until all earlier sends are settled. Raises TimeoutException after `timeout` seconds."""
         self.check_may_wait()
         with self._lock:
             futures = {send.future for send in self._unsettled}
@@ -390,8 +401,8 @@ class SendsInFlight:
             raise TimeoutException(f"{len(left)} sends are not settled in time")
 
     def close(self, timeout: float | None) -> None:
-        """Takes no more sends, and waits until all others are settled. Those that are not after `timeout` seconds fail
-        with IllegalStateException; nobody knows whether their records are in a log."""
+        """Refuses new sends, and waits until all others are settled. Those that are not settled after `timeout` seconds
+        fail with IllegalStateException; nobody knows whether their records are in a log."""
         self.check_may_wait()
         with self._lock:
             self._end = self._end or IllegalStateException("the producer was closed before the send was settled")
@@ -421,7 +432,8 @@ class SendsInFlight:
                     raise
 
     def _lingers(self) -> bool:
-        """While nothing is in flight: waits until the first send is ready; False if none waits."""
+        """Called while nothing is in flight. Waits until the first send may be ready, or may have expired; returns
+        False at once if none waits."""
         self._woken.clear()
         self._expire()
         left = self._ready_in()
@@ -439,8 +451,8 @@ class SendsInFlight:
         settle_each(send.expire for send in expired)
 
     def _pause(self, step: Pause) -> bool:
-        """Waits for the next poll, or until a send may begin. Returns whether one may; then the poll must wait. Sends
-        whose time is over meanwhile expire."""
+        """Waits until the next poll is due, or until a send is ready and may be in flight beside the others. Returns
+        True in the second case: that send begins before the poll. Sends expire at their deadlines meanwhile."""
         self._reads.clear()
         poll_at = min(time.monotonic() + self._poll_ms / 1000, step.deadline)
         while True:
@@ -461,8 +473,8 @@ class SendsInFlight:
 
 
 class _Waiting(NamedTuple):
-    """A send that waits. `ready_at`: on the monotonic clock, in seconds. `sizes`: bytes of its partitions, if they
-    count for `batch.size`."""
+    """A send in the queue. `ready_at`: on the monotonic clock, in seconds. `sizes`: its bytes by partition; empty for
+    one that `batch.size` does not make ready."""
 
     send: PendingSend
     ready_at: float
@@ -470,9 +482,9 @@ class _Waiting(NamedTuple):
 
 
 class RecordAccumulator:
-    """Keeps sends in their order. The first one is ready after `linger.ms`, or once a partition has `batch.size` bytes,
-    or when somebody waits for it. Single records of a topic are one send, of up to `batch.size` bytes, until another
-    send to the topic comes.
+    """The queue of sends, in their order. A send is ready after `linger.ms`, once sends that may share its commit have
+    `batch.size` bytes for one partition, or when a caller waits for it; then all before it are ready too. Single
+    records of a topic collect in one send of up to `batch.size` bytes, until another send to the topic comes.
 
     `expires_at`: before this time of the monotonic clock, in seconds, no send expires.
     """
@@ -482,8 +494,8 @@ class RecordAccumulator:
         self.expires_at = math.inf
         self._waiting: deque[_Waiting] = deque()
         self._open: dict[str, PendingRecords] = {}  # the last send of a topic, if it takes more records
-        self._sizes: Counter[tuple[object, int]] = Counter()  # of the sends whose records have come
-        self._urgent = 0  # so many from the front are ready
+        self._sizes: Counter[tuple[object, int]] = Counter()  # bytes by `shares_with` and partition: the sum of `sizes`
+        self._urgent = 0  # the number of sends at the front that are ready before their `ready_at`
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -492,12 +504,12 @@ class RecordAccumulator:
         return (waiting.send for waiting in self._waiting)
 
     def add(self, send: PendingSend, is_awaited: bool) -> None:
-        """Adds a send behind the others. If the caller waits for it, it is ready, and all before it. The topic's sends
-        before it take no more records."""
+        """Adds a send behind the others. If the caller waits for it, it and all before it are ready. Earlier sends to
+        its topic take no more records."""
         self._open.pop(send.topic, None)
         sizes = {} if isinstance(send, PendingRecords) or send.shares_with is None else send.partition_bytes
         self._waiting.append(_Waiting(send, time.monotonic() + self._config.linger_ms / 1000, sizes))
-        if isinstance(send, PendingRecords):  # only now: an interruption leaves no open send outside of the queue
+        if isinstance(send, PendingRecords):  # after the queue: an open send outside of it would never be carried out
             self._open[send.topic] = send
         self._count(send, sizes, 1)
         self._note_expiry(send)
@@ -507,8 +519,8 @@ class RecordAccumulator:
             self.hurry()
 
     def last_open(self, topic: str, partitions: int, nbytes: int) -> PendingRecords | None:
-        """The topic's last send, if it takes a record of so many bytes. One that is full is ready, and all before it.
-        `partitions`: the topic's number of partitions now."""
+        """The topic's open send, if it has room for so many bytes and was made for this number of partitions; else
+        None, and an open send and all before it are ready."""
         send = self._open.get(topic)
         if send is None or (send.partitions == partitions and send.nbytes + nbytes <= self._config.batch_size):
             return send
@@ -519,7 +531,7 @@ class RecordAccumulator:
         for partition, size in sizes.items():
             key = send.shares_with, partition
             self._sizes[key] += sign * size
-            if not self._sizes[key]:  # time-outs differ, and each would stay for ever
+            if not self._sizes[key]:  # a key has the time-out of a send: one for each value would stay for ever
                 del self._sizes[key]
 
     def _note_expiry(self, send: PendingSend) -> None:
@@ -539,7 +551,7 @@ class RecordAccumulator:
         return sends[::-1]
 
     def hurry(self, last: PendingSend | None = None) -> None:
-        """All that wait are ready, or those up to `last`."""
+        """Makes all sends ready, or those up to `last`."""
         behind = 0 if last is None else next(n for n, each in enumerate(reversed(self._waiting)) if each.send is last)
         self._urgent = max(self._urgent, len(self) - behind)
 
@@ -594,8 +606,8 @@ class StepSharing:
         self._seen.clear()
 
     def step(self, step: StepOf) -> Any:
-        """Carries out a step, or returns what it has read for another send. Sends share no log that is older than the
-        rows: it may lack what a row names."""
+        """Carries out a step, or returns what the same step has read for another send. A read of leaders' rows discards
+        the logs that were read before it: they may lack records that a row claims."""
         if not isinstance(step.step, _READS):
             self._seen.clear()
             return step.owner.carry_out(step.step)
@@ -607,8 +619,11 @@ class StepSharing:
 
 
 def settle_each(ends: Iterable[Callable[[], object]]) -> None:
-    """Ends sends, all of them. The callbacks of their futures are a user's code: one that ends its thread, by
-    `sys.exit()` or Ctrl-C, would leave the others unsettled for ever. The first such error is raised in the end."""
+    """Calls each of `ends`, which end a send each, and then raises the first error that one has raised.
+
+    The end of a send calls the callbacks of its future, which are a user's code. If one calls `sys.exit()`, or Ctrl-C
+    interrupts it, the other sends must not stay unsettled for ever.
+    """
     first: BaseException | None = None
     for end in ends:
         try:
@@ -632,8 +647,8 @@ def answers_of(sends: Sequence[PendingSend], answers: Answers) -> list[dict[int,
 
 
 def _part(answer: RecordMetadata, before: int, records: int) -> RecordMetadata:
-    """The answer for `records` of the records, after the first `before`. If records of other producers may lie between
-    them, their offsets are unknown: -1."""
+    """The part of an answer for `records` records, which follow the first `before` ones. Offsets are unknown (-1) if
+    records of other producers may lie between its records."""
     if answer.last_offset - answer.base_offset + 1 != answer.records or answer.base_offset < 0:
         return replace(answer, records=records, base_offset=-1, last_offset=-1)
     base = answer.base_offset + before
