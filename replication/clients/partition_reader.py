@@ -1,7 +1,8 @@
 """Opens partitions for reading: at their leaders, or at in-sync replicas that are nearer or have certain records.
 
-A reader reads the replica's row first, then its log, and then checks that the row describes the log. So the log has all
-records below the row's high watermark. All clients read partitions by this module, which alone has that order.
+The order of reads matters: first the replica's row, then its log, then the check that the row describes the log. So the
+log has all records below the row's high watermark. Clients read partitions only through this module, which keeps that
+order.
 
 Kafka: `RackAwareReplicaSelector`, KIP-392.
 """
@@ -41,11 +42,12 @@ from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.partition_rows import RowRange, row_ranges
 from lakelog.replication.storage.log.segment import Segment
 
-Rows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
 Found = TypeVar("Found")
 Answer = TypeVar("Answer")
-# Kafka's admin client retries these.
-_PASSING = (OffsetNotAvailableException, LeaderNotAvailableException, NotLeaderOrFollowerException)
+_ReplicaRows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
+
+# A partition has these errors until its new leader has taken up its role. Kafka's admin client retries them.
+_NEW_LEADER_ERRORS = (OffsetNotAvailableException, LeaderNotAvailableException, NotLeaderOrFollowerException)
 
 
 class OpenPartition(NamedTuple):
@@ -68,8 +70,8 @@ class OpenPartition(NamedTuple):
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which records may be read here. It is at least the log start, which may have risen since the
-        row was read: only committed records are deleted. Kafka: `UnifiedLog.updateHighWatermark`."""
+        """The offset below which records may be read here: the row's high watermark, or the log start if that has risen
+        above it since the row was read. Only committed records are deleted. Kafka: `UnifiedLog.updateHighWatermark`."""
         return max(self.row.high_watermark, self.log.log_start_offset)
 
     def segments(self, offsets: OffsetRange) -> list[Segment]:
@@ -77,36 +79,36 @@ class OpenPartition(NamedTuple):
         return self.state.segments_with(self.registration.topic_id_partition, offsets)
 
     def rows(self, offsets: OffsetRange) -> list[RowRange]:
-        """The rows of those segments that have the records at these offsets, segment by segment."""
+        """Where the records at these offsets lie in those segments, segment by segment."""
         key = self.registration.topic_id_partition
         return [rows for segment in self.segments(offsets) for rows in row_ranges(self.root, segment, key, offsets)]
 
 
-class _ReadLog(NamedTuple):
-    """A broker's log as it was read, and the root that has its files."""
+class _BrokerLog(NamedTuple):
+    """A broker's log as last read, and the root that has its files."""
 
     state: LogState
     root: StorageRoot
 
     @classmethod
-    def of(cls, view: TopicView, broker: int) -> _ReadLog:
-        """The log as it is now. Raises as `TopicView.log` and `ReplicaLog.refresh`."""
+    def of(cls, view: TopicView, broker: int) -> _BrokerLog:
+        """Reads the log up to its newest commit. Raises as `TopicView.log` and `ReplicaLog.refresh`."""
         log = view.log(broker)
         return cls(log.refresh(), log.root)
 
 
 class PartitionReader:
     """Opens the partitions of one poll. It reads the rows and the log of each broker once, so each poll needs a new
-    reader. Rows that the caller passes must have been read before it was made: the log is to be newer than the row.
+    reader. A caller that passes rows must have read them before it made the reader: a row must be older than the log.
 
-    `rack`: that of the reading process; None if any replica is as near.
+    `rack`: that of the reading process; None to read from leaders.
     """
 
     def __init__(self, view: TopicView, rack: str | None = None) -> None:
         self._view = view
         self._rack = rack
-        self._rows: dict[int, Rows | LakelogException] = {}
-        self._logs: dict[int, _ReadLog | LakelogException] = {}
+        self._rows: dict[int, _ReplicaRows | LakelogException] = {}
+        self._logs: dict[int, _BrokerLog | LakelogException] = {}
 
     def leader(self, registration: PartitionRegistration) -> OpenPartition:
         """The partition at its leader. Raises as `open`, and what the leader's table raises."""
@@ -124,8 +126,8 @@ class PartitionReader:
         return self._opened(seen.registration, seen.available_row(), seen.registration.leader)
 
     def open_for_fetch(self, seen: Leadership) -> OpenPartition:
-        """The same with the errors of a fetch, by which a consumer knows an older leader from a newer one: see
-        `check_leader_row`."""
+        """As `open`, but with the errors of a fetch: FENCED_LEADER_EPOCH if the registration is older than the row, and
+        UNKNOWN_LEADER_EPOCH if it is newer. See `check_leader_row`."""
         registration, row = seen.registration, seen.row
         if seen.unavailable and (seen.error or registration.leader == NO_LEADER):
             raise seen.unavailable
@@ -137,8 +139,8 @@ class PartitionReader:
     def nearest(self, registration: PartitionRegistration, offset: int) -> OpenPartition:
         """An in-sync replica in the reader's rack whose log starts at the offset or before, or else the leader.
 
-        The log of a new leader may start before those of its followers, which have deleted what an earlier one has.
-        Raises as `leader`.
+        A new leader may still have records that its followers have deleted, because the leader before it did so. Raises
+        as `leader`.
         """
         near = self.in_rack(registration)
         if near is not None and near.log.log_start_offset <= offset:
@@ -146,7 +148,8 @@ class PartitionReader:
         return self.leader(registration)
 
     def in_rack(self, registration: PartitionRegistration) -> OpenPartition | None:
-        """An in-sync follower in the reader's rack, unless the leader is there too, or there is none."""
+        """An in-sync follower in the reader's rack that can be read; None if the leader is in the rack too, or if there
+        is no such follower."""
         for broker in self._nearest_first(registration):
             if broker == registration.leader:
                 break
@@ -156,16 +159,16 @@ class PartitionReader:
         return None
 
     def holding(self, registration: PartitionRegistration, offsets: OffsetRange) -> OpenPartition:
-        """A replica with all records at these offsets, committed: the nearest, the leader, or any other in-sync one,
-        which may be read while the leader's root cannot be reached.
+        """A replica with all records at these offsets, committed. It tries replicas in the reader's rack first, then
+        the leader, then the rest of the ISR, which can be read even while the leader's root cannot be reached.
 
-        Raises OffsetOutOfRangeException if the first of them are deleted, and LeaderNotAvailableException if no replica
-        has come as far as their end.
+        Raises OffsetOutOfRangeException if the leader has deleted the first of the records. Raises the leader's own
+        error, or LeaderNotAvailableException, if no replica has committed all of them.
         """
         start, stop = offsets
         behind = f"{registration.name}: no replica has committed records up to offset {stop}"
         error: LakelogException = LeaderNotAvailableException(behind)
-        for broker in self._all(registration):
+        for broker in self._to_try(registration):
             found = error_or(self._replica, registration, broker)
             if isinstance(found, LakelogException):
                 error = found if broker == registration.leader else error
@@ -183,9 +186,9 @@ class PartitionReader:
         is_near = registration.leader != NO_LEADER and self._is_near(registration.leader)
         return [registration.leader, *near] if is_near else [*near, registration.leader]
 
-    def _all(self, registration: PartitionRegistration) -> Iterator[int]:
-        chosen = [b for b in self._nearest_first(registration) if b != NO_LEADER]
-        yield from dict.fromkeys((*chosen, *registration.isr))
+    def _to_try(self, registration: PartitionRegistration) -> Iterator[int]:
+        preferred = [b for b in self._nearest_first(registration) if b != NO_LEADER]
+        yield from dict.fromkeys((*preferred, *registration.isr))
 
     def _is_near(self, broker: int) -> bool:
         known = self._view.cluster.brokers.get(broker)
@@ -204,62 +207,27 @@ class PartitionReader:
 
     def _opened(self, registration: PartitionRegistration, row: ReplicaStatus, broker: int) -> OpenPartition:
         if broker not in self._logs:
-            self._logs[broker] = error_or(_ReadLog.of, self._view, broker)
-        read = _or_raise(self._logs[broker])
-        log = read.state.partition(registration.topic_id_partition)
+            self._logs[broker] = error_or(_BrokerLog.of, self._view, broker)
+        broker_log = _or_raise(self._logs[broker])
+        log = broker_log.state.partition(registration.topic_id_partition)
         if broker == registration.leader:
             check_log_leads(log, row, registration.name)
         else:
             _check_follows(registration, row, log)
-        return OpenPartition(registration, row, *read)
+        return OpenPartition(registration, row, *broker_log)
 
-    def _rows_of(self, broker: int) -> Rows:
+    def _rows_of(self, broker: int) -> _ReplicaRows:
         if broker not in self._rows:
             self._rows[broker] = error_or(self._view.replicas, broker)
             self._logs.pop(broker, None)  # a log that was read before may lack records below the rows' HWs
         return _or_raise(self._rows[broker])
 
 
-def ask_leaders(
-    view: TopicView, topic: str, numbers: Collection[int], ask: Callable[[OpenPartition], Answer], deadline: float
-) -> dict[int, Answer | LakelogException]:
-    """The answer of `ask` for each of these partitions, opened at its leader, or its error.
-
-    Leaders that have just changed are asked again until `deadline` (s, monotonic clock): they have not taken up their
-    role yet, or do not know how much is committed. A partition without a leader has its error at once. All answers are
-    of one topic id: if the topic is made again meanwhile, all its partitions are asked anew.
-    Raises UnknownTopicOrPartitionException if there is no such topic.
-    """
-    answers: dict[int, Answer | LakelogException] = {}
-    passing: dict[int, LakelogException] = {}  # errors of leaders that are asked again
-    topic_ids: set[str] = set()
-
-    def ask_once() -> None:
-        found = view.leaderships(topic, numbers)
-        ids = {each.registration.topic_id for each in found.values()}
-        if ids - topic_ids:
-            answers.clear()
-        topic_ids.update(ids)
-        passing.clear()
-        reader = PartitionReader(view)
-        for number in (number for number in numbers if number not in answers):
-            try:
-                if number not in found:
-                    raise UnknownTopicOrPartitionException(f"{topic}-{number}: no such partition")
-                answers[number] = ask(reader.open(found[number]))
-            except LakelogException as error:
-                (passing if _may_pass(found.get(number), error) else answers)[number] = error
-        for late in passing.values():
-            raise late
-
-    with suppress(*_PASSING):  # then `passing` has the errors
-        until_available(ask_once, deadline, view.cluster.config.lakelog_poll_interval_ms, _PASSING)
-    return {number: passing[number] if number in passing else answers[number] for number in numbers}
-
-
-def _may_pass(found: Leadership | None, error: LakelogException) -> bool:
-    """Whether a later attempt may succeed: the partition has a leader, and its root can be read."""
-    return found is not None and found.registration.leader != NO_LEADER and isinstance(error, _PASSING)
+def _check_follows(registration: PartitionRegistration, row: ReplicaStatus, log: PartitionLog) -> None:
+    """A follower's row describes its log if the log follows at the row's epoch and has the row's chain at its LEO."""
+    follows = row.role == FOLLOWER_ROLE and row.state == FollowerState.FETCHING
+    if not follows or not log.role.follows_at(row.leader_epoch) or not has_records(log, row.log_end_offset, row.chain):
+        raise LeaderNotAvailableException(f"{registration.name}: broker {row.broker_id} is not in sync")
 
 
 def _or_raise(found: Found | LakelogException) -> Found:
@@ -268,8 +236,44 @@ def _or_raise(found: Found | LakelogException) -> Found:
     return found
 
 
-def _check_follows(registration: PartitionRegistration, row: ReplicaStatus, log: PartitionLog) -> None:
-    """A follower's row describes its log if the log follows at the row's epoch and has the row's chain at its LEO."""
-    follows = row.role == FOLLOWER_ROLE and row.state == FollowerState.FETCHING
-    if not follows or not log.role.follows_at(row.leader_epoch) or not has_records(log, row.log_end_offset, row.chain):
-        raise LeaderNotAvailableException(f"{registration.name}: broker {row.broker_id} is not in sync")
+def ask_leaders(
+    view: TopicView, topic: str, numbers: Collection[int], ask: Callable[[OpenPartition], Answer], deadline: float
+) -> dict[int, Answer | LakelogException]:
+    """The answer of `ask` for each of these partitions, opened at its leader, or its error.
+
+    A new leader may not have taken up its role yet, or not know how much is committed. It is asked again until
+    `deadline`, in seconds of the monotonic clock. A partition without a leader gets its error at once. All answers have
+    one topic id: if the topic is deleted and made again meanwhile, all its partitions are asked again.
+
+    Raises UnknownTopicOrPartitionException if there is no such topic.
+    """
+    answers: dict[int, Answer | LakelogException] = {}
+    retried: dict[int, LakelogException] = {}  # the errors of leaders that are asked again
+    topic_ids: set[str] = set()
+
+    def ask_once() -> None:
+        found = view.leaderships(topic, numbers)
+        ids = {each.registration.topic_id for each in found.values()}
+        if ids - topic_ids:
+            answers.clear()
+        topic_ids.update(ids)
+        retried.clear()
+        reader = PartitionReader(view)
+        for number in (number for number in numbers if number not in answers):
+            try:
+                if number not in found:
+                    raise UnknownTopicOrPartitionException(f"{topic}-{number}: no such partition")
+                answers[number] = ask(reader.open(found[number]))
+            except LakelogException as error:
+                (retried if _is_retried(found.get(number), error) else answers)[number] = error
+        if retried:
+            raise next(iter(retried.values()))  # then `until_available` calls this again
+
+    with suppress(*_NEW_LEADER_ERRORS):  # at the deadline; `retried` has the errors
+        until_available(ask_once, deadline, view.cluster.config.lakelog_poll_interval_ms, _NEW_LEADER_ERRORS)
+    return {number: retried[number] if number in retried else answers[number] for number in numbers}
+
+
+def _is_retried(found: Leadership | None, error: LakelogException) -> bool:
+    """Whether a later attempt may succeed: the partition has a leader, and the error is one of a new leader."""
+    return found is not None and found.registration.leader != NO_LEADER and isinstance(error, _NEW_LEADER_ERRORS)
