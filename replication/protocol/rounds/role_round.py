@@ -39,8 +39,8 @@ class ReadOwnLogs(NamedTuple):
 
 
 class FenceIsrChanges(NamedTuple):
-    """One commit on `metadata`: raises the partition epoch where this broker follows outside the ISR, so that earlier
-    ISR changes lose. Answer: those partitions."""
+    """One commit on `metadata`: raises the partition epoch where another broker leads and this one is not in the ISR.
+    ISR changes that leaders have decided earlier then fail. Answer: the partitions where this is so."""
 
     partitions: tuple[TopicIdPartition, ...]
 
@@ -55,7 +55,7 @@ class RepairLogs(NamedTuple):
 class StopFetching(NamedTuple):
     """Removes partitions from their fetchers, and waits until running rounds no longer write to them.
 
-    Otherwise their last steps would finish the truncation, or set the HW, of the next role.
+    Otherwise the last steps of a round could change a partition that has its next role: set its HW, for example.
     """
 
     partitions: tuple[TopicIdPartition, ...]
@@ -69,8 +69,8 @@ class CommitRoles(NamedTuple):
 
 
 class DeleteLogs(NamedTuple):
-    """One commit on the log: deletes all records of these stopped partitions, and broken files without assigned
-    partitions."""
+    """One commit on the log: deletes all records of these stopped partitions, and broken files without records of
+    assigned partitions."""
 
     partitions: tuple[TopicIdPartition, ...]
 
@@ -126,8 +126,8 @@ def become_leader_or_follower(
     changed = {p: r for p, r in assigned.items() if is_newer(hosted.get(p), r)}
     removed = tuple(p for p in hosted if p not in assigned)
     leftover = {p: log for p, log in logs.items() if p not in assigned and _is_left_over(log)}
-    ended = {p: _ended(metadata.get(p), hosted.get(p), logs.get(p)) for p in (*removed, *leftover)}
-    ended = {p: role for p, role in ended.items() if p in hosted or _is_new(role, logs[p].role)}
+    last_roles = {p: _last_role(metadata.get(p), hosted.get(p), logs.get(p)) for p in (*removed, *leftover)}
+    ended = {p: role for p, role in last_roles.items() if p in hosted or _must_end(logs[p].role, role)}
     deleted = tuple(p for p in leftover if p in ended and ended[p].kind == STOPPED)
     steps: list[RoleStep] = []
     if changed or ended:
@@ -147,18 +147,18 @@ def assigned_to(broker_id: int, metadata: Registrations) -> dict[TopicIdPartitio
 def given_to(
     broker_id: int, broker_epoch: int, metadata: Registrations
 ) -> dict[TopicIdPartition, PartitionRegistration]:
-    """The metadata for one process of a broker: partitions that elected an older process of it have no leader.
+    """The metadata for one process of a broker: a partition whose leader is an older process of it has no leader.
 
     A new process leads only under a leader epoch that the controller gave it after its registration. Until then its log
     may lack records that other replicas count on. So at most one process leads under a leader epoch. Kafka: KIP-380;
     KRaft fences a broker until its registration is applied. [BC-01]
     """
     return {
-        p: replace(r, leader=NO_LEADER) if _is_older(broker_id, broker_epoch, r) else r for p, r in metadata.items()
+        p: replace(r, leader=NO_LEADER) if _led_by_older(broker_id, broker_epoch, r) else r for p, r in metadata.items()
     }
 
 
-def _is_older(broker_id: int, broker_epoch: int, registration: PartitionRegistration) -> bool:
+def _led_by_older(broker_id: int, broker_epoch: int, registration: PartitionRegistration) -> bool:
     return registration.leader == broker_id and registration.isr_epoch(broker_id) != broker_epoch
 
 
@@ -174,34 +174,37 @@ def role_in(broker_id: int, registration: PartitionRegistration, log: PartitionL
 
 
 def was_deleted(broker_id: int, registration: PartitionRegistration, role: Role) -> bool:
-    """Whether a replica was stopped and deleted although the metadata have it in the ISR: an operator has deleted a
-    stray replica by hand. It has to leave the ISR before it may lead or follow again. [SR-03]"""
+    """Whether a replica was stopped and deleted although the metadata have it in the ISR. That happens if an operator
+    deletes a stray replica by hand. It has to leave the ISR before it may lead or follow again. [SR-03]"""
     return role.kind == STOPPED and role != NO_ROLE and broker_id in registration.isr
 
 
 def _is_obeyed(broker_id: int, registration: PartitionRegistration, role: Role) -> bool:
-    """Whether a broker that begins takes up the role that a registration gives to a replica with this role in its log.
-    An older registration is one of an older copy of the cluster root. [SR-02]"""
+    """Whether a broker that starts obeys a registration, if the log has this role for the replica. It does not obey one
+    that is older than its log, because that comes from an older copy of the cluster root. [SR-02]"""
     return registration.leader_epoch >= role.leader_epoch and not was_deleted(broker_id, registration, role)
 
 
-def _ended(
+def _last_role(
     registration: PartitionRegistration | None, hosted: PartitionRegistration | None, log: PartitionLog | None
 ) -> Role:
-    """The role of a replica that is not assigned any more: *stopped*, at the leader epoch that ended the old role, if
-    the metadata have such an epoch. Each removal of a replica, and each deletion of a topic, raises the leader epoch.
-    Without such a registration the replica is a stray one. [SR-01, SR-02]"""
+    """The role of a replica that is not assigned any more.
+
+    A removal of a replica and a deletion of a topic raise the leader epoch. If the metadata have such a newer epoch,
+    the replica is stopped at it. Otherwise they do not explain why the replica is here, and it is stray. [SR-01, SR-02]
+    """
     recorded = log.role if log is not None else NO_ROLE
-    if recorded.kind == STOPPED and hosted is not None:  # its role is committed, but this log is of an earlier read
+    if recorded.kind == STOPPED and hosted is not None:  # `log` was read before the broker's present role was committed
         recorded = Role(hosted.leader_epoch, FOLLOWER)
     if registration is not None and registration.leader_epoch > recorded.before_stray.leader_epoch:
         return Role(registration.leader_epoch, STOPPED)
     return recorded.as_stray()
 
 
-def _is_new(role: Role, recorded: Role) -> bool:
-    """Whether there is something to do with the log of a replica that ends with a role: to commit it, or to delete."""
-    return role != NO_ROLE and not (role.is_stray and role == recorded)
+def _must_end(recorded: Role, last: Role) -> bool:
+    """Whether a log has yet to record the last role of a replica, or to delete its records. A replica that is recorded
+    as stray keeps its records."""
+    return last != NO_ROLE and not (last.is_stray and last == recorded)
 
 
 def _is_left_over(log: PartitionLog) -> bool:
@@ -240,7 +243,7 @@ def take_up_roles(
 ) -> Round[None]:
     """Moves a broker's process from its roles to those that the metadata gives it; unchanged replicas stay as they are.
 
-    Broken files without batches of an assigned partition are deleted first.
+    Broken files without records of assigned partitions are deleted first.
     """
     hosted, offline = state.hosted, state.offline
     given = rules.given_to(broker_id, broker_epoch, metadata)
@@ -251,8 +254,8 @@ def take_up_roles(
         yield DeleteLogs(())
         own = yield ReadOwnLogs(given)
     has_changed = offline.observe(own.faults, given)
-    kept = offline.without_led
-    steps = rules.become_leader_or_follower(broker_id, kept(before), kept(given), kept(own.logs))
+    usable = offline.without_led
+    steps = rules.become_leader_or_follower(broker_id, usable(before), usable(given), usable(own.logs))
     if has_changed:
         steps = [StopFetching(tuple(offline.faults)), *steps, PublishReplicas("offline replicas")]
     for step in steps:
@@ -261,17 +264,16 @@ def take_up_roles(
 
 
 def _repair(state: BrokerState) -> Round[None]:
-    """Removes the broken batches of replicas that can be fetched again and that no leader can be adding to its ISR.
+    """Removes the broken batches of offline replicas that can be fetched again.
 
-    A leader may have read such a replica's row when it was in order, and be about to add it. So this commits to the
-    metadata first, once each time a replica goes offline. That commit finds the replica outside the ISR, and every
-    earlier change of the ISR loses.
+    A leader may have read the row of such a replica before its file broke, and be about to add it to the ISR. So the
+    round first fences ISR changes, once each time a replica goes offline: those decided earlier then fail.
     """
     repairable, offline = state.offline.repairable(state.published()), state.offline
     unfenced = tuple(sorted(repairable.keys() - offline.fenced))
     if unfenced:
         fenced: Collection[TopicIdPartition] = yield FenceIsrChanges(unfenced)
         offline.fenced |= set(fenced)
-    given_up = {p: epoch for p, epoch in repairable.items() if p in offline.fenced}
-    if given_up:
-        yield RepairLogs(given_up)
+    to_repair = {p: epoch for p, epoch in repairable.items() if p in offline.fenced}
+    if to_repair:
+        yield RepairLogs(to_repair)

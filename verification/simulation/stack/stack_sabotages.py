@@ -280,7 +280,7 @@ IDENTITY: dict[str, StackSabotage] = {
     ),
     "stray_replicas_are_deleted": StackSabotage(
         "a broker that believes any root deletes replicas that the metadata do not explain",
-        all_of(ANY_ROOT, at(("protocol.rounds.role_round._ended", _is_deleted))),
+        all_of(ANY_ROOT, at(("protocol.rounds.role_round._last_role", _is_deleted))),
         identity.root_of_others,
     ),
     "the_note_is_not_read": StackSabotage(
