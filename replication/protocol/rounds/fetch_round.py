@@ -2,8 +2,9 @@
 
 Kafka: `AbstractFetcherThread.doWork` = `maybeTruncate`, then `maybeFetch`; `processPartitionData`. [FT-02, FT-09]
 
-Batches below the replica's log end are skipped. A batch that begins above it leaves a gap. The next round closes the
-gap from the leader's snapshot; a new replica, or one that is far behind, begins the same way.
+Batches below the replica's log end are skipped. A batch that begins above the log end leaves a gap, and marks the
+partition as *lagging*. The next round closes the gap from the snapshot of the leader's log. A new replica, or one that
+is far behind, begins with the snapshot too.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class ReadLeaderBatches(NamedTuple):
 class LeaderBatches(NamedTuple):
     """The ends of a leader's batches, in order, and the errors of partitions whose batches could not be read."""
 
-    ends: Mapping[TopicIdPartition, Sequence[LogEnd]]
-    failed: Mapping[TopicIdPartition, LakelogException]
+    ends: Ends
+    failed: Errors
 
 
 class ReportDiverged(NamedTuple):
@@ -90,9 +91,9 @@ class TruncateLogs(NamedTuple):
 
 
 class FinishTruncation(NamedTuple):
-    """In memory: the logs agree with their leaders', may be fetched from their LEOs, and no HW is above its LEO.
+    """The logs agree with their leaders': sets the fetch offsets to their LEOs, and lowers HWs that are above.
 
-    The round carries out this step and `AdvanceFetchOffsets` itself, and never yields them.
+    The round does not yield this step and `AdvanceFetchOffsets`, but carries them out by other steps.
     """
 
     partitions: tuple[TopicIdPartition, ...]
@@ -112,8 +113,8 @@ class Throttled(NamedTuple):
 
 
 class FetchHeaders(NamedTuple):
-    """Reads batch headers of these partitions from the leader's log: those of the commits since the last fetch, if the
-    log has moved, and for lagging ones all that end above their log ends. Answer: `FetchedHeaders`."""
+    """Reads batch headers of these partitions from the leader's log: those committed since the last fetch, and for
+    lagging partitions all that end above their log ends. Answer: `FetchedHeaders`."""
 
     log_ends: Mapping[TopicIdPartition, LogEnd]
     lagging: frozenset[TopicIdPartition]
@@ -145,14 +146,14 @@ class AppendFetched(NamedTuple):
 
 
 class AdvanceFetchOffsets(NamedTuple):
-    """In memory: moves fetch offsets to the log ends, and HWs to the leaders' HWs."""
+    """Moves fetch offsets to the log ends, and HWs to the leaders' HWs."""
 
     log_ends: Mapping[TopicIdPartition, int]
     leader_high_watermarks: Mapping[TopicIdPartition, int]
 
 
 class FollowHighWatermarks(NamedTuple):
-    """In memory: sets HWs to the leaders' HWs where given, and caps all of them at the log ends."""
+    """In memory: sets HWs to the leaders' HWs where given, and lowers those that are above the log end."""
 
     log_ends: Mapping[TopicIdPartition, int]
     leader_high_watermarks: Mapping[TopicIdPartition, int] = {}
@@ -184,10 +185,10 @@ class FetchLimits(NamedTuple):
 
 def maybe_truncate(
     truncating: Collection[TopicIdPartition], fetching: Collection[TopicIdPartition], logs: Logs, leaders: LeaderRows,
-    leader_batches: Mapping[TopicIdPartition, Sequence[LogEnd]],
+    leader_batches: Ends,
 ) -> list[FetchStep]:  # fmt: skip
-    """The truncations of Truncating partitions, before anything is fetched. A Fetching partition whose log ends below
-    the leader's log start is truncated too: its leader's retention has overtaken it, so it must start over.
+    """The truncations of Truncating partitions, before anything is fetched. A Fetching partition is truncated too if
+    its log ends below the leader's log start: the leader has deleted the records in between, so the log starts over.
 
     The rows say Truncating until the truncation is committed, so no row claims records that are about to be truncated.
     `leader_batches`: for diverged partitions, the ends of the leader's batches.
@@ -199,8 +200,8 @@ def maybe_truncate(
     if not due:
         return []
     truncations = {p: truncation_for(logs[p], leaders[p], leader_batches.get(p)) for p in due}
-    real = {p: c for p, c in truncations.items() if c.offset < logs[p].log_end_offset or c.restart is not None}
-    return [*([TruncateLogs(real)] if real else []), FinishTruncation(due), PublishReplicas("truncated")]
+    needed = {p: t for p, t in truncations.items() if t.offset < logs[p].log_end_offset or t.restart is not None}
+    return [*([TruncateLogs(needed)] if needed else []), FinishTruncation(due), PublishReplicas("truncated")]
 
 
 def may_append(batch: FetchedBatch, leader: ReplicaStatus, fetch_offset: int) -> bool:
@@ -221,18 +222,12 @@ def append_fetched(plan: AppendPlan, leaders: LeaderRows, logs: Logs) -> list[Fe
     """
     epochs = {p: leaders[p].leader_epoch for p in {batch.topic_id_partition for batch in plan.batches}}
     ends = {p: plan.log_ends[p].offset for p in leaders}
-    advance = AdvanceFetchOffsets(ends, {p: row.high_watermark for p, row in leaders.items()})
-    starts = {
-        p: (
-            row.leader_epoch,
-            follower_log_start(logs[p].log_start_offset, plan.log_ends[p].offset, row.log_start_offset),
-        )
-        for p, row in leaders.items()
-    }
-    raised = {p: start for p, start in starts.items() if start[1] > logs[p].log_start_offset}
+    before = {p: logs[p].log_start_offset for p in leaders}
+    starts = {p: follower_log_start(before[p], ends[p], row.log_start_offset) for p, row in leaders.items()}
+    raised = {p: (leaders[p].leader_epoch, start) for p, start in starts.items() if start > before[p]}
     return [
         *([AppendFetched(plan, epochs)] if plan.batches else []),
-        advance,
+        AdvanceFetchOffsets(ends, {p: row.high_watermark for p, row in leaders.items()}),
         *([RaiseLogStarts(raised)] if raised else []),
         PublishReplicas("fetched", may_wait=True),
     ]
@@ -265,9 +260,9 @@ class FetchRound:
     def run(self) -> Round[bool]:
         """Fetches the partitions that are ready; returns whether another round should follow at once.
 
-        An error of the whole round delays all partitions. If a partition is removed meanwhile, the round writes no
-        decision that it made before, and starts over with the remaining partitions: new segments are announced only
-        once. [FT-06, FM-07]
+        An error of the whole round delays all partitions. If a partition is removed meanwhile, the round drops its
+        decisions and starts over with the other partitions. It does not leave these to the next round, because new
+        segments are announced only once. [FT-06, FM-07]
 
         Raises StaleBrokerEpochException if a newer process of the broker has taken over.
         """
@@ -311,8 +306,9 @@ class FetchRound:
     def _leaders(self, followed: States, rows: LeaderRows, removals: int) -> dict[TopicIdPartition, ReplicaStatus]:
         """The rows of the leaders that have taken up the leader epoch of their partition.
 
-        A leader that is behind (UNKNOWN_LEADER_EPOCH) is waited for: its new row wakes this fetcher. If the follower is
-        behind (FENCED_LEADER_EPOCH), the partition is delayed until newer metadata comes. [FT-14, FM-10]
+        If a leader is behind (UNKNOWN_LEADER_EPOCH), the partition waits without a delay: the leader's new row wakes
+        this fetcher. If the follower is behind (FENCED_LEADER_EPOCH), it is delayed until newer metadata comes. [FT-14,
+        FM-10]
         """
         check = self._rules.check_leader_row
         fenced: dict[TopicIdPartition, str] = {}
@@ -324,11 +320,15 @@ class FetchRound:
                 fenced[partition] = _text(error)
             elif error is None and row is not None:
                 leaders[partition] = row
-        self._delay_for_good(fenced, removals)
+        self._delay_until_next_epoch(fenced, removals)
         self._states.fell_behind(p for p in followed if p not in leaders)  # this round drops their headers
         return leaders
 
-    def _delay_for_good(self, errors: Mapping[TopicIdPartition, str], removals: int) -> None:
+    def _delay(self, errors: Mapping[TopicIdPartition, Exception]) -> None:
+        for partition, error in errors.items():
+            self._states.delay(partition, _text(error), self._limits.backoff_ms)
+
+    def _delay_until_next_epoch(self, errors: Mapping[TopicIdPartition, str], removals: int) -> None:
         """Delays partitions until they follow at another leader epoch. Raises NoLongerFetched if a partition was
         removed meanwhile: it may follow at another epoch by now."""
         with self._states.held(removals):
@@ -339,37 +339,35 @@ class FetchRound:
         """Delays partitions with a broken file in this broker's log; the broker takes them offline. [FT-12, OL-01]"""
         self._delay({p: CorruptRecordException(fault) for p, fault in own.faults.items()})
 
-    def _maybe_truncate(
-        self, logs: Logs, leaders: LeaderRows, removals: int
-    ) -> Round[list[FetchStep]]:  # fmt: skip
+    def _maybe_truncate(self, logs: Logs, leaders: LeaderRows, removals: int) -> Round[list[FetchStep]]:
         """The truncations that are due. A partition is delayed if its leader's batches cannot be read."""
         states = self._states
         with states.held(removals):
             yield from self._compare_rows(logs, leaders)
         batches, failed = yield from self._leader_batches(logs, leaders)
         self._delay(failed)
-        self._delay_for_good(_lost_ends(logs, leaders, batches), removals)
+        self._delay_until_next_epoch(_lost_ends(logs, leaders, batches), removals)
         return self._rules.maybe_truncate(states.truncating(), states.fetchable(), logs, leaders, batches)
 
     def _compare_rows(self, logs: Logs, leaders: LeaderRows) -> Round[None]:
-        """Marks fetched partitions as diverged if their leader's row has another chain. [TR-08]"""
-        fetched = self._states.fetchable()
-        yield from self._report_diverged(p for p in fetched if p in leaders and has_other_history(logs[p], leaders[p]))
+        """Marks fetchable partitions as diverged if their leader's row has another chain. [TR-08]"""
+        fetchable = self._fetchable(leaders)
+        yield from self._report_diverged(p for p in fetchable if has_other_history(logs[p], leaders[p]))
 
     def _report_diverged(self, partitions: Iterable[TopicIdPartition]) -> Round[None]:
         """Marks partitions as diverged and publishes their rows, which do not count until the truncation is done."""
-        found = tuple(sorted(partitions))
-        if found:
-            self._states.diverged(found, DIVERGED)
-            yield ReportDiverged(found)
+        diverged = tuple(sorted(partitions))
+        if diverged:
+            self._states.diverged(diverged, DIVERGED)
+            yield ReportDiverged(diverged)
             yield PublishReplicas("diverged")
 
     def _leader_batches(self, logs: Logs, leaders: LeaderRows) -> Round[tuple[Ends, Errors]]:
         """The ends of the leaders' batches, for partitions whose lineages do not show where to truncate; and the errors
-        of the partitions whose batches cannot be read.
+        of the partitions whose batches cannot be read, or may not be used.
 
-        A log does not show whether its broker leads, or whether the row describes this log. So the rows are read again
-        after the log. [TR-02, TR-08]
+        A log does not show whether its broker still leads, or whether the row that was read describes this log. So the
+        round reads the rows again after the log, and compares all three. [TR-02, TR-08]
         """
         wanted = {
             p: logs[p].first_offset
@@ -387,7 +385,8 @@ class FetchRound:
     def _doubt(
         self, ends: Sequence[LogEnd], before: ReplicaStatus, now: ReplicaStatus | None, first: int
     ) -> LakelogException | None:  # fmt: skip
-        """Why the batches that were read must not decide a truncation; None if they may."""
+        """Why these batches of the leader must not decide a truncation; None if they may. `before` and `now` are its
+        rows, read before and after the batches."""
         partition = before.topic_id_partition
         error = self._rules.check_leader_row(now, partition, before.leader_epoch)
         if error is not None or (now is not None and are_of_the_log(ends, before, now, first)):
@@ -447,10 +446,10 @@ class FetchRound:
             self._states.fell_behind(ends)
         sound = {p: end for p, end in ends.items() if p not in found.failed}
         may_append = self._rules.may_append
-        wanted = [b for b in found.batches if b.topic_id_partition in sound]
-        kept = [b for b in wanted if may_append(b, leaders[b.topic_id_partition], sound[b.topic_id_partition].offset)]
-        most = self._limits
-        plan = self._rules.plan_appends(kept, sound, most.response_max_bytes, most.partition_max_bytes, limits)
+        readable = [(b.topic_id_partition, b) for b in found.batches if b.topic_id_partition in sound]
+        kept = [b for p, b in readable if may_append(b, leaders[p], sound[p].offset)]
+        total, each = self._limits.response_max_bytes, self._limits.partition_max_bytes
+        plan = self._rules.plan_appends(kept, sound, total, each, limits)
         with self._states.held(removals):
             yield from self._report_diverged(plan.diverged)
         missing = set() if plan.batches else plan.gaps & lagging
@@ -460,8 +459,8 @@ class FetchRound:
         return plan.without(plan.diverged | missing)
 
     def _settle(self, plan: AppendPlan, fetchable: States) -> bool:
-        """Ends `lagging` where the snapshot was read to its end, and begins it where a gap is left. Returns whether
-        another round is due at once."""
+        """Marks partitions with a gap as lagging, and the others as caught up. Returns whether another round is due at
+        once: a partition is still lagging, or was found diverged."""
         for partition in plan.log_ends:
             before = fetchable[partition]
             if partition not in plan.gaps and before.lagging:
@@ -470,10 +469,6 @@ class FetchRound:
                 self._states.fell_behind([partition])
         states = ((p, s) for p, s in self._states.all().items() if p in fetchable)
         return any(s.diverged or (s.lagging and s.is_ready_for_fetch) for _, s in states)
-
-    def _delay(self, errors: Mapping[TopicIdPartition, Exception]) -> None:
-        for partition, error in errors.items():
-            self._states.delay(partition, _text(error), self._limits.backoff_ms)
 
 
 def _lost_ends(logs: Logs, leaders: LeaderRows, batches: Ends) -> dict[TopicIdPartition, str]:
