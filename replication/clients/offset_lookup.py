@@ -1,5 +1,7 @@
-"""Finds the offset of a partition for a timestamp, and the ends of its leader epochs. Kafka:
-`Partition.fetchOffsetForTimestamp`, KIP-734."""
+"""Finds a partition's offset for a timestamp, and the ends of its leader epochs.
+
+Kafka: `Partition.fetchOffsetForTimestamp`, KIP-734.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 NAMES = {"latest": LATEST, "earliest": EARLIEST, "max-timestamp": MAX_TIMESTAMP}
 
 _COLUMNS = ["topic_id", "partition", "offset", "timestamp"]
-_MICROSECONDS = 1000  # in a millisecond, which is what Kafka's tools count in
+_MICROSECONDS = 1000  # in a millisecond: records have microseconds, Kafka's tools have milliseconds
 
 
 class TimestampAndOffset(NamedTuple):
@@ -31,12 +33,21 @@ class TimestampAndOffset(NamedTuple):
     timestamp: int | None = None
 
 
-def offset_for(led: OpenPartition, time: int) -> TimestampAndOffset | None:
-    """The offset of the first committed record at `time` or later, None without one. `time`: in ms since 1970, or
-    `LATEST`, `EARLIEST` or `MAX_TIMESTAMP`.
+class EpochEndOffset(NamedTuple):
+    """The largest epoch at or below the requested one, and the offset after its last record; -1 if unknown."""
 
-    It reads only the rows of batches that may have it by their headers. Raises OffsetNotAvailableException if the
-    answer depends on how much is committed, and a new leader does not know that yet. KIP-207.
+    leader_epoch: int
+    end_offset: int
+
+
+def offset_for(led: OpenPartition, time: int) -> TimestampAndOffset | None:
+    """The offset of the first committed record at `time` or later, None without one.
+
+    `led`: the partition at its leader. `time`: in ms since 1970, or `LATEST`, `EARLIEST` or `MAX_TIMESTAMP`. It reads
+    only those batches whose headers allow such a record.
+
+    Raises OffsetNotAvailableException if the answer depends on how much is committed, and a new leader does not know
+    that yet. KIP-207.
     """
     if time == EARLIEST:
         return TimestampAndOffset(led.log.log_start_offset)
@@ -50,18 +61,19 @@ def offset_for(led: OpenPartition, time: int) -> TimestampAndOffset | None:
     return _latest_record(led) if time == MAX_TIMESTAMP else None
 
 
-def _first_record_since(led: OpenPartition, time: int) -> TimestampAndOffset | None:
+def _first_record_since(led: OpenPartition, microseconds: int) -> TimestampAndOffset | None:
     for batch in committed_batches(led):
-        if batch.header.max_timestamp < time:
+        if batch.header.max_timestamp < microseconds:
             continue
-        late = [record for record in records_of(led, batch) if record[1] >= time]
+        late = [record for record in records_of(led, batch) if record[1] >= microseconds]
         if late:  # there may be none: the newest record of a batch may be below the log start, or not be committed
             return _answer(*late[0])
     return None
 
 
 def _latest_record(led: OpenPartition) -> TimestampAndOffset | None:
-    """Reads the batches with the latest records first, until no other can have a later record than the one found."""
+    """The record with the largest timestamp, the first if there are several. Reads the batches by their largest
+    timestamps, until no other batch can have a later record."""
     found: tuple[int, int] | None = None
     for batch in sorted(committed_batches(led), key=lambda b: (-b.header.max_timestamp, b.base_offset)):
         if found and batch.header.max_timestamp <= found[1]:
@@ -94,17 +106,10 @@ def records_of(led: OpenPartition, batch: PlacedBatch) -> list[tuple[int, int]]:
     return list(zip(chosen["offset"].to_pylist(), timestamps.to_pylist(), strict=True))
 
 
-class EpochEndOffset(NamedTuple):
-    """The largest epoch at or below the requested one, and the offset after its last record; -1 if unknown."""
-
-    leader_epoch: int
-    end_offset: int
-
-
 def epoch_ends(
     view: TopicView, topic: str, partition: int, epochs: Iterable[int], broker_id: int | None
 ) -> dict[int, EpochEndOffset]:
-    """See `Consumer.epoch_end`."""
+    """The end offset of each of these leader epochs in the leader's log, see `Consumer.epoch_end`."""
     seen = TopicWatch(view, topic, [partition]).leadership(partition)
     registration = seen.registration
     if broker_id not in (None, registration.leader):

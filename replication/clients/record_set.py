@@ -46,19 +46,20 @@ DRIVER_ROWS = 20_000
 
 @dataclass(frozen=True)
 class PartitionedRecords:
-    """The records of a sink, which its tasks have given their partitions. They have encoded large batches."""
+    """The records of a sink, by partition. The sink's tasks have checked the records, assigned the partitions, and
+    encoded large batches."""
 
     by_partition: Mapping[int, Sequence[NewRecords]]
 
 
 class RecordSet(Protocol):
-    """Records by partition: their counts, and a writer of segments. Use it in a `with` block."""
+    """The records of a send, by partition. Use it in a `with` block."""
 
-    counts: Mapping[int, int]
+    counts: Mapping[int, int]  # the number of records of each partition
     nbytes: int  # in the memory of this process
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
-        """Writes the records of these partitions into new segments of the log at `root`."""
+        """Returns the writer of these partitions' records into new segments of the log at `root`."""
 
     def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
         """The digests of parts of a partition's records. A part is a range of them, counted from 0."""
@@ -73,12 +74,14 @@ class RecordSet(Protocol):
 def record_set(
     topic: str, records: Records, partitions: int, segment_bytes: int, limit: RecordLimit | None = None
 ) -> RecordSet:  # fmt: skip
-    """The records of a send for a topic with this number of partitions. `segment_bytes` is in bytes. `limit`: of each
-    record; None if they were checked, as PartitionedRecords were by their tasks.
+    """The records of a send for a topic with this number of partitions.
 
-    `records`: a DataFrame, a pyarrow.Table, PartitionedRecords, or a dict, str or bytes, or a list of these. Raises
-    InvalidRecordException for a wrong column or value, InvalidPartitionsException for a partition that does not exist,
-    RecordTooLargeException.
+    `records`: a DataFrame, a pyarrow.Table, PartitionedRecords, or a dict, str or bytes, or a list of these.
+    `segment_bytes`: the size of a segment. `limit`: of the size of each record; None for no check. PartitionedRecords
+    are not checked again.
+
+    Raises InvalidRecordException for a wrong column or value, InvalidPartitionsException for a partition that does not
+    exist, and RecordTooLargeException.
     """
     sticky = random_partition(partitions)
     if isinstance(records, Sequence | Mapping):
@@ -129,16 +132,16 @@ class ArrowRecordSet:
 
     @classmethod
     def joined(cls, sets: Sequence[ArrowRecordSet]) -> ArrowRecordSet:
-        """The records of several sends, in each partition one after the other."""
-        found = copy(sets[0])
+        """The records of several sends to one topic: in each partition, those of one send after those of the other."""
+        whole = copy(sets[0])
         parts: dict[int, list[pa.Table]] = {}
-        for part_of in (each._parts for each in sets):
-            for partition, part in part_of.items():
+        for each in sets:
+            for partition, part in each._parts.items():
                 parts.setdefault(partition, []).append(part)
-        found._parts = {partition: _concat(tables) for partition, tables in parts.items()}
-        found.counts = {partition: part.num_rows for partition, part in found._parts.items()}
-        found.nbytes = sum(each.nbytes for each in sets)
-        return found
+        whole._parts = {partition: _concat(tables) for partition, tables in parts.items()}
+        whole.counts = {partition: part.num_rows for partition, part in whole._parts.items()}
+        whole.nbytes = sum(each.nbytes for each in sets)
+        return whole
 
     def __enter__(self) -> RecordSet:
         return self
@@ -147,11 +150,8 @@ class ArrowRecordSet:
         return None
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
-        """Writes the records of these partitions in this process."""
-        records = {
-            TopicIdPartition(request.topic_id, request.partition): self._parts[request.partition]
-            for request in requests
-        }
+        """Returns a writer that runs in this process."""
+        records = {request.topic_id_partition: self._parts[request.partition] for request in requests}
         return arrow_writer(root, leader, requests, records, self._segment_bytes)
 
     def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
@@ -160,7 +160,7 @@ class ArrowRecordSet:
 
 
 class PartitionedRecordSet:
-    """The records of a sink."""
+    """The records of a sink, which its tasks have prepared."""
 
     def __init__(self, topic: str, records: PartitionedRecords, partitions: int, segment_bytes: int) -> None:
         self._by_partition, self._segment_bytes = records.by_partition, segment_bytes
@@ -177,7 +177,7 @@ class PartitionedRecordSet:
         return None
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
-        """Writes the records of these partitions in this process."""
+        """Returns a writer that runs in this process."""
         records = {request.topic_id_partition: self._by_partition[request.partition] for request in requests}
         return segment_writer(root, leader, requests, records, self._segment_bytes)
 
@@ -187,5 +187,5 @@ class PartitionedRecordSet:
 
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:
-    joined = pa.concat_tables(tables)
-    return joined.combine_chunks() if joined.nbytes < _SMALL_BYTES * len(tables) else joined
+    whole = pa.concat_tables(tables)
+    return whole.combine_chunks() if whole.nbytes < _SMALL_BYTES * len(tables) else whole
