@@ -1,7 +1,7 @@
 """The digest of a batch's records. Equal records have equal digests, in any layout of files, chunks and buffers.
 
-It goes column by column: first the lengths of the values (-1 for null), then their bytes. It leaves out the offsets,
-because the header has them.
+It hashes one column after the other: timestamps, keys, values, then the keys and the values of headers. Of a column of
+bytes it hashes all lengths (-1 for null), then all bytes. It leaves out the offsets: the batch header has them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from lakelog.replication.protocol.chain import HASH_BYTES
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.schemas import LOG
 
-_NULL = pa.scalar(-1, pa.int64())
+_NULL_LENGTH = pa.scalar(-1, pa.int64())
 _HEADERS = LOG.arrow.field("headers").type
 
 
 def record_digest(records: pa.Table) -> str:
     """The digest of a table of records with the columns `key`, `value`, `timestamp` and `headers`, as hex."""
-    found = blake3()
-    for array in _canonical(records):
+    digest = blake3()
+    for array in _hashed(records):
         for chunk in array.chunks:
-            found.update(_bytes(chunk))
-    return str(found.hexdigest(HASH_BYTES))
+            digest.update(_bytes(chunk))
+    return str(digest.hexdigest(HASH_BYTES))
 
 
 def check_digest(header: BatchHeader, records: pa.Table, path: str) -> None:
@@ -40,12 +40,13 @@ def check_digest(header: BatchHeader, records: pa.Table, path: str) -> None:
         )
 
 
-def _canonical(records: pa.Table) -> Iterator[pa.ChunkedArray]:
+def _hashed(records: pa.Table) -> Iterator[pa.ChunkedArray]:
+    """The numbers and the bytes to hash, in their order."""
     yield pc.cast(records["timestamp"], pa.int64())
     for name in ("key", "value"):
         yield from _lengths_and_values(records[name].cast(pa.binary()))
     headers = records["headers"].cast(_HEADERS)
-    yield _or_null(pc.cast(pc.list_value_length(headers), pa.int64()))
+    yield _with_nulls(pc.cast(pc.list_value_length(headers), pa.int64()))
     if headers.null_count < len(headers):
         pairs = pc.list_flatten(headers)
         yield from _lengths_and_values(pc.struct_field(pairs, "key").cast(pa.binary()))
@@ -53,12 +54,12 @@ def _canonical(records: pa.Table) -> Iterator[pa.ChunkedArray]:
 
 
 def _lengths_and_values(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    yield _or_null(pc.cast(pc.binary_length(column), pa.int64()))
+    yield _with_nulls(pc.cast(pc.binary_length(column), pa.int64()))
     yield pc.fill_null(column, b"") if column.null_count else column
 
 
-def _or_null(lengths: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.fill_null(lengths, _NULL) if lengths.null_count else lengths
+def _with_nulls(lengths: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.fill_null(lengths, _NULL_LENGTH) if lengths.null_count else lengths
 
 
 def _bytes(chunk: pa.Array) -> Any:

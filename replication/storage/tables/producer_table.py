@@ -20,39 +20,39 @@ def new_producer_id() -> int:
 
 
 def producer_id_of(name: str) -> int:
-    """The id of a producer whose name no table has: 62 bits of a digest, so it is unique, too."""
+    """An id that follows from a name, for a producer in no table: 62 bits of a digest, so it is unique, too."""
     return int.from_bytes(blake3(name.encode()).digest(length=8), "big") >> 2
 
 
 class ProducerTable(ClientTable[dict[str, Row]]):
-    """The producers table of a cluster."""
+    """The names of a cluster's producers, with the id, the epoch and the owner of each."""
 
     TABLE = PRODUCERS
 
     def init_producer(self, name: str, owner: str, deadline: float | None = None) -> ProducerIdAndEpoch:
-        """The id of a named producer, under an epoch above all that were given out before: those are fenced.
+        """The id of a named producer, with a higher epoch than any producer of that name had before: those are fenced.
 
-        `owner` is unique to the producer, which has the name from now on. Raises KafkaStorageException, and
+        `owner` is unique to the producer, which owns the name from now on. Raises KafkaStorageException, and
         TimeoutException at the `deadline`.
         """
-        return self._give(name, owner, "start", lambda _: None, deadline)
+        return self._next_identity(name, owner, "start", lambda _: None, deadline)
 
     def renew(self, name: str, owner: str, deadline: float | None = None) -> ProducerIdAndEpoch:
-        """The next epoch for the producer that has the name; another id if the name has expired meanwhile.
+        """The next epoch for the producer that owns the name; another id if the name has expired meanwhile.
 
-        Raises ProducerFencedException if another producer has the name, and what `init_producer` raises. KIP-360.
+        Raises ProducerFencedException if another producer owns the name, and what `init_producer` raises. KIP-360.
         """
 
         def check(last: Row) -> None:
             if last["owner"] != owner:
                 raise ProducerFencedException(f"another producer has been started under the name {name}")
 
-        return self._give(name, owner, "renewal", check, deadline)
+        return self._next_identity(name, owner, "renewal", check, deadline)
 
-    def _give(
+    def _next_identity(
         self, name: str, owner: str, why: str, check: Callable[[Row], None], deadline: float | None
     ) -> ProducerIdAndEpoch:
-        given: list[ProducerIdAndEpoch] = []
+        chosen: list[ProducerIdAndEpoch] = []
         new_id = new_producer_id()
 
         def change(rows: list[Row]) -> list[Row]:
@@ -60,23 +60,24 @@ class ProducerTable(ClientTable[dict[str, Row]]):
             last = known.get(name)
             if last:
                 check(last)
-            mine = ProducerIdAndEpoch(
+            identity = ProducerIdAndEpoch(
                 last["producer_id"] if last else new_id, last["producer_epoch"] + 1 if last else 0
             )
-            given.append(mine)
-            known[name] = {"name": name, **mine._asdict(), "owner": owner, "idle_ms": 0}
+            chosen.append(identity)
+            known[name] = {"name": name, **identity._asdict(), "owner": owner, "idle_ms": 0}
             return [known[key] for key in sorted(known)]
 
         self._table.update({"who": "producer", "why": why, "name": name}, change, deadline=deadline, once=True)
-        return given[-1]
+        return chosen[-1]
 
     def expire(
         self, seen: Mapping[str, Row], passed_ms: int, expiration_ms: int, cause: Mapping[str, Any]
     ) -> Mapping[str, Row]:
         """Removes the names that have been unused for `expiration_ms`; returns the rows that are left.
 
-        `seen` are the rows that the caller saw `passed_ms` ago. A row that is still the same was not used in that time,
-        which is added to what other callers have seen. So no clock of one machine is compared with that of another.
+        `seen` are the rows that the caller saw `passed_ms` ago. If a row is still the same, its name was not used in
+        that time, which is added to the row's `idle_ms`. So the times of several controllers add up, and their clocks
+        are never compared.
         """
 
         def change(rows: list[Row]) -> list[Row] | None:
