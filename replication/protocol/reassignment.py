@@ -1,6 +1,7 @@
 """Reassignment: moves a partition to other brokers. New replicas catch up first; old ones leave last.
 
-The progress is stored in the partition's row, so any later controller can continue.
+AR is the assignment: all replicas of a partition. The progress is stored in the partition registration, so any later
+controller can continue.
 
 Kafka: `ReplicaAssignment`, `KafkaController.onPartitionReassignment`. KIP-455.
 """
@@ -38,17 +39,17 @@ def original_replicas(registration: PartitionRegistration) -> tuple[int, ...]:
 def begin_reassignment(registration: PartitionRegistration, target: Sequence[int]) -> PartitionRegistration:
     """Sets AR to the target, followed by the replicas to remove. Leader and ISR stay; the caller raises the epochs.
 
-    A running reassignment is replaced: the new one starts from the assignment before it. Replicas that only the old one
-    added are no longer in AR, but may be in the ISR or lead: see `replace_reassignment`.
+    A running reassignment is replaced: the new one starts from the original assignment. Replicas that only the running
+    one added are no longer in AR, but may be in the ISR or lead: see `replace_reassignment`.
 
     Kafka: `ReplicaAssignment.reassignTo`. KIP-455. [RA-02]
     """
-    before = original_replicas(registration)
-    removing = tuple(broker for broker in before if broker not in target)
+    original = original_replicas(registration)
+    removing = tuple(broker for broker in original if broker not in target)
     return replace(
         registration,
         replicas=(*target, *removing),
-        adding_replicas=tuple(broker for broker in target if broker not in before),
+        adding_replicas=tuple(broker for broker in target if broker not in original),
         removing_replicas=removing,
     )
 
@@ -58,16 +59,16 @@ def replace_reassignment(
 ) -> PartitionRegistration | None:
     """Replaces a running reassignment by one to `target`. Replicas that only the running one added leave.
 
-    None if such a replica leads, or is the whole ISR, and no original or target replica may lead instead. A partition
-    without a leader may continue without one.
+    None if such a replica leads, or the ISR has only such replicas, and no original or target replica may lead instead.
+    A partition without a leader may continue without one.
 
     Kafka: `KafkaController.updateCurrentReassignment`. KIP-455. [RA-01]
     """
     moving = begin_reassignment(registration, target)
-    replaced = with_replicas(moving, moving.replicas, live)
+    led = with_replicas(moving, moving.replicas, live)
     isr = tuple(broker for broker in registration.isr if broker in moving.replicas)
     may_wait = registration.leader == NO_LEADER and bool(isr) == bool(registration.isr)
-    return with_leader(moving, NO_LEADER, isr) if replaced is None and may_wait else replaced
+    return with_leader(moving, NO_LEADER, isr) if led is None and may_wait else led
 
 
 def may_complete(registration: PartitionRegistration) -> bool:
@@ -99,5 +100,5 @@ def _settled(
     registration: PartitionRegistration, replicas: Sequence[int], live: Collection[int]
 ) -> PartitionRegistration | None:
     settled = replace(registration, adding_replicas=(), removing_replicas=())
-    is_led = registration.leader in live
-    return with_replicas(settled if is_led else replace(settled, leader=NO_LEADER), replicas, live)
+    is_leader_live = registration.leader in live
+    return with_replicas(settled if is_leader_live else replace(settled, leader=NO_LEADER), replicas, live)
