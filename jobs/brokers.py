@@ -2,9 +2,9 @@
 
 `state` is alive, stopping, stopped, dead, storage error, or unknown if no heartbeat can be written.
 `heartbeat_age_s` is the time since the last heartbeat, by the clock of the store that holds the cluster's root. If that
-is too long, the heartbeat is read twice before the broker is dead. A broker that refuses the cluster root sends no
-heartbeat either: a line names it. If the brokers have another broker.session.timeout.ms than the default, give it in
-the --command-config file.
+exceeds broker.session.timeout.ms, the command waits and reads again: a broker without a new heartbeat is dead. A broker
+that refuses the cluster root sends no heartbeat either; a line before the table names it. If the brokers have another
+broker.session.timeout.ms than the default, give it in the --command-config file.
 """
 
 import argparse
@@ -36,16 +36,16 @@ def make_parser() -> VerbParser:
 
 def _brokers(args: argparse.Namespace) -> int:
     cluster = Cluster.open(args.cluster, settings(args.command_config))
-    found = observe_brokers(cluster)
-    if not found:
+    seen = observe_brokers(cluster)
+    if not seen:
         beside = describe_brokers_beside(cluster.root)
         say(f"No broker has registered at {args.cluster}{beside and f', and {beside}'}.")
-    silent = {broker: seen.registration for broker, seen in found.items() if seen.state in SILENT}
+    silent = {number: broker.registration for number, broker in seen.items() if broker.state in SILENT}
     for refusal in refusals(read_notes(cluster, silent).refused):
         say(f"{refusal[0].upper()}{refusal[1:]}. `lakelog status` says what to do.")
-    if any(broker.state == UNKNOWN for broker in found.values()):
+    if any(broker.state == UNKNOWN for broker in seen.values()):
         say(f"Brokers may run: {unwritable(cluster.root)}.")
-    Report([_row(broker) for broker in found.values()], () if args.all else _COLUMNS).show(args.output)
+    Report([_row(broker) for broker in seen.values()], () if args.all else _COLUMNS).show(args.output)
     return OK
 
 
