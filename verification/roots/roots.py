@@ -36,14 +36,14 @@ class Roots(Protocol):
         """Whether a root was taken away or replaced."""
 
     def running(self) -> AbstractContextManager[object]:
-        """The roots can be reached during the block."""
+        """Keeps the roots reachable during the block."""
 
 
 class LocalRoots:
-    """Roots on this machine, below `folder`: plain folders, folders on disks of their own, and object stores.
+    """Roots on this machine, below `folder`. Each is a plain folder, unless its owner is in one of two lists.
 
-    `stored` are the owners whose roots are in object stores of their own, `on_disks` those whose roots are on disks
-    that can lose their power.
+    `stored`: the owners whose roots are in object stores, one store each. `on_disks`: those whose roots are on disks of
+    their own, which can lose their power.
     """
 
     def __init__(self, folder: Path, stored: Iterable[Owner] = (), on_disks: Iterable[Owner] = ()) -> None:
@@ -62,7 +62,7 @@ class LocalRoots:
         return self.disks.root(owner) if owner in self.disks.owners else self._folder / root_name(owner)
 
     def take_away(self, uri: str) -> None:
-        """Lets the store of a root answer every request with an error, or puts a plain file in the place of a root."""
+        """Lets the store of a root answer every request with an error; without a store, puts a file in its place."""
         if store := self.stores.store_of(uri):
             store.begin_errors()
         else:
@@ -91,8 +91,8 @@ class LocalRoots:
     def _path(self, uri: str, other: str | None = None) -> str:
         """The folder of a root, or of another place beside it."""
         store = self.stores.store_of(uri)
-        found = other or uri
-        return str(store.folder / found.removeprefix("s3://").partition("/")[2]) if store else found
+        place = other or uri
+        return str(store.folder / place.removeprefix("s3://").partition("/")[2]) if store else place
 
     @contextmanager
     def running(self) -> Iterator[LocalRoots]:
@@ -101,7 +101,7 @@ class LocalRoots:
             yield self
 
 
-# Makes the roots of a cluster of so many brokers below a folder, by the argument `--store`.
+# By value of `--store`: makes the roots of a cluster, given the folder that they lie in and the number of brokers.
 STORES: Mapping[str, Callable[[Path, int], LocalRoots]] = {
     DISK: lambda folder, _: LocalRoots(folder),
     S3: lambda folder, brokers: LocalRoots(folder, stored=owners(brokers)),

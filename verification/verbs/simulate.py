@@ -1,6 +1,6 @@
 """Runs random histories in memory, full of crashes, pauses, zombies and lost answers, and checks each one. Then it
-disables each rule in turn, and confirms that a check fails. A mistake that shows in very few histories begins with one
-that is known to show it; the column "first seed" names it.
+disables each rule in turn (a sabotage), and confirms that a check fails. If only very few histories show a sabotage, it
+begins with a seed that is known to show it. The column "first seed" has the seed with which each sabotage began.
 
 Tier rules runs the rules and rounds of the protocol over records in memory. Tier stack runs the clients, the brokers
 without Spark, the controllers and the storage, over a store in memory that refuses, hangs, loses and delays.
@@ -37,8 +37,8 @@ def make_parser() -> VerbParser:
 def _simulate(args: argparse.Namespace) -> int:
     tier = TIERS[args.tier]()
     say(
-        f"{args.seeds} histories, then each of {len(tier.sabotages)} sabotages, "
-        f"with up to {tier.sabotage_seeds} histories until one is caught: this takes minutes"
+        f"Runs {args.seeds} histories, then {len(tier.sabotages)} sabotages, each with up to {tier.sabotage_seeds} "
+        "histories until a check catches it. This takes minutes."
     )
     with counting_bar(sys.stderr.isatty()) as progress:
         bars = {"histories": progress.add_task("histories", total=args.seeds),
