@@ -1,7 +1,7 @@
 """The arguments of spark-submit: the user's own, and ours for what the user left open.
 
-A verb's Python process is the parent and starts its JVM through spark-submit (PYSPARK_SUBMIT_ARGS), so that the process
-that a person or a supervisor has started is the one that gets SIGTERM and can shut down in order.
+A verb's Python process is the parent. It starts its JVM through spark-submit, with PYSPARK_SUBMIT_ARGS. So SIGTERM
+reaches the process that a person or a supervisor has started, and that can shut down in order.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lakelog.replication.storage.delta.spark_delta import DELTA_PACKAGE
 
-# Names that belong to spark-submit, before or after the verb: no verb may have an option of such a name.
+# The options of spark-submit, which may stand before or after the verb. So no verb may have an option of such a name.
 OPTIONS = frozenset(
     """
     --archives --conf --deploy-mode --driver-class-path --driver-cores --driver-java-options --driver-library-path
@@ -28,7 +28,7 @@ OPTIONS = frozenset(
     """.split()
 )
 
-# The same said by --conf, which spark-submit would drop beside the option.
+# Settings of --conf that are options too. spark-submit ignores such a setting beside its option, so it becomes one.
 CONFS = {
     "spark.jars": "--jars",
     "spark.jars.packages": "--packages",
@@ -37,27 +37,27 @@ CONFS = {
     "spark.submit.pyFiles": "--py-files",
 }
 
-# Spark puts these before the options that a user gives the driver's JVM, which win therefore.
+# Spark puts these before the options that a user gives the driver's JVM. Of two equal options the last one wins.
 _JAVA_DEFAULTS = "spark.driver.defaultJavaOptions"
 
-# The JVM reads these before its command line, whose options would win over them.
+# Environment variables with options of the JVM. Our defaults, on its command line, would win over them.
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 
-# The JVM starts Python workers by a helper program of the JDK, which refuses a JVM of another version: after an upgrade
-# of the JDK, a JVM that was running before could start nothing any more. With this it needs no helper.
+# The JVM starts Python workers by a helper program of the JDK. After an upgrade of the JDK, the new helper would refuse
+# a JVM that was started before, and it could start no more workers. With this option it needs no helper.
 _WITHOUT_HELPER = "-Djdk.lang.Process.launchMechanism=VFORK"
 
 Options = list[tuple[str, str]]
 
 _SHELL = "pyspark-shell"  # the last word of PYSPARK_SUBMIT_ARGS: the driver is not started by spark-submit
 
-PACKAGE = Path(__file__).parents[2].resolve()  # not of the file itself: in a checkout its folder is a link
-SOURCES = PACKAGE.parent  # of a checkout its folder, which has `conf` too
-_DATA_SOURCE = SOURCES / "pyspark_lakelog"  # what Spark finds `format("lakelog")` in
+PACKAGE = Path(__file__).parents[2].resolve()  # resolved last: in a checkout the folders inside of it are links
+SOURCES = PACKAGE.parent  # in a checkout its top folder, which has `conf` too
+_DATA_SOURCE = SOURCES / "pyspark_lakelog"  # the package in which Spark finds `format("lakelog")`
 
 
 def split_arguments(words: list[str]) -> tuple[Options, list[str]]:
-    """Options of spark-submit, and the rest; after `--` everything is the rest."""
+    """The options of spark-submit among these words, and the other words. All words after `--` are others."""
     options: Options = []
     rest: list[str] = []
     queue = iter(words)
@@ -72,30 +72,48 @@ def split_arguments(words: list[str]) -> tuple[Options, list[str]]:
     return options, rest
 
 
+def _option(name: str, value: str) -> tuple[str, str]:
+    key, _, setting = value.partition("=")
+    return (CONFS[key], setting) if name == "--conf" and key in CONFS else (name, value)
+
+
+def _value(name: str, queue: Iterator[str]) -> str:
+    value = next(queue, None)
+    if value is None:
+        raise ValueError(f"{name} needs a value")
+    return value
+
+
 def with_java_options(options: Options, wanted: str) -> Options:
-    """`options`, with `wanted` as the default options of the driver's JVM, unless the user has set defaults of their
-    own or chosen a compiler in the environment."""
+    """`options`, with `wanted` as the default options of the driver's JVM. Unchanged if the user has set defaults, or
+    has chosen a compiler in the environment."""
     is_set = any(name == "--conf" and value.partition("=")[0] == _JAVA_DEFAULTS for name, value in options)
     is_set |= re.search(rf"^\s*{re.escape(_JAVA_DEFAULTS)}[\s=:]", _properties(options), re.MULTILINE) is not None
     is_chosen = any("Tiered" in os.environ.get(name, "") for name in _JAVA_VARIABLES)
     return [*options, ("--conf", f"{_JAVA_DEFAULTS}={wanted}")] if wanted and not (is_set or is_chosen) else options
 
 
-def session_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """The same variables for a program that makes a session by itself: `settings`, over PYSPARK_SUBMIT_ARGS."""
-    given = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    options, rest = split_arguments([*given, *(f"--conf={name}={value}" for name, value in settings.items())])
-    return spark_environment(options, [word for word in rest if word != _SHELL])
+def _properties(options: Options) -> str:
+    """The text of the properties file that spark-submit will read: that of the option, or else the default one, if it
+    exists. Raises ValueError if the file cannot be read."""
+    given = _values(options, "--properties-file")
+    defaults = Path(os.environ.get("SPARK_CONF_DIR", spark_home() / "conf")) / "spark-defaults.conf"
+    if not given and not defaults.exists():
+        return ""
+    try:
+        return Path(given[-1] if given else defaults).read_text("utf-8", "replace")
+    except OSError as error:
+        raise ValueError(f"--properties-file: {error.filename} cannot be read: {error.strerror}") from None
 
 
 def spark_environment(options: Options, flags: Sequence[str] = ()) -> dict[str, str]:
-    """The variables that a PySpark driver needs to start its JVM as `options`, `flags` such as --verbose, and our
-    defaults say."""
+    """The environment variables with which a PySpark driver starts its JVM: `options`, `flags` such as --verbose, and
+    our defaults."""
     if ("--deploy-mode", "cluster") in options:
         raise ValueError("--deploy-mode cluster starts the driver elsewhere: use spark-submit itself for it")
     master = _master(options)
     variables = {
-        # Spark's own search for it breaks on a path with spaces.
+        # Spark's own search for its home fails on a path with spaces.
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_SUBMIT_ARGS": shlex.join([*_submit_words(options, master), *flags, _SHELL]),
@@ -107,7 +125,8 @@ def spark_environment(options: Options, flags: Sequence[str] = ()) -> dict[str, 
         variables["PYSPARK_PYTHON"] = sys.executable
         variables["PYTHONPATH"] = os.pathsep.join(_worker_path())
     if shlex.quote(sys.executable) != sys.executable and "PYSPARK_DRIVER_PYTHON" not in os.environ:
-        # Spark asks a shell for the driver's Python, without quotes, and finds no data source in Python without it.
+        # Spark starts the driver's Python by a shell, without quotes, to find data sources in Python. So a path that
+        # needs quotes must not be in the command, but in PATH.
         folder, variables["PYSPARK_DRIVER_PYTHON"] = os.path.split(sys.executable)
         variables["PATH"] = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
     if re.match(r"local|spark://(localhost|127\.)", master):
@@ -116,8 +135,16 @@ def spark_environment(options: Options, flags: Sequence[str] = ()) -> dict[str, 
     return variables
 
 
+def session_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """The variables for a program that makes a session by itself. `settings` come after those of PYSPARK_SUBMIT_ARGS,
+    and win over them."""
+    given = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    options, rest = split_arguments([*given, *(f"--conf={name}={value}" for name, value in settings.items())])
+    return spark_environment(options, [word for word in rest if word != _SHELL])
+
+
 def spark_home() -> Path:
-    """The Spark that PySpark will start: SPARK_HOME, or what came with PySpark."""
+    """The Spark that PySpark will start: that of SPARK_HOME, or else the one in PySpark's own package."""
     if given := os.environ.get("SPARK_HOME"):
         return Path(given)
     found = importlib.util.find_spec("pyspark")
@@ -126,16 +153,10 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
-def _value(name: str, queue: Iterator[str]) -> str:
-    value = next(queue, None)
-    if value is None:
-        raise ValueError(f"{name} needs a value")
-    return value
-
-
-def _option(name: str, value: str) -> tuple[str, str]:
-    key, _, setting = value.partition("=")
-    return (CONFS[key], setting) if name == "--conf" and key in CONFS else (name, value)
+def _master(options: Options) -> str:
+    """The master that spark-submit will use: the option, or else the properties file's, or else local[*]."""
+    found = re.search(r"^\s*spark\.master[\s=:]+(\S+)", _properties(options), re.MULTILINE)
+    return [found[1] if found else "local[*]", *_values(options, "--master")][-1]
 
 
 def _values(options: Options, name: str) -> list[str]:
@@ -143,7 +164,8 @@ def _values(options: Options, name: str) -> list[str]:
 
 
 def _submit_words(options: Options, master: str) -> list[str]:
-    """Lists that we add to are given once: of two, spark-submit takes only the last."""
+    """The words for spark-submit. Jars, packages and Python files are one list each, because spark-submit takes only
+    the last of two."""
     delta = _delta(options)
     archives = [] if re.fullmatch(r"local(\[.*\])?", master) else [str(code_archive())]
     lists = {
@@ -155,33 +177,34 @@ def _submit_words(options: Options, master: str) -> list[str]:
     return words + [word for name, values in lists.items() if values for word in (name, _joined(values))]
 
 
-def _submit_opts() -> str:
-    """The options of the driver's JVM that are in the environment, after ours: of two, the JVM takes the last."""
-    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
-    return given if _WITHOUT_HELPER in given else f"{_WITHOUT_HELPER} {given}".strip()
-
-
 def _joined(lists: Iterable[str]) -> str:
-    """Lists as one, each item once: a verb's process gets its launcher's arguments again."""
+    """Lists as one, with each item once: a verb's process adds its defaults again to those of its launcher."""
     return ",".join(dict.fromkeys(",".join(lists).split(",")))
 
 
-def is_delta_there(options: Options) -> bool:
-    """Whether the user or Spark brings Delta."""
-    brought = any("delta-spark" in value for name in ("--jars", "--packages") for value in _values(options, name))
-    return brought or any((spark_home() / "jars").glob("delta-spark*.jar"))
-
-
 def _delta(options: Options) -> dict[str, list[str]]:
-    """Delta from this environment's folder, else from a registry, and from neither if it is there."""
+    """The option that brings Delta: its jars in this environment, or else its name for a registry. Empty if it is there
+    already."""
     if is_delta_there(options):
         return {}
     jars = sorted(str(jar) for jar in Path(sys.prefix, "jars").glob("*.jar"))
     return {"--jars": jars} if jars else {"--packages": [DELTA_PACKAGE]}
 
 
+def is_delta_there(options: Options) -> bool:
+    """Whether the user's options or Spark's own jars bring Delta."""
+    brought = any("delta-spark" in value for name in ("--jars", "--packages") for value in _values(options, name))
+    return brought or any((spark_home() / "jars").glob("delta-spark*.jar"))
+
+
+def _submit_opts() -> str:
+    """SPARK_SUBMIT_OPTS of the environment, after our option: of two equal options the JVM takes the last."""
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    return given if _WITHOUT_HELPER in given else f"{_WITHOUT_HELPER} {given}".strip()
+
+
 def _conf_folder() -> Path | None:
-    """Our settings, as Spark's own configuration folder, unless this Spark has been given one."""
+    """The folder with our settings for Spark. None if this Spark has settings of its own."""
     if "SPARK_CONF_DIR" in os.environ or (spark_home() / "conf" / "spark-defaults.conf").exists():
         return None
     folders = (SOURCES / "conf", Path(sys.prefix, "share", "lakelog", "conf"))
@@ -189,52 +212,29 @@ def _conf_folder() -> Path | None:
 
 
 def _worker_path() -> list[str]:
-    """PYTHONPATH for local workers, which know nothing of the driver's `sys.path`. They find installed packages."""
+    """PYTHONPATH for local workers, which do not get the driver's `sys.path`: with our sources, unless they are
+    installed."""
     given = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     found = {*given, *site.getsitepackages(), site.getusersitepackages()}
     return given if str(SOURCES) in found else [*given, str(SOURCES)]
 
 
-def _master(options: Options) -> str:
-    """The master that spark-submit will arrive at."""
-    found = re.search(r"^\s*spark\.master[\s=:]+(\S+)", _properties(options), re.MULTILINE)
-    return [found[1] if found else "local[*]", *_values(options, "--master")][-1]
-
-
-def _properties(options: Options) -> str:
-    """The text of the properties file that spark-submit will read. Raises ValueError if that is not there."""
-    given = _values(options, "--properties-file")
-    defaults = Path(os.environ.get("SPARK_CONF_DIR", spark_home() / "conf")) / "spark-defaults.conf"
-    if not given and not defaults.exists():
-        return ""
-    try:
-        return Path(given[-1] if given else defaults).read_text("utf-8", "replace")
-    except OSError as error:
-        raise ValueError(f"--properties-file: {error.filename} cannot be read: {error.strerror}") from None
-
-
 def code_archive() -> Path:
-    """The zip of the code as it is now; its name is its content, so it is made again only for other content."""
-    archive = _folder() / f"lakelog-{_digest()}.zip"
+    """The zip of the code as it is now. Its name has a digest of the code, so it is made again only if that changes."""
+    archive = _archive_folder() / f"lakelog-{_digest()}.zip"
     if not archive.exists():
         _write(archive)
     return archive
 
 
-def _folder() -> Path:
-    """The environment's own folder. A name in /tmp that others can guess would let them slip us their code."""
+def _archive_folder() -> Path:
+    """A folder of the environment, or else a new one in /tmp. A name in /tmp that other users can guess would let them
+    put their code there."""
     if os.access(sys.prefix, os.W_OK):
         folder = Path(sys.prefix, "cache", "code")
         folder.mkdir(parents=True, exist_ok=True)
         return folder
     return Path(tempfile.mkdtemp(prefix="lakelog-"))
-
-
-def _files() -> Iterator[Path]:
-    """In a checkout the folders of the package are links."""
-    folders = (found for root in (PACKAGE, _DATA_SOURCE) for found in os.walk(root, followlinks=True))
-    for folder, _, names in sorted(folders):
-        yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
 
 
 def _digest() -> str:
@@ -244,8 +244,15 @@ def _digest() -> str:
     return digest.hexdigest()[:16]
 
 
+def _files() -> Iterator[Path]:
+    """The Python files of the package and of the data source. In a checkout the folders of the package are links."""
+    folders = (found for root in (PACKAGE, _DATA_SOURCE) for found in os.walk(root, followlinks=True))
+    for folder, _, names in sorted(folders):
+        yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
+
+
 def _write(archive: Path) -> None:
-    """By way of a rename: brokers that start together may all be making it."""
+    """Writes the zip under another name, and renames it: brokers that start together may all be writing it."""
     scratch = archive.with_suffix(f".{os.getpid()}")
     with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as file:
         for path in _files():
