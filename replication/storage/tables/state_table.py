@@ -1,5 +1,8 @@
-"""A small table that is read whole and written whole, by compare-and-set: its rows as columns of files, as dicts, and
-as values of a type. The state tables derive from `TypedTable`."""
+"""A small table that is read whole and written whole, by compare-and-set.
+
+Its rows have three forms: columns in files, dicts (`RowCodec` converts these two), and values of a type (`RowValues`).
+`StateTable` reads and commits dicts. The tables beside this module derive from `TypedTable`, which has values.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,11 @@ from lakelog.schemas import Table
 Row = dict[str, Any]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-
-_FEW = 64  # new rows that are put between the others faster than all rows are taken one by one
-
-_UPDATE = "lakelog.update"  # names an update in its commits, of which only one can win
-_COMMITS_A_FILE = 50  # after so many commits the rows are written again, in case their file was lost
 _Self = TypeVar("_Self", bound="TypedTable")  # type: ignore[type-arg]
+
+_FEW = 64  # up to this number of new rows it is faster to insert them than to gather all rows one by one
+_UPDATE = "lakelog.update"  # in a commit's info: the id of its update, which all attempts of the update share
+_COMMITS_A_FILE = 50  # after so many commits the rows are written again, in case their file was lost
 _CONTROLLER_EPOCH = "controller-epoch"
 _MAINTENANCE_SECONDS = 30.0  # the maximum staleness of a view for maintenance: a checkpoint may be so late
 
@@ -50,8 +52,7 @@ class RowCodec:
         self._rows: list[Row] = []
 
     def decode(self, columns: pa.Table) -> list[Row]:
-        """The rows of a table with this schema. Rows that are equal to the last ones, place by place, are the same
-        dicts."""
+        """The rows of a table with this schema. A row that equals the last one at its place is the same dict."""
         is_as_long = columns.num_rows == len(self._rows)
         changed = _changed_rows(self._columns, columns) if is_as_long else None
         if changed is None:
@@ -132,8 +133,8 @@ def _places(mask: pa.Array) -> list[int]:
 
 
 class RowValues(Generic[Key, Value]):
-    """Converts rows to values of this system, by key, and back. It remembers the last ones: a row that is the same dict
-    stays the same value, and the reverse. Threads may share it."""
+    """Converts rows to values by key, and back. It remembers the last ones: the same dict gives the same value, and the
+    same value the same dict. Threads may share it."""
 
     def __init__(
         self, value_of: Callable[[Row], Value], row_of: Callable[[Value], Row], key_of: Callable[[Value], Key]
@@ -149,11 +150,12 @@ class RowValues(Generic[Key, Value]):
         of_row = {id(row): value for row, value in zip(known_rows, known.values(), strict=True)}
         values = [of_row[id(row)] if id(row) in of_row else self._value_of(row) for row in rows]
         found = self._by_key(values)
+        # Rows with equal keys have one value, so they make no pairs.
         self._known = (rows, found) if len(found) == len(rows) else ((), {})
         return found
 
     def _by_key(self, values: Sequence[Value]) -> dict[Key, Value]:
-        """The values by their keys, which are computed only for new values if the others are in their places."""
+        """The values by their keys. If there are as many as last time, keys are computed only where a value is new."""
         known = self._known[1]
         if len(values) != len(known):
             return {self._key_of(value): value for value in values}
@@ -175,10 +177,11 @@ class RowValues(Generic[Key, Value]):
 
 
 class StateTable:
-    """Rows of one state table at the version last read. May be shared by threads."""
+    """One state table: its rows at the version last read, and its commits. Threads may share it."""
 
     def __init__(self, log: DeltaLog, table: Table) -> None:
-        # Raises KafkaStorageException for rows that cannot follow those that were seen before: they are not taken over.
+        # Called with the rows as last read and with newer ones. Raises KafkaStorageException if the newer ones
+        # contradict the others; then the table keeps the rows as last read.
         self.check_rows: Callable[[list[Row], list[Row]], None] = lambda *_: None
         self._log = log
         self._table = table
@@ -187,7 +190,7 @@ class StateTable:
         self._rows: list[Row] = []
         self._codec = RowCodec(table.arrow)
         self._names: set[str] = set()
-        self._named_at = -1  # the version at which the names were seen first
+        self._named_at = -1  # the version at which these names were first seen
         self._cleaner: FileCleaner | None = None
         self._load()
 
@@ -232,8 +235,8 @@ class StateTable:
 
     @property
     def polled_at(self) -> float:
-        """The monotonic time at which the poll began that found the rows to be the newest. Rows that are read after it
-        are from that poll or a later one. It waits for a refresh that is under way."""
+        """When the last poll began that left the rows up to date, in seconds of the monotonic clock. Rows that are read
+        after this call are as new as that poll. It waits for a refresh that is under way."""
         with self._lock:
             return self._log.polled_at
 
@@ -257,13 +260,14 @@ class StateTable:
     def _load(self) -> None:
         files = self._log.active_files()
         if self._loaded < 0 or _names(files) != self._names:
-            self._loaded = -1  # a load that fails is done again: to decide on older rows would undo others' changes
+            self._loaded = -1  # a load that fails is repeated: an update of older rows would undo others' changes
             rows = self._read(files)
             self.check_rows(self._rows, rows)
             self._rows = rows
-        self._hold(files)
+        self._note(files)
 
-    def _hold(self, files: Sequence[AddedFile]) -> None:
+    def _note(self, files: Sequence[AddedFile]) -> None:
+        """Notes that these are the files of the table's version, and which of the earlier ones it has removed."""
         names = _names(files)
         if self._cleaner:
             self._cleaner.removed(self._names - names)
@@ -280,22 +284,22 @@ class StateTable:
         CorruptRecordException and KafkaStorageException."""
         path = self._log.root.path(file.name)
         if not is_data_file(file.name):
-            raise CorruptRecordException(f"{path}: is no name of a file in the table's folder")
+            raise CorruptRecordException(f"{path}: not the name of a file in the table's folder")
         try:
             source = pa.BufferReader(file.content or self._log.root.read_buffer(file.name))
             parquet = pq.ParquetFile(source, page_checksum_verification=True)
-            few = parquet.read(use_threads=False)  # threads would cost more than they save
-            return _conformed(few, self._table.arrow)
-        except (OSError, pa.ArrowException) as error:  # of the content: an error of the store is none of these
+            columns = parquet.read(use_threads=False)  # the table is small: threads would cost more than they save
+            return _conformed(columns, self._table.arrow)
+        except (OSError, pa.ArrowException) as error:  # the content is wrong: errors of the store are of other types
             raise CorruptRecordException(f"{path}: {error}") from error
 
     def recover(self) -> None:
-        """For the owner, before its first commit: puts aside what follows lost commits, see `DeltaLog.recover`."""
+        """Puts aside commits that follow lost ones: see `DeltaLog.recover`. For the owner, before its first commit."""
         with self._lock:
             self._log.recover()
 
     def maintain(self) -> None:
-        """Keeps commits and opening cheap, and deletes files that no version needs; for the owner, now and then."""
+        """Writes a checkpoint if one is due, and deletes files that no version needs. For the owner, now and then."""
         with self._lock:
             self._log.check_root()
             if self._cleaner is None:
@@ -305,7 +309,7 @@ class StateTable:
             self._cleaner.clean(self._newest_names)
 
     def _newest_names(self) -> set[str]:
-        """The names of the newest version: others write this table too, and its owner may not have read it for long."""
+        """The names of the newest version, which others may have written since the owner's last read."""
         self.refresh()
         return self._names
 
@@ -321,12 +325,16 @@ class StateTable:
         """Commits the rows that `change` returns for the newest ones. It calls `change` again if another writer wins in
         between.
 
-        Returns the version written, or None if `change` returned None: there is nothing to do, and the rows are
-        durable, as after a commit. A commit that changes no row has no file, except for one in 50: it moves the
-        version, and writes `cause` and `txns`. If the outcome of a commit is unknown, `change` runs again, so it must
-        be idempotent. `once` first searches the log for this update, so that a later writer's rows are not overwritten;
-        then `change` must return the same for the same rows. `noop_staleness`: see `compare_and_set`. Raises
-        KafkaStorageException, and TimeoutException if others win until `deadline`, in seconds of the monotonic clock.
+        Returns the version written, or None if `change` returned None because there is nothing to do; then the rows as
+        read are durable, as after a commit. A commit that changes no row writes `cause` and `txns`, but no file, except
+        for one commit in 50.
+
+        If the outcome of a commit is unknown, `change` runs again, so it must be idempotent. With `once`, each attempt
+        first searches the log for an earlier one that has landed, so that it does not overwrite the rows of a later
+        writer; then `change` must return the same for the same rows. `noop_staleness`: see `compare_and_set`.
+
+        Raises KafkaStorageException, and TimeoutException if others win until `deadline`, in seconds of the monotonic
+        clock.
         """
         update, tried = uuid.uuid4().hex, set[int]()
 
@@ -336,7 +344,7 @@ class StateTable:
                 landed = self._landed(tried, update) if once else None
                 rows = None if landed is not None else change(list(self._rows))
                 if rows is None:
-                    self._log.sync()  # what is there already counts, too
+                    self._log.sync()  # the caller relies on these rows, so they must survive a power cut
                     return landed
                 tried.add(self._log.version + 1)
                 return self._commit({**cause, _UPDATE: update}, rows, txns)  # `change` may have added to the cause
@@ -344,11 +352,11 @@ class StateTable:
         return compare_and_set(self._log.root, attempt, deadline, noop_staleness)
 
     def _landed(self, tried: Iterable[int], update: str) -> int | None:
-        """The version that is this update's own commit, of those that it has tried; None if none is, or none still
-        exists.
+        """The version that an earlier attempt of this update has committed; None if there is none, or its commit is
+        gone. `tried`: the versions that it has attempted.
 
-        One without the commit before it may lie in the hole that a clean-up has left, and one after the table's version
-        does not follow it.
+        A commit does not count if it is no part of the table: if it is above the table's version, or if the commit
+        before it is missing, as in a gap that a log clean-up has left.
         """
         for version in sorted(tried):
             try:
@@ -369,7 +377,7 @@ class StateTable:
         self._log.commit(cause, files, txns=txns, overwrite=True)
         version = self._log.move_own().version
         self._rows = rows
-        self._hold(files)
+        self._note(files)
         return version
 
     def _write(self, rows: list[Row]) -> AddedFile:
@@ -387,8 +395,8 @@ def _names(files: Sequence[AddedFile]) -> set[str]:
 
 
 def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns that we know, by name: a newer version of Lakelog may have added some, an older one may lack some
-    that may be null. Raises ArrowInvalid where one must not be."""
+    """The columns of our schema, by name. A newer version of Lakelog may have written others too. An older one may have
+    written fewer, which are null then; raises ArrowInvalid for one that must not be null."""
     if found.schema.equals(schema):
         return found
     columns = []
@@ -402,13 +410,14 @@ def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 class TypedTable(Generic[Value]):
-    """A state table of a root: the folder has the name of its schema, `TABLE`; `Value` is the type of its content."""
+    """A state table of a root, in a folder with the name of its schema, `TABLE`. `Value`: the type of its content."""
 
     TABLE: ClassVar[Table]
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
-        # Rows, and what they mean: to decode those of a large cluster again and again would take most of the time.
+        # The rows that were last decoded, and their value. To decode the rows of a large cluster at each access would
+        # take most of the time.
         self._decoded: tuple[list[Row], Value] | None = None
 
     @classmethod
@@ -433,7 +442,7 @@ class TypedTable(Generic[Value]):
 
     @property
     def _value(self) -> Value:
-        """The meaning of the rows as last read: the same object as long as the rows are the same."""
+        """The value of the rows as last read: the same object as long as the rows are the same."""
         rows, decoded = self._table.rows, self._decoded
         if decoded is None or decoded[0] is not rows:
             self._decoded = decoded = rows, self._decode(rows)
@@ -444,8 +453,8 @@ class TypedTable(Generic[Value]):
 
     @property
     def polled_at(self) -> float:
-        """The monotonic time at which the poll began that found the rows to be the newest. Ask for it before the rows:
-        another thread may refresh the table in between."""
+        """When the last poll began that left the rows up to date, in seconds of the monotonic clock. Ask for it before
+        the rows: another thread may refresh the table in between."""
         return self._table.polled_at
 
     def refresh(self) -> bool:
@@ -462,24 +471,26 @@ class TypedTable(Generic[Value]):
         return self._table.watch(max_staleness)
 
     def maintain(self) -> None:
-        """Keeps opening cheap; for the table's owner (the active controller, or the broker), now and then."""
+        """Writes a checkpoint if one is due, and deletes files that no version needs. For the table's owner, the active
+        controller or a broker, now and then."""
         self._table.maintain()
 
 
 class ClientTable(TypedTable[Value]):
-    """A table that clients write, so that the active controller reads it before it maintains it."""
+    """A table that clients write and the active controller maintains."""
 
     def maintain(self) -> None:
-        """Reads the table and keeps opening cheap; for the active controller, now and then."""
+        """As in `TypedTable`, but reads first what clients have written."""
         self.watch(_MAINTENANCE_SECONDS)
         super().maintain()
 
 
 class ControlledTable(TypedTable[Value]):
-    """A table that the active controller writes: the claim of a newer controller fences older ones. [CE-04, CE-05]"""
+    """A table that the active controller writes. The claim of a newer controller fences older ones. [CE-04, CE-05]"""
 
     def claim(self, controller_epoch: int) -> None:
-        """Makes a controller the only one that may write here. Raises ControllerMovedException if a newer one has."""
+        """Makes a controller the only one that may write here. Raises ControllerMovedException if a newer controller
+        has claimed the table."""
 
         def change(rows: list[Row]) -> list[Row] | None:
             self._check_claim(controller_epoch)

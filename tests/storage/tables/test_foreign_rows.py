@@ -93,7 +93,7 @@ def test_rows_that_make_no_sense_are_one_error_until_there_are_others(storage, t
 def test_a_file_outside_the_table_is_not_read(storage):
     opened = ReplicaTable.open(storage)
     put(storage, rows(), "../foreign.parquet")
-    with pytest.raises(CorruptRecordException, match="no name of a file in the table's folder"):
+    with pytest.raises(CorruptRecordException, match="not the name of a file in the table's folder"):
         opened.refresh()
 
 
