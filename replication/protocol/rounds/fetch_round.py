@@ -1,4 +1,6 @@
-"""A round of a fetcher: read the leader's rows, truncate, plan, copy, append, publish. See `rounds`.
+"""A round of a fetcher: read the leader's rows, truncate, plan, copy, append, publish.
+
+`carry_out` says what a round is.
 
 Kafka: `AbstractFetcherThread.doWork` = `maybeTruncate`, then `maybeFetch`; `processPartitionData`. [FT-02, FT-09]
 
