@@ -121,25 +121,25 @@ class ArrowRecordSet:
         if limit is not None:
             limit.check_records(records, numbers)
         self._segment_bytes = segment_bytes
-        self._parts = split(records, numbers)
-        self.counts: Mapping[int, int] = {partition: part.num_rows for partition, part in self._parts.items()}
+        self._by_partition = split(records, numbers)
+        self.counts: Mapping[int, int] = {partition: table.num_rows for partition, table in self._by_partition.items()}
         self.nbytes = records.nbytes
 
     @property
     def partition_bytes(self) -> Mapping[int, int]:
         """The bytes of each partition's records."""
-        return {partition: part.nbytes for partition, part in self._parts.items()}
+        return {partition: table.nbytes for partition, table in self._by_partition.items()}
 
     @classmethod
     def joined(cls, sets: Sequence[ArrowRecordSet]) -> ArrowRecordSet:
-        """The records of several sends to one topic: in each partition, those of one send after those of the other."""
+        """The records of several sends to one topic: in each partition, send after send."""
         whole = copy(sets[0])
-        parts: dict[int, list[pa.Table]] = {}
+        tables: dict[int, list[pa.Table]] = {}
         for each in sets:
-            for partition, part in each._parts.items():
-                parts.setdefault(partition, []).append(part)
-        whole._parts = {partition: _concat(tables) for partition, tables in parts.items()}
-        whole.counts = {partition: part.num_rows for partition, part in whole._parts.items()}
+            for partition, table in each._by_partition.items():
+                tables.setdefault(partition, []).append(table)
+        whole._by_partition = {partition: _concat(found) for partition, found in tables.items()}
+        whole.counts = {partition: table.num_rows for partition, table in whole._by_partition.items()}
         whole.nbytes = sum(each.nbytes for each in sets)
         return whole
 
@@ -151,12 +151,12 @@ class ArrowRecordSet:
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
         """Returns a writer that runs in this process."""
-        records = {request.topic_id_partition: self._parts[request.partition] for request in requests}
+        records = {request.topic_id_partition: self._by_partition[request.partition] for request in requests}
         return arrow_writer(root, leader, requests, records, self._segment_bytes)
 
     def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
         """The digests of parts of a partition's records."""
-        return digests_of([ArrowRecords(self._parts[partition.partition])], parts)
+        return digests_of([ArrowRecords(self._by_partition[partition.partition])], parts)
 
 
 class PartitionedRecordSet:

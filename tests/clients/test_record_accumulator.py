@@ -87,7 +87,7 @@ def test_ap_06_large_sends_that_wait_share_a_commit_by_default(monkeypatch):
 def test_ap_06_only_small_records_are_copied_to_share_a_commit(size, chunks):
     table = pa.table({"value": [b"x" * size], "partition": [0]})
     joined = ArrowRecordSet.joined([ArrowRecordSet("flights", table, 1, 0, LONG)] * 3)
-    values_of = joined._parts[0]["value"]
+    values_of = joined._by_partition[0]["value"]
     assert (values_of.num_chunks, values_of.to_pylist()) == (chunks, [b"x" * size] * 3)
 
 
@@ -144,7 +144,7 @@ class Singles:
         self.sends = SendsInFlight(config, 50, self._begin, lambda: None)
 
     def _begin(self, sends):
-        self._begun += [send.given._parts for send in sends]
+        self._begun += [send.given._by_partition for send in sends]
         return sends
 
     def append(self, value, topic=TOPIC, partition=0, partitions=2, nbytes=10, key=None):
