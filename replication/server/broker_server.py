@@ -40,10 +40,10 @@ from lakelog.replication.server.spark_check import pass_while_spark_runs
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
-from lakelog.replication.storage.delta.root_probe import RootWatch, probe_root, recover_root, storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_identity import identify
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_probe import RootWatch, probe_root, recover_root, storage_error
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG

@@ -26,10 +26,10 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
-from lakelog.replication.storage.delta.root_probe import prepare_root, seems_formatted
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_identity import continues, identify
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_probe import prepare_root, seems_formatted
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ import pytest
 
 from lakelog.replication.storage.cluster import format_broker
 from lakelog.replication.storage.delta import delta_log
-from lakelog.replication.storage.delta.root_probe import recover_root, storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_probe import recover_root, storage_error
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.verification.roots.disks import cut_power
 from tests.storage.logs import P0, fill, lead, leo

@@ -20,11 +20,11 @@ from lakelog.replication.storage.delta.commit_format import check_commits, commi
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.log_recovery import ASIDE, recover_log
-from lakelog.replication.storage.delta.root_probe import recover_root, storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import Fetched, append_as_follower
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment_copy import copy_segment
+from lakelog.replication.storage.root_probe import recover_root, storage_error
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.group_tables import CommittedOffset, MemberTable
 from lakelog.replication.storage.tables.producer_table import ProducerTable

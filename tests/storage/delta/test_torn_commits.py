@@ -12,11 +12,11 @@ from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_format import commit_name, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.local_root import LocalRoot
-from lakelog.replication.storage.delta.root_probe import storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_txns import role_app_id
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_probe import storage_error
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import PRODUCERS
 from tests.storage.logs import P0, fill, leo, new_log, offsets, request, send

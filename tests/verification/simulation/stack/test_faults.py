@@ -11,9 +11,9 @@ from lakelog.replication.errors import CorruptRecordException, KafkaStorageExcep
 from lakelog.replication.server import broker_server
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
-from lakelog.replication.storage.delta.root_probe import probe_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_probe import probe_root
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import LOG, REPLICAS
 from lakelog.verification.memory_root import MemoryStore

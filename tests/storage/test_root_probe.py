@@ -10,8 +10,8 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
-from lakelog.replication.storage.delta.root_probe import RootWatch, prepare_root, probe_root, storage_error
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.root_probe import RootWatch, prepare_root, probe_root, storage_error
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.verification.memory_root import MemoryStore
 from lakelog.verification.roots.storage_faults import bring_back, is_away, take_away
