@@ -283,7 +283,7 @@ class SendsInFlight:
                     f"{nbytes} bytes of records found no memory within max_block_ms ({self._config.max_block_ms}): "
                     f"earlier sends have {used} of {self._config.buffer_memory} bytes (buffer_memory)"
                 )
-            self._lock.wait(left)
+            self._lock.wait(min(left, threading.TIMEOUT_MAX))
 
     def _forget(self, send: PendingSend, _: object) -> None:
         with self._lock:

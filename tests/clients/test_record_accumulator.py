@@ -299,9 +299,10 @@ def test_ap_06_a_send_that_is_waited_for_does_not_linger(world):
     assert first.result()[0].base_offset == 0
 
 
-def test_ap_06_sends_that_find_no_memory_wait_for_it(world):
+@pytest.mark.parametrize("max_block_ms", [LONG, 2**63 - 1])
+def test_ap_06_sends_that_find_no_memory_wait_for_it(world, max_block_ms):
     """The first may be larger than the memory, because it is alone."""
-    producer = Producer(world.uri, buffer_memory=1, linger_ms=HOUR)
+    producer = Producer(world.uri, buffer_memory=1, linger_ms=HOUR, max_block_ms=max_block_ms)
     first = producer.send_async(TOPIC, records(b"a"), LONG)
     seconds = []
     later = threading.Thread(target=lambda: seconds.append(producer.send_async(TOPIC, records(b"b"), LONG)))
