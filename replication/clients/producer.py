@@ -202,7 +202,7 @@ class Producer(Closing):
         check_is_text(topic)
         row = single_row(topic, value, key, partition, timestamp, headers)
         size = row_bytes(row)
-        partitions, limit = self._known_of(topic)
+        partitions, limit = self._known_of(topic, partition)
         if partition is not None and not 0 <= partition < partitions:
             raise InvalidPartitionsException(
                 f"record for topic {topic}: partition {partition} is out of range, the topic has 0 to {partitions - 1}"
@@ -211,11 +211,11 @@ class Producer(Closing):
         record = SingleRecord(row, function(on_delivery, "on_delivery"), _RECORD_BYTES + size)
         self._sends.append(topic, partitions, record, partial(self._new_send, topic, partitions))
 
-    def _known_of(self, topic: str) -> tuple[int, RecordLimit]:
+    def _known_of(self, topic: str, partition: int | None) -> tuple[int, RecordLimit]:
         """The topic's number of partitions and its largest record, a second old at most: a poll of the tables costs
-        more than a record."""
+        more than a record. A partition that is not known may have been added since."""
         known = self._known.get(topic)
-        if known is None or time.monotonic() >= known[2]:
+        if known is None or time.monotonic() >= known[2] or (partition is not None and partition >= known[0]):
             found = self._partition_count(topic), self._view.record_limit(topic), time.monotonic() + RECENT_SECONDS
             known = remember(self._known, topic, found)
         return known[:2]

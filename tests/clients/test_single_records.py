@@ -24,11 +24,14 @@ from lakelog.replication.errors import (
     TimeoutException,
     UnknownTopicOrPartitionException,
 )
+from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
+from lakelog.replication.protocol.topic import Topic
 from tests.clients.world import LONG, led_world
 from tests.processes import wait_until
+from tests.registrations import joined
 from tests.storage.delta.answers import lose_an_answer
-from tests.storage.logs import NOON, P0, P1, TOPIC, values
+from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, lead, values
 
 NOON_MS = int(NOON.timestamp() * 1000)
 
@@ -161,6 +164,17 @@ def test_a_record_that_is_wrong_is_refused_and_concerns_no_other(world):
                 producer.produce(**{"topic": TOPIC, "value": "v", **given})
         producer.produce(TOPIC, "b", partition=0)
     assert values(world.logs[1]) == [b"a", b"b"]
+
+
+def test_a_partition_that_was_added_a_moment_ago_is_known(world):
+    with Producer(world.uri, acks=1) as producer:
+        producer.produce(TOPIC, "a", partition=1)
+        added = joined(new_partition(TOPIC, TOPIC_ID, 2, (1, 2), {1, 2}))
+        world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 3)], (), {"who": "test"})
+        world.cluster.metadata.put([added], {"who": "test"})
+        lead(world.logs[1], added.topic_id_partition, epoch=0)
+        producer.produce(TOPIC, "b", partition=2)
+    assert values(world.logs[1], added.topic_id_partition) == [b"b"]
 
 
 def fails(told):
