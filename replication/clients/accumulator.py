@@ -10,16 +10,16 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from lakelog.replication.clients import send_executor
 from lakelog.replication.clients.client_config import ProducerConfig
-from lakelog.replication.clients.delivery_reports import DeliveryReports, SingleRecord, reports_of
+from lakelog.replication.clients.delivery_reports import DeliveryReports, Report, SingleRecord, reports_of
 from lakelog.replication.clients.one_process import OneProcessFuture
 from lakelog.replication.clients.record_set import ArrowRecordSet, RecordSet
 from lakelog.replication.clients.records import partitions_of, random_partition, table_of_rows, to_records
@@ -45,6 +45,9 @@ _SHARED_SECONDS = 1.0
 _READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas  # the steps whose answers sends share
 
 
+Outcome: TypeAlias = tuple[Answers | None, BaseException | None]
+
+
 class PendingSend:
     """The records of a send, and the future of its answers.
 
@@ -59,6 +62,7 @@ class PendingSend:
         self.future: Future[dict[int, RecordMetadata]] = OneProcessFuture()
         self.topic, self.timeout_ms, self.deadline = topic, timeout_ms, deadline
         self.may_expire, self.nbytes = False, 0
+        self._outcomes: list[Outcome] = []
         self.shares_with: object = topic, timeout_ms
         if given is not None:
             self.given, self.nbytes = given, given.nbytes
@@ -77,7 +81,7 @@ class PendingSend:
     def begin(self) -> bool:
         """Begins the send; returns whether it is to be sent. If its future was cancelled, or if it may expire and its
         deadline has passed, the send has ended instead."""
-        if not self.future.set_running_or_notify_cancel():
+        if self.future.done():  # it was cancelled, or `close` has settled it
             self.release()
             return False
         if self.may_expire and time.monotonic() >= self.deadline:
@@ -97,24 +101,36 @@ class PendingSend:
 
     def fail(self, error: BaseException) -> None:
         """Ends the send with an error, unless it has ended or its future was cancelled."""
-        future = self.future
-        if future.running() or (not future.done() and future.set_running_or_notify_cancel()):
-            self.end(None, error)
+        self.end(None, error)
 
     def end(self, answers: Answers | None, error: BaseException | None) -> None:
         """Frees the records, and gives the future the answers or, if these are None, the error."""
         try:
             self.release()
         finally:
+            self.settle(answers, error)
+
+    def settle(self, answers: Answers | None, error: BaseException | None) -> None:
+        """Settles the future, but keeps the records, which another thread may be sending. The first outcome counts,
+        also if an interruption came before all of it was done."""
+        self._outcomes.append((answers, error))
+        answers, error = self._outcomes[0]
+        self._report(answers, error)
+        with suppress(InvalidStateError):  # it was cancelled, or has its outcome
             if answers is None:
                 self.future.set_exception(error)
             else:
                 self.future.set_result(dict(sorted(answers.items())))
 
+    def _report(self, answers: Answers | None, error: BaseException | None) -> None:
+        """Reports nothing: the future has all."""
+
     def release(self) -> None:
         """Frees the records. An error is only logged, because it does not change whether the records were sent."""
+        given: RecordSet | None = self.__dict__.pop("given", None)  # a caller may keep the future for long
         try:
-            self.given.__exit__()
+            if given is not None:
+                given.__exit__()
         except Exception as error:
             logger.error("producer: the records of a send to %s were not freed: %s", self.topic, error)
 
@@ -135,6 +151,7 @@ class PendingRecords(PendingSend):
         self._segment_bytes = segment_bytes
         self._reports = reports
         self._records: list[SingleRecord] = []
+        self._made: list[deque[Report]] = []
         self._bytes: Counter[int | None] = Counter()  # by partition; None: of records whose keys decide it
 
     def add(self, record: SingleRecord) -> None:
@@ -178,10 +195,11 @@ class PendingRecords(PendingSend):
         for record, number in zip(self._records, numbers.to_pylist(), strict=True):
             record.row["partition"] = number
 
-    def end(self, answers: Answers | None, error: BaseException | None) -> None:
-        """Reports the outcome of each record, then ends the send as in `PendingSend`."""
-        self._reports.add(reports_of(self.topic, self._records, answers, error))
-        super().end(answers, error)
+    def _report(self, answers: Answers | None, error: BaseException | None) -> None:
+        """Reports the outcome of each record. After an interruption it adds the same reports again, which adds none."""
+        if not self._made:
+            self._made.append(reports_of(self.topic, self._records, answers, error))
+        self._reports.add(self._made[0])
 
     def release(self) -> None:
         """Frees nothing: the records are in this process."""
@@ -205,11 +223,13 @@ class SendsInFlight:
         self._poll_ms = poll_ms
         self._begin = begin
         self._on_abort = on_abort
-        self._lock = threading.Condition()  # notified when a send is settled, which frees memory
+        self._lock = threading.RLock()  # Ctrl-C leaves no lock of C behind, but may leave one of a Condition
+        self._settled = threading.Condition(self._lock)  # notified when a send is settled, which frees memory
         self._waiting = RecordAccumulator(config)
         self._unsettled: dict[PendingSend, None] = {}
         self._used_bytes = 0
         self._worker: threading.Thread | None = None
+        self._closers: set[threading.Thread] = set()
         self._woken, self._is_woken_for_poll = threading.Event(), False
         self._end: BaseException | None = None  # after `close`: the error of the sends that are left at its time-out
         self._is_cut_short = False  # `close` has reached its time-out
@@ -228,7 +248,11 @@ class SendsInFlight:
         attempted once, however short its time-out. Raises IllegalStateException after `close`, and TimeoutException if
         earlier sends leave no memory for it within `max_block_ms`."""
         with self._lock:
-            self._wait_for_memory(send.nbytes)
+            try:
+                self._wait_for_memory(send.nbytes)
+            except BaseException:
+                send.release()
+                raise
             self._add(send, is_awaited)
             expires_first = send.deadline == self._waiting.expires_at
         if expires_first or self._pipeline.in_flight < self._max_in_flight:
@@ -283,14 +307,16 @@ class SendsInFlight:
                     f"{nbytes} bytes of records found no memory within max_block_ms ({self._config.max_block_ms}): "
                     f"earlier sends have {used} of {self._config.buffer_memory} bytes (buffer_memory)"
                 )
-            self._lock.wait(min(left, threading.TIMEOUT_MAX))
+            self._settled.wait(min(left, threading.TIMEOUT_MAX))
 
     def _forget(self, send: PendingSend, _: object) -> None:
         with self._lock:
             if send in self._unsettled:
                 del self._unsettled[send]
                 self._used_bytes -= send.nbytes
-            self._lock.notify_all()
+            if not self._unsettled:
+                self._used_bytes = 0  # an interruption may have come between a record and its bytes
+            self._settled.notify_all()
 
     @property
     def has_records(self) -> bool:
@@ -303,7 +329,7 @@ class SendsInFlight:
         ended."""
         self._start_if_possible()
         with self._lock:
-            self._lock.wait_for(is_over, timeout)
+            self._settled.wait_for(is_over, timeout)
 
     def start(self) -> None:
         """Starts a thread as the worker, unless there is a worker or nothing to do. Raises RuntimeError if no thread
@@ -332,7 +358,11 @@ class SendsInFlight:
             if self._takes_over():
                 self._carry_out(until)
         finally:
-            self._leave()
+            try:
+                self._leave()
+            except BaseException:  # an interruption: others would wait for this thread for ever
+                self._leave()
+                raise
 
     def _takes_over(self) -> bool:
         with self._lock:
@@ -342,9 +372,8 @@ class SendsInFlight:
 
     def _leave(self) -> None:
         with self._lock:
-            if self._worker is not threading.current_thread():
-                return
-            self._worker = None
+            if self._worker is threading.current_thread():
+                self._worker = None
         try:
             self.start()
         except RuntimeError as error:
@@ -360,11 +389,14 @@ class SendsInFlight:
                 if self._is_cut_short or until() or not self._lingers():
                     break
         except BaseException as error:
-            self._on_abort()
+            ended = _of_sends(error)
             try:
-                self._pipeline.abort(error)
+                self._on_abort()
             finally:
-                self._end_taken(error)
+                try:
+                    self._pipeline.abort(ended)
+                finally:
+                    self._end_taken(ended)
             raise
         if self._is_cut_short and self._end is not None:
             self._pipeline.abort(self._end)
@@ -374,12 +406,22 @@ class SendsInFlight:
         with self._lock:
             waiting = set(self._waiting)
             taken = [send for send in self._unsettled if send not in waiting]
-        settle_each(partial(send.fail, error) for send in taken)
+        self._settle_each(taken, lambda send: send.fail(error))
+
+    def _settle_each(self, sends: Collection[PendingSend], end: Callable[[PendingSend], object]) -> None:
+        """Ends sends. An interruption may have come after one was settled, and before it was forgotten."""
+        try:
+            settle_each(partial(end, send) for send in sends)
+        finally:
+            for send in sends:
+                if send.future.done():
+                    self._forget(send, None)
 
     @property
     def works_here(self) -> bool:
-        """Whether this thread is the worker, which also calls the callbacks of futures."""
-        return self._worker is threading.current_thread()
+        """Whether this thread is the worker, or ends the sends in `close`: it calls the callbacks of futures."""
+        thread = threading.current_thread()
+        return self._worker is thread or thread in self._closers
 
     def check_may_wait(self) -> None:
         """Raises IllegalStateException in a callback of a future: it would wait for sends that its own thread must
@@ -406,20 +448,39 @@ class SendsInFlight:
         self.check_may_wait()
         with self._lock:
             self._end = self._end or IllegalStateException("the producer was closed before the send was settled")
-            self._lock.notify_all()  # callers that wait for memory
+            self._settled.notify_all()  # callers that wait for memory
         try:
-            self.flush(timeout)
+            if not self._is_cut_short:
+                self.flush(timeout)
         except TimeoutException:
+            self._is_cut_short = True
+        if self._is_cut_short:
+            self._settle_all(self._end)
+
+    def _settle_all(self, error: BaseException) -> None:
+        """Fails all that is not settled. A thread may hang in the commit of a send in flight: it frees the records."""
+        self._woken.set()
+        self._closers.add(threading.current_thread())
+        try:
+            unsent = set(self._take(self._waiting.clear))
             with self._lock:
-                self._is_cut_short = True
-                unsent = self._waiting.clear()
-            self._woken.set()
-            settle_each(partial(send.fail, self._end) for send in unsent)
+                left = list(self._unsettled)
+            self._settle_each(left, lambda send: send.fail(error) if send in unsent else send.settle(None, error))
+        finally:
+            self._closers.discard(threading.current_thread())
+
+    def _take(self, remove: Callable[[], list[PendingSend]]) -> list[PendingSend]:
+        """Removes sends from the queue. From now on they cannot be cancelled, and who waits for those that were is
+        notified."""
+        with self._lock:
+            sends = remove()
+            for send in sends:
+                send.future.set_running_or_notify_cancel()
+        return sends
 
     def _next(self) -> InFlightSends | None:
         while True:
-            with self._lock:
-                sends = self._waiting.take()
+            sends = self._take(self._waiting.take)
             if not sends:
                 return None
             try:
@@ -427,7 +488,7 @@ class SendsInFlight:
                 if going:
                     return self._begin(going)
             except BaseException as error:
-                settle_each(partial(send.fail, error) for send in sends)
+                settle_each(partial(send.fail, _of_sends(error)) for send in sends)
                 if not isinstance(error, Exception):  # the user has interrupted the thread
                     raise
 
@@ -446,9 +507,7 @@ class SendsInFlight:
             return self._waiting.seconds_left()
 
     def _expire(self) -> None:
-        with self._lock:
-            expired = self._waiting.take_expired()
-        settle_each(send.expire for send in expired)
+        settle_each(send.expire for send in self._take(self._waiting.take_expired))
 
     def _pause(self, step: Pause) -> bool:
         """Waits until the next poll is due, or until a send is ready and may be in flight beside the others. Returns
@@ -632,6 +691,18 @@ def settle_each(ends: Iterable[Callable[[], object]]) -> None:
             first = first or error
     if first is not None:
         raise first
+
+
+def _of_sends(error: BaseException) -> BaseException:
+    """The error of the sends that an error of this thread ends. Ctrl-C and `sys.exit()` are those of this thread only:
+    other threads wait for the futures of the sends, and would end too."""
+    if isinstance(error, Exception):
+        return error
+    ended = IllegalStateException(
+        f"{type(error).__name__} has ended the thread that was sending: nobody knows whether a log has the records"
+    )
+    ended.__cause__ = error
+    return ended
 
 
 def answers_of(sends: Sequence[PendingSend], answers: Answers) -> list[dict[int, RecordMetadata]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,34 +80,51 @@ class SingleRecord(NamedTuple):
 
 
 class DeliveryReports:
-    """The reports that were not called yet. Threads may share it."""
+    """The reports that were not called yet, those of each send together. Threads may share it."""
 
     def __init__(self) -> None:
-        self._reports: deque[Report] = deque()
+        self._lock = threading.Lock()
+        self._sends: deque[deque[Report]] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._reports)
+        with self._lock:
+            return self._has_reports()
 
-    def add(self, reports: Sequence[Report]) -> None:
-        """Adds reports of records that were delivered, or have failed."""
-        self._reports.extend(reports)
+    def _has_reports(self) -> bool:
+        while self._sends and not self._sends[0]:
+            self._sends.popleft()
+        return bool(self._sends)
+
+    def add(self, reports: deque[Report]) -> None:
+        """Adds the reports of a send. They are taken from the deque, so that to add it again adds nothing."""
+        if reports:
+            with self._lock:
+                self._sends.append(reports)
 
     def call(self) -> int:
         """Calls the functions of all reports that there are, and returns their number. It raises the error of a
-        function, and calls the others next time."""
+        function, and calls the others next time. An interruption before a function begins leaves its report."""
         called = 0
         while True:
+            report: Report | None = None
             try:
-                on_delivery, message = self._reports.popleft()
-            except IndexError:  # also if another thread has taken the last one
-                return called
-            on_delivery(message.error(), message)
+                with self._lock:
+                    if not self._has_reports():
+                        return called
+                    report = self._sends[0][0]
+                    del self._sends[0][0]
+            except BaseException:
+                if report is not None:
+                    self._sends.appendleft(deque([report]))
+                raise
+            on_delivery, message = report
+            on_delivery(message._error, message)  # no call comes before it, in which an interruption would lose it
             called += 1
 
     def call_all(self) -> None:
         """Calls the functions of all reports that there are, and then raises the first error of a function."""
         errors: list[Exception] = []
-        while self._reports:
+        while self:
             try:
                 self.call()
             except Exception as error:
@@ -117,10 +135,10 @@ class DeliveryReports:
 
 def reports_of(
     topic: str, records: Sequence[SingleRecord], answers: Answers | None, error: BaseException | None
-) -> list[Report]:  # fmt: skip
+) -> deque[Report]:  # fmt: skip
     """The reports of records that were one send: the answers of its partitions, or the error of all. An error of
     records that nobody wants a report of is logged."""
-    found: list[Report] = []
+    found: deque[Report] = deque()
     before: Counter[int] = Counter()
     unreported: Counter[str] = Counter()
     for row, on_delivery, _ in records:

@@ -156,7 +156,8 @@ class Producer(Closing):
         InvalidPartitionsException, UnknownTopicOrPartitionException, InvalidTopicException (an internal topic, or a
         name that is not a str), ProducerFencedException (another producer has taken the name), TimeoutException (no new
         identity in time, or earlier sends took all of it), KafkaStorageException (the cluster's tables cannot be read
-        and the topic is new to this producer) and IllegalStateException (after `close`, or in a callback of a future).
+        and the topic is new to this producer) and IllegalStateException (after `close`, in a callback of a future, or
+        if the thread that carries out all sends was interrupted).
         """
         self._sends.check_may_wait()
         future = self._put(topic, records, timeout_ms, is_awaited=True)
@@ -256,8 +257,9 @@ class Producer(Closing):
         """Sends nothing new, and waits until all sends and records are settled, as `flush` does. The end of a `with`
         block does it too.
 
-        Those that are not settled after `timeout` seconds fail with IllegalStateException. Nobody knows whether their
-        records are in a log. The first error of an `on_delivery` is raised after all were called.
+        Those that are not settled after `timeout` seconds fail with IllegalStateException before this call returns.
+        Nobody knows whether their records are in a log. The first error of an `on_delivery` is raised after all were
+        called.
         """
         self._sends.check_may_wait()
         self._sends.close(seconds(timeout, "timeout"))
@@ -284,7 +286,7 @@ class Producer(Closing):
         try:
             self._sends.put(send, is_awaited)
         except BaseException:
-            send.release()
+            send.future.cancel()  # after an interruption it may be in the queue
             raise
         return send.future
 

@@ -1,9 +1,12 @@
 """Several sends in flight on real tables: futures, order, flush and close."""
 
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
+from concurrent.futures import wait
 from functools import partial
 
 import pyarrow as pa
@@ -229,13 +232,15 @@ def test_ap_06_records_that_cannot_be_freed_end_no_other_send(world, monkeypatch
 
 
 def test_ap_06_an_interruption_while_sends_begin_ends_them(world, monkeypatch):
+    """Other threads may wait for their futures, and are not interrupted."""
     monkeypatch.setattr(ArrowRecordSet, "joined", interrupted)
     monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
     producer = Producer(world.uri, acks=1, batch_size=1_000)
     futures = [producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b")]
     with pytest.raises(KeyboardInterrupt):
         producer.flush()
-    assert [type(future.exception(timeout=0)) for future in futures] == [KeyboardInterrupt] * 2
+    assert [type(future.exception(timeout=0)) for future in futures] == [IllegalStateException] * 2
+    assert isinstance(futures[0].exception().__cause__, KeyboardInterrupt)
 
 
 def interrupted(_):
@@ -309,7 +314,7 @@ def test_ap_02_a_closed_producer_sends_nothing(world):
 
 
 def test_ap_02_close_ends_what_is_not_settled_in_time(world, monkeypatch):
-    """One send hangs in its commit and one waits. The first ends when the store answers."""
+    """One send hangs in its commit and one waits. `close` waits for no store. Kafka: `Sender.forceClose`."""
     goes_on, commit = threading.Event(), DeltaLog.commit
 
     def hangs(log, cause, *args, **options):
@@ -321,10 +326,75 @@ def test_ap_02_close_ends_what_is_not_settled_in_time(world, monkeypatch):
     producer = Producer(world.uri, max_in_flight_requests_per_connection=1)
     first, second = (producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b"))
     producer.close(timeout=0.01)
-    assert isinstance(second.exception(timeout=0), IllegalStateException)
+    assert [type(future.exception(timeout=0)) for future in (first, second)] == [IllegalStateException] * 2
     goes_on.set()
-    assert isinstance(first.exception(), IllegalStateException)
+    wait_until(no_thread_of_a_producer, "the end of the commit")
     assert values(world.logs[1]) == [b"a"]
+
+
+@pytest.mark.parametrize("timeout_ms", [LONG, 20], ids=["closed", "expired"])
+def test_ap_02_who_waits_for_a_send_that_is_cancelled_in_the_queue_is_notified(world, timeout_ms):
+    """It does not begin, behind a send that is not acknowledged."""
+    producer = Producer(world.uri, max_in_flight_requests_per_connection=1)
+    first = producer.send_async(TOPIC, record(b"a"), LONG)
+    wait_until(lambda: end(world) == 1, "the first record")
+    cancelled = producer.send_async(TOPIC, record(b"b"), timeout_ms)
+    assert cancelled.cancel()
+    if timeout_ms == LONG:
+        producer.close(timeout=0)
+    assert not wait([cancelled], 10).not_done
+    assert first.done() is (timeout_ms == LONG)
+    producer.close(timeout=0)
+
+
+def test_ap_02_a_future_keeps_no_records_of_a_send_that_is_over(world):
+    """They no longer count as `buffer.memory`."""
+    made, init = [], ArrowRecordSet.__init__
+
+    def noted(self, *given):
+        made.append(weakref.ref(self))
+        init(self, *given)
+
+    with pytest.MonkeyPatch.context() as here:
+        here.setattr(ArrowRecordSet, "__init__", noted)
+        with Producer(world.uri, acks=1) as producer:
+            future = producer.send_async(TOPIC, record(b"a"), LONG)
+    gc.collect()
+    assert future.result()[0].base_offset == 0
+    assert [each() for each in made] == [None]
+
+
+def test_ap_02_in_a_callback_of_a_future_that_close_ends_nothing_can_be_waited_for(world, monkeypatch):
+    """Its thread ends what it would wait for."""
+    monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+    producer, told = Producer(world.uri, linger_ms=LONG, batch_size=1_000), []
+
+    def waits(_):
+        with pytest.raises(IllegalStateException, match="a callback must not wait"):
+            producer.flush(0)
+        told.append("told")
+
+    futures = [producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b")]
+    futures[0].add_done_callback(waits)
+    producer.close(0)
+    assert told == ["told"]
+    producer.flush()
+
+
+def test_ap_06_a_send_whose_call_is_interrupted_in_the_queue_is_not_sent(world, monkeypatch):
+    """Its records are free."""
+    put, producer = SendsInFlight.put, Producer(world.uri, acks=1)
+
+    def interrupted_after(*given):
+        put(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as here:
+        here.setattr(SendsInFlight, "put", interrupted_after)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send_async(TOPIC, record(b"a"), LONG)
+    producer.close()
+    assert values(world.logs[1]) == []
 
 
 def test_ap_02_in_a_callback_nothing_can_be_waited_for(world):
