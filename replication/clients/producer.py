@@ -89,9 +89,9 @@ class Producer(Closing):
 
     `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has them, 0 does not wait.
     `name`: fences older producers of the same name in every partition that this one writes to, as `transactional.id`
-    does. A name expires if it is not used for `transactional.id.expiration.ms`. `retries`: the number of retries in one
-    send; by default only the time-out of the send limits them. The other settings shape `send_async` and
-    `produce`, see `ProducerConfig`.
+    does. A name expires if it is not used for `transactional.id.expiration.ms`. `retries`: how often one send may send
+    the records of a partition again; by default only its time-out limits that. The other settings shape `send_async`
+    and `produce`, see `ProducerConfig`.
 
     A fork has the identity of its parent, so the producer refuses to work in it: make one in each process.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from lakelog.replication.errors import LakelogException, NotLeaderOrFollowerException, TimeoutException
 from lakelog.replication.protocol.append import ALL
@@ -33,8 +33,6 @@ from lakelog.replication.protocol.rounds.send_round import (
     is_retriable,
 )
 
-SendAgain: TypeAlias = Callable[[int], Round[RecordMetadata | None]]
-
 
 class Settled(NamedTuple):
     """The result for a partition's records: an error, or None if they are acknowledged."""
@@ -45,46 +43,48 @@ class Settled(NamedTuple):
 class AcknowledgeRound:
     """Waits until appended records are acknowledged.
 
-    `send_again`: sends a partition's records again, under the same sequences, and returns None while earlier sends come
-    first. It is None if nothing may be sent again.
+    `send`: the round that has appended them; it sends records again under the same sequences. None if nothing may be
+    sent again.
     `clock`: monotonic, in seconds.
     """
 
     def __init__(
         self, topic: str, appended: Mapping[int, RecordMetadata], options: SendOptions, clock: Callable[[], float],
-        send_again: SendAgain | None, rules: SendRules = SEND_RULES,
+        send: SendRound | None, rules: SendRules = SEND_RULES,
     ) -> None:  # fmt: skip
         self._topic = topic
         self._records = {p: records for p, records in appended.items() if records.error is None}
         self._options = options
         self._clock = clock
-        self._send_again = send_again
+        self._send = send
         self._rules = rules
         self._seen = LeadershipsSeen({}, 1)
         self._read_error: LakelogException | None = None
+        self._is_backoff = False  # whether another attempt has failed since the last poll
         self._logs: dict[TopicIdPartition, PartitionLog | LakelogException] = {}
 
     def run(self) -> Round[dict[int, RecordMetadata]]:
         """Waits until the HW is above all appended records; returns their offsets, and the error of each failed
         partition.
 
-        If a new leader's log lacks records, they are sent to it again, without duplicates. Errors in the result:
-        TimeoutException names the replicas that lack records. NotEnoughReplicasAfterAppendException: the ISR has become
-        too small. NotLeaderOrFollowerException: the new leader lacks the records, and they may not be sent again. Any
-        other error of a read or of another attempt that is not retriable.
+        If a new leader's log lacks records, they are sent to it again, without duplicates. This counts as a retry.
+        Errors in the result: TimeoutException names the replicas that lack records.
+        NotEnoughReplicasAfterAppendException: the ISR has become too small. NotLeaderOrFollowerException: the new
+        leader lacks the records, and they may not be sent again. Any other error of a read or of another attempt that
+        is not retriable.
         """
         errors: dict[int, LakelogException | None] = {}
         waiting = sorted(self._records)
         while waiting:
             yield from self._poll(tuple(waiting))
-            time_is_over = self._clock() >= self._options.deadline
+            self._is_backoff, time_is_over = False, self._clock() >= self._options.deadline
             for partition in list(waiting):
                 settled = yield from self._attempt(partition, time_is_over)
                 if settled is not None:
                     errors[partition] = settled.error
                     waiting.remove(partition)
             if waiting:
-                yield Pause(self._options.deadline)
+                yield Pause(self._options.deadline, is_backoff=self._is_backoff)
         return {p: replace(records, error=errors[p]) for p, records in self._records.items()}
 
     def _poll(self, partitions: tuple[int, ...]) -> Round[None]:
@@ -110,8 +110,9 @@ class AcknowledgeRound:
             if not error.retriable:
                 return Settled(error)
             return Settled((yield from self._timeout(records, seen, error))) if time_is_over else None
-        if outcome.error is NotLeaderOrFollowerException and self._send_again and not time_is_over:
-            return (yield from self._retry(partition, self._send_again))
+        is_lacking = outcome.error is NotLeaderOrFollowerException
+        if is_lacking and self._send and self._send.may_retry(partition) and not time_is_over:
+            return (yield from self._retry(partition, self._send))
         if outcome.error is TimeoutException:
             return Settled((yield from self._timeout(records, seen)))
         if outcome.error:
@@ -146,14 +147,18 @@ class AcknowledgeRound:
             self._rules.check_log_leads(log, seen.leader_row, records.name)
         return self._rules.has_records(log, records.last_offset + 1, records.chain)
 
-    def _retry(self, partition: int, send_again: SendAgain) -> Round[Settled | None]:
+    def _retry(self, partition: int, send: SendRound) -> Round[Settled | None]:
         """Sends again. Only an error that is not retriable settles the partition; otherwise the next polls decide."""
-        answer = yield from send_again(partition)
+        answer = yield from send.retry(partition)
         if answer is None:
             return None
         if answer.error is None:
             self._records[partition] = answer
-        return None if answer.error is None or is_retriable(answer.error) else Settled(answer.error)
+            return None
+        if not is_retriable(answer.error):
+            return Settled(answer.error)
+        self._is_backoff = self._is_backoff or send.was_sent(answer)
+        return None
 
     def _min_isr(self, registration: PartitionRegistration) -> int:
         return effective_min_isr(self._seen.min_insync_replicas, len(registration.replicas))
@@ -233,11 +238,5 @@ def _produce(
     answers = yield from send.run()
     if options.acks != ALL:
         return answers
-
-    def send_again(partition: int) -> Round[RecordMetadata | None]:
-        found = yield from send.append([partition])
-        return found[0] if found else None
-
-    again = send_again if options.retries else None
-    acknowledged = yield from AcknowledgeRound(topic, answers, options, clock, again, rules).run()
+    acknowledged = yield from AcknowledgeRound(topic, answers, options, clock, send, rules).run()
     return {**answers, **acknowledged}

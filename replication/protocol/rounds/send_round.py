@@ -142,8 +142,8 @@ class RecordMetadata(OfPartition):
 
 
 class SendOptions(NamedTuple):
-    """How a producer sends. `who`: its name in the commits. `retries`: how often records are sent again. `timeout_ms`:
-    for error texts, in ms. `deadline`: on the monotonic clock, in seconds."""
+    """How a producer sends. `who`: its name in the commits. `retries`: how often the records of each partition are sent
+    again. `timeout_ms`: for error texts, in ms. `deadline`: on the monotonic clock, in seconds."""
 
     who: str
     acks: int
@@ -180,6 +180,7 @@ class SendRound:
         self._options = options
         self._clock = clock
         self._rules = rules
+        self._retries = dict.fromkeys(counts, options.retries)  # what is left. Kafka: ProducerBatch.attempts
         self._refusals: dict[int, LakelogException] = {}  # the last error of each partition that was out of order
         self._is_unread = False  # whether the last poll of the metadata failed
 
@@ -191,25 +192,39 @@ class SendRound:
         sent.
         """
         answers: dict[int, RecordMetadata] = {}
-        pending, retries = set(self._counts), self._options.retries
+        pending = set(self._counts)
         while True:
             for answer in (yield from self.append(pending)):
                 answers[answer.partition] = answer
             pending = {p for p in pending if p not in answers or is_retriable(answers[p].error)}
-            unsent = {
-                p for p in pending
-                if self._is_unread or p not in answers or isinstance(answers[p].error, LeaderNotAvailableException)
-            }  # fmt: skip
-            if not retries:
-                pending = unsent
+            sent = {p for p in pending if self.was_sent(answers.get(p))}
+            pending = {p for p in pending if p not in sent or self.may_retry(p)}
             if not pending:
                 return answers
             if self._clock() >= self._options.deadline:
                 late = {p: self._waits(p) for p in pending if p not in answers}
                 return {p: self._expired(answer) for p, answer in {**answers, **late}.items()}
-            if pending != unsent:
-                retries -= 1
-            yield Pause(self._options.deadline, is_backoff=pending != unsent)
+            again = pending & sent
+            for partition in again:
+                self._retries[partition] -= 1
+            yield Pause(self._options.deadline, is_backoff=bool(again))
+
+    def may_retry(self, partition: int) -> bool:
+        """Whether the partition has retries left."""
+        return self._retries[partition] > 0
+
+    def retry(self, partition: int) -> Round[RecordMetadata | None]:
+        """Sends the records of a partition again, once; returns None while earlier sends come first. As in `run`, it is
+        no retry if nothing was sent."""
+        found = yield from self.append([partition])
+        answer = found[0] if found else None
+        if self.was_sent(answer):
+            self._retries[partition] -= 1
+        return answer
+
+    def was_sent(self, answer: RecordMetadata | None) -> bool:
+        """Whether this answer, of the last attempt, is one to records that were sent."""
+        return not (self._is_unread or answer is None or isinstance(answer.error, LeaderNotAvailableException))
 
     def append(self, partitions: Collection[int]) -> Round[list[RecordMetadata]]:
         """Sends the records of these partitions to their leaders, once. Errors are in the answers. A partition whose

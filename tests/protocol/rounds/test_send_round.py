@@ -245,10 +245,10 @@ def test_ap_07_when_the_time_is_over_it_is_asked_who_lacks_what(fails):
     assert ("broker 2 cannot be read (503)" if fails else "all have them") in str(error)
 
 
-def lead_without_them(world):
+def lead_without_them(world, epoch=1):
     """Broker 2 leads. It lacks the records and has others at their offsets."""
-    world.log = chained_log(header(0, 1, 1, "others"), header(2, 3, 1), role=Role(1, LEADER))
-    world.lead(2, 1)
+    world.log = chained_log(header(0, 1, epoch, f"others {epoch}"), header(2, 3, epoch), role=Role(epoch, LEADER))
+    world.lead(2, epoch)
     world.high_watermark = 4
 
 
@@ -323,6 +323,59 @@ def test_ap_07_without_retries_it_is_an_error():
     answer = world.send()[0]
     assert isinstance(answer.error, NotLeaderOrFollowerException)
     assert (answer.base_offset, world.steps.count(AppendToLeader)) == (0, 1)
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_ap_07_retries_count_over_the_whole_send(failed):
+    """Those before the first append that succeeds, and those to each new leader that lacks the records."""
+    world = World(retries=2, high_watermark=0)
+    world.fails = {AppendToLeader: [GONE] * failed}
+
+    def lead_anew():
+        lead_without_them(world, world.registrations[0].leader_epoch + 1)
+
+    world.pauses = [*[lambda: None] * failed, *[lead_anew] * 9]
+    answer = world.send()[0]
+    assert isinstance(answer.error, NotLeaderOrFollowerException)
+    assert world.steps.count(AppendToLeader) == 3
+    assert world.clock.now < world.options.deadline
+
+
+def test_ap_07_a_retry_that_fails_counts_and_the_next_one_waits_its_time():
+    world = World(retries=2, high_watermark=0)
+
+    def lead_and_fail():
+        lead_without_them(world)
+        world.fails = {AppendToLeader: [GONE] * 9}
+
+    world.pauses = [lead_and_fail]
+    answer = world.send()[0]
+    assert isinstance(answer.error, NotLeaderOrFollowerException)
+    assert (world.steps.count(AppendToLeader), world.backoffs) == (3, [False, True, True])
+
+
+def test_ap_07_to_wait_for_the_metadata_before_sending_again_is_no_retry():
+    world = World(retries=1, high_watermark=0)
+
+    def lead_and_hide():
+        lead_without_them(world)
+        world.fails = {ReadTopic: [GONE] * 3}
+
+    world.pauses = [lead_and_hide]
+    assert world.send()[0].error is None
+    assert (world.steps.count(AppendToLeader), world.backoffs) == (2, [False] * 5)
+
+
+def test_ap_07_each_partition_has_its_own_retries():
+    world = World(retries=1, partitions=(0, 1), high_watermark=0)
+
+    def lead_both():
+        lead_without_them(world)
+        world.registrations[1] = dataclasses.replace(world.registrations[1], leader=2, leader_epoch=1)
+
+    world.pauses = [lead_both]
+    assert [answer.error for answer in world.send().values()] == [None, None]
+    assert [request.partition for request in world.requests] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(("error", "attempts"), [(GONE, 3), (ProducerFencedException("a newer one"), 2)], ids=repr)
