@@ -125,6 +125,10 @@ class SendSequences:
         """Whether a log may hold records of this send."""
         return bool(self._written)
 
+    def is_written_to(self, partition: int) -> bool:
+        """Whether a log may hold the send's records of this partition."""
+        return partition in self._written
+
     def turn(self, partition: TopicIdPartition) -> Turn:
         """Whether the send may send its records of this partition now.
 

@@ -269,9 +269,11 @@ class SendRound:
         error = answer.error
         if not isinstance(error, LeaderNotAvailableException | OutOfOrderSequenceException):
             return answer
+        is_unknown = self._sequences.is_written_to(answer.partition)
+        outcome = "may be in a log, but were not acknowledged" if is_unknown else "were not appended"
         expired = TimeoutException(
-            f"{answer.name}: {answer.records} records were not appended within {self._options.timeout_ms} ms; the last "
-            f"error was {error.name}: {error}"
+            f"{answer.name}: {answer.records} records {outcome} within {self._options.timeout_ms} ms; the last error "
+            f"was {error.name}: {error}"
         )
         expired.__cause__ = error
         return replace(answer, error=expired)

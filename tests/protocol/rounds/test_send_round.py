@@ -182,6 +182,29 @@ def test_mc_04_to_wait_for_a_leader_is_no_retry(retries):
     assert world.backoffs == [False] * 3 + [True] * retries
 
 
+@pytest.mark.parametrize(
+    ("writes", "outcome"),
+    [(True, "may be in a log, but were not acknowledged"), (False, "were not appended")],
+    ids=["written", "not written"],
+)
+def test_ap_06_records_whose_commit_may_have_landed_are_not_said_to_be_missing(writes, outcome):
+    """The commit has no answer, and then there is no leader until the time is over."""
+    world = World()
+
+    def fails(step):
+        if isinstance(step, AppendToLeader):
+            if writes:
+                step.writes(request.topic_id_partition for request in step.requests)
+            world.lead(NO_LEADER, 0)
+            raise GONE
+        return world.answer(step)
+
+    world.rounds = Rounds(fails)
+    error = world.send()[0].error
+    assert isinstance(error, TimeoutException)
+    assert f"2 records {outcome} within 10000 ms" in str(error)
+
+
 @pytest.mark.parametrize("retries", [0, 9])
 def test_ap_06_a_send_that_waits_for_the_metadata_spends_no_retry(retries):
     """Kafka: `RecordAccumulator.ready`, unknownLeaderTopics."""
