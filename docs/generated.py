@@ -1,8 +1,9 @@
 """Pages of the documentation site whose text is elsewhere: the front page, the protocol, the tables, and the reference,
-which is made from the code. MkDocs calls `on_files` (`hooks` in `mkdocs.yml`)."""
+which is made from the code. MkDocs calls `on_files` and `on_page_markdown` (`hooks` in `mkdocs.yml`)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 HOME = Path(__file__).resolve().parent.parent
 _COPIES = {"README.md": "index.md", "replication/README.md": "protocol.md", "schemas/README.md": "schemas.md"}
+_PAGES = {**_COPIES, "conf/server.properties": "settings.md", "docs/": ""}  # of the site, by paths of the checkout
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -33,17 +35,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """The text of a page, with its links to files of the checkout made links to pages of the site."""
+    paths = "|".join(map(re.escape, _PAGES))
+    return re.sub(rf"\]\((?:\.\./)?({paths})", lambda found: f"]({_PAGES[found[1]]}", markdown)
+
+
 def pages() -> dict[str, str]:
-    """The text of each page by its path in the site."""
-    copies = {page: _relinked((HOME / source).read_text("utf-8")) for source, page in _COPIES.items()}
+    """The text of each page by its path in the site, as it is in the checkout or made from the code."""
+    copies = {page: (HOME / source).read_text("utf-8") for source, page in _COPIES.items()}
     return {**copies, "settings.md": _settings(), "options.md": _options(), "columns.md": _columns()}
-
-
-def _relinked(text: str) -> str:
-    """The text with its links to files of the checkout made links to pages of the site."""
-    for source, page in (*_COPIES.items(), ("docs/", "")):
-        text = text.replace(f"]({source}", f"]({page}")
-    return text
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -1,8 +1,10 @@
-"""The documents that tell of options, columns and tests have those of the code."""
+"""The documents that tell of options, columns and tests have those of the code, and their links lead somewhere."""
 
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -44,18 +46,17 @@ def test_every_option_of_the_source_and_the_sink_is_compared() -> None:
     assert sorted(o for o in options - own if f"`{o}`" not in COMPARED) == []
 
 
-def generated() -> dict[str, str]:
+def generated() -> ModuleType:
     spec = importlib.util.spec_from_file_location("generated", HOUSE / "docs" / "generated.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    pages: dict[str, str] = module.pages()
-    return pages
+    return module
 
 
 def test_the_reference_has_every_setting_option_and_column() -> None:
-    pages = generated()
+    pages = generated().pages()
     for key in KEYS.values():
         (line,) = re.findall(rf"^\| `{re.escape(key.name)}` \|.*$", pages["settings.md"], re.M)
         assert line.split(" | ")[-1].strip(" |"), f"{key.name} has no explanation"
@@ -66,7 +67,39 @@ def test_the_reference_has_every_setting_option_and_column() -> None:
             assert f"| `{column.name}` | `{column.type}` |" in pages["columns.md"]
 
 
-def test_copied_pages_link_to_pages_of_the_site() -> None:
-    known = {*generated(), *(path.name for path in (HOUSE / "docs").iterdir())}
-    links = [link for text in generated().values() for link in re.findall(r"\]\(([^)#]+)", text)]
-    assert [link for link in links if link not in known and not link.startswith("http")] == []
+def test_each_page_of_the_site_links_to_pages_of_the_site() -> None:
+    site = generated()
+    pages = {**{path.name: path.read_text("utf-8") for path in (HOUSE / "docs").glob("*.md")}, **site.pages()}
+    known = {"", *pages, *(path.name for path in (HOUSE / "docs").glob("*.svg"))}
+    dead = [
+        (page, link)
+        for page, text in pages.items()
+        for link in links(site.on_page_markdown(text))
+        if link.partition("#")[0] not in known
+    ]
+    assert dead == []
+
+
+def test_each_link_leads_to_a_file_and_a_heading_of_the_checkout() -> None:
+    pages = [HOUSE / "README.md", HOUSE / "replication" / "README.md", HOUSE / "schemas" / "README.md"]
+    pages += sorted((HOUSE / "docs").glob("*.md"))
+    dead = [(str(p), link) for p in pages for link in links(p.read_text("utf-8")) if is_dead(p, link)]
+    assert dead == []
+
+
+def links(text: str) -> Iterator[str]:
+    """The relative links of a page."""
+    found = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+    return (link for link in found if not re.match(r"https?:", link))
+
+
+def is_dead(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    return not target.exists() or (bool(anchor) and anchor not in anchors(target.read_text("utf-8")))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, by GitHub's rule."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
