@@ -27,7 +27,6 @@ from lakelog.replication.storage.log.log_append import PartitionAppend, SegmentW
 from lakelog.replication.storage.log.new_batches import (
     ArrowRecords,
     NewRecords,
-    arrow_writer,
     digests_of,
     segment_writer,
 )
@@ -108,67 +107,15 @@ def record_set(
     return SparkRecordSet(topic, records, partitions, sticky, segment_bytes, limit)
 
 
-class ArrowRecordSet:
-    """Records in this process."""
+class _RecordsHere:
+    """Records in this process: those of each partition, in one or several parts."""
 
-    def __init__(
-        self, topic: str, table: pa.Table, partitions: int, sticky: int, segment_bytes: int,
-        limit: RecordLimit | None = None,
-    ) -> None:  # fmt: skip
-        check_columns(table.schema, topic)
-        records = to_records(table, topic=topic)
-        numbers = partitions_of(table, records, topic, partitions, sticky)
-        if limit is not None:
-            limit.check_records(records, numbers)
-        self._segment_bytes = segment_bytes
-        self._by_partition = split(records, numbers)
-        self.counts: Mapping[int, int] = {partition: table.num_rows for partition, table in self._by_partition.items()}
-        self.nbytes = records.nbytes
-
-    @property
-    def partition_bytes(self) -> Mapping[int, int]:
-        """The bytes of each partition's records."""
-        return {partition: table.nbytes for partition, table in self._by_partition.items()}
-
-    @classmethod
-    def joined(cls, sets: Sequence[ArrowRecordSet]) -> ArrowRecordSet:
-        """The records of several sends to one topic: in each partition, send after send."""
-        whole = copy(sets[0])
-        tables: dict[int, list[pa.Table]] = {}
-        for each in sets:
-            for partition, table in each._by_partition.items():
-                tables.setdefault(partition, []).append(table)
-        whole._by_partition = {partition: _concat(found) for partition, found in tables.items()}
-        whole.counts = {partition: table.num_rows for partition, table in whole._by_partition.items()}
-        whole.nbytes = sum(each.nbytes for each in sets)
-        return whole
-
-    def __enter__(self) -> RecordSet:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
-        """Returns a writer that runs in this process."""
-        records = {request.topic_id_partition: self._by_partition[request.partition] for request in requests}
-        return arrow_writer(root, leader, requests, records, self._segment_bytes)
-
-    def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
-        """The digests of parts of a partition's records."""
-        return digests_of([ArrowRecords(self._by_partition[partition.partition])], parts)
-
-
-class PartitionedRecordSet:
-    """The records of a sink, which its tasks have prepared."""
-
-    def __init__(self, topic: str, records: PartitionedRecords, partitions: int, segment_bytes: int) -> None:
-        self._by_partition, self._segment_bytes = records.by_partition, segment_bytes
+    def __init__(self, by_partition: Mapping[int, Sequence[NewRecords]], segment_bytes: int) -> None:
+        self._by_partition, self._segment_bytes = by_partition, segment_bytes
         self.counts: Mapping[int, int] = {
-            partition: sum(each.num_rows for each in given) for partition, given in records.by_partition.items()
+            partition: sum(part.num_rows for part in parts) for partition, parts in by_partition.items()
         }
-        check_partitions(topic, self.counts, partitions)
-        self.nbytes = sum(each.nbytes for given in records.by_partition.values() for each in given)
+        self.nbytes = sum(part.nbytes for parts in by_partition.values() for part in parts)
 
     def __enter__(self) -> RecordSet:
         return self
@@ -184,6 +131,49 @@ class PartitionedRecordSet:
     def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
         """The digests of parts of a partition's records."""
         return digests_of(self._by_partition[partition.partition], parts)
+
+
+class ArrowRecordSet(_RecordsHere):
+    """The records of a table or a small DataFrame."""
+
+    def __init__(
+        self, topic: str, table: pa.Table, partitions: int, sticky: int, segment_bytes: int,
+        limit: RecordLimit | None = None,
+    ) -> None:  # fmt: skip
+        check_columns(table.schema, topic)
+        records = to_records(table, topic=topic)
+        numbers = partitions_of(table, records, topic, partitions, sticky)
+        if limit is not None:
+            limit.check_records(records, numbers)
+        parts = {partition: [ArrowRecords(part)] for partition, part in split(records, numbers).items()}
+        super().__init__(parts, segment_bytes)
+        self.nbytes = records.nbytes
+
+    @property
+    def partition_bytes(self) -> Mapping[int, int]:
+        """The bytes of each partition's records."""
+        return {partition: records.nbytes for partition, (records,) in self._by_partition.items()}
+
+    @classmethod
+    def joined(cls, sets: Sequence[ArrowRecordSet]) -> ArrowRecordSet:
+        """The records of several sends to one topic: in each partition, send after send."""
+        tables: dict[int, list[pa.Table]] = {}
+        for each in sets:
+            for partition, (records,) in each._by_partition.items():
+                tables.setdefault(partition, []).append(records.table)
+        whole = copy(sets[0])
+        parts = {partition: [ArrowRecords(_concat(found))] for partition, found in tables.items()}
+        _RecordsHere.__init__(whole, parts, whole._segment_bytes)
+        whole.nbytes = sum(each.nbytes for each in sets)
+        return whole
+
+
+class PartitionedRecordSet(_RecordsHere):
+    """The records of a sink, which its tasks have prepared."""
+
+    def __init__(self, topic: str, records: PartitionedRecords, partitions: int, segment_bytes: int) -> None:
+        super().__init__(records.by_partition, segment_bytes)
+        check_partitions(topic, self.counts, partitions)
 
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:

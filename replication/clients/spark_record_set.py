@@ -21,7 +21,7 @@ from lakelog.replication.errors import InvalidRecordException, LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import PartitionAppend, Positions, SegmentWriter
-from lakelog.replication.storage.log.new_batches import DATA_COLUMNS, ArrowRecords, arrow_writer, digests_of
+from lakelog.replication.storage.log.new_batches import DATA_COLUMNS, ArrowRecords, digests_of, segment_writer
 from lakelog.replication.storage.log.segment import Segment
 
 _PARTITIONED = (
@@ -177,7 +177,10 @@ class _WriteSegments:
         parts = split(table, table["partition"])
         reads = {number: _Read(part.num_rows, pc.sum(part["run"]).as_py()) for number, part in parts.items()}
         mine = [request for request in self.requests if request.partition in parts]
-        records = {request.topic_id_partition: parts[request.partition].select(DATA_COLUMNS) for request in mine}
+        records = {
+            request.topic_id_partition: [ArrowRecords(parts[request.partition].select(DATA_COLUMNS))]
+            for request in mine
+        }
         positions = {request.topic_id_partition: self.positions[request.topic_id_partition] for request in mine}
-        segments = arrow_writer(self.root, self.leader, mine, records, self.segment_bytes)(positions)
+        segments = segment_writer(self.root, self.leader, mine, records, self.segment_bytes)(positions)
         yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(_Written(reads, segments))]})

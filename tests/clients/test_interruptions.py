@@ -38,7 +38,7 @@ class OneLog:
         return InFlightSends(self._append(given), sends[0].deadline, self, partial(Producer._end, self, sends))
 
     def _append(self, given):
-        base = yield given._parts[0]["value"].to_pylist()
+        base = yield given._by_partition[0][0].table["value"].to_pylist()
         return {0: RecordMetadata(TOPIC, 0, given.counts[0], base, base + given.counts[0] - 1)}
 
     def carry_out(self, step):

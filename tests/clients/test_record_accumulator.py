@@ -87,7 +87,7 @@ def test_ap_06_large_sends_that_wait_share_a_commit_by_default(monkeypatch):
 def test_ap_06_only_small_records_are_copied_to_share_a_commit(size, chunks):
     table = pa.table({"value": [b"x" * size], "partition": [0]})
     joined = ArrowRecordSet.joined([ArrowRecordSet("flights", table, 1, 0, LONG)] * 3)
-    values_of = joined._by_partition[0]["value"]
+    values_of = joined._by_partition[0][0].table["value"]
     assert (values_of.num_chunks, values_of.to_pylist()) == (chunks, [b"x" * size] * 3)
 
 
@@ -156,7 +156,7 @@ class Singles:
         """The values of the sends that begin now; a list for each commit."""
         commits = []
         while self.sends._next() is not None:
-            found = [part["value"].to_pylist() for parts in self._begun for part in parts.values()]
+            found = [part.table["value"].to_pylist() for parts in self._begun for (part,) in parts.values()]
             commits.append(b"".join(value for values in found for value in values))
             self._begun.clear()
         return commits

@@ -12,7 +12,7 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.append import AppendPosition, PartitionAppend
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.log.log_append import append
-from lakelog.replication.storage.log.new_batches import arrow_writer
+from lakelog.replication.storage.log.new_batches import ArrowRecords, segment_writer
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.schemas import LOG
@@ -52,7 +52,7 @@ class SmallCommits:
         ends = {partition: state.partition(partition).log_end for partition in self._partitions}
         for number in range(files):
             requests = self._requests(self._made + number, 1)
-            writer = arrow_writer(self._log.root, 1, requests, dict.fromkeys(self._partitions, table))
+            writer = segment_writer(self._log.root, 1, requests, {p: [ArrowRecords(table)] for p in self._partitions})
             segments += writer({p: AppendPosition(end.offset, chain=end.chain) for p, end in ends.items()})
             ends = {h.topic_id_partition: LogEnd(h.next_offset, h.chain) for h in segments[-1].headers}
         for outcome in append(

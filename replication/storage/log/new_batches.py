@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
@@ -124,27 +123,12 @@ def header_columns(header: BatchHeader) -> dict[str, pa.Array]:
     return {**columns, "offset": pa.arange(header.base_offset, header.next_offset)}
 
 
-def arrow_writer(
-    root: StorageRoot,
-    leader: int,
-    appends: Sequence[PartitionAppend],
-    records: Mapping[TopicIdPartition, pa.Table],
-    segment_bytes: int = SEGMENT_BYTES,
-) -> SegmentWriter:
-    """Writes records from memory. `records` has a table for each partition, with the columns of `DATA_COLUMNS`.
-
-    `segment_bytes` is the size of a segment in bytes.
-    """
-    given = {partition: [ArrowRecords(table)] for partition, table in records.items()}
-    return segment_writer(root, leader, appends, given, segment_bytes)
-
-
 def segment_writer(
     root: StorageRoot,
     leader: int,
     appends: Sequence[PartitionAppend],
     records: Mapping[TopicIdPartition, Sequence[NewRecords]],
-    segment_bytes: int,
+    segment_bytes: int = SEGMENT_BYTES,
 ) -> SegmentWriter:
     """Writes the records of each partition, in their order. `segment_bytes` is the size of a segment in bytes."""
 
@@ -159,7 +143,10 @@ def segment_writer(
         ]
         by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
         packs = [pack for _, group in by_replicas for pack in packs_of((batch for _, batch in group), segment_bytes)]
-        return in_threads(partial(_write_pack, root, leader), packs, os.cpu_count() or 1)
+        return in_threads(write_pack, packs, os.cpu_count() or 1)
+
+    def write_pack(pack: Sequence[Batch]) -> Segment:
+        return write_pieces(root, leader, [records.piece(header) for header, records in pack])
 
     return write
 
@@ -211,7 +198,3 @@ def packs_of(batches: Iterable[Batch], segment_bytes: int) -> Iterator[list[Batc
         size += batch[1].nbytes
     if pack:
         yield pack
-
-
-def _write_pack(root: StorageRoot, leader: int, pack: Sequence[Batch]) -> Segment:
-    return write_pieces(root, leader, [records.piece(header) for header, records in pack])
