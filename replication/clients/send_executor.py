@@ -57,7 +57,7 @@ class SendExecutor:
         self._handlers: dict[type, Handler] = {
             ReadTopic: lambda step: TopicSeen(view.partitions(step.topic, RECENT_SECONDS), self._min_insync_replicas()),
             TakeIdentity: lambda step: take_identity(step.deadline),
-            AppendToLeader: self._append,
+            AppendToLeader: lambda step: self._append(view.log(step.leader), step),
             AppendToLeaders: self._append_to_all,
             ReadLeaderships: lambda step: LeadershipsSeen(
                 view.leaderships(step.topic, step.partitions, RECENT_SECONDS), self._min_insync_replicas()
@@ -78,10 +78,7 @@ class SendExecutor:
     def _min_insync_replicas(self) -> int:
         return self._view.config(self._topic).min_insync_replicas
 
-    def _append(self, step: AppendToLeader) -> Outcomes:
-        return self._append_at(self._view.log(step.leader), step)
-
-    def _append_at(self, log: ReplicaLog, step: AppendToLeader) -> Outcomes:
+    def _append(self, log: ReplicaLog, step: AppendToLeader) -> Outcomes:
         write = self._given.writer(log.root, step.leader, step.requests)
 
         def noted(positions: Positions) -> Sequence[Segment]:
@@ -92,12 +89,13 @@ class SendExecutor:
 
     def _append_to_all(self, step: AppendToLeaders) -> list[Outcomes | LakelogException]:
         """One thread a leader. Their logs are opened before, by this thread."""
-        logs = [error_or(self._view.log, each.leader) for each in step.appends]
-        return in_threads(self._append_in_thread, zip(logs, step.appends, strict=True), len(logs))
+        opened = [(error_or(self._view.log, each.leader), each) for each in step.appends]
 
-    def _append_in_thread(self, given: tuple[ReplicaLog | LakelogException, AppendToLeader]) -> Any:
-        log, step = given
-        return log if isinstance(log, LakelogException) else error_or(self._append_at, log, step)
+        def append_to(given: tuple[ReplicaLog | LakelogException, AppendToLeader]) -> Outcomes | LakelogException:
+            log, each = given
+            return log if isinstance(log, LakelogException) else error_or(self._append, log, each)
+
+        return in_threads(append_to, opened, len(opened))
 
     def _logs(self, step: ReadLeaderLogs) -> dict[TopicIdPartition, PartitionLog | LakelogException]:
         state = self._view.log(step.leader).refresh(RECENT_SECONDS)
