@@ -248,10 +248,7 @@ class SendRound:
             if not self._sequences.is_written:
                 raise
             return [*answers, *(self._refused(registration.partition, error) for registration in found)]
-        by_leader: dict[int, list[PartitionRegistration]] = {}
-        for registration in ready:
-            by_leader.setdefault(registration.leader, []).append(registration)
-        return [*answers, *(yield from self._append_to(by_leader))]
+        return [*answers, *(yield from self._append_to_leaders(ready))]
 
     def _whose_turn_it_is(self, found: Sequence[PartitionRegistration]) -> Round[list[PartitionRegistration]]:
         turns = [self._sequences.turn(registration.topic_id_partition) for registration in found]
@@ -291,11 +288,14 @@ class SendRound:
         self._rules.check_min_isr(self._options.acks, len(registration.isr), needed, self._topic, partition)
         return registration
 
-    def _append_to(self, led: Mapping[int, Sequence[PartitionRegistration]]) -> Round[list[RecordMetadata]]:
-        """Appends to all leaders at the same time."""
+    def _append_to_leaders(self, ready: Sequence[PartitionRegistration]) -> Round[list[RecordMetadata]]:
+        """Appends to the leaders of these partitions, to all at the same time."""
+        requests: dict[int, list[PartitionAppend]] = {}
+        for registration in ready:
+            requests.setdefault(registration.leader, []).append(self._request(registration))
         steps = tuple(
-            AppendToLeader(leader, tuple(self._request(each) for each in registrations), self._sequences.writes)
-            for leader, registrations in led.items()
+            AppendToLeader(leader, tuple(its_requests), self._sequences.writes)
+            for leader, its_requests in requests.items()
         )
         outcomes: Sequence[Mapping[TopicIdPartition, Appended | LakelogException] | LakelogException]
         if len(steps) == 1:
