@@ -58,7 +58,12 @@ def append(
     def decide(state: LogState) -> LogChange | None:
         nonlocal written
         outcomes.update({request.topic_id_partition: _place(state, request, digests_of) for request in appends})
-        positions = _positions(state, outcomes)
+        positions = {
+            partition: position
+            for partition, outcome in outcomes.items()
+            if isinstance(outcome, Appended)
+            and (position := position_of(outcome, state.partition(partition).log_end)) is not None
+        }
         if not positions:
             return None
         if positions != written[0]:
@@ -68,15 +73,11 @@ def append(
     epochs = {request.name: request.leader_epoch for request in appends}
     log.transact({"who": who, "why": "append", "leader_epochs": epochs}, decide, deadline)
     state = log.current()
-    return {partition: _with_chain(state, partition, outcome) for partition, outcome in outcomes.items()}
-
-
-def _with_chain(
-    state: LogState, partition: TopicIdPartition, outcome: Appended | LakelogException
-) -> Appended | LakelogException:
-    if not isinstance(outcome, Appended):
-        return outcome
-    return outcome._replace(chain=state.known(partition).chain_at(outcome.last_offset + 1) or "")
+    for partition, outcome in outcomes.items():
+        if isinstance(outcome, Appended):
+            chain = state.known(partition).chain_at(outcome.last_offset + 1) or ""
+            outcomes[partition] = outcome._replace(chain=chain)
+    return outcomes
 
 
 class Fetched(NamedTuple):
@@ -141,17 +142,6 @@ def _refusal(state: LogState, fetch: Fetched, taken: Collection[TopicIdPartition
     except LakelogException as error:
         return error
     return None
-
-
-def _positions(
-    state: LogState, outcomes: Mapping[TopicIdPartition, Appended | LakelogException]
-) -> dict[TopicIdPartition, AppendPosition]:
-    positions = {}
-    for partition, outcome in outcomes.items():
-        position = position_of(outcome, state.partition(partition).log_end) if isinstance(outcome, Appended) else None
-        if position is not None:
-            positions[partition] = position
-    return positions
 
 
 def _place(state: LogState, request: PartitionAppend, digests_of: DigestsOf) -> Appended | LakelogException:
