@@ -33,7 +33,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRequestException, KafkaStorageException
 from lakelog.replication.protocol.append import parse_acks
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
-from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.pipeline_round import Answers, InFlightSends
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata as RecordMetadata
 from lakelog.replication.protocol.rounds.send_round import SendOptions
@@ -299,7 +299,7 @@ class Producer(Closing):
         given = ArrowRecordSet.joined(cast(list[ArrowRecordSet], sets)) if len(sends) > 1 else first.given
         who = f"producer {self._name or self._identity.given.producer_id}"
         options = SendOptions(who, self._acks, self._retries, first.timeout_ms, first.deadline)
-        work = produce(first.topic, given.counts, self._identity, options, time.monotonic)
+        work = send_and_acknowledge(first.topic, given.counts, self._identity, options, time.monotonic)
         executor = SendExecutor(self._view, first.topic, given, options, self._take_identity)
         return InFlightSends(work, first.deadline, executor, partial(self._end, sends))
 

@@ -36,7 +36,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity, SendSequences
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, ReplicaStatus
-from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.broker_steps import BrokerState, PublishReplicas
 from lakelog.replication.protocol.rounds.fetch_round import (
     AppendFetched,
@@ -408,7 +408,7 @@ class _AnotherIdEachTime(ProducerIdentity):
 def _sends_as_another(topic: str, counts: Mapping[int, int], identity: ProducerIdentity, *given: Any) -> Any:
     another = ProducerIdAndEpoch(identity.given.producer_id + 1, 0)
     identity.renew(another)
-    return produce(topic, counts, _AnotherIdEachTime(another), *given)
+    return send_and_acknowledge(topic, counts, _AnotherIdEachTime(another), *given)
 
 
 BROKEN_ROUNDS: dict[str, BrokenRound] = {
@@ -432,7 +432,7 @@ BROKEN_ROUNDS: dict[str, BrokenRound] = {
         "a follower whose tail has a gap does not read the snapshot", {"fetch_round": _FollowsTheTailOverGaps}
     ),
     "sends_as_another": BrokenRound(
-        "a producer repeats a batch under another producer id", {"produce": _sends_as_another}
+        "a producer repeats a batch under another producer id", {"send_and_acknowledge": _sends_as_another}
     ),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from lakelog.replication.protocol.append import check_follower_append, place
 from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.log_retention import delete_records_offset
 from lakelog.replication.protocol.replica_rows import replica_row
-from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.fetch_round import FetchRound, FetchRules
 from lakelog.replication.protocol.rounds.leader_round import LeaderRound, LeaderRules
 from lakelog.replication.protocol.rounds.role_round import RoleRules
@@ -44,7 +44,7 @@ class Rules(RoleRules, LeaderRules, FetchRules, SendRules):
     decide: Rule = decide
     leader_round: Callable[..., LeaderRound] = LeaderRound
     fetch_round: Callable[..., FetchRound] = FetchRound
-    produce: Rule = produce
+    send_and_acknowledge: Rule = send_and_acknowledge
     term: Callable[..., ControllerTerm] = ControllerTerm
     claims_are_checked: bool = True
     unknown_is_asked: bool = True

@@ -69,7 +69,7 @@ class SimulatedProducer(Actor):
         """Sends a batch. After a failed send it takes a new identity."""
         counts = {partition: len(self._values)}
         rules, clock = self.world.rules, lambda: self.world.now
-        work = rules.produce(self.world.topic, counts, self._identity, options, clock, rules)
+        work = rules.send_and_acknowledge(self.world.topic, counts, self._identity, options, clock, rules)
         answers: dict[int, RecordMetadata] = yield from self.carry_out(work, self._handlers)
         answer = answers[partition]
         if answer.error is not None:

@@ -38,7 +38,7 @@ from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.producer_state import increment_sequence, records_between
-from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.send_round import SendOptions
 from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords
 from lakelog.replication.storage.tables.producer_table import producer_id_of
@@ -102,7 +102,7 @@ class SinkSender:
             f"query {self._name}", ALL, _RETRIES, self._timeout_ms, time.monotonic() + self._timeout_ms / 1000
         )
         executor = SendExecutor(self._view, topic, given, options, self._no_other_identity)
-        raise_first_error(executor.run(produce(topic, given.counts, identity, options, time.monotonic)))
+        raise_first_error(executor.run(send_and_acknowledge(topic, given.counts, identity, options, time.monotonic)))
 
     def _no_other_identity(self, deadline: float) -> ProducerIdAndEpoch:
         raise OutOfOrderSequenceException(

@@ -214,7 +214,7 @@ def _lacking(registration: PartitionRegistration, last_offset: int) -> Round[str
     return "; ".join(parts) or f"all have them, but {raised} the high watermark"
 
 
-def produce(
+def send_and_acknowledge(
     topic: str, counts: Mapping[int, int], identity: ProducerIdentity, options: SendOptions,
     clock: Callable[[], float], rules: SendRules = SEND_RULES,
 ) -> Round[dict[int, RecordMetadata]]:  # fmt: skip
@@ -226,17 +226,10 @@ def produce(
     answers: dict[int, RecordMetadata] = {}
     try:
         send = SendRound(topic, counts, sequences, options, clock, rules)
-        answers = yield from _produce(send, topic, options, clock, rules)
+        appended = yield from send.run()
+        if options.acks == ALL:
+            appended.update((yield from AcknowledgeRound(topic, appended, options, clock, send, rules).run()))
+        answers = appended
         return answers
     finally:
         sequences.settle([partition for partition, answer in answers.items() if answer.error is None])
-
-
-def _produce(
-    send: SendRound, topic: str, options: SendOptions, clock: Callable[[], float], rules: SendRules
-) -> Round[dict[int, RecordMetadata]]:  # fmt: skip
-    answers = yield from send.run()
-    if options.acks != ALL:
-        return answers
-    acknowledged = yield from AcknowledgeRound(topic, answers, options, clock, send, rules).run()
-    return {**answers, **acknowledged}

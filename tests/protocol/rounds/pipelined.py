@@ -12,7 +12,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, ReplicaStatus, no_leader
-from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import InFlightSends, PipelineRound, StepOf
 from lakelog.replication.protocol.rounds.send_round import (
@@ -133,7 +133,7 @@ class World:
         sent = self.waiting.popleft()
         options = SendOptions("a test", ALL, 99, 1000, sent.deadline)
         counts = {p: len(values) for p, values in sent.values.items()}
-        work = produce("t", counts, self.identity, options, lambda: self.now)
+        work = send_and_acknowledge("t", counts, self.identity, options, lambda: self.now)
         return InFlightSends(work, sent.deadline, sent, sent.done)
 
     def go_on(self, until=lambda: False):

@@ -21,7 +21,7 @@ from lakelog.replication.protocol.partition_log import LEADER, Role
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, ReplicaStatus
-from lakelog.replication.protocol.rounds.acknowledge_round import produce
+from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.send_round import (
     AppendToLeader,
     LeadershipsSeen,
@@ -62,7 +62,7 @@ class World:
         return self.rounds.kinds
 
     def send(self):
-        work = produce("t", self.counts, self.identity, self.options, self.clock)
+        work = send_and_acknowledge("t", self.counts, self.identity, self.options, self.clock)
         return self.rounds.run(work)
 
     def lead(self, broker, epoch):
