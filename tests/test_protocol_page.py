@@ -21,6 +21,7 @@ TESTS = set(re.findall(r"def (test_\w+)", "".join(p.read_text() for p in HOUSE.g
 FLOWS = re.findall(
     r"^\| ([^|]+) \| `([\w.]+)` \| (`[^|]+) \|$", PAGE.partition("## Where to begin\n")[2].partition("\n## ")[0], re.M
 )
+FAILURES = PAGE.partition("| failure | what happens | where |\n")[2].partition("\n## ")[0]
 
 
 def _package(parts):
@@ -122,3 +123,9 @@ def test_each_station_of_a_flow_is_there_and_is_named_by_one_before_it(flow):
             name = found.__qualname__.rpartition(".")[2]
             assert not passed or name in passed, f"{station}: no station before it names {name}"
             passed |= set(re.findall(r"\w+", inspect.getsource(inspect.getmodule(found))))
+
+
+def test_the_code_for_each_failure_of_a_send_is_there():
+    named = re.findall(r"`([\w.]+)`", FAILURES)
+    assert len(named) >= 4
+    assert all(callable(resolve(name)) for name in named)
