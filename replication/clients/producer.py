@@ -87,7 +87,8 @@ _DEFAULT = ProducerConfig()
 class Producer(Closing):
     """Kafka's `KafkaProducer`, idempotent: a retry adds no record twice. Threads may share it. It needs no Spark.
 
-    `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has them, 0 does not wait.
+    `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has them. 0 waits for the same
+    commit as 1, but its answers have no offsets and no errors.
     `name`: fences older producers of the same name in every partition that this one writes to, as `transactional.id`
     does. A name expires if it is not used for `transactional.id.expiration.ms`. `retries`: how often one send may send
     the records of a partition again; by default only its time-out limits that. The other settings shape `send_async`
@@ -95,8 +96,9 @@ class Producer(Closing):
 
     A fork has the identity of its parent, so the producer refuses to work in it: make one in each process.
 
-    A limit: one thread carries out all sends, so a leader whose store hangs holds up those to other leaders, until
-    `lakelog.storage.timeout.ms` ends the request.
+    Two limits follow from one thread that carries out all sends. A leader whose store hangs holds up sends to other
+    leaders, until `lakelog.storage.timeout.ms` ends the request. And this thread may be one that waits in `send` or
+    `flush`: if Ctrl-C interrupts it, the sends in flight of all threads fail with IllegalStateException.
 
     Raises InvalidRequiredAcksException, InvalidConfigurationException, InconsistentClusterIdException if there is no
     cluster at `cluster_uri`, KafkaStorageException, and with a `name` TimeoutException.
@@ -241,7 +243,7 @@ class Producer(Closing):
 
     def flush(self, timeout: float | None = None) -> int:
         """Waits until all sends and records are settled, whether they succeeded or not, and calls `on_delivery` as
-        `poll` does. Returns 0, the number of records that are left.
+        `poll` does. Returns 0, because no record is left, as in confluent-kafka.
 
         Raises TimeoutException if they are not settled after `timeout` seconds.
         """

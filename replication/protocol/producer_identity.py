@@ -132,9 +132,9 @@ class SendSequences:
     def turn(self, partition: TopicIdPartition) -> Turn:
         """Whether the send may send its records of this partition now.
 
-        All earlier sends must have been appended to it. An identity that is used up is followed by a new one, once the
-        partition has no earlier send in flight. Until then records that no log may hold wait: a partition that always
-        has a send in flight would never renew otherwise.
+        All earlier sends must have been appended to it. A partition that has used up its identity takes a new one when
+        it has no earlier send in flight. Until then a send waits unless a log may hold its records: if new sends went
+        on, one would always be in flight, and the partition would never take a new identity.
         """
         sends = self._places[partition.partition]
         before = sends.before(self)

@@ -69,10 +69,7 @@ class PipelineRound:
         return len(self._in_flight)
 
     def run(self, until: Callable[[], bool] = lambda: False) -> Round[None]:
-        """Goes on until nothing is left to send and to wait for, or until `until` says so.
-
-        A pause whose answer is true was cut short, because there is something to begin.
-        """
+        """Goes on until nothing is left to send and to wait for, or until `until` returns true."""
         while not until():
             begun = self._next_send() if len(self._in_flight) < self._max_in_flight else None
             if begun is not None:
@@ -86,7 +83,8 @@ class PipelineRound:
                 yield from self._poll(begun)
 
     def _poll(self, begun: InFlightSends | None) -> Round[None]:
-        """Lets all sends go on that have paused, in their order; before that, it waits if nothing has begun."""
+        """Continues all sends that have paused, in their order. `begun`: the send that has just begun, which is not
+        continued. If there is none, it pauses first, and returns if the pause was cut short."""
         if begun is None and (yield self._pause()):
             return
         self._read_for = self._clock() + self._seconds

@@ -97,9 +97,12 @@ class ReadReplicas(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Waits for a poll interval, but not beyond the deadline on the monotonic clock, in seconds. `is_backoff`: what
-    follows is another attempt, of which there may be few. Otherwise it is a poll, and a commit may end the pause
-    early."""
+    """Waits for a poll interval, but not beyond the deadline on the monotonic clock, in seconds. Answer: whether it was
+    cut short because another send can begin.
+
+    `is_backoff`: another attempt follows, of which there may be few. Otherwise a poll follows, and a commit may end the
+    pause early.
+    """
 
     deadline: float
     is_backoff: bool = False
@@ -117,11 +120,11 @@ Round: TypeAlias = carry_out.Round[SendStep, Result]
 class RecordMetadata(OfPartition):
     """Where the records of one partition were appended, or the error.
 
-    Offsets are -1 if nothing was appended, and with acks=0, which waits for no answer. Offsets with an error mean that
-    the records are appended but not acknowledged; they may still be committed. If a new leader had only a part of the
-    records and appended the rest, records of other producers may lie between the two offsets. `chain`: the chain after
-    the last record; a log with it has these very records. `topic_id`: a topic that is made again under the same name
-    has another id.
+    Offsets are -1 if nothing was appended. With acks=0 they are always -1, and there is no error. Offsets with an error
+    mean that the records are appended but not acknowledged; they may still be committed. If a new leader had only a
+    part of the records and appended the rest, records of other producers may lie between the two offsets. `chain`: the
+    chain after the last record; a log with it has these very records. `topic_id`: a topic that is made again under the
+    same name has another id.
     """
 
     topic: str

@@ -15,7 +15,7 @@ from lakelog.replication.storage.delta.commit import Commit, Stamp
 QUIET = frozenset({"heartbeat", "renewed"})  # reasons of commits which only show that a process is alive
 IDLE_PART = 0.25  # of the time since the last commit: so stale may an answer be, and so long is the pause between polls
 LONGEST_SECONDS = 5.0  # the maximum staleness of an answer to any poll
-RECENT_SECONDS = 1.0  # the maximum staleness of a view that a client or a commit begins with
+RECENT_SECONDS = 1.0  # the maximum staleness of a view that a client or a commit begins with; a disk is always read
 _SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
 _POLL_TIMEOUT_SECONDS = 1.0  # for the poll of another thread; then a thread polls itself
 TABLES_KEPT = 10_000  # of which a process knows the newest version
