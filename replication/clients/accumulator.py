@@ -25,7 +25,7 @@ from lakelog.replication.clients.record_set import ArrowRecordSet, RecordSet
 from lakelog.replication.clients.records import partitions_of, random_partition, table_of_rows, to_records
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.pipeline_round import Answers, InFlightSends, PipelineRound, StepOf
+from lakelog.replication.protocol.rounds.pipeline_round import Answers, PipelineRound, SendInFlight, StepOf
 from lakelog.replication.protocol.rounds.send_round import (
     Pause,
     ReadLeaderLogs,
@@ -78,7 +78,7 @@ class PendingSend:
         """The number of its records."""
         return sum(self.given.counts.values())
 
-    def begin(self) -> bool:
+    def try_begin(self) -> bool:
         """Begins the send; returns whether it is to be sent. If its future was cancelled, or if it may expire and its
         deadline has passed, the send has ended instead."""
         if self.future.done():  # it was cancelled, or `close` has settled it
@@ -175,9 +175,9 @@ class PendingRecords(PendingSend):
         """The number of its records."""
         return len(self._records)
 
-    def begin(self) -> bool:
+    def try_begin(self) -> bool:
         """As in `PendingSend`, and makes the table. If that fails, only this send ends, with the error."""
-        if not super().begin():
+        if not super().try_begin():
             return False
         try:
             self._make_table()
@@ -216,7 +216,7 @@ class SendsInFlight:
     """
 
     def __init__(
-        self, config: ProducerConfig, poll_ms: int, begin: Callable[[Sequence[PendingSend]], InFlightSends],
+        self, config: ProducerConfig, poll_ms: int, begin: Callable[[Sequence[PendingSend]], SendInFlight],
         on_abort: Callable[[], None],
     ) -> None:  # fmt: skip
         self._config = config
@@ -231,15 +231,15 @@ class SendsInFlight:
         self._worker: threading.Thread | None = None
         self._closers: set[threading.Thread] = set()
         self._woken, self._is_woken_for_poll = threading.Event(), False
-        self._end: BaseException | None = None  # after `close`: the error of the sends that are left at its time-out
+        self._closed: BaseException | None = None  # after `close`: the error of the sends that are left at its time-out
         self._is_cut_short = False  # `close` has reached its time-out
         self._max_in_flight = config.max_in_flight_requests_per_connection
         self._reads = StepSharing()
         self._pipeline = PipelineRound(self._next, self._max_in_flight, time.monotonic, poll_ms / 1000)
 
     def wake(self) -> None:
-        """Polls for the sends in flight at once; after the present poll, if one is under way. While one of them waits
-        for its next attempt, the poll comes at its usual time."""
+        """Makes the worker poll for the sends in flight at once, or after the present poll if one is under way. While
+        one of them waits for its next attempt, the poll comes at its usual time."""
         self._is_woken_for_poll = True
         self._woken.set()
 
@@ -258,7 +258,7 @@ class SendsInFlight:
         if expires_first or self._pipeline.in_flight < self._max_in_flight:
             self._woken.set()
 
-    def append(
+    def put_record(
         self, topic: str, partitions: int, record: SingleRecord, new_send: Callable[[], PendingRecords]
     ) -> None:  # fmt: skip
         """Adds a record to the last send of its topic, or if that is full, to a new one behind the others. Raises as
@@ -292,7 +292,7 @@ class SendsInFlight:
         to free the memory."""
         deadline = time.monotonic() + self._config.max_block_ms / 1000
         while True:
-            if self._end is not None:
+            if self._closed is not None:
                 raise IllegalStateException("the producer is closed: it sends nothing any more")
             used = self._used_bytes
             is_free = not used or used + nbytes <= self._config.buffer_memory
@@ -356,7 +356,7 @@ class SendsInFlight:
         """Makes this thread the worker, unless there is one, until `until` returns true or nothing is left."""
         try:
             if self._takes_over():
-                self._carry_out(until)
+                self._run_pipeline(until)
         finally:
             try:
                 self._leave()
@@ -380,7 +380,7 @@ class SendsInFlight:
             logger.error("producer: no thread can be started, so this one carries out the other sends: %s", error)
             self.work()
 
-    def _carry_out(self, until: Callable[[], bool]) -> None:
+    def _run_pipeline(self, until: Callable[[], bool]) -> None:
         self._reads.clear()
         try:
             while True:
@@ -398,8 +398,8 @@ class SendsInFlight:
                 finally:
                     self._end_taken(ended)
             raise
-        if self._is_cut_short and self._end is not None:
-            self._pipeline.abort(self._end)
+        if self._is_cut_short and self._closed is not None:
+            self._pipeline.abort(self._closed)
 
     def _end_taken(self, error: BaseException) -> None:
         """Fails the sends that were taken from the queue, but were not in flight yet when the interruption came."""
@@ -447,7 +447,7 @@ class SendsInFlight:
         fail with IllegalStateException; nobody knows whether their records are in a log."""
         self.check_may_wait()
         with self._lock:
-            self._end = self._end or IllegalStateException("the producer was closed before the send was settled")
+            self._closed = self._closed or IllegalStateException("the producer was closed before the send was settled")
             self._settled.notify_all()  # callers that wait for memory
         try:
             if not self._is_cut_short:
@@ -455,7 +455,7 @@ class SendsInFlight:
         except TimeoutException:
             self._is_cut_short = True
         if self._is_cut_short:
-            self._settle_all(self._end)
+            self._settle_all(self._closed)
 
     def _settle_all(self, error: BaseException) -> None:
         """Fails all that is not settled. A thread may hang in the commit of a send in flight: it frees the records."""
@@ -478,13 +478,13 @@ class SendsInFlight:
                 send.future.set_running_or_notify_cancel()
         return sends
 
-    def _next(self) -> InFlightSends | None:
+    def _next(self) -> SendInFlight | None:
         while True:
             sends = self._take(self._waiting.take)
             if not sends:
                 return None
             try:
-                going = [send for send in sends if send.begin()]
+                going = [send for send in sends if send.try_begin()]
                 if going:
                     return self._begin(going)
             except BaseException as error:
@@ -669,11 +669,11 @@ class StepSharing:
         the logs that were read before it: they may lack records that a row claims."""
         if not isinstance(step.step, _READS):
             self._seen.clear()
-            return step.owner.carry_out(step.step)
+            return step.execute(step.step)
         if step.step not in self._seen:
             if isinstance(step.step, ReadLeaderships):
                 self._seen = {seen: found for seen, found in self._seen.items() if not isinstance(seen, ReadLeaderLogs)}
-            self._seen[step.step] = step.owner.carry_out(step.step)
+            self._seen[step.step] = step.execute(step.step)
         return self._seen[step.step]
 
 

@@ -34,7 +34,7 @@ from lakelog.replication.errors import InvalidPartitionsException, InvalidReques
 from lakelog.replication.protocol.append import parse_acks
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, ProducerIdentity
 from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
-from lakelog.replication.protocol.rounds.pipeline_round import Answers, InFlightSends
+from lakelog.replication.protocol.rounds.pipeline_round import Answers, SendInFlight
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata as RecordMetadata
 from lakelog.replication.protocol.rounds.send_round import SendOptions
 from lakelog.replication.protocol.topic import check_is_text, check_not_internal
@@ -132,7 +132,7 @@ class Producer(Closing):
         self._reports = DeliveryReports()
         own = self._view.cluster.config
         self._identity = ProducerIdentity(self._take_identity(time.monotonic() + own.request_timeout_ms / 1000))
-        self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._begin, self._forget_sequences)
+        self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._begin, self._abandon_identity)
 
     def __repr__(self) -> str:
         named = f", name {self._name!r}" if self._name else ""
@@ -141,7 +141,7 @@ class Producer(Closing):
     def _take_identity(self, deadline: float) -> ProducerIdAndEpoch:
         return self._named.new_identity(deadline) if self._named else ProducerIdAndEpoch(new_producer_id(), 0)
 
-    def _forget_sequences(self) -> None:
+    def _abandon_identity(self) -> None:
         self._identity = ProducerIdentity(self._identity.given)
         self._identity.use_up()
 
@@ -212,7 +212,7 @@ class Producer(Closing):
             )
         limit.check(size, partition)
         record = SingleRecord(row, function(on_delivery, "on_delivery"), _RECORD_BYTES + size)
-        self._sends.append(topic, partitions, record, partial(self._new_send, topic, partitions))
+        self._sends.put_record(topic, partitions, record, partial(self._new_send, topic, partitions))
 
     def _known_of(self, topic: str, partition: int | None) -> tuple[int, RecordLimit]:
         """The topic's number of partitions and its largest record, a second old at most: a poll of the tables costs
@@ -292,7 +292,7 @@ class Producer(Closing):
             raise
         return send.future
 
-    def _begin(self, sends: Sequence[PendingSend]) -> InFlightSends:
+    def _begin(self, sends: Sequence[PendingSend]) -> SendInFlight:
         """Begins sends to one topic. They share a commit, and the deadline of the first one."""
         if self._named and self._named.needs_new_identity:
             self._identity.use_up()
@@ -303,7 +303,7 @@ class Producer(Closing):
         options = SendOptions(who, self._acks, self._retries, first.timeout_ms, first.deadline)
         work = send_and_acknowledge(first.topic, given.counts, self._identity, options, time.monotonic)
         executor = SendExecutor(self._view, first.topic, given, options, self._take_identity)
-        return InFlightSends(work, first.deadline, executor, partial(self._end, sends))
+        return SendInFlight(work, first.deadline, executor.execute, partial(self._end, sends))
 
     def _end(self, sends: Sequence[PendingSend], answers: Answers | None, error: BaseException | None) -> None:
         if answers is not None and self._acks == 0:  # nobody waits for the offsets, or for an error

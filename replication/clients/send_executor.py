@@ -71,7 +71,7 @@ class SendExecutor:
         """Carries out a round and returns its result."""
         return carry_out(work, self._handlers)
 
-    def carry_out(self, step: SendStep) -> Any:
+    def execute(self, step: SendStep) -> Any:
         """Carries out one step and returns its answer."""
         return self._handlers[type(step)](step)
 

@@ -14,7 +14,7 @@ from lakelog.replication.clients.delivery_reports import DeliveryReports, Single
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.record_set import ArrowRecordSet
 from lakelog.replication.protocol.rounds import carry_out, pipeline_round
-from lakelog.replication.protocol.rounds.pipeline_round import InFlightSends
+from lakelog.replication.protocol.rounds.pipeline_round import SendInFlight
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 from tests.clients.world import LONG
 from tests.interruptions import Interruption
@@ -35,19 +35,19 @@ class OneLog:
 
     def _begin(self, sends):
         given = ArrowRecordSet.joined([send.given for send in sends])
-        return InFlightSends(self._append(given), sends[0].deadline, self, partial(Producer._end, self, sends))
+        return SendInFlight(self._append(given), sends[0].deadline, self._execute, partial(Producer._end, self, sends))
 
     def _append(self, given):
         base = yield given._by_partition[0][0].table["value"].to_pylist()
         return {0: RecordMetadata(TOPIC, 0, given.counts[0], base, base + given.counts[0] - 1)}
 
-    def carry_out(self, step):
+    def _execute(self, step):
         self.log += step
         return len(self.log) - len(step)
 
     def produce(self, value):
         record = SingleRecord({"value": value, "key": None, "partition": 0}, self._tell, 10)
-        self.sends.append(TOPIC, 1, record, partial(PendingRecords, TOPIC, 1, LONG, LONG, self.reports))
+        self.sends.put_record(TOPIC, 1, record, partial(PendingRecords, TOPIC, 1, LONG, LONG, self.reports))
         self.taken.append(value)
 
     def _tell(self, error, message):

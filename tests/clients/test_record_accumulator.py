@@ -150,7 +150,7 @@ class Singles:
     def append(self, value, topic=TOPIC, partition=0, partitions=2, nbytes=10, key=None):
         record = SingleRecord({"value": value, "key": key, "partition": partition}, None, nbytes)
         new_send = partial(PendingRecords, topic, partitions, LONG, LONG, DeliveryReports())
-        self.sends.append(topic, partitions, record, new_send)
+        self.sends.put_record(topic, partitions, record, new_send)
 
     def begun(self):
         """The values of the sends that begin now; a list for each commit."""

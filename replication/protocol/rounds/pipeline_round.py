@@ -18,24 +18,24 @@ Answers: TypeAlias = Mapping[int, RecordMetadata]
 
 
 @dataclass(eq=False)
-class InFlightSends:
-    """Sends that share a commit, and their round. `owner` carries out its steps, and `done` takes its answers, or the
-    error that it raised.
+class SendInFlight:
+    """A send, or several that share a commit, and their round. `execute` returns the answer of a step of the round, and
+    `done` takes the round's answers, or the error that it raised.
 
     `deadline`: on the monotonic clock, in seconds. `is_backing_off`: it pauses before another attempt.
     """
 
     work: SendSteps[Answers]
     deadline: float
-    owner: Any
+    execute: Callable[[SendStep], Any]
     done: Callable[[Answers | None, BaseException | None], None]
     is_backing_off: bool = False
 
 
 class StepOf(NamedTuple):
-    """A step of one round: its owner carries it out. Answer: that of the step."""
+    """A step of one round, and the function that returns its answer."""
 
-    owner: Any
+    execute: Callable[[SendStep], Any]
     step: SendStep
 
 
@@ -51,7 +51,7 @@ class PipelineRound:
 
     def __init__(
         self,
-        next_send: Callable[[], InFlightSends | None],
+        next_send: Callable[[], SendInFlight | None],
         max_in_flight: int,
         clock: Callable[[], float],
         seconds: float,
@@ -61,7 +61,7 @@ class PipelineRound:
         self._clock = clock
         self._seconds = seconds
         self._read_for = 0.0
-        self._in_flight: list[InFlightSends] = []
+        self._in_flight: list[SendInFlight] = []
 
     @property
     def in_flight(self) -> int:
@@ -82,7 +82,7 @@ class PipelineRound:
             if begun is None or self._clock() >= self._read_for:
                 yield from self._poll(begun)
 
-    def _poll(self, begun: InFlightSends | None) -> Round[None]:
+    def _poll(self, begun: SendInFlight | None) -> Round[None]:
         """Continues all sends that have paused, in their order. `begun`: the send that has just begun, which is not
         continued. If there is none, it pauses first, and returns if the pause was cut short."""
         if begun is None and (yield self._pause()):
@@ -96,13 +96,13 @@ class PipelineRound:
         deadline = min(sending.deadline for sending in self._in_flight)
         return Pause(deadline, any(sending.is_backing_off for sending in self._in_flight))
 
-    def _advance(self, sending: InFlightSends) -> Round[None]:
+    def _advance(self, sending: SendInFlight) -> Round[None]:
         """Carries out the steps of a send until it pauses or ends. Its errors end this send only."""
         try:
             step = next(sending.work)
             while not isinstance(step, Pause):
                 try:
-                    answer = yield StepOf(sending.owner, step)
+                    answer = yield StepOf(sending.execute, step)
                 except Exception as error:
                     step = sending.work.throw(error)
                 else:
@@ -113,7 +113,7 @@ class PipelineRound:
         except Exception as error:
             self._end(sending, None, error)
 
-    def _end(self, sending: InFlightSends, answers: Answers | None, error: BaseException | None) -> None:
+    def _end(self, sending: SendInFlight, answers: Answers | None, error: BaseException | None) -> None:
         self._in_flight.remove(sending)
         sending.done(answers, error)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from collections import deque
+from functools import partial
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.append import ALL, place, position_of
@@ -14,7 +15,7 @@ from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, ReplicaStatus, no_leader
 from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.pipeline_round import InFlightSends, PipelineRound, StepOf
+from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, SendInFlight, StepOf
 from lakelog.replication.protocol.rounds.send_round import (
     AppendToLeader,
     AppendToLeaders,
@@ -134,31 +135,31 @@ class World:
         options = SendOptions("a test", ALL, 99, 1000, sent.deadline)
         counts = {p: len(values) for p, values in sent.values.items()}
         work = send_and_acknowledge("t", counts, self.identity, options, lambda: self.now)
-        return InFlightSends(work, sent.deadline, sent, sent.done)
+        return SendInFlight(work, sent.deadline, partial(self.execute, sent), sent.done)
 
     def go_on(self, until=lambda: False):
         """Runs the pipeline; after an interruption nothing is in flight any more."""
         try:
-            carry_out(self.pipeline.run(until), {StepOf: self.carry_out, Pause: self.pause})
+            carry_out(self.pipeline.run(until), {StepOf: lambda step: step.execute(step.step), Pause: self.pause})
         except Interrupted as error:
             self.pipeline.abort(error)
 
-    def carry_out(self, step):
+    def execute(self, sent, step):
         self.most_in_flight = max(self.most_in_flight, self.pipeline.in_flight)
         if self.rng.random() < self.faults / 20:
             raise Interrupted
-        if isinstance(step.step, READS) and self.rng.random() < self.faults / 2:
+        if isinstance(step, READS) and self.rng.random() < self.faults / 2:
             raise LOST
-        match step.step:
+        match step:
             case ReadTopic():
                 return TopicSeen(dict(self.registrations), 2)
             case TakeIdentity():
                 self.ids += 1
                 return ProducerIdAndEpoch(self.ids, 0)
             case AppendToLeader():
-                return self.append(step.owner, step.step)
+                return self.append(sent, step)
             case AppendToLeaders(appends):
-                return [self.append_or_error(step.owner, each) for each in appends]
+                return [self.append_or_error(sent, each) for each in appends]
             case ReadLeaderships(_, partitions):
                 return LeadershipsSeen({p: self.leadership(p) for p in partitions}, 2)
             case ReadLeaderLogs(leader, partitions):

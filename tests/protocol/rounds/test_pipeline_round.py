@@ -1,6 +1,7 @@
 """Several sends in flight: each partition keeps the order of the sends, and no record is lost or doubled."""
 
 from collections import deque
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from lakelog.replication.errors import KafkaStorageException, OutOfOrderSequenceException
 from lakelog.replication.protocol.producer_identity import SendSequences, Turn
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.pipeline_round import InFlightSends, PipelineRound, StepOf
+from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, SendInFlight, StepOf
 from lakelog.replication.protocol.rounds.send_round import Pause
 from tests.protocol.rounds.pipelined import PARTITIONS, Interrupted, World
 
@@ -117,7 +118,8 @@ class Pipeline:
         if not self.waiting:
             return None
         number, steps = self.waiting.popleft()
-        return InFlightSends(self.work(steps), 10.0 - number, number, lambda *ended: self.told.append((number, *ended)))
+        execute = partial(self.execute, number)
+        return SendInFlight(self.work(steps), 10.0 - number, execute, lambda *ended: self.told.append((number, *ended)))
 
     def work(self, steps):
         for step in steps:
@@ -125,13 +127,13 @@ class Pipeline:
         return "answers"
 
     def run(self, until=lambda: False):
-        carry_out(self.round.run(until), {StepOf: self.carry_out, Pause: self.pause})
+        carry_out(self.round.run(until), {StepOf: lambda step: step.execute(step.step), Pause: self.pause})
         return self.told
 
-    def carry_out(self, step):
-        self.told.append(f"{step.step} of {step.owner}")
-        if isinstance(step.step, BaseException):
-            raise step.step
+    def execute(self, number, step):
+        self.told.append(f"{step} of {number}")
+        if isinstance(step, BaseException):
+            raise step
 
     def pause(self, step):
         self.told.append(f"{'backoff' if step.is_backoff else 'pause'} until {step.deadline}")

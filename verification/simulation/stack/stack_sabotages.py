@@ -226,7 +226,7 @@ CRITICALS: dict[str, StackSabotage] = {
         "after a send that raised, the next one uses the same sequence numbers",
         at(
             ("protocol.producer_identity.SendSequences.settle", _succeeds),
-            ("clients.producer.Producer._forget_sequences", lambda _: None),
+            ("clients.producer.Producer._abandon_identity", lambda _: None),
         ), rare.interrupted_send,
     ),
     "a_new_process_leads_on": StackSabotage(
