@@ -13,13 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar, cast
 
-from lakelog.replication.clients.accumulator import (
-    PendingRecords,
-    PendingSend,
-    SendsInFlight,
-    answers_of,
-    settle_each,
-)
+from lakelog.replication.clients.accumulator import PendingRecords, PendingSend, answers_of
 from lakelog.replication.clients.arguments import function, mapping, milliseconds, seconds, text, whole_number
 from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.delivery_reports import DeliveryReports, OnDelivery, SingleRecord
@@ -28,6 +22,7 @@ from lakelog.replication.clients.record_limit import RecordLimit
 from lakelog.replication.clients.record_set import ArrowRecordSet, Records, record_set
 from lakelog.replication.clients.records import row_bytes, single_row
 from lakelog.replication.clients.send_executor import SendExecutor
+from lakelog.replication.clients.sender import Sender, settle_each
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidPartitionsException, InvalidRequestException, KafkaStorageException
@@ -124,7 +119,7 @@ class Producer(Closing):
         self._acks = parse_acks(acks)
         self._retries = whole_number(retries, "retries", 0)
         self._name = None if name is None else text(name, "name")
-        self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sends.wake())
+        self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sender.wake())
         self._named = ProducerName(name, self._view.cluster) if name else None
         self._counts: dict[str, int] = {}  # partitions of each topic, at the last poll
         # For single records: the partitions of a topic and its largest record, and until when that counts.
@@ -132,7 +127,7 @@ class Producer(Closing):
         self._reports = DeliveryReports()
         own = self._view.cluster.config
         self._identity = ProducerIdentity(self._take_identity(time.monotonic() + own.request_timeout_ms / 1000))
-        self._sends = SendsInFlight(settings, own.lakelog_poll_interval_ms, self._begin, self._abandon_identity)
+        self._sender = Sender(settings, own.lakelog_poll_interval_ms, self._begin, self._abandon_identity)
 
     def __repr__(self) -> str:
         named = f", name {self._name!r}" if self._name else ""
@@ -161,9 +156,9 @@ class Producer(Closing):
         and the topic is new to this producer) and IllegalStateException (after `close`, in a callback of a future, or
         if the thread that carries out all sends was interrupted).
         """
-        self._sends.check_may_wait()
+        self._sender.check_may_wait()
         future = self._put(topic, records, timeout_ms, is_awaited=True)
-        self._sends.work(future.done)
+        self._sender.work(future.done)
         return future.result()
 
     def send_async(self, topic: str, records: Records, timeout_ms: int = 30_000) -> Future[dict[int, RecordMetadata]]:
@@ -177,7 +172,7 @@ class Producer(Closing):
         """
         future = self._put(topic, records, timeout_ms, is_awaited=False)
         try:
-            self._sends.start()
+            self._sender.start()
         except BaseException:
             future.cancel()
             raise
@@ -201,7 +196,7 @@ class Producer(Closing):
         sent: call `poll`, and produce it again. All other errors are in the report. Records that are not delivered in
         `delivery_timeout_ms` fail with TimeoutException.
         """
-        self._sends.check_may_wait()
+        self._sender.check_may_wait()
         check_is_text(topic)
         row = single_row(topic, value, key, partition, timestamp, headers)
         size = row_bytes(row)
@@ -212,7 +207,7 @@ class Producer(Closing):
             )
         limit.check(size, partition)
         record = SingleRecord(row, function(on_delivery, "on_delivery"), _RECORD_BYTES + size)
-        self._sends.put_record(topic, partitions, record, partial(self._new_send, topic, partitions))
+        self._sender.put_record(topic, partitions, record, partial(self._new_send, topic, partitions))
 
     def _known_of(self, topic: str, partition: int | None) -> tuple[int, RecordLimit]:
         """The topic's number of partitions and its largest record, a second old at most: a poll of the tables costs
@@ -233,12 +228,12 @@ class Producer(Closing):
         If there is none it waits for one, up to `timeout` seconds; with None or a negative number as long as one may
         come. An error of a function is raised here, and the next call goes on with the other records.
         """
-        self._sends.check_may_wait()
+        self._sender.check_may_wait()
         timeout = seconds(timeout, "timeout")
         if timeout is None:
-            self._sends.wait_until(lambda: self._reports or not self._sends.has_records, None)
+            self._sender.wait_until(lambda: self._reports or not self._sender.has_records, None)
         elif timeout:
-            self._sends.wait_until(lambda: self._reports, timeout)
+            self._sender.wait_until(lambda: self._reports, timeout)
         return self._reports.call()
 
     def flush(self, timeout: float | None = None) -> int:
@@ -247,11 +242,11 @@ class Producer(Closing):
 
         Raises TimeoutException if they are not settled after `timeout` seconds.
         """
-        self._sends.check_may_wait()
+        self._sender.check_may_wait()
         timeout = seconds(timeout, "timeout")
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            self._sends.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            self._sender.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
             if not self.poll():  # a function may have produced more
                 return 0
 
@@ -263,8 +258,8 @@ class Producer(Closing):
         Nobody knows whether their records are in a log. The first error of an `on_delivery` is raised after all were
         called.
         """
-        self._sends.check_may_wait()
-        self._sends.close(seconds(timeout, "timeout"))
+        self._sender.check_may_wait()
+        self._sender.close(seconds(timeout, "timeout"))
         self._reports.call_all()
 
     def _partition_count(self, topic: str) -> int:
@@ -286,7 +281,7 @@ class Producer(Closing):
         given = record_set(topic, records, partitions, self._view.cluster.config.log_segment_bytes, limit)
         send = PendingSend(topic, given, timeout_ms, deadline)
         try:
-            self._sends.put(send, is_awaited)
+            self._sender.put(send, is_awaited)
         except BaseException:
             send.future.cancel()  # after an interruption it may be in the queue
             raise

@@ -7,12 +7,13 @@ from functools import partial
 
 import pyarrow as pa
 
-from lakelog.replication.clients import accumulator, delivery_reports
-from lakelog.replication.clients.accumulator import PendingRecords, PendingSend, SendsInFlight
+from lakelog.replication.clients import accumulator, delivery_reports, sender
+from lakelog.replication.clients.accumulator import PendingRecords, PendingSend
 from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.delivery_reports import DeliveryReports, SingleRecord
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.record_set import ArrowRecordSet
+from lakelog.replication.clients.sender import Sender
 from lakelog.replication.protocol.rounds import carry_out, pipeline_round
 from lakelog.replication.protocol.rounds.pipeline_round import SendInFlight
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
@@ -20,7 +21,7 @@ from tests.clients.world import LONG
 from tests.interruptions import Interruption
 from tests.storage.logs import TOPIC
 
-MODULES = accumulator, delivery_reports, carry_out, pipeline_round
+MODULES = accumulator, sender, delivery_reports, carry_out, pipeline_round
 
 
 class OneLog:
@@ -31,7 +32,7 @@ class OneLog:
     def __init__(self):
         self.log, self.told, self.taken, self.futures = [], [], [], []
         self.reports = DeliveryReports()
-        self.sends = SendsInFlight(ProducerConfig(linger_ms=LONG), 50, self._begin, lambda: None)
+        self.sends = Sender(ProducerConfig(linger_ms=LONG), 50, self._begin, lambda: None)
 
     def _begin(self, sends):
         given = ArrowRecordSet.joined([send.given for send in sends])
@@ -102,7 +103,7 @@ def problems(world):
 
 
 def test_ap_06_wherever_a_call_is_interrupted_each_record_has_one_report(monkeypatch):
-    monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+    monkeypatch.setattr(Sender, "start", lambda _: None)
     found, points = {}, 0
     for point in itertools.count():
         world, interruption = OneLog(), Interruption(point, MODULES)

@@ -52,7 +52,7 @@ def test_close_sends_what_another_thread_has_just_taken(root, monkeypatch):
 
     def late(rows):
         begun.set()
-        wait_until(lambda: producer._sends._closed, "close")
+        wait_until(lambda: producer._sender._closed, "close")
         return make(rows)
 
     monkeypatch.setattr(accumulator, "table_of_rows", late)

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients import accumulator
-from lakelog.replication.clients.accumulator import PendingRecords, RecordAccumulator, SendsInFlight, answers_of
+from lakelog.replication.clients.accumulator import PendingRecords, RecordAccumulator, answers_of
 from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.delivery_reports import DeliveryReports, SingleRecord
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.record_set import ArrowRecordSet
+from lakelog.replication.clients.sender import Sender
 from lakelog.replication.errors import InvalidConfigurationException, LakelogException, TimeoutException
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 from tests.clients.world import LONG, World
@@ -139,9 +140,9 @@ class Singles:
     def __init__(self, monkeypatch, **settings):
         self.now, self._begun = 50.0, []
         monkeypatch.setattr(accumulator.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+        monkeypatch.setattr(Sender, "start", lambda _: None)
         config = ProducerConfig(**{"linger_ms": 10, "batch_size": 100, **settings})
-        self.sends = SendsInFlight(config, 50, self._begin, lambda: None)
+        self.sends = Sender(config, 50, self._begin, lambda: None)
 
     def _begin(self, sends):
         self._begun += [send.given._by_partition for send in sends]

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients import send_executor
-from lakelog.replication.clients.accumulator import SendsInFlight
 from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.producer import Producer as SharingProducer
 from lakelog.replication.clients.record_set import ArrowRecordSet
+from lakelog.replication.clients.sender import Sender
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -75,7 +75,7 @@ def test_ap_07_sends_that_wait_share_each_poll(world, monkeypatch, while_waiting
         return leaderships(*given)
 
     monkeypatch.setattr(TopicView, "leaderships", counted)
-    monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+    monkeypatch.setattr(Sender, "start", lambda _: None)
     producer = Producer(world.uri)
     futures = [producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b", b"c")]
     while_waiting(looks.clear, lambda: None, lambda: world.say(3))
@@ -96,7 +96,7 @@ def test_do_02_a_commit_of_this_process_starts_the_next_poll(world):
 def test_ap_06_news_end_the_pause_before_a_look_but_none_before_another_attempt(monkeypatch):
     waits = []
     monkeypatch.setattr(send_executor, "pause", lambda ms, *_: bool(waits.append(ms)))
-    sends, far = SendsInFlight(ProducerConfig(), 50, lambda _: None, lambda: None), time.monotonic() + LONG
+    sends, far = Sender(ProducerConfig(), 50, lambda _: None, lambda: None), time.monotonic() + LONG
     sends.wake()
     assert (sends._pause(Pause(far)), waits) == (False, [])
     assert (sends._pause(Pause(far)), waits) == (False, [50])
@@ -234,7 +234,7 @@ def test_ap_06_records_that_cannot_be_freed_end_no_other_send(world, monkeypatch
 def test_ap_06_an_interruption_while_sends_begin_ends_them(world, monkeypatch):
     """Other threads may wait for their futures, and are not interrupted."""
     monkeypatch.setattr(ArrowRecordSet, "joined", interrupted)
-    monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+    monkeypatch.setattr(Sender, "start", lambda _: None)
     producer = Producer(world.uri, acks=1, batch_size=1_000)
     futures = [producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b")]
     with pytest.raises(KeyboardInterrupt):
@@ -279,11 +279,11 @@ def test_ap_06_a_send_for_which_no_thread_starts_is_refused_and_holds_up_no_othe
 def test_ap_06_without_another_thread_a_caller_finishes_what_others_have_sent(world, monkeypatch):
     producer = Producer(world.uri, acks=1)
     with monkeypatch.context() as here:
-        here.setattr(SendsInFlight, "start", lambda _: None)
+        here.setattr(Sender, "start", lambda _: None)
         first, second = (producer.send_async(TOPIC, record(value), LONG) for value in (b"a", b"b"))
     with monkeypatch.context() as here:
         here.setattr(threading.Thread, "start", no_thread)
-        producer._sends.work(first.done)
+        producer._sender.work(first.done)
     assert second.result(timeout=0)[0].base_offset == 1
 
 
@@ -366,7 +366,7 @@ def test_ap_02_a_future_keeps_no_records_of_a_send_that_is_over(world):
 
 def test_ap_02_in_a_callback_of_a_future_that_close_ends_nothing_can_be_waited_for(world, monkeypatch):
     """Its thread ends what it would wait for."""
-    monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+    monkeypatch.setattr(Sender, "start", lambda _: None)
     producer, told = Producer(world.uri, linger_ms=LONG, batch_size=1_000), []
 
     def waits(_):
@@ -383,14 +383,14 @@ def test_ap_02_in_a_callback_of_a_future_that_close_ends_nothing_can_be_waited_f
 
 def test_ap_06_a_send_whose_call_is_interrupted_in_the_queue_is_not_sent(world, monkeypatch):
     """Its records are free."""
-    put, producer = SendsInFlight.put, Producer(world.uri, acks=1)
+    put, producer = Sender.put, Producer(world.uri, acks=1)
 
     def interrupted_after(*given):
         put(*given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as here:
-        here.setattr(SendsInFlight, "put", interrupted_after)
+        here.setattr(Sender, "put", interrupted_after)
         with pytest.raises(KeyboardInterrupt):
             producer.send_async(TOPIC, record(b"a"), LONG)
     producer.close()

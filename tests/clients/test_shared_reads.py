@@ -1,6 +1,6 @@
 """Sends that look at the same time share what they read."""
 
-from lakelog.replication.clients.accumulator import StepSharing
+from lakelog.replication.clients.sender import StepSharing
 from lakelog.replication.protocol.rounds.pipeline_round import StepOf
 from lakelog.replication.protocol.rounds.send_round import ReadLeaderLogs, ReadLeaderships
 from tests.storage.logs import P0, TOPIC

@@ -10,9 +10,10 @@ import pytest
 
 from lakelog.replication.clients import accumulator
 from lakelog.replication.clients import producer as producers
-from lakelog.replication.clients.accumulator import RecordAccumulator, SendsInFlight
+from lakelog.replication.clients.accumulator import RecordAccumulator
 from lakelog.replication.clients.delivery_reports import DeliveryReports, SingleRecord, reports_of
 from lakelog.replication.clients.producer import Producer, remember
+from lakelog.replication.clients.sender import Sender
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import (
     IllegalStateException,
@@ -432,7 +433,7 @@ def interrupt_before_the_table(changes, _):
 
 
 def interrupt_start(changes, producer):
-    changes.setattr(producer._sends, "_begin", interrupted)
+    changes.setattr(producer._sender, "_begin", interrupted)
 
 
 def interrupt_reports(changes, _):
@@ -454,7 +455,7 @@ def test_ap_06_an_interrupted_call_ends_the_records_that_it_was_sending(
     world, monkeypatch, told, report, interruption, error
 ):  # fmt: skip
     """Each has one report, and the memory is free again."""
-    monkeypatch.setattr(SendsInFlight, "start", lambda _: None)
+    monkeypatch.setattr(Sender, "start", lambda _: None)
     producer = Producer(world.uri, acks=1, linger_ms=LONG, buffer_memory=40, max_block_ms=0)
     producer.produce(TOPIC, "a", partition=0, on_delivery=report)
     with monkeypatch.context() as here:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from lakelog.jobs.cli import waiting
 from lakelog.jobs.cli.root_names import root_name
-from lakelog.replication.clients import accumulator, topic_view
+from lakelog.replication.clients import sender, topic_view
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.storage.cluster import format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -21,7 +21,7 @@ from lakelog.verification.simulation.stack.held_time import Passing, Schedule
 from lakelog.verification.simulation.stack.one_thread import Changes, Clock, in_one_thread
 from lakelog.verification.simulation.stack.servers import BrokerServer, ControllerServer
 
-_WAITING = (topic_view, accumulator, waiting)  # the modules in which clients and steps of scripts wait
+_WAITING = (topic_view, sender, waiting)  # the modules in which clients and steps of scripts wait
 
 
 class SimulatedCluster(ClusterUnderTest):

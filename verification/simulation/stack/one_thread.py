@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from lakelog.replication.clients.accumulator import SendsInFlight
+from lakelog.replication.clients.sender import Sender
 from lakelog.replication.protocol.append_plan import plan_appends
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.server import broker_server, log_maintenance
@@ -184,7 +184,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     for place in ("server.follower_rows", "storage.log.broken_segments", "storage.in_threads"):
         changes.change(place, "threading", inline)
     changes.change("storage.delta.compare_and_set", "threading", SimpleNamespace(Event=NoPause))
-    changes.change(SendsInFlight, "start", lambda _: None)  # `flush` carries out what was sent before
+    changes.change(Sender, "start", lambda _: None)  # `flush` carries out what was sent before
     changes.change(broker_server, "follower_session", lambda spark: spark)
     changes.change(broker_server, "pass_while_spark_runs", lambda _spark, _id, pause_point: pause_point.pass_through())
     changes.change(broker_server, "ReplicaFetcher", InlineFetcher)

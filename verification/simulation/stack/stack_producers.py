@@ -81,7 +81,7 @@ class StackProducer:
     def copied(self, name: str) -> StackProducer | None:
         """A copy, as from the image of a virtual machine: it has the same producer id, epoch and sequences, and goes on
         with records of its own. None while records are on their way, because a copy would send the very same ones."""
-        if self.is_sending or self._producer is None or self._producer._sends._has_work():
+        if self.is_sending or self._producer is None or self._producer._sender._has_work():
             return None
         made = replace(self, name=name, sent=[], _numbers=iter(range(10**9)), _producer=None)
         made._open()._identity = deepcopy(self._producer._identity)
