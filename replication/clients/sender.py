@@ -262,7 +262,6 @@ class Sender:
 
     def flush(self, timeout: float | None) -> None:
         """Waits until all earlier sends are settled. Raises TimeoutException after `timeout` seconds."""
-        self.check_may_wait()
         with self._lock:
             futures = {send.future for send in self._unsettled}
             self._waiting.hurry()
@@ -276,7 +275,6 @@ class Sender:
     def close(self, timeout: float | None) -> None:
         """Refuses new sends, and waits until all others are settled. Those that are not settled after `timeout` seconds
         fail with IllegalStateException; nobody knows whether their records are in a log."""
-        self.check_may_wait()
         with self._lock:
             self._closed = self._closed or IllegalStateException("the producer was closed before the send was settled")
             self._settled.notify_all()  # callers that wait for memory
