@@ -121,8 +121,7 @@ class Producer(Closing):
         self._name = None if name is None else text(name, "name")
         self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sender.wake())
         self._named = ProducerName(name, self._view.cluster) if name else None
-        self._counts: dict[str, int] = {}  # partitions of each topic, at the last poll
-        # For single records: the partitions of a topic and its largest record, and until when that counts.
+        # The partitions of a topic and its largest record, at the last poll; until when single records go by them.
         self._known: dict[str, tuple[int, RecordLimit, float]] = {}
         self._reports = DeliveryReports()
         own = self._view.cluster.config
@@ -214,8 +213,7 @@ class Producer(Closing):
         more than a record. A partition that is not known may have been added since."""
         known = self._known.get(topic)
         if known is None or time.monotonic() >= known[2] or (partition is not None and partition >= known[0]):
-            found = self._partition_count(topic), self._view.record_limit(topic), time.monotonic() + RECENT_SECONDS
-            known = remember(self._known, topic, found)
+            return self._look_up(topic)
         return known[:2]
 
     def _new_send(self, topic: str, partitions: int) -> PendingRecords:
@@ -262,22 +260,24 @@ class Producer(Closing):
         self._sender.close(seconds(timeout, "timeout"))
         self._reports.call_all()
 
-    def _partition_count(self, topic: str) -> int:
-        """The number of partitions of a topic. While the metadata cannot be read, the producer uses the last number it
-        read, and the send waits for the metadata until its deadline. Kafka: `ProducerMetadata`."""
+    def _look_up(self, topic: str) -> tuple[int, RecordLimit]:
+        """The topic's number of partitions and its largest record. While the metadata cannot be read, the producer uses
+        the last number it read, and the send waits for the metadata until its deadline. Kafka: `ProducerMetadata`."""
         check_not_internal(topic, "a producer")
         try:
-            return remember(self._counts, topic, len(self._view.partitions(topic, RECENT_SECONDS)))
+            partitions = len(self._view.partitions(topic, RECENT_SECONDS))
         except KafkaStorageException:
-            if topic not in self._counts:
+            if topic not in self._known:
                 raise
-        return self._counts[topic]
+            partitions = self._known[topic][0]
+        found = partitions, self._view.record_limit(topic), time.monotonic() + RECENT_SECONDS
+        return remember(self._known, topic, found)[:2]
 
     def _put(
         self, topic: str, records: Records, timeout_ms: int, is_awaited: bool
     ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
         deadline = time.monotonic() + milliseconds(timeout_ms, "timeout_ms") / 1000
-        partitions, limit = self._partition_count(topic), self._view.record_limit(topic)
+        partitions, limit = self._look_up(topic)
         given = record_set(topic, records, partitions, self._view.cluster.config.log_segment_bytes, limit)
         send = PendingSend(topic, given, timeout_ms, deadline)
         try:
