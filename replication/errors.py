@@ -169,6 +169,10 @@ class InconsistentClusterRootException(KafkaStorageException):
     """The cluster root is another one, or in an older state, than this process has seen. It is not read or written."""
 
 
+class FencedClusterRootException(LakelogException):
+    """The cluster root was recovered elsewhere, so this one counts no more: see `lakelog recover`."""
+
+
 class InconsistentBrokerRootException(KafkaStorageException):
     """A broker's root is another one, or in an older state, than its running process has seen. The process writes
     nothing to it, and registers again, as one that has lost its log."""

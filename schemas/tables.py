@@ -10,12 +10,13 @@ CLUSTER = Table(
     name="cluster",
     description="One row: the cluster and the broker that a root belongs to, and the format of its tables",
     key=("cluster_id",),
-    writers="`lakelog format`, once",
+    writers="`lakelog format` or `lakelog recover`, once",
     columns=(
         Column("cluster_id", "string", "Id of the cluster"),
         Column("broker_id", "int", "Broker that owns the root; -1 for the cluster root"),
         Column("format_version", "int", "Version of the table format; processes refuse one that they do not know"),
         Column("configs", "map<string,string>", "Settings of the whole cluster, such as num.replica.fetchers"),
+        Column("generation", "int", "Rises with each recovery of the cluster root; null before the first", True),
     ),
 )
 

@@ -134,7 +134,7 @@ class TopicView:
         return known[1]
 
     def _open_log(self, broker_id: int) -> ReplicaLog:
-        log = ReplicaLog.open(self.cluster.broker_root(broker_id).child(LOG.name))
+        log = ReplicaLog.open(self.cluster.broker_root(broker_id).child(LOG.name), self.cluster.generation)
         if not continues(log, self.cluster.brokers[broker_id].log):
             self.cluster.refresh_brokers()  # for the next attempt
             raise LeaderNotAvailableException(

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import (
     CorruptRecordException,
+    FencedClusterRootException,
     InconsistentBrokerRootException,
     KafkaStorageException,
     LakelogException,
@@ -172,6 +174,12 @@ class BrokerSession:
             )  # fmt: skip
             self._unreported_version = None
 
+    def check_not_fenced(self) -> None:
+        """Looks at the log, also while the cluster root is away: that may have been recovered elsewhere. Raises
+        StaleBrokerEpochException if so, or if a newer process has claimed the log; other errors are for the probe."""
+        with suppress(KafkaStorageException, CorruptRecordException):
+            self._log.refresh()
+
     def _keep_up(self) -> None:
         """Once a heartbeat interval: publishes rows with the new appends of producers, and maintains the tables."""
         self._context.pause_point.pass_through()
@@ -237,7 +245,7 @@ class Broker:
         longest = (_SESSIONS_WITHOUT_A_STEP * self._config.broker_session_timeout_ms + poll) / 1000
         beat = WhileMoving(f"broker-{self.broker_id}", self.pause_point, longest, self._beat)
         self._heartbeat = PeriodicTask(f"broker-{self.broker_id}", "heartbeat", interval, self.pause_point, beat)
-        self._failure: LakelogException | None = None
+        self._failure: StaleBrokerEpochException | FencedClusterRootException | None = None
         self._is_doubtful, self._is_leaving, self._probed_at = False, False, time.monotonic()
 
     def start(self) -> None:
@@ -283,13 +291,14 @@ class Broker:
         """Starts a session under a new broker epoch. The controller sees a failure and a start-up. KIP-380. [OL-02]"""
         self._cluster.expect_what_was_seen(self._root)
         with self._registration.noting_storage_errors():
-            log, table = ReplicaLog.open(self._root.child(LOG.name)), ReplicaTable.open(self._root)
+            log = ReplicaLog.open(self._root.child(LOG.name), self._cluster.generation)
+            table = ReplicaTable.open(self._root)
         self._cluster.metadata.refresh()
         seen = epoch_seen(self.broker_id, log, self._cluster.metadata.partitions.values())
-        epoch = self._registration.register(log, seen)
+        epoch = self._registration.register(log, seen, self._cluster.generation)
         with self._registration.noting_storage_errors():
-            for claimed in (log, table):
-                claimed.claim(epoch)
+            log.claim(epoch, self._registration.log_epoch)
+            table.claim(epoch)
             session = BrokerSession(self._context, epoch, log, table)
             session.maintenance.start()
         self.session = session
@@ -305,7 +314,7 @@ class Broker:
                 errors.worked()
             except BrokerKilled:
                 return
-            except StaleBrokerEpochException as error:
+            except (StaleBrokerEpochException, FencedClusterRootException) as error:
                 logger.error("broker %d stops: %s", self.broker_id, error)
                 self._failure = error
                 if self.session:
@@ -319,6 +328,8 @@ class Broker:
                 logger.exception("broker %d: unexpected error", self.broker_id)
 
     def _round(self) -> None:
+        if self._is_doubtful and self.session:
+            self.session.check_not_fenced()
         if self._is_due_for_probe():
             self._probe()
         if self.session:
@@ -384,7 +395,8 @@ class Broker:
         return self._thread.is_alive()
 
     def wait(self) -> None:
-        """Returns when the broker has stopped. Raises StaleBrokerEpochException if a newer process has fenced it."""
+        """Returns when the broker has stopped. Raises StaleBrokerEpochException if a newer process has fenced it, and
+        FencedClusterRootException if the cluster root was recovered elsewhere."""
         while self._thread.is_alive():
             self._thread.join(1)
         if self._failure:

@@ -55,8 +55,14 @@ class Registration:
         self._incarnation_id = uuid.uuid4().hex
         self._offered: BrokerRegistration | None = None
 
-    def register(self, log: ReplicaLog, seen: int = 0) -> int:
-        """Registers with a log that works. Returns the new broker epoch, which is above `seen`.
+    @property
+    def log_epoch(self) -> int:
+        """The broker epoch since which the broker has its log, by the registration of this process."""
+        return self._offered.log_epoch if self._offered else 0
+
+    def register(self, log: ReplicaLog, seen: int = 0, generation: int = 0) -> int:
+        """Registers with a log that works. Returns the new broker epoch, which is above `seen`, and above the
+        `generation` of the cluster root: only logs from before its first recovery have log epoch 1.
 
         If another log was registered before, or this log lacks part of it, the row's log epoch is the new epoch.
         Raises StaleBrokerEpochException if a newer process has registered.
@@ -70,7 +76,7 @@ class Registration:
                     self._config.broker_id, seen + 1,
                 )  # fmt: skip
             is_the_same = last is not None and continues(log, last.log)
-            return self._next(last, found, is_the_same, None, seen)
+            return self._next(last, found, is_the_same, None, max(seen, generation))
 
         return self._write(build, None)
 

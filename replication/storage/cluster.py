@@ -13,14 +13,17 @@ from functools import cached_property
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.errors import (
     BrokerNotAvailableException,
+    FencedClusterRootException,
     InconsistentClusterIdException,
     InvalidConfigurationException,
     LakelogException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
+from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.root_guard import ClusterRootGuard
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState, check_no_fork
+from lakelog.replication.storage.log.log_txns import GENERATION
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_identity import (
     CLUSTER_ROOT,
@@ -40,7 +43,7 @@ from lakelog.replication.storage.tables.group_tables import GroupTable
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.replication.storage.tables.producer_table import ProducerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
-from lakelog.replication.storage.tables.state_table import StateTable
+from lakelog.replication.storage.tables.state_table import Row, StateTable
 from lakelog.replication.storage.tables.topic_table import TopicTable
 from lakelog.schemas import CLUSTER, FORMAT_VERSION, LOG, METADATA, OLDEST_FORMAT, TOPICS
 
@@ -65,7 +68,9 @@ class Cluster:
         self._admits_writers = identity["format_version"] < FORMAT_VERSION  # so do tables that are made later
         self.root = replace(self.root, admits_writers=self._admits_writers)
         self._noted: dict[str, TableState] = {}
+        self.identity: Row = identity  # its row in the table `cluster`
         self.cluster_id: str = identity["cluster_id"]
+        self.generation: int = identity["generation"] or 0
         self._expected_by: StorageRoot | None = None  # the root of a broker, whose note has the expected state
         self.config = _with_sessions(config.in_cluster(dict(identity["configs"])), root)
         self.metadata = MetadataTable.open(self.root)
@@ -124,12 +129,31 @@ class Cluster:
     def expect_what_was_seen(self, root: StorageRoot) -> None:
         """Lets this process know what a broker has seen of the cluster root, by the note on the broker's own root.
 
-        Raises InconsistentClusterRootException if the cluster root is another one or older than that, and
-        KafkaStorageException.
+        A cluster root that was recovered while the broker was away is another one, and is believed.
+        Raises InconsistentClusterRootException if the cluster root is another one or older than that,
+        FencedClusterRootException if the broker belongs to a newer generation of it, and KafkaStorageException.
         """
         if seen := self.seen_by(root):
+            if self._belonged_to(root) < self.generation:
+                return
             self._expected_by = root
             self.guard.expect(seen)
+
+    def _belonged_to(self, root: StorageRoot) -> int:
+        """The generation of the cluster root to which the last process of a broker belonged; without a log, this one's:
+        then the note counts."""
+        try:
+            log = DeltaLog.open(root.child(LOG.name))
+        except InconsistentClusterIdException:
+            return self.generation
+        found = log.transaction_version(GENERATION) or 0
+        if found > self.generation:
+            raise FencedClusterRootException(
+                f"{self.root.uri}: is the cluster root of generation {self.generation}, and the broker at {root.uri} "
+                f"belongs to generation {found}: the cluster root was recovered elsewhere. Use the new one, and delete "
+                "this one"
+            )
+        return found
 
     def _describe_root(self) -> str:
         """What lies at the cluster root now. This process may have opened a wrong root, so the expected cluster is that
@@ -147,8 +171,7 @@ class Cluster:
         if seen != self._noted:
             for name in seen:  # whose writer has synced the commit, and maybe not its name yet
                 self.root.child(name).sync_folder("_delta_log")
-            tables = {name: {"id": s.table_id, "version": s.version, "commit": s.commit} for name, s in seen.items()}
-            root.put(_SEEN, json.dumps(tables, indent=1).encode())
+            put_note(root, seen)
             self._noted = seen
 
     def forget_what_was_seen(self, root: StorageRoot) -> None:
@@ -231,6 +254,12 @@ class Cluster:
             return True
 
 
+def put_note(root: StorageRoot, seen: Mapping[str, TableState]) -> None:
+    """Notes on a broker's root which states of the cluster's tables it has seen. Raises KafkaStorageException."""
+    tables = {name: {"id": s.table_id, "version": s.version, "commit": s.commit} for name, s in seen.items()}
+    root.put(_SEEN, json.dumps(tables, indent=1).encode())
+
+
 def _with_sessions(config: Config, root: StorageRoot) -> Config:
     try:
         return config.with_sessions(root.is_local)
@@ -267,7 +296,8 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     AdminTable.create(root)
     ConfigTable.create(root)
     cluster_id = uuid.uuid4().hex
-    _write_identity(root, cluster_id, CLUSTER_ROOT, config.cluster_configs())
+    table = StateTable.create(_folder_of_identity(root), CLUSTER)
+    write_identity(table, root, cluster_id, CLUSTER_ROOT, config.cluster_configs())
     return cluster_id
 
 
@@ -292,15 +322,24 @@ def format_broker(
     check_conditional_put(root)
     ReplicaLog.create(root.child(LOG.name))
     ReplicaTable.create(root)
-    _write_identity(root, cluster_id, broker_id, {})
+    write_identity(StateTable.create(_folder_of_identity(root), CLUSTER), root, cluster_id, broker_id, {})
 
 
-def _write_identity(root: StorageRoot, cluster_id: str, broker_id: int, configs: Mapping[str, str]) -> None:
+def _folder_of_identity(root: StorageRoot) -> StorageRoot:
+    # An older version of Lakelog reads this table first, and must find the format there that it does not know.
+    return replace(root.child(CLUSTER.name), admits_writers=True)
+
+
+def write_identity(
+    table: StateTable, root: StorageRoot, cluster_id: str, broker_id: int, configs: Mapping[str, str],
+    generation: int | None = None,
+) -> None:  # fmt: skip
+    """Makes a folder with an empty table `cluster` the root of a cluster or of a broker."""
     row = {
         "cluster_id": cluster_id,
         "broker_id": broker_id,
         "format_version": OLDEST_FORMAT if root.admits_writers else FORMAT_VERSION,
         "configs": list(configs.items()),
+        "generation": generation,
     }
-    # An older version of Lakelog reads this table first, and must find the format there that it does not know.
-    StateTable.create(replace(root.child(CLUSTER.name), admits_writers=True), CLUSTER, [row])
+    table.update({"who": "format", "why": "created"}, lambda _: [row])

@@ -24,6 +24,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.broken_segments import BrokenSegment
 from lakelog.replication.storage.log.log_txns import (
     BROKER_EPOCH,
+    GENERATION,
     app_ids,
     chain_txns,
     may_go_back,
@@ -151,7 +152,7 @@ class LogState:
     """
 
     def __init__(self, transaction_version: Callable[[str], int | None]) -> None:
-        self.version, self.broker_epoch = -1, -1
+        self.version, self.broker_epoch, self.generation = -1, -1, 0
         self.segments: dict[str, Segment] = {}
         self.broken: dict[str, BrokenSegment] = {}
         self.unsound: dict[TopicIdPartition, str] = {}
@@ -247,6 +248,7 @@ class LogState:
         self.segments, self.broken, self.unsound, self._partitions, self.changes = {}, {}, {}, {}, RecentChanges()
         claimed = self._transaction_version(BROKER_EPOCH)
         self.broker_epoch = -1 if claimed is None else claimed
+        self.generation = self._transaction_version(GENERATION) or 0
         self._place(segments, self._note_unsound)
         for partition in asked:
             self.known(partition)
@@ -376,10 +378,10 @@ class LogState:
                 self.known(partition).remember(producers.get(partition, {}))
 
     def recorded(self, app_id: str) -> int:
-        """The replayed value of a fact that only goes up: the broker's claim, or a role. A stray replica may take the
-        role again that it had before. [SR-02]"""
-        if app_id == BROKER_EPOCH:
-            return self.broker_epoch
+        """The replayed value of a fact that only goes up: the broker's claim, the generation, or a role. A stray
+        replica may take the role again that it had before. [SR-02]"""
+        if app_id in (BROKER_EPOCH, GENERATION):
+            return self.broker_epoch if app_id == BROKER_EPOCH else self.generation
         partition = partition_of(app_id)
         assert partition is not None, f"{app_id} is not a fact that only goes up"
         return role_version(self.known(partition).role.before_stray)
@@ -387,6 +389,9 @@ class LogState:
     def _apply_transaction(self, app_id: str, version: int) -> None:
         if app_id == BROKER_EPOCH:
             self.broker_epoch = max(self.broker_epoch, version)
+            return
+        if app_id == GENERATION:
+            self.generation = max(self.generation, version)
             return
         partition = partition_of(app_id)
         if partition is not None:

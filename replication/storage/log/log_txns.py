@@ -20,6 +20,8 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment import Segment
 
 BROKER_EPOCH = "broker-epoch"
+LOG_EPOCH = "log-epoch"  # the broker epoch since which the broker has this log; its earlier log is lost
+GENERATION = "cluster-generation"  # that of the newest cluster root to which the log's broker belongs
 _ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW = "role", "start", "log-start", "chain-high", "chain-low"
 _OF_A_PARTITION = (_ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW)
 _FACT = re.compile(rf"(?:{'|'.join(_OF_A_PARTITION)})/(.+)/([0-9]{{1,9}})")
@@ -90,7 +92,7 @@ def touched_partitions(commit: Commit, segments: Iterable[object]) -> set[TopicI
 def may_go_back(app_id: str) -> bool:
     """Whether a `txn` may fall. An epoch or a whole log may start below an earlier one whose records were truncated,
     and a hash has no order."""
-    return not app_id.startswith((f"{_ROLE}/", BROKER_EPOCH))
+    return not app_id.startswith((f"{_ROLE}/", BROKER_EPOCH, GENERATION))
 
 
 def record(log: PartitionLog, app_id: str, version: int) -> None:

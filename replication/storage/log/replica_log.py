@@ -15,9 +15,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException, StaleBrokerEpochException
+from lakelog.replication.errors import (
+    CorruptRecordException,
+    FencedClusterRootException,
+    OffsetOutOfRangeException,
+    StaleBrokerEpochException,
+)
 from lakelog.replication.protocol.broker_registration import LogIdentity
 from lakelog.replication.protocol.partition_log import LEADER, STOPPED, Role, may_become, role_of, role_version
+from lakelog.replication.protocol.partition_recovery import closed_roles
 from lakelog.replication.protocol.record_batch import OffsetRange, TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
 from lakelog.replication.storage.delta.commit_format import check_commits
@@ -36,6 +42,8 @@ from lakelog.replication.storage.log.broken_segments import (
 from lakelog.replication.storage.log.log_state import Decision, LogChange, LogState, check_change, start_chains
 from lakelog.replication.storage.log.log_txns import (
     BROKER_EPOCH,
+    GENERATION,
+    LOG_EPOCH,
     Transactions,
     facts_of,
     partition_of,
@@ -49,12 +57,17 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaLog:
-    """A handle on a log table for its owner, a producer or a reader. Threads may share it."""
+    """A handle on a log table for its owner, a producer or a reader. Threads may share it.
 
-    def __init__(self, log: DeltaLog) -> None:
+    `generation`: that of the cluster root which this process uses. A log whose broker belongs to a newer one refuses
+    the process. None for tools that look at a log without a cluster.
+    """
+
+    def __init__(self, log: DeltaLog, generation: int | None = None) -> None:
         self._log, self._txns, self._backoff = log, Transactions(log), CommitBackoff()
         self._lock = threading.RLock()
         self._broker_epoch: int | None = None
+        self._generation = generation
         self._known_segments: dict[str, Segment | BrokenSegment] = {}
         self._unplaced: deque[Commit] = deque()  # commits that the table has replayed and the state has not
         self._healing = Healing(self.root.uri, self.heal)
@@ -62,6 +75,7 @@ class ReplicaLog:
         self._is_doubtful = False  # the state may be of versions that are gone: it must be rebuilt
         self._state = LogState(self._transaction_version)
         self._rebuild()
+        self._check_generation()
 
     @classmethod
     def create(cls, root: StorageRoot) -> ReplicaLog:
@@ -69,12 +83,13 @@ class ReplicaLog:
         return cls(DeltaLog.create(root, LOG))
 
     @classmethod
-    def open(cls, root: StorageRoot) -> ReplicaLog:
+    def open(cls, root: StorageRoot, generation: int | None = None) -> ReplicaLog:
         """Opens a log and replays it. It refuses each partition with a broken file, and no other. [OL-01]
 
-        Raises CorruptRecordException if offsets have gaps that no broken file explains, and KafkaStorageException.
+        Raises CorruptRecordException if offsets have gaps that no broken file explains, FencedClusterRootException if
+        the broker belongs to a newer `generation` of the cluster root, and KafkaStorageException.
         """
-        return cls(DeltaLog.open(root))
+        return cls(DeltaLog.open(root), generation)
 
     def _transaction_version(self, app_id: str) -> int | None:
         with self._lock:
@@ -105,8 +120,9 @@ class ReplicaLog:
         """Replays the commits since the last refresh and returns the state. A poll gives a `max_staleness`, see
         `DeltaLog.move`.
 
-        Raises StaleBrokerEpochException if a newer process has claimed this process's log,
-        InconsistentBrokerRootException if that lacks commits that were replayed, and KafkaStorageException.
+        Raises StaleBrokerEpochException if a newer process has claimed this process's log, FencedClusterRootException
+        if the cluster root was recovered elsewhere, InconsistentBrokerRootException if the log lacks commits that were
+        replayed, and KafkaStorageException.
         """
         return self._refresh(max_staleness if max_staleness is None else self.root.poll_staleness(max_staleness))
 
@@ -118,7 +134,16 @@ class ReplicaLog:
             if self._broker_epoch is not None and self._state.broker_epoch > self._broker_epoch:
                 why = f"a newer process of this broker has claimed it under epoch {self._state.broker_epoch}"
                 raise StaleBrokerEpochException(f"{self.root.uri}: broker epoch {self._broker_epoch} is fenced: {why}")
+            self._check_generation()
             return self._state
+
+    def _check_generation(self) -> None:
+        if self._generation is not None and self._state.generation > self._generation:
+            raise FencedClusterRootException(
+                f"{self.root.uri}: its broker belongs to generation {self._state.generation} of the cluster root, and "
+                f"this process uses generation {self._generation}: the cluster root was recovered elsewhere. Use the "
+                "new one, and delete the old one"
+            )
 
     def current(self) -> LogState:
         """The state as last replayed. It neither reads the table nor waits for a refresh that is running."""
@@ -251,19 +276,60 @@ class ReplicaLog:
         role, given = self._state.known(partition).role, txns.get(role_app_id(partition))
         return (role if given is None else role_of(given)).kind == STOPPED and not role.is_stray
 
-    def claim(self, broker_epoch: int) -> None:
-        """Makes this process the only one that may write as the log's broker: older ones stop at their next refresh.
+    @property
+    def log_epoch(self) -> int | None:
+        """The broker epoch since which the broker has this log, if the broker has noted it here."""
+        return self._transaction_version(LOG_EPOCH)
 
-        Raises StaleBrokerEpochException if a newer process has claimed the log, and KafkaStorageException.
+    def claim(self, broker_epoch: int, log_epoch: int | None = None) -> None:
+        """Makes this process the only one that may write as the log's broker: older ones stop at their next refresh.
+        The log belongs to the generation of the cluster root from then on. `log_epoch`: the broker epoch since which
+        the broker has this log.
+
+        Raises StaleBrokerEpochException if a newer process has claimed the log, FencedClusterRootException, and
+        KafkaStorageException.
         """
         self._broker_epoch = broker_epoch
         with self._lock:
             self._log.recover()
-        self.transact(
-            {"who": "broker", "why": "claim", "broker_epoch": broker_epoch},
-            lambda state: LogChange(txns={BROKER_EPOCH: broker_epoch}) if state.broker_epoch < broker_epoch else None,
-        )
+
+        def decide(state: LogState) -> LogChange | None:
+            if state.broker_epoch >= broker_epoch:
+                return None
+            txns = {BROKER_EPOCH: broker_epoch}
+            if log_epoch is not None:
+                txns[LOG_EPOCH] = log_epoch
+            if (generation := self._generation or 0) > state.generation:
+                txns[GENERATION] = generation
+            return LogChange(txns=txns)
+
+        self.transact({"who": "broker", "why": "claim", "broker_epoch": broker_epoch}, decide)
         self._log.hold()
+
+    def close(
+        self, broker_epoch: int, generation: int, partitions: Iterable[TopicIdPartition], cause: Mapping[str, Any]
+    ) -> None:  # fmt: skip
+        """Closes the log, in one commit, to all processes that use a cluster root of an older generation: brokers,
+        producers and readers. It keeps under which leader epochs it led. `partitions`: those that may be in it without
+        any record.
+
+        Raises FencedClusterRootException if the log belongs to that generation or a newer one already.
+        """
+        asked = tuple(partitions)
+        with self._lock:
+            self._log.recover()
+
+        def decide(state: LogState) -> LogChange:
+            if state.generation >= generation:
+                raise FencedClusterRootException(
+                    f"{self.root.uri}: belongs to generation {state.generation} of the cluster root by now: "
+                    "another recovery is under way; wait until it has ended"
+                )
+            roles = closed_roles({p: state.known(p) for p in {*state.partitions(), *asked}})
+            txns = {role_app_id(p): role_version(role) for p, role in roles.items()}
+            return LogChange(txns={BROKER_EPOCH: broker_epoch, GENERATION: generation, **txns})
+
+        self.transact(cause, decide)
 
     def become(self, roles: Mapping[TopicIdPartition, Role], why: str) -> int | None:
         """Records roles in one commit. From then on, an append under an older epoch loses, and its error names the

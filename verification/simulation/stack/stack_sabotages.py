@@ -314,8 +314,8 @@ def _takes_the_unknown_for_landed(log: DeltaLog, expected: int, nonce: str, erro
         return
 
 
-def _claims_and_does_not_look(log: ReplicaLog, broker_epoch: int) -> None:
-    _claim(log, broker_epoch)
+def _claims_and_does_not_look(log: ReplicaLog, broker_epoch: int, log_epoch: int | None = None) -> None:
+    _claim(log, broker_epoch, log_epoch)
     log._broker_epoch = None
 
 
