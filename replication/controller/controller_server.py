@@ -18,6 +18,7 @@ from lakelog.replication.errors import ControllerMovedException, InconsistentClu
 from lakelog.replication.protocol.broker_registration import Liveness
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.cluster_copier import ClusterCopier
 from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
 from lakelog.replication.storage.tables.admin_table import AdminTable
 
@@ -48,6 +49,11 @@ class Controller:
         self._awake = threading.Event()
         self._awake.set()
         self._thread = threading.Thread(target=self._run, name=f"controller-{controller_id}", daemon=True)
+        self._copier = ClusterCopier(cluster, self._epoch_of_term)
+
+    def _epoch_of_term(self) -> int | None:
+        held = self._held
+        return None if held is None or self._active is None or self.is_paused else held.controller_epoch
 
     @property
     def is_active(self) -> bool:
@@ -67,6 +73,7 @@ class Controller:
     def start(self) -> None:
         """Stands for election. [CE-01]"""
         self._thread.start()
+        self._copier.start()
         logger.info("controller %s stands for election", self.controller_id)
 
     def pause(self) -> None:
@@ -79,6 +86,7 @@ class Controller:
 
     def kill(self) -> None:
         """Ends it without resigning, as SIGKILL ends a process. It gives up an unfinished decision."""
+        self._copier.stop()
         self._waiter.stop()
         self._awake.set()
         self._thread.join()
@@ -89,6 +97,7 @@ class Controller:
         It gives up an unfinished decision. It waits for the thread at most `controller.session.timeout.ms`: the next
         controller's claims refuse all later writes.
         """
+        self._copier.stop()
         self._waiter.stop()
         self._awake.set()
         self._thread.join(self._session_timeout)

@@ -24,7 +24,7 @@ from lakelog.replication.storage.delta.data_file_name import is_data_file
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.schemas import Table
 
 Row = dict[str, Any]
@@ -35,7 +35,7 @@ _Self = TypeVar("_Self", bound="TypedTable")  # type: ignore[type-arg]
 _FEW = 64  # up to this number of new rows it is faster to insert them than to gather all rows one by one
 _UPDATE = "lakelog.update"  # in a commit's info: the id of its update, which all attempts of the update share
 _COMMITS_A_FILE = 50  # after so many commits the rows are written again, in case their file was lost
-_CONTROLLER_EPOCH = "controller-epoch"
+CONTROLLER_EPOCH = "controller-epoch"
 _MAINTENANCE_SECONDS = 30.0  # the maximum staleness of a view for maintenance: a checkpoint may be so late
 
 
@@ -221,6 +221,17 @@ class StateTable:
     def rows(self) -> list[Row]:
         """The rows as last read."""
         return self._rows
+
+    @property
+    def state(self) -> TableState:
+        """The state of the table as last read."""
+        with self._lock:
+            return TableState(self._log.table_id, self._log.version, self._log.unique_id or "")
+
+    def snapshot(self) -> tuple[int, list[Row]]:
+        """The version that was last read, and its rows."""
+        with self._lock:
+            return self._log.version, self._rows
 
     def transaction_version(self, app_id: str) -> int | None:
         """The version that `app_id` last committed to this table, as last read."""
@@ -451,6 +462,10 @@ class TypedTable(Generic[Value]):
     def _decode(self, rows: list[Row]) -> Value:
         raise TypeError(f"{type(self).__name__} does not decode its rows")
 
+    def snapshot(self) -> tuple[int, list[Row]]:
+        """The version of the table that was last read, and its rows, which nobody may change."""
+        return self._table.snapshot()
+
     @property
     def polled_at(self) -> float:
         """When the last poll began that left the rows up to date, in seconds of the monotonic clock. Ask for it before
@@ -494,15 +509,15 @@ class ControlledTable(TypedTable[Value]):
 
         def change(rows: list[Row]) -> list[Row] | None:
             self._check_claim(controller_epoch)
-            return None if self._table.transaction_version(_CONTROLLER_EPOCH) == controller_epoch else rows
+            return None if self._table.transaction_version(CONTROLLER_EPOCH) == controller_epoch else rows
 
         self._table.recover()
         cause = {"who": "controller", "why": "claim", "controller_epoch": controller_epoch}
-        self._table.update(cause, change, {_CONTROLLER_EPOCH: controller_epoch})
+        self._table.update(cause, change, {CONTROLLER_EPOCH: controller_epoch})
 
     def _check_claim(self, controller_epoch: int | None) -> None:
         """Raises ControllerMovedException if the table, as last read, is claimed by a newer controller."""
-        claimed = self._table.transaction_version(_CONTROLLER_EPOCH)
+        claimed = self._table.transaction_version(CONTROLLER_EPOCH)
         if controller_epoch is not None and claimed is not None and claimed > controller_epoch:
             raise ControllerMovedException(
                 f"{self.TABLE.name}: controller epoch {controller_epoch} is over: epoch {claimed} has claimed the table"

@@ -1,0 +1,112 @@
+"""`cluster-copy/<table>` in the root of a broker: copies of the cluster's small tables, for `lakelog recover`.
+
+They have the columns of the tables that they copy, and SQL reads them. Each commit names the cluster root and the
+version of the table that was copied. A copy of an older controller, or of a cluster root that was recovered elsewhere,
+never replaces a newer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from lakelog.replication.errors import ControllerMovedException
+from lakelog.replication.storage.delta.commit_format import last_version, read_commit
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_txns import GENERATION
+from lakelog.replication.storage.tables.state_table import CONTROLLER_EPOCH, Row, StateTable
+from lakelog.schemas import CLUSTER, CONFIGS, GROUPS, METADATA, PRODUCERS, TOPICS, Table
+
+COPIED = (CLUSTER, TOPICS, CONFIGS, GROUPS, PRODUCERS, METADATA)
+FOLDER = "cluster-copy"
+
+
+class CopySource(NamedTuple):
+    """The cluster root that is copied, its generation, and the epoch of the controller that copies it."""
+
+    uri: str
+    generation: int
+    controller_epoch: int
+
+
+class CopiedRows(NamedTuple):
+    """The rows of a copy, where they come from, the version of the table there, and when they were copied, in seconds
+    since the epoch."""
+
+    rows: list[Row]
+    source: CopySource
+    version: int
+    copied_at: float
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Newer copies have a higher one."""
+        return self.source.generation, self.source.controller_epoch, self.version
+
+
+class ClusterCopy:
+    """The copies in the root of one broker, for the process that writes them. It is not thread-safe."""
+
+    def __init__(self, root: StorageRoot) -> None:
+        self._root = root
+        self._tables: dict[str, StateTable] = {}
+        self._sources: dict[str, object] = {}  # the cluster root that each copy names
+        self._is_kept_up = True
+
+    def write(
+        self, table: Table, rows: list[Row], version: int, source: CopySource, as_of: float | None = None
+    ) -> None:  # fmt: skip
+        """Copies the rows of a version of a table, as they were at a time (seconds since the epoch), by default now.
+        Raises ControllerMovedException if a newer controller has copied it,
+        KafkaStorageException and CorruptRecordException."""
+        copy = self._open(table)
+        order = source.generation, source.controller_epoch
+        txns = {GENERATION: source.generation, CONTROLLER_EPOCH: source.controller_epoch}
+
+        def change(before: list[Row]) -> list[Row] | None:
+            found = tuple(copy.transaction_version(name) or 0 for name in (GENERATION, CONTROLLER_EPOCH))
+            if found > order:
+                raise ControllerMovedException(
+                    f"{copy.uri}: a controller of epoch {found[1]}, of generation {found[0]} of the cluster root, has "
+                    f"copied the table, and this one is of epoch {order[1]} and generation {order[0]}"
+                )
+            is_known = found == order and self._sources.get(table.name) == source.uri
+            return None if before == rows and is_known else rows
+
+        cause: dict[str, Any] = {"who": "controller", "why": "copy", "cluster": source.uri, "version": version}
+        cause |= {} if as_of is None else {"as_of": as_of}
+        if copy.update(cause, change, txns) is not None:
+            self._sources[table.name], self._is_kept_up = source.uri, False
+
+    def _open(self, table: Table) -> StateTable:
+        if table.name not in self._tables:
+            folder = self._root.child(FOLDER, table.name)
+            is_there = last_version(folder) >= 0
+            copy = StateTable.open(folder, table) if is_there else StateTable.create(folder, table)
+            self._sources[table.name] = read_commit(folder, copy.version).info.get("cluster")
+            self._tables[table.name] = copy
+        return self._tables[table.name]
+
+    def maintain(self) -> None:
+        """Keeps the copies cheap to open, if something was written since the last time."""
+        if not self._is_kept_up:
+            for table in self._tables.values():
+                table.maintain()
+            self._is_kept_up = True
+
+
+def read_copy(root: StorageRoot) -> Mapping[str, CopiedRows]:
+    """The copies in the root of a broker, by the name of the table; a table that was never copied is left out. Raises
+    KafkaStorageException and CorruptRecordException."""
+    found: dict[str, CopiedRows] = {}
+    for table in COPIED:
+        folder = root.child(FOLDER, table.name)
+        if last_version(folder) <= 0:  # the first commit only makes the table
+            continue
+        copy = StateTable.open(folder, table)
+        generation, epoch = (copy.transaction_version(name) or 0 for name in (GENERATION, CONTROLLER_EPOCH))
+        info = read_commit(folder, copy.version).info
+        source = CopySource(str(info.get("cluster", "")), generation, epoch)
+        copied_at = float(info.get("as_of", info["timestamp"] / 1000))
+        found[table.name] = CopiedRows(copy.rows, source, int(info.get("version", 0)), copied_at)
+    return found
