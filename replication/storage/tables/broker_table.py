@@ -76,7 +76,7 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
             if written and last == written[-1]:
                 return None
             written.append(build(last))
-            return [_row(written[-1])]
+            return [broker_row(written[-1])]
 
         self._table.recover()
         self._table.update({"who": "broker", "why": "register"}, change)
@@ -117,7 +117,8 @@ def _registration(row: Row) -> BrokerRegistration:
     return BrokerRegistration(**{**row, "offline_partitions": tuple(row.get("offline_partitions") or ())})
 
 
-def _row(registration: BrokerRegistration) -> Row:
+def broker_row(registration: BrokerRegistration) -> Row:
+    """The row of the table for a registration."""
     return {name: value for name, value in dataclasses.asdict(registration).items() if name != "heartbeat"}
 
 

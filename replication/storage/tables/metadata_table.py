@@ -34,7 +34,7 @@ class MetadataTable(ControlledTable[Partitions]):
     def __init__(self, table: StateTable) -> None:
         super().__init__(table)
         table.check_rows = self._check_rows
-        self._values = RowValues(_registration, _row, lambda registration: registration.topic_id_partition)
+        self._values = RowValues(registration_of, row_of, lambda registration: registration.topic_id_partition)
 
     def _check_rows(self, before: list[Row], after: list[Row]) -> None:
         """No epoch of a partition ever goes back, unless a person has restored older rows of the table. [LE-06]"""
@@ -132,7 +132,8 @@ class MetadataTable(ControlledTable[Partitions]):
         return rows
 
 
-def _registration(row: Row) -> PartitionRegistration:
+def registration_of(row: Row) -> PartitionRegistration:
+    """The registration that a row of the table means."""
     epochs = {
         member: epoch
         for member, epoch in zip(row["isr"], row.get("isr_epochs") or (), strict=False)
@@ -141,7 +142,8 @@ def _registration(row: Row) -> PartitionRegistration:
     return PartitionRegistration(**{**row, **{name: tuple(row[name]) for name in _LISTS}, "isr_epochs": epochs})
 
 
-def _row(registration: PartitionRegistration) -> Row:
+def row_of(registration: PartitionRegistration) -> Row:
+    """The row of the table for a registration."""
     row = {name: getattr(registration, name) for name in _COLUMNS}
     epochs = [registration.isr_epoch(member) for member in registration.isr]
     return {**row, **{name: list(row[name]) for name in _LISTS}, "isr_epochs": epochs}

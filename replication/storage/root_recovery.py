@@ -1,0 +1,438 @@
+"""Makes a lost cluster root again from the roots of its brokers: reads them, and writes the new root.
+
+The order of the writes, and what a crash after each of them leaves:
+
+1. `recovery.json` in the new root. It marks the folder, so that the same command goes on there.
+2. One commit on the log of each broker, and one on its `replicas` table: they belong to a new *generation* of the
+   cluster root and to a broker epoch above all others. No process of an older generation can write to these logs from
+   then on, or read them. What they have now is final, so it is read only then. The old cluster root is of no use to
+   these brokers any more, and no other can be used yet.
+3. The tables of the new root. Nobody takes it for a root, as its table `cluster` has no row.
+4. The note of each broker says that it has seen these tables, and the copies in its root name the new root.
+5. The row in `cluster`. From this commit on the new root is the cluster root.
+
+A recovery that is begun again takes the next generation, so that an older one that is still under way can write
+nothing more.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import (
+    FencedClusterRootException,
+    InconsistentClusterIdException,
+    LakelogException,
+)
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.high_watermark import effective_min_isr
+from lakelog.replication.protocol.partition_log import PartitionLog
+from lakelog.replication.protocol.partition_recovery import (
+    FoundReplica,
+    RecoveredPartition,
+    assigned_now,
+    is_gone,
+    next_epoch,
+    producer_epoch,
+    recover_partition,
+    unknown_partition,
+)
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import put_note, storage_root
+from lakelog.replication.storage.delta.commit_format import last_version
+from lakelog.replication.storage.delta.conditional_put import check_conditional_put
+from lakelog.replication.storage.root_probe import recover_root
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_identity import identify
+from lakelog.replication.storage.log.log_txns import GENERATION
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_identity import (
+    CLUSTER_ROOT,
+    check_apart,
+    check_new,
+    is_formatted,
+    read_identity,
+)
+from lakelog.replication.storage.tables.broker_table import broker_row
+from lakelog.replication.storage.tables.cluster_copy import COPIED, ClusterCopy, CopiedRows, CopySource, read_copy
+from lakelog.replication.storage.tables.metadata_table import registration_of, row_of
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.schemas import (
+    ADMIN,
+    BROKERS,
+    CLUSTER,
+    CONFIGS,
+    CONTROLLER,
+    FORMAT_VERSION,
+    GROUPS,
+    LOG,
+    METADATA,
+    OLDEST_FORMAT,
+    PRODUCERS,
+    TOPICS,
+    Table,
+)
+
+_MARK = "recovery.json"
+_CAUSE = {"who": "recover", "why": "recovery"}
+
+
+class BrokerRoot:
+    """The root of a broker, as it was read."""
+
+    def __init__(self, root: StorageRoot, identity: Mapping[str, Any]) -> None:
+        self.root = root
+        self.broker_id: int = identity["broker_id"]
+        self.cluster_id: str = identity["cluster_id"]
+        self.admits_writers = identity["format_version"] < FORMAT_VERSION
+        self.log = ReplicaLog.open(root.child(LOG.name))
+        self.table = ReplicaTable.open(root)
+        self.copy: Mapping[str, CopiedRows] = read_copy(root)
+
+    @property
+    def copied_metadata(self) -> tuple[int, int, int]:
+        """How new the copy of the metadata is in this root."""
+        copied = self.copy.get(METADATA.name)
+        return copied.order if copied else (0, 0, 0)
+
+    def partitions(self) -> set[TopicIdPartition]:
+        """The partitions that the root tells of, but for those that are only in the copy."""
+        return {*self.table.replicas, *self.log.current().partitions()}
+
+    def replica(self, partition: TopicIdPartition) -> FoundReplica:
+        """A replica, as the log was read last."""
+        state = self.log.current()
+        row, fault = self.table.replicas.get(partition), state.fault(partition)
+        return FoundReplica(self.broker_id, state.known(partition), row, fault, self.log.log_epoch)
+
+    def topic_name(self, partition: TopicIdPartition) -> str | None:
+        """The name of a partition's topic, if the root has it."""
+        row = self.table.replicas.get(partition)
+        return row.topic if row else self.log.current().topics.get(partition.topic_id)
+
+
+def open_broker_roots(given: Sequence[tuple[int | None, str]], config: Config) -> list[BrokerRoot]:
+    """Reads the roots of brokers. `given`: their URIs, and their ids where the configuration has credentials for them.
+
+    Raises InconsistentClusterIdException for a root that is no broker's, two roots of one broker, and roots of two
+    clusters, and KafkaStorageException or CorruptRecordException for one that cannot be read.
+    """
+    found: dict[int, BrokerRoot] = {}
+    for number, uri in given:
+        root = storage_root(uri, -1 if number is None else number, config)
+        identity = read_identity(root, number)
+        broker_id, cluster_id = identity["broker_id"], identity["cluster_id"]
+        if broker_id == CLUSTER_ROOT:
+            raise InconsistentClusterIdException(
+                f"{root.uri}: is the root of cluster {cluster_id}, no root of a broker"
+            )
+        if number not in (None, broker_id):
+            raise InconsistentClusterIdException(f"{root.uri}: is the root of broker {broker_id}, not of {number}")
+        if broker_id in found:
+            raise InconsistentClusterIdException(
+                f"{root.uri} and {found[broker_id].root.uri} are both roots of broker {broker_id}: give the one "
+                "that it has used last"
+            )
+        other = next(iter(found.values()), None)
+        if other is not None and other.cluster_id != cluster_id:
+            raise InconsistentClusterIdException(
+                f"{root.uri} belongs to cluster {cluster_id}, and {other.root.uri} to cluster {other.cluster_id}"
+            )
+        found[broker_id] = BrokerRoot(storage_root(uri, broker_id, config), identity)
+    return [found[broker_id] for broker_id in sorted(found)]
+
+
+class Plan(NamedTuple):
+    """The new cluster root. `rows`: those of its tables, but for `cluster`. `partitions`: of all topics, in order.
+    `strays`: names of partitions that are in roots and in no metadata. `copied_at`: when each table was copied."""
+
+    rows: Mapping[str, list[Row]]
+    partitions: list[RecoveredPartition]
+    strays: list[str]
+    copied_at: Mapping[str, float]
+    configs: Mapping[str, str]
+
+
+@dataclass
+class Recovery:
+    """The recovery of one cluster root from the roots of brokers.
+
+    Raises InconsistentClusterIdException if the new root is not empty, or lies in another root, or is another one's.
+    """
+
+    root: StorageRoot
+    brokers: list[BrokerRoot]
+    config: Config
+
+    def __post_init__(self) -> None:
+        admits = any(broker.admits_writers for broker in self.brokers)
+        self.root = replace(self.root.synced, admits_writers=admits)
+        self._check_root()
+        seen = [broker.log.current().generation for broker in self.brokers]
+        self.generation = 1 + max([*seen, *(each.source.generation for each in self._newest.values())], default=0)
+        controllers = [each.source.controller_epoch for each in self._newest.values()]
+        self.controller_epoch = next_epoch([*controllers, *(r.controller_epoch for r in self._known.values())])
+        self.broker_epochs = {broker.broker_id: self._broker_epoch(broker) for broker in self.brokers}
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster, which stays."""
+        return self.brokers[0].cluster_id
+
+    def _check_root(self) -> None:
+        if self._mark() is None or is_finished(self.root):
+            check_new(self.root)
+        for broker in self.brokers:
+            check_apart(self.root, broker.root.uri, f"broker {broker.broker_id}")
+
+    def _mark(self) -> dict[str, Any] | None:
+        """What an earlier recovery of this cluster has noted in the new root; None if there was none."""
+        try:
+            found = json.loads(self.root.read(_MARK))
+            return dict(found) if found["cluster_id"] == self.cluster_id else None
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return None
+
+    @cached_property
+    def _newest(self) -> dict[str, CopiedRows]:
+        """The newest copy of each table."""
+        found: dict[str, CopiedRows] = {}
+        for name, copied in (item for broker in self.brokers for item in broker.copy.items()):
+            if name not in found or copied.order > found[name].order:
+                found[name] = copied
+        return found
+
+    @cached_property
+    def _known(self) -> dict[TopicIdPartition, PartitionRegistration]:
+        """The newest registrations that were copied."""
+        copied = self._newest.get(METADATA.name)
+        found = [registration_of(row) for row in copied.rows] if copied else []
+        return {registration.topic_id_partition: registration for registration in found}
+
+    def _broker_epoch(self, broker: BrokerRoot) -> int:
+        rows = [row.broker_epoch for row in broker.table.replicas.values()]
+        joined = [registration.isr_epoch(broker.broker_id) for registration in self._known.values()]
+        return next_epoch([broker.log.current().broker_epoch, *rows, *joined])
+
+    def check_old_root(self) -> None:
+        """Raises InconsistentClusterIdException unless nobody can write to the old cluster root any more, as far as can
+        be told from here."""
+        uris = sorted({copied.source.uri for copied in self._newest.values()})
+        if not uris:
+            raise InconsistentClusterIdException(
+                f"no root of a broker says where the root of cluster {self.cluster_id} was. Make sure that nobody can "
+                "write to it, then add --force"
+            )
+        for uri in uris:
+            if (problem := self._old_root_problem(storage_root(uri, "cluster", self.config))) is not None:
+                raise InconsistentClusterIdException(problem)
+
+    def _old_root_problem(self, root: StorageRoot) -> str | None:
+        way_out = "With --force its generation ends for these brokers, and whoever still uses it is refused"
+        try:
+            identity = read_identity(root) if is_formatted(root) else None
+        except InconsistentClusterIdException:
+            return None  # another root lies there, or one that is not finished
+        except LakelogException as error:
+            return (
+                f"{root.uri}: the old cluster root cannot be read here, and others may still use it: {error}. {way_out}"
+            )
+        if identity is None or identity["cluster_id"] != self.cluster_id:
+            return None
+        return (
+            f"{root.uri}: the cluster root is there, so it need not be recovered: start brokers and controllers on it. "
+            f"{way_out}"
+        )
+
+    def plan(self) -> Plan:
+        """What the new root will hold, by what the roots hold now. It writes nothing."""
+        known = {**self._known, **self._unknown()}
+        partitions, strays = set(known), list[str]()
+        for broker in self.brokers:
+            strays += [f"{broker.topic_name(p) or p.topic_id}-{p.partition}" for p in broker.partitions() - partitions
+                       if broker.replica(p).is_there]  # fmt: skip
+        topics, gone = self._topics(known), set[str]()
+        recovered = list[RecoveredPartition]()
+        for partition, registration in sorted(known.items(), key=lambda item: (item[1].topic, item[1].partition)):
+            found = self._found(partition)
+            if is_gone(registration, found) and len(found) > 0:
+                gone.add(partition.topic_id)
+                continue
+            now = assigned_now(registration, found)
+            min_isr = self._min_isr(topics.get(partition.topic_id), len(now.replicas))
+            recovered.append(recover_partition(now, found, min_isr, self.broker_epochs, self.controller_epoch))
+        kept = {each.registration.topic_id for each in recovered}
+        topics = {topic_id: topic for topic_id, topic in topics.items() if topic_id in kept or topic_id not in gone}
+        copied_at = {name: copied.copied_at for name, copied in self._newest.items()}
+        return Plan(self._rows(topics, recovered), recovered, sorted(set(strays)), copied_at, self._configs())
+
+    def _found(self, partition: TopicIdPartition) -> dict[int, FoundReplica]:
+        return {broker.broker_id: broker.replica(partition) for broker in self.brokers}
+
+    def _unknown(self) -> dict[TopicIdPartition, PartitionRegistration]:
+        """Partitions that were made after the last copy. A root that has no newer copy than that of others may be one
+        that has missed the deletion of its topics: it is not believed."""
+        newest = max(broker.copied_metadata for broker in self.brokers)
+        live = [broker for broker in self.brokers if broker.copied_metadata == newest]
+        told = {p for broker in live for p in broker.partitions() if broker.replica(p).is_there} - set(self._known)
+        names = {registration.topic for registration in self._known.values()}
+        found = dict[TopicIdPartition, PartitionRegistration]()
+        for partition in told:
+            replicas = {b: each for b, each in self._found(partition).items() if not each.log.role.is_stray}
+            name = next((n for broker in live if (n := broker.topic_name(partition))), None)
+            is_new = name is not None and any(each.is_there for each in replicas.values())
+            known_topic = any(p.topic_id == partition.topic_id for p in self._known)
+            if is_new and name is not None and (known_topic or name not in names):
+                found[partition] = unknown_partition(name, partition, replicas)
+        return found
+
+    def _topics(self, known: Mapping[TopicIdPartition, PartitionRegistration]) -> dict[str, Topic]:
+        """The topics by id: as copied, and those of other partitions with the settings of the cluster."""
+        copied = self._newest.get(TOPICS.name)
+        rows = [Topic(**{**row, "configs": dict(row["configs"])}) for row in copied.rows] if copied else []
+        found = {topic.topic_id: topic for topic in rows}
+        for registration in known.values():
+            if registration.topic_id not in found:
+                count = sum(p.topic_id == registration.topic_id for p in known)
+                found[registration.topic_id] = Topic(registration.topic, registration.topic_id, count)
+        return found
+
+    def _configs(self) -> dict[str, str]:
+        """The settings of the whole cluster."""
+        copied = self._newest.get(CLUSTER.name)
+        return dict(copied.rows[0]["configs"]) if copied and copied.rows else self.config.cluster_configs()
+
+    def _min_isr(self, topic: Topic | None, replicas: int) -> int:
+        config = self.config.in_cluster(self._configs()).topic_as_far_as_known(topic.configs if topic else {})[0]
+        return effective_min_isr(config.min_insync_replicas, replicas)
+
+    def _rows(self, topics: Mapping[str, Topic], partitions: Iterable[RecoveredPartition]) -> dict[str, list[Row]]:
+        copied = {name: list(each.rows) for name, each in self._newest.items()}
+        topic_rows = [
+            {**vars(topic), "configs": list(topic.configs.items())}
+            for topic in sorted(topics.values(), key=lambda topic: topic.topic)
+        ]
+        controller = {"controller_id": "recover", "controller_epoch": self.controller_epoch, "resigned": True}
+        return {
+            TOPICS.name: topic_rows,
+            CONFIGS.name: copied.get(CONFIGS.name, []),
+            PRODUCERS.name: [self._producer(row) for row in copied.get(PRODUCERS.name, [])],
+            GROUPS.name: [row for row in copied.get(GROUPS.name, []) if row["topic_id"] in topics],
+            ADMIN.name: [],
+            CONTROLLER.name: [controller],
+            METADATA.name: [row_of(each.registration) for each in partitions],
+        }
+
+    def _producer(self, row: Row) -> Row:
+        copied = ProducerIdAndEpoch(row["producer_id"], row["producer_epoch"])
+        return {**row, "producer_epoch": producer_epoch(copied, self._logs)}
+
+    @cached_property
+    def _logs(self) -> list[PartitionLog]:
+        states = [broker.log.current() for broker in self.brokers]
+        return [state.known(partition) for state in states for partition in state.partitions()]
+
+    def execute(self) -> Plan:
+        """Makes the new cluster root, and returns what it holds. Raises FencedClusterRootException if another recovery
+        is under way, KafkaStorageException and InvalidConfigurationException as `check_conditional_put`: the same
+        command goes on."""
+        self.root.create_folder()
+        mark = {"cluster_id": self.cluster_id, "generation": self.generation}
+        self.root.put(_MARK, json.dumps(mark).encode())
+        check_conditional_put(self.root)
+        for broker in self.brokers:
+            self._close(broker)
+        self.__dict__.pop("_logs", None)  # they are final now
+        plan = self.plan()
+        states = self._write_tables(plan)
+        for broker in self.brokers:
+            self._take_note(broker, plan, states)
+        self._set(CLUSTER, [self._identity(plan)])
+        return plan
+
+    def _close(self, broker: BrokerRoot) -> None:
+        """Ends all older generations at the root of a broker."""
+        epoch, cause = self.broker_epochs[broker.broker_id], {**_CAUSE, "cluster": self.root.uri}
+        recover_root(broker.root, self.cluster_id, broker.broker_id)
+        broker.log.close(epoch, self.generation, {*broker.partitions(), *self._known}, cause)
+        broker.table.claim(epoch)
+
+    def _write_tables(self, plan: Plan) -> dict[str, StateTable]:
+        tables = {CLUSTER.name: self._table(CLUSTER)}
+        for table in (TOPICS, CONFIGS, PRODUCERS, GROUPS, ADMIN, CONTROLLER):
+            tables[table.name] = self._set(table, plan.rows[table.name])
+        for broker in self.brokers:
+            self._set(BROKERS, [broker_row(self._registration(broker))], str(broker.broker_id))
+        tables[METADATA.name] = self._set(METADATA, plan.rows[METADATA.name])
+        return tables
+
+    def _registration(self, broker: BrokerRoot) -> BrokerRegistration:
+        """The registration of a broker that has stopped, with its log as it is now."""
+        epoch = self.broker_epochs[broker.broker_id]
+        log_epoch = broker.log.log_epoch
+        return BrokerRegistration(
+            broker.broker_id, broker.root.uri, None, epoch, -1, True, None, *identify(broker.log),
+            log_epoch=epoch if log_epoch is None else log_epoch, incarnation_id="recover",
+        )  # fmt: skip
+
+    def _take_note(self, broker: BrokerRoot, plan: Plan, tables: Mapping[str, StateTable]) -> None:
+        """Lets a broker's root know the new cluster root."""
+        found = broker.log.refresh().generation
+        if found != self.generation:
+            raise FencedClusterRootException(
+                f"{broker.root.uri}: belongs to generation {found} of the cluster root: another recovery is under way"
+            )
+        put_note(broker.root, {name: tables[name].state for name in (CLUSTER.name, METADATA.name, TOPICS.name)})
+        copy, now = ClusterCopy(broker.root), time.time()
+        source = CopySource(self.root.uri, self.generation, self.controller_epoch)
+        rows = {**plan.rows, CLUSTER.name: [self._identity(plan)]}
+        for table in COPIED:
+            copy.write(table, rows[table.name], 0, source, plan.copied_at.get(table.name, now))
+
+    def _identity(self, plan: Plan) -> Row:
+        return {
+            "cluster_id": self.cluster_id,
+            "broker_id": CLUSTER_ROOT,
+            "format_version": OLDEST_FORMAT if self.root.admits_writers else FORMAT_VERSION,
+            "configs": list(plan.configs.items()),
+            "generation": self.generation,
+        }
+
+    def _table(self, table: Table, *owner: str) -> StateTable:
+        folder = self.root.child(table.name, *owner)
+        folder = replace(folder, admits_writers=folder.admits_writers or table is CLUSTER)
+        return StateTable.open(folder, table) if last_version(folder) >= 0 else StateTable.create(folder, table)
+
+    def _set(self, table: Table, rows: list[Row], *owner: str) -> StateTable:
+        """Writes all rows of a table of the new root. Raises FencedClusterRootException if a later recovery has."""
+        found = self._table(table, *owner)
+
+        def change(_: list[Row]) -> list[Row]:
+            written = found.transaction_version(GENERATION) or 0
+            if written > self.generation:
+                raise FencedClusterRootException(
+                    f"{found.uri}: was written by a recovery of generation {written}, and this one has generation "
+                    f"{self.generation}"
+                )
+            return rows
+
+        found.update(_CAUSE, change, {GENERATION: self.generation})
+        return found
+
+
+def is_finished(root: StorageRoot) -> bool:
+    """Whether a folder is a root: formatted, or recovered to the end. Raises KafkaStorageException."""
+    with suppress(InconsistentClusterIdException):
+        return is_formatted(root) and bool(read_identity(root))
+    return False

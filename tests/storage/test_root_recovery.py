@@ -1,0 +1,490 @@
+"""A lost cluster root is made again from the roots of its brokers, on real tables, with a
+crash between any two writes."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import (
+    ControllerMovedException,
+    FencedClusterRootException,
+    InconsistentClusterIdException,
+    InconsistentClusterRootException,
+    KafkaStorageException,
+    LakelogException,
+    StaleBrokerEpochException,
+)
+from lakelog.replication.protocol.partition_log import FENCED, STOPPED, Role
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
+from lakelog.replication.protocol.topic import Entity, Topic
+from lakelog.replication.server.registration import Registration, check_cluster_root
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.cluster_copier import ClusterCopier
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_append import Appended
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_recovery import Recovery, open_broker_roots
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.cluster_copy import COPIED, ClusterCopy, CopySource, read_copy
+from lakelog.replication.storage.tables.group_tables import CommittedOffset
+from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.replication.storage.tables.state_table import StateTable
+from lakelog.schemas import GROUPS, METADATA
+from tests.processes import wait_until
+from tests.storage.delta.unsynced import UnsyncedDisk
+from tests.storage.logs import P0, TOPIC, TOPIC_ID, fill, follow, lead, leo, replicate, request, send
+
+CONFIG = Config.from_properties({"min.insync.replicas": 2})
+OFFSETS = [CommittedOffset("g", TOPIC, TOPIC_ID, 0, 3)]
+CONTROLLER = 4  # its epoch
+STEP = 9  # writes between two crashes; a longer test takes all of them
+
+
+class Lake:
+    """A cluster of three brokers in a folder: broker 1 leads P0, whose 4 records all have."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def made(cls, folder: Path) -> "Lake":
+        lake = cls(folder)
+        old = lake.root("cluster")
+        cluster_id = format_cluster(old, CONFIG)
+        cluster = Cluster.open(old.uri, CONFIG)
+        cluster.topics.change([Topic(TOPIC, TOPIC_ID, 1, {"retention.ms": "-1"})], (), {})
+        cluster.configs.change({Entity("brokers", "<default>"): {"message.max.bytes": "1000"}}, {})
+        for broker in (1, 2, 3):
+            root = lake.root(f"broker-{broker}")
+            format_broker(root, cluster_id, broker)
+            log, table = ReplicaLog.open(root.child("log"), cluster.generation), ReplicaTable.open(root)
+            registry = BrokerTable.open_or_create(cluster.root, broker)
+            given = Registration(registry, root, replace(CONFIG, broker_id=broker))
+            log.claim(given.register(log), given.log_epoch)
+            table.claim(1)
+            (lead if broker == 1 else follow)(log, P0, epoch=0)
+        leader = lake.log(1)
+        fill(leader, P0, 3, 1, epoch=0)
+        for broker in (2, 3):
+            replicate(leader, lake.log(broker))
+        for broker in (1, 2, 3):
+            lake.publish(broker)
+        cluster.metadata.put([PartitionRegistration(TOPIC, TOPIC_ID, 0, (1, 2, 3), 1, 0, (1, 2, 3), 7, CONTROLLER)], {})
+        cluster.groups.commit(OFFSETS)
+        cluster.producers.init_producer("p", "me")
+        lake.copy()
+        for broker in (1, 2, 3):
+            cluster.note_what_was_seen(lake.root(f"broker-{broker}"))
+        return lake
+
+    def at(self, folder: Path) -> "Lake":
+        """The same cluster at another place, which the registrations and the copies name."""
+        moved = Lake(shutil.copytree(self.folder, folder))
+        for broker in (1, 2, 3):
+            table = BrokerTable.open(moved.root("cluster"), broker)
+            table.update(1, "moved", root=moved.root(f"broker-{broker}").uri)
+        moved.copy()
+        return moved
+
+    def root(self, name: str) -> StorageRoot:
+        return StorageRoot.of(str(self.folder / name))
+
+    def log(self, broker: int) -> ReplicaLog:
+        return ReplicaLog.open(self.root(f"broker-{broker}").child("log"))
+
+    def publish(self, broker: int, epoch: int = 0, high_watermark: int = 4, partition: TopicIdPartition = P0) -> None:
+        root = self.root(f"broker-{broker}")
+        log = self.log(broker).current().partition(partition)
+        role = LEADER_ROLE if log.role.is_leader else FOLLOWER_ROLE
+        row = ReplicaStatus(
+            TOPIC, partition.topic_id, partition.partition, broker, 1, epoch, role, "Fetching", log.log_start_offset,
+            log.log_end_offset, high_watermark, log.lineage, None, 1, chain=log.log_end.chain,
+        )  # fmt: skip
+        table = ReplicaTable.open(root)
+        table.publish([*(r for p, r in table.replicas.items() if p != partition), row], "test")
+
+    def copy(self, brokers=(1, 2, 3), cluster="cluster") -> None:
+        opened = Cluster.open(self.root(cluster).uri, CONFIG)
+        small = opened.topics, opened.configs, opened.groups, opened.producers, opened.metadata
+        tables = {table.TABLE: table.snapshot() for table in small}
+        for broker in brokers:
+            copy = ClusterCopy(self.root(f"broker-{broker}"))
+            source = CopySource(opened.root.uri, opened.generation, CONTROLLER)
+            copy.write(COPIED[0], [opened.identity], 0, source)
+            for table, (version, rows) in tables.items():
+                copy.write(table, rows, version, source)
+
+    def lose(self, *names: str) -> "Lake":
+        for name in names or ("cluster",):
+            shutil.rmtree(self.folder / name)
+        return self
+
+    def keep_aside(self) -> "Lake":
+        """The old root comes back later, as a zombie."""
+        shutil.move(self.folder / "cluster", self.folder / "old")
+        return self
+
+    def recovery(self, *brokers: int, to: str = "new") -> Recovery:
+        given = [(None, str(self.folder / f"broker-{broker}")) for broker in brokers or (1, 2, 3)]
+        return Recovery(self.root(to), open_broker_roots(given, CONFIG), CONFIG)
+
+    def opened(self, name: str = "new") -> Cluster:
+        return Cluster.open(self.root(name).uri, CONFIG)
+
+    def refuses(self, cluster: Cluster, broker: int) -> bool:
+        """Whether a broker refuses a cluster root: when it starts, and as the log that a client opens."""
+        root, refused = self.root(f"broker-{broker}"), list[bool]()
+        for attempt in (
+            lambda: check_cluster_root(cluster, root),
+            lambda: ReplicaLog.open(root.child("log"), cluster.generation),
+        ):
+            try:
+                attempt()
+                refused.append(False)
+            except (FencedClusterRootException, InconsistentClusterRootException):
+                refused.append(True)
+        return any(refused)
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory):
+    """A lake that each test copies."""
+    return Lake.made(tmp_path_factory.mktemp("pattern") / "lake")
+
+
+@pytest.fixture
+def lake(pattern, tmp_path):
+    """The same lake at its own place."""
+    return pattern.at(tmp_path / "lake")
+
+
+def check(lake, name="new", generation=1):
+    """The new root has all that the old one had, and takes its place."""
+    cluster = lake.opened(name)
+    assert cluster.generation == generation
+    (registration,) = cluster.metadata.partitions.values()
+    assert (registration.leader, registration.isr, registration.replicas) == (NO_LEADER, (1, 2, 3), (1, 2, 3))
+    assert min(registration.leader_epoch, registration.partition_epoch, registration.controller_epoch) >= 1000
+    assert cluster.topics.topics[TOPIC].configs == {"retention.ms": "-1"}
+    assert cluster.configs.of_broker(1) == {"message.max.bytes": "1000"}
+    assert cluster.groups.read() == OFFSETS
+    assert cluster.config.min_insync_replicas == 2
+    assert cluster.lease.read().resigned
+    for broker, registered in cluster.refresh_brokers().items():
+        root = lake.root(f"broker-{broker}")
+        assert (registered.root, registered.shutting_down) == (root.uri, True)
+        assert registration.isr_epoch(broker) == registered.broker_epoch > 1000 > registered.log_epoch
+        assert not lake.refuses(cluster, broker)
+        assert lake.log(broker).current().generation == generation
+        assert leo(lake.log(broker)) == 4
+    assert cluster.producers.init_producer("p", "other").producer_epoch > 0
+    return cluster
+
+
+def test_a_lost_cluster_root_is_made_again(lake):
+    cluster_id = lake.opened("cluster").cluster_id
+    recovery = lake.lose().recovery()
+    recovery.check_old_root()
+    recovery.execute()
+    assert check(lake).cluster_id == cluster_id
+    assert lake.log(1).current().known(P0).role == Role(0, FENCED)
+
+
+def test_the_old_root_is_refused_when_it_comes_back(lake):
+    producer = ReplicaLog.open(lake.root("broker-1").child("log"), 0)
+    older = ReplicaLog.open(lake.root("broker-2").child("log"), 0)
+    older.claim(2, 1)
+    rows = ReplicaTable.open(lake.root("broker-2"))
+    rows.claim(2)
+    lake.keep_aside().recovery().execute()
+    old = lake.opened("old")
+    for broker in (1, 2, 3):
+        assert lake.refuses(old, broker)
+        with pytest.raises(FencedClusterRootException, match="recovered elsewhere"):
+            check_cluster_root(old, lake.root(f"broker-{broker}"))
+    with pytest.raises(FencedClusterRootException, match="generation 1 of the cluster root, and this process uses"):
+        fill(producer, P0, 1, epoch=0)
+    with pytest.raises(StaleBrokerEpochException):
+        older.refresh()
+    with pytest.raises(StaleBrokerEpochException):
+        rows.publish([], "zombie")
+    with pytest.raises(ControllerMovedException, match=r"of epoch 1004, of generation 1 .* has copied the table"):
+        lake.copy(cluster="old")
+    check(lake)
+
+
+def test_a_broker_that_was_away_takes_the_new_root_for_the_right_one_and_then_no_older_one(lake):
+    lake.keep_aside().recovery(1, 2).execute()
+    cluster, root = lake.opened(), lake.root("broker-3")
+    check_cluster_root(cluster, root)
+    log = ReplicaLog.open(root.child("log"), cluster.generation)
+    log.claim(2, 1)
+    assert lake.refuses(lake.opened("old"), 3)
+    (registration,) = cluster.metadata.partitions.values()
+    assert (registration.isr, registration.replicas) == ((1, 2), (1, 2, 3))
+
+
+class Crash(BaseException):
+    """The process dies."""
+
+
+def crash_after(writes, monkeypatch):
+    """The process dies before its write of this number; the answer tells how many it has made."""
+    count = [0]
+
+    def counted(write):
+        def attempt(self, name, content):
+            if count[0] == writes:
+                raise Crash
+            count[0] += 1
+            return write(self, name, content)
+
+        return attempt
+
+    local = type(StorageRoot.of("/lake"))
+    monkeypatch.setattr(local, "put", counted(local.put))
+    monkeypatch.setattr(local, "put_if_absent", counted(local.put_if_absent))
+    return count
+
+
+def dies(lake, writes, monkeypatch):
+    """A recovery that dies before a write."""
+    with monkeypatch.context() as patched:
+        crash_after(writes, patched)
+        with pytest.raises(Crash):
+            lake.recovery().execute()
+
+
+def test_a_crash_between_two_writes_leaves_one_root_at_most_and_the_command_goes_on(lake, tmp_path, monkeypatch):
+    lake.keep_aside()
+    with monkeypatch.context() as patched:
+        count = crash_after(10_000, patched)
+        Lake(shutil.copytree(lake.folder, tmp_path / "whole")).recovery().execute()
+    assert count[0] > 50
+    for writes in range(0, count[0], STEP):
+        now = Lake(shutil.copytree(lake.folder, tmp_path / str(writes)))
+        dies(now, writes, monkeypatch)
+        old, closed = now.opened("old"), [now.log(broker).current().generation for broker in (1, 2, 3)]
+        assert [now.refuses(old, broker) for broker in (1, 2, 3)] == [generation > 0 for generation in closed]
+        with pytest.raises(LakelogException):
+            now.opened()
+        now.recovery().execute()
+        check(now, generation=max(closed) + 1)
+        assert all(now.refuses(now.opened("old"), broker) for broker in (1, 2, 3))
+        shutil.rmtree(now.folder)
+
+
+def test_an_unfinished_recovery_may_end_at_another_place(lake, monkeypatch):
+    lake.keep_aside()
+    dies(lake, 60, monkeypatch)
+    recovery = lake.recovery(to="elsewhere")
+    recovery.check_old_root()
+    recovery.execute()
+    check(lake, "elsewhere", generation=2)
+
+
+def test_a_recovery_that_is_overtaken_writes_nothing_more(lake):
+    lake.keep_aside()
+    slow = lake.recovery()
+    lake.recovery().execute()
+    with pytest.raises(FencedClusterRootException, match="another recovery is under way"):
+        slow.execute()
+    check(lake)
+    later = lake.recovery(to="elsewhere")
+    with pytest.raises(InconsistentClusterIdException, match="the cluster root is there, so it need not be recovered"):
+        later.check_old_root()
+
+
+def test_what_is_recovered_survives_a_power_cut(pattern, tmp_path, monkeypatch):
+    disk_folder = tmp_path / "disk"
+    disk_folder.mkdir()
+    disk = UnsyncedDisk(disk_folder, monkeypatch)
+    shutil.copytree(pattern.folder, tmp_path / "lake")
+    lake = Lake(tmp_path / "lake").lose()
+    given = [(None, str(tmp_path / "lake" / f"broker-{broker}")) for broker in (1, 2, 3)]
+    new = StorageRoot.of(str(disk_folder / "new"))
+    Recovery(new, open_broker_roots(given, CONFIG), CONFIG).execute()
+    shutil.copytree(disk.after_power_cut(tmp_path / "after") / "new", tmp_path / "lake" / "new")
+    check(lake)
+
+
+def test_the_copies_are_delta_tables_with_the_columns_of_the_originals(lake):
+    copies = lake.root("broker-2").child("cluster-copy")
+    assert copies.list() == ["cluster", "configs", "groups", "metadata", "producers", "topics"]
+    rows = DeltaTable(copies.child("groups").uri).to_pyarrow_table().to_pylist()
+    assert rows == [row._asdict() for row in OFFSETS]
+    found = read_copy(lake.root("broker-2"))
+    assert found[METADATA.name].source.uri == lake.root("cluster").uri
+    assert read_copy(lake.root("none")) == {}
+
+
+def copied_versions(lake):
+    folder = lake.root("broker-1").child("cluster-copy")
+    return [StateTable.open(folder.child(table.name), table).version for table in COPIED]
+
+
+def test_a_copy_that_is_the_same_is_not_written_again(lake):
+    before = copied_versions(lake)
+    lake.copy()
+    assert copied_versions(lake) == before
+
+
+def test_the_controller_copies_what_has_changed_to_each_broker(lake, monkeypatch):
+    lake.lose("broker-3")
+    monkeypatch.setattr("lakelog.replication.storage.cluster_copier.LOCAL_SECONDS", 0.05)
+    cluster, epoch = lake.opened("cluster"), [CONTROLLER + 1]
+    cluster.refresh_brokers()
+    copier = ClusterCopier(cluster, lambda: epoch[0])
+    copier.start()
+    try:
+        lake.opened("cluster").groups.commit([OFFSETS[0]._replace(committed_offset=4)])
+        for broker in (1, 2):
+            wait_until(
+                lambda b=broker: read_copy(lake.root(f"broker-{b}"))["groups"].rows[0]["committed_offset"] == 4,
+                "the copy",
+            )
+            assert read_copy(lake.root(f"broker-{broker}"))["topics"].source.controller_epoch in (4, 5)
+        epoch[0] = None  # it is no longer active
+    finally:
+        copier.stop()
+    assert not (lake.folder / "broker-3").exists()
+
+
+def test_a_topic_without_metadata_whose_name_is_taken_stays_a_stray_one(lake):
+    other = TopicIdPartition("new-id", 0)
+    for broker in (1, 2):
+        (lead if broker == 1 else follow)(lake.log(broker), other, epoch=0)
+    fill(lake.log(1), other, 2)
+    replicate(lake.log(1), lake.log(2), other)
+    lake.lose()
+    plan = lake.recovery().plan()
+    names = {each.registration.topic_id: each.registration.replicas for each in plan.partitions}
+    assert names == {TOPIC_ID: (1, 2, 3)}
+    assert plan.strays == [f"{TOPIC}-0"]
+
+
+def test_a_topic_that_was_deleted_after_the_last_copy_does_not_come_back(lake):
+    for broker in (1, 2, 3):
+        lake.log(broker).become({P0: Role(6, STOPPED)}, "test")
+    plan = lake.lose().recovery().plan()
+    assert (plan.partitions, plan.rows["topics"], plan.rows[GROUPS.name]) == ([], [], [])
+
+
+def test_without_copies_the_logs_tell_what_there_was(lake):
+    for broker in (1, 2, 3):
+        shutil.rmtree(lake.folder / f"broker-{broker}" / "cluster-copy")
+    recovery = lake.lose().recovery()
+    with pytest.raises(InconsistentClusterIdException, match=r"says where the root of cluster \w+ was.*--force"):
+        recovery.check_old_root()
+    recovery.execute()
+    (registration,) = lake.opened().metadata.partitions.values()
+    assert (registration.topic, registration.replicas, registration.isr) == (TOPIC, (1, 2, 3), (1, 2, 3))
+    assert lake.opened().groups.read() == []
+
+
+def test_the_epoch_of_a_producer_is_that_of_its_batches(lake):
+    (row,) = read_copy(lake.root("broker-1"))["producers"].rows
+    log = lake.log(1)
+    fill(log, P0, 1, producer_id=row["producer_id"])
+    (outcome,) = send(log, request(P0, 1, producer_id=row["producer_id"], producer_epoch=4))
+    assert isinstance(outcome, Appended)
+    assert lake.lose().recovery().plan().rows["producers"] == [{**row, "producer_epoch": 4}]
+
+
+def test_two_of_three_roots_lose_nothing_and_one_may(lake):
+    lake.lose()
+    for brokers, loss in (((1, 2), None), ((2, 3), None), ((3,), "records from offset 4 on")):
+        (found,) = lake.recovery(*brokers).plan().partitions
+        assert (found.loss, sorted(found.absent)) == (loss, [b for b in (1, 2, 3) if b not in brokers])
+
+
+def test_the_longest_log_leads(lake):
+    fill(lake.log(1), P0, 2, epoch=0)
+    lake.lose().recovery().execute()
+    (registration,) = lake.opened().metadata.partitions.values()
+    assert registration.isr == (1,)
+
+
+def test_a_plan_writes_nothing(lake):
+    lake.lose()
+    before = sorted((path, os.stat(path).st_mtime_ns) for path in map(str, lake.folder.rglob("*")))
+    recovery = lake.recovery()
+    recovery.check_old_root()
+    recovery.plan()
+    assert sorted((path, os.stat(path).st_mtime_ns) for path in map(str, lake.folder.rglob("*"))) == before
+
+
+def unreadable(lake):
+    for name in os.listdir(lake.folder / "broker-2" / "log" / "_delta_log"):
+        (lake.folder / "broker-2" / "log" / "_delta_log" / name).write_text("torn")
+    return "log"
+
+
+def moved_in(lake):
+    os.mkdir(lake.folder / "new")
+    (lake.folder / "new" / "thesis.doc").write_text("x")
+
+
+def test_roots_that_do_not_fit_are_refused(lake, tmp_path):
+    lake.keep_aside()
+    other = Lake.made(tmp_path / "other")
+    cases = [
+        ([1, 1], "are both roots of broker 1: give the one that it has used last"),
+        (["old"], "old: is the root of cluster .*, no root of a broker"),
+        ([1, other.folder / "broker-2"], "belongs to cluster .*, and .*broker-1 to cluster"),
+        (["nowhere"], "there is no root of a broker at .*nowhere"),
+    ]
+    for roots, message in cases:
+        given = [(None, str(lake.folder / (f"broker-{root}" if isinstance(root, int) else root))) for root in roots]
+        with pytest.raises(InconsistentClusterIdException, match=message):
+            open_broker_roots(given, CONFIG)
+    with pytest.raises(InconsistentClusterIdException, match="is the root of broker 1, not of 2"):
+        open_broker_roots([(2, str(lake.folder / "broker-1"))], CONFIG)
+
+
+def test_a_root_that_cannot_be_read_is_named(lake):
+    unreadable(lake)
+    with pytest.raises((KafkaStorageException, LakelogException), match="broker-2"):
+        lake.lose().recovery()
+
+
+def test_the_place_of_the_new_root_is_checked(lake):
+    lake.keep_aside()
+    moved_in(lake)
+    for to, message in (
+        ("new", r"must be empty to be formatted, it holds thesis\.doc"),
+        ("broker-1", "is the root of broker 1 of cluster .* already"),
+        ("broker-1/new", "lies in .*broker-1, the root of broker 1"),
+        ("old", "is the root of cluster .* already"),
+    ):
+        with pytest.raises(InconsistentClusterIdException, match=message):
+            lake.recovery(to=to)
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_an_old_root_that_is_there_is_not_recovered_unasked(lake, is_readable, monkeypatch):
+    recovery = lake.recovery()
+    message = "is there, so it need not be recovered"
+    if not is_readable:
+        message = "cannot be read here, and others may still use it"
+
+        def fails(*_):
+            raise KafkaStorageException("the store does not answer")
+
+        monkeypatch.setattr("lakelog.replication.storage.root_recovery.is_formatted", fails)
+    with pytest.raises(InconsistentClusterIdException, match=message):
+        recovery.check_old_root()
+
+
+def test_a_second_loss_is_recovered_too(lake):
+    lake.lose().recovery().execute()
+    lake.opened().groups.commit([OFFSETS[0]._replace(committed_offset=4)])
+    lake.lose("new").recovery(to="third").execute()
+    check(lake, "third", generation=2)
