@@ -150,6 +150,13 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Make the root of a cluster", f"lakelog format {_LAKE}"),
         ("Make the root of broker 1", f"lakelog format {_LAKE} --broker-id 1 --root /lake/broker-1"),
     ),
+    "recover": (
+        ("Show what would lead, and what may be lost",
+         "lakelog recover --cluster /lake/cluster-2 --dry-run \\\n"
+         "      --roots /lake/broker-1 /lake/broker-2 /lake/broker-3"),
+        ("Make the root of the cluster again",
+         "lakelog recover --cluster /lake/cluster-2 --roots /lake/broker-1 /lake/broker-2 /lake/broker-3"),
+    ),
     "topics": (
         ("Create a topic",
          f"lakelog topics {_LAKE} --create --topic orders \\\n      --partitions 6 --replication-factor 3"),
