@@ -193,7 +193,8 @@ def open_view(cluster_uri: str, config: Config) -> TopicView:
         known = _views.get(key)
     if known is not None:  # each plan names the URI anew, so it means the cluster that is there now
         identity = read_identity(replace(known.cluster.root, guard=None))
-        if known.cluster.cluster_id == identity["cluster_id"]:
+        seen = known.cluster.cluster_id, known.cluster.generation
+        if seen == (identity["cluster_id"], identity["generation"] or 0):
             return known
     view = TopicView(Cluster.open(cluster_uri, config))
     with _lock:
