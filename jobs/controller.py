@@ -105,7 +105,9 @@ def _full_id(admin: AdminClient, text: str) -> str:
 
 
 def run_controller(args: argparse.Namespace) -> int:
-    """A controller that stands for election, and is active or stands by until a signal stops the process."""
+    """A controller that stands for election, and is active or stands by until a signal stops the process.
+
+    Raises FencedClusterRootException if the cluster root was recovered elsewhere."""
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     log_to_stderr(f"controller {name}", args.log_level)
     cluster = Cluster.open(args.cluster, settings(args.command_config))
@@ -113,8 +115,10 @@ def run_controller(args: argparse.Namespace) -> int:
     controller = Controller(cluster, name)
     is_signalled = stop_signals()
     controller.start()
-    wait_until(is_signalled)
+    wait_until(lambda: is_signalled() or controller.failure is not None)
     controller.stop()
+    if controller.failure is not None:
+        raise controller.failure
     return OK
 
 

@@ -62,20 +62,31 @@ def _broker_root(text: str) -> tuple[int | None, str]:
 
 def _recover(args: argparse.Namespace) -> int:
     config = settings(args.command_config)
-    recovery = Recovery(storage_root(args.cluster, "cluster", config), open_broker_roots(args.roots, config), config)
+    brokers = open_broker_roots(args.roots, config, may_mend=not args.dry_run)
+    recovery = Recovery(storage_root(args.cluster, "cluster", config), brokers, config)
     if not args.force:
         recovery.check_old_root()
     plan = recovery.plan()
+    if not args.dry_run:
+        check = _accept if args.allow_loss else _refuse_loss
+        check(plan)
+        plan = recovery.execute(check)  # brokers that still run may have gone on meanwhile
+    _show(recovery, plan, args.output)
+    _say(recovery, plan, args.dry_run)
+    return OK
+
+
+def _refuse_loss(plan: Plan) -> None:
     lossy = [each.registration.name for each in plan.partitions if each.loss is not None]
-    if not args.dry_run and lossy and not args.allow_loss:
+    if lossy:
         raise InvalidRequestException(
             f"acknowledged records of {first_names(lossy)} may be lost: look at --dry-run, give all roots that can be "
             "read, then add --allow-loss"
         )
-    plan = plan if args.dry_run else recovery.execute()
-    _show(recovery, plan, args.output)
-    _say(recovery, plan, args.dry_run)
-    return OK
+
+
+def _accept(_: Plan) -> None:
+    pass
 
 
 def _show(recovery: Recovery, plan: Plan, output: str) -> None:

@@ -14,7 +14,12 @@ from lakelog.replication.controller.active_controller import ActiveController, o
 from lakelog.replication.controller.controller_context import BrokerView
 from lakelog.replication.controller.decision import DecisionInterrupted
 from lakelog.replication.error_log import ErrorLog
-from lakelog.replication.errors import ControllerMovedException, InconsistentClusterRootException, LakelogException
+from lakelog.replication.errors import (
+    ControllerMovedException,
+    FencedClusterRootException,
+    InconsistentClusterRootException,
+    LakelogException,
+)
 from lakelog.replication.protocol.broker_registration import Liveness
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster
@@ -49,7 +54,15 @@ class Controller:
         self._awake = threading.Event()
         self._awake.set()
         self._thread = threading.Thread(target=self._run, name=f"controller-{controller_id}", daemon=True)
-        self._copier = ClusterCopier(cluster, self._epoch_of_term)
+        self._copier = ClusterCopier(cluster, self._epoch_of_term, self._fail)
+        self.failure: FencedClusterRootException | None = None
+
+    def _fail(self, error: FencedClusterRootException) -> None:
+        """Ends it: its cluster root was recovered elsewhere, and came back."""
+        logger.error("controller %s stops: %s", self.controller_id, error)
+        self.failure = error
+        self._copier.stop()
+        self._waiter.stop()
 
     def _epoch_of_term(self) -> int | None:
         held = self._held

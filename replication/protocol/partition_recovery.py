@@ -42,18 +42,26 @@ _FIRST_EPOCH = 1  # of a broker that registers for the first time
 class FoundReplica(NamedTuple):
     """A replica in the root of a broker: its log, the last row that the broker has published of it, and why the log
     cannot be used, None if it can. `log_epoch`: the broker epoch since which the broker has its log, None if that is
-    not known."""
+    not known. `has_lost_end`: the row describes a later version of the log than there is."""
 
     broker_id: int
     log: PartitionLog
     row: ReplicaStatus | None = None
     fault: str | None = None
     log_epoch: int | None = None
+    has_lost_end: bool = False
 
     @property
     def is_there(self) -> bool:
         """Whether the replica has a log that can be used: neither broken, nor lost, nor deleted."""
         return self.fault is None and self.log.role != NO_ROLE and self.log.role.kind != STOPPED
+
+    @property
+    def never_was(self) -> bool:
+        """Whether the broker has had no such replica yet: nothing tells of one, and its log is the first that it
+        has."""
+        is_first = self.log_epoch is not None and self.log_epoch <= _FIRST_EPOCH
+        return is_first and self.log.role == NO_ROLE and self.fault is None and self.row is None
 
     @property
     def confirmed(self) -> int:
@@ -185,28 +193,36 @@ class RecoveredPartition(NamedTuple):
 
 def recover_partition(
     known: PartitionRegistration, found: Mapping[int, FoundReplica], min_isr: int, broker_epochs: Mapping[int, int],
-    controller_epoch: int,
+    controller_epoch: int, is_deleting: bool = False, has_all_replicas: bool = True,
 ) -> RecoveredPartition:  # fmt: skip
     """The registration of a partition in the new cluster root, without a leader: the controller elects the member of
     the ISR that starts first. The ISR has the brokers whose logs are equal to the longest one.
 
     `known`: the last registration that somebody has seen. `found`: the replicas in the roots that were read, by broker.
-    `min_isr`: see `effective_min_isr`. `broker_epochs`: those that the brokers' registrations get.
+    `min_isr`: see `effective_min_isr`. `broker_epochs`: those that the brokers' registrations get. `is_deleting`:
+    whether its topic is being deleted. `has_all_replicas`: whether `known` names all replicas for certain.
     """
     choice = choose([found[broker] for broker in known.replicas if broker in found])
     absent = absent_replicas(known, found)
     isr = known.isr if choice is None else choice.in_sync
-    is_deleting = known.leader == LEADER_DURING_DELETE
     registration = replace(
         known,
-        leader=LEADER_DURING_DELETE if is_deleting else NO_LEADER,
+        leader=LEADER_DURING_DELETE if known.leader == LEADER_DURING_DELETE else NO_LEADER,
         leader_epoch=next_epoch([known.leader_epoch, *(_newest_epoch(replica) for replica in found.values())]),
         partition_epoch=next_epoch([known.partition_epoch]),
         controller_epoch=controller_epoch,
         isr=isr,
         isr_epochs={broker: broker_epochs[broker] for broker in isr if broker in broker_epochs},
     )
-    return RecoveredPartition(registration, choice, absent, *what_may_be_lost(known.replicas, absent, min_isr, choice))
+    if is_deleting or known.leader == LEADER_DURING_DELETE:
+        return RecoveredPartition(registration, choice, absent, None, "its topic is being deleted")
+    if known.leader_epoch == 0 and all(broker in found and found[broker].never_was for broker in known.replicas):
+        return RecoveredPartition(registration, choice, absent, None, "no broker has begun its log")
+    loss, why = what_may_be_lost(known, found, absent, min_isr, choice)
+    if loss is None and choice is not None and not has_all_replicas:
+        loss = f"records from offset {choice.log_end_offset} on"
+        why = "no copy of the metadata has it, so brokers whose roots are missing may have had replicas of it, too"
+    return RecoveredPartition(registration, choice, absent, loss, why)
 
 
 def absent_replicas(known: PartitionRegistration, found: Mapping[int, FoundReplica]) -> dict[int, str]:
@@ -224,6 +240,8 @@ def absent_replicas(known: PartitionRegistration, found: Mapping[int, FoundRepli
             return "its root is missing"
         if not replica.is_there:
             return replica.fault or "its log has no such replica: it was lost, deleted or never there"
+        if replica.has_lost_end:
+            return "its log has lost its end, as after a power cut"
         if replica.log_epoch is None:
             is_in_sync = broker in known.isr and replica.log.log_end_offset >= committed
             return "" if is_in_sync else "it was out of sync"
@@ -245,13 +263,24 @@ def _newest_epoch(replica: FoundReplica) -> int:
     return max((replica.log.role.leader_epoch, row, *lineage))
 
 
+def told_as_committed(replicas: Iterable[FoundReplica]) -> int:
+    """The offset up to which records were committed by the rows of these replicas, also if their logs lack them."""
+    return max((replica.row.high_watermark for replica in replicas if replica.row is not None), default=0)
+
+
 def what_may_be_lost(
-    replicas: Sequence[int], absent: Mapping[int, str], min_isr: int, choice: LeaderChoice | None
-) -> tuple[str | None, str]:
+    known: PartitionRegistration, found: Mapping[int, FoundReplica], absent: Mapping[int, str], min_isr: int,
+    choice: LeaderChoice | None,
+) -> tuple[str | None, str]:  # fmt: skip
     """What may be lost of a partition, None if nothing can be, and a sentence that says why. It is about records that
-    were acknowledged with acks=all, and clean elections."""
+    were acknowledged with acks=all, and clean elections.
+
+    To count the missing replicas is not enough. `min.insync.replicas` may have been lower before, as it counts at most
+    as many as the partition had replicas then, and the end of a reassignment may take members from the ISR. So one
+    member of the last ISR must be there, too: it has all that was committed until then.
+    """
     if choice is None:
-        return "all records", f"no root that was read has a usable log; brokers {_named(replicas)} had replicas"
+        return "all records", f"no root that was read has a usable log; brokers {_named(known.replicas)} had replicas"
     unproven = [fork for fork in choice.forks if not fork.is_proven]
     if unproven:
         fork = unproven[0]
@@ -260,9 +289,15 @@ def what_may_be_lost(
             f"from there the logs of brokers {_named(fork.left)} differ from those of brokers {_named(fork.kept)}, and "
             "nothing tells for certain which of them was committed",
         )
-    count = f"{len(absent)} of {len(replicas)} replicas are missing"
+    lost = f"records from offset {choice.log_end_offset} on"
+    committed = told_as_committed(found.values())
+    if committed > choice.log_end_offset:
+        return lost, f"records up to offset {committed} were committed, and no usable log has them"
+    count = f"{len(absent)} of {len(known.replicas)} replicas are missing"
     if len(absent) >= min_isr:
-        return f"records from offset {choice.log_end_offset} on", f"{count}, and {min_isr} were enough to acknowledge"
+        return lost, f"{count}, and {min_isr} were enough to acknowledge"
+    if known.isr and all(member in absent for member in known.isr):
+        return lost, f"brokers {_named(known.isr)} were in sync, and all of them are missing"
     return None, f"{count}, and each acknowledged record is on at least {min_isr}"
 
 
@@ -270,12 +305,20 @@ def _named(brokers: Iterable[int]) -> str:
     return ", ".join(map(str, brokers)) or "none"
 
 
-def is_gone(known: PartitionRegistration, found: Mapping[int, FoundReplica]) -> bool:
-    """Whether a partition was deleted after its registration was seen: some of its replicas were stopped under a later
-    leader epoch, and none is left."""
-    roles = [found[broker].log.role for broker in known.replicas if broker in found]
-    stopped = [role for role in roles if role.kind == STOPPED and role.leader_epoch > known.leader_epoch]
-    return bool(stopped) and all(role.kind == STOPPED for role in roles)
+def is_gone(
+    known: PartitionRegistration, found: Mapping[int, FoundReplica], is_name_taken: bool = False
+) -> bool:  # fmt: skip
+    """Whether a partition was deleted after its registration was seen: its replicas were stopped under a later leader
+    epoch, and no broker has one. A replica whose root is missing may be left, unless `is_name_taken` by a
+    later topic: a topic is made again only after all replicas were deleted."""
+    if not is_name_taken and not all(broker in found for broker in known.replicas):
+        return False
+    roles = {broker: replica.log.role for broker, replica in found.items()}
+    is_stopped = any(
+        roles[b].kind == STOPPED and roles[b].leader_epoch > known.leader_epoch for b in known.replicas if b in roles
+    )
+    left = (b for b, role in roles.items() if role.kind != STOPPED and not (role.is_stray and b not in known.replicas))
+    return is_stopped and not list(left)
 
 
 def assigned_now(known: PartitionRegistration, found: Mapping[int, FoundReplica]) -> PartitionRegistration:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from lakelog.replication.error_log import ErrorLog
-from lakelog.replication.errors import ControllerMovedException, LakelogException
+from lakelog.replication.errors import ControllerMovedException, FencedClusterRootException, LakelogException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import check_identity
@@ -35,9 +35,13 @@ class _Snapshot(NamedTuple):
 class _RootCopier:
     """Writes the newest snapshot to the root of one broker, in a thread of its own."""
 
-    def __init__(self, broker_id: int, root: StorageRoot) -> None:
+    def __init__(
+        self, broker_id: int, root: StorageRoot, when_fenced: Callable[[FencedClusterRootException], object]
+    ) -> None:  # fmt: skip
         self._broker_id = broker_id
         self._root = root
+        self._when_fenced = when_fenced
+        self.refused: CopySource | None = None  # another controller copies: it did when this source was offered
         self._lock = threading.Condition()
         self._next: _Snapshot | None = None
         self._is_stopped = False
@@ -71,7 +75,11 @@ class _RootCopier:
                 self._write(snapshot)
                 self._errors.worked()
             except ControllerMovedException:
-                return  # another controller copies
+                self.refused = snapshot.source
+                return
+            except FencedClusterRootException as error:
+                self._when_fenced(error)
+                return
             except (LakelogException, OSError) as error:
                 self._errors.failed(error)
                 self._copy = None  # the root may be another one when it is back
@@ -89,11 +97,18 @@ class _RootCopier:
 
 class ClusterCopier:
     """Copies the tables of a cluster as long as `controller_epoch` answers one: that of the active controller of this
-    process, else None. Its threads run from `start` to `stop`."""
+    process, else None. Its threads run from `start` to `stop`.
 
-    def __init__(self, cluster: Cluster, controller_epoch: Callable[[], int | None]) -> None:
+    It calls `when_fenced` with the error if the cluster root was recovered elsewhere.
+    """
+
+    def __init__(
+        self, cluster: Cluster, controller_epoch: Callable[[], int | None],
+        when_fenced: Callable[[FencedClusterRootException], object] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._cluster = cluster
         self._controller_epoch = controller_epoch
+        self._when_fenced = when_fenced
         self._stopping = threading.Event()
         self._roots: dict[int, _RootCopier] = {}
         self._errors = ErrorLog(logger, "the copies of the cluster's tables")
@@ -127,10 +142,12 @@ class ClusterCopier:
         snapshot = self._look(epoch)
         for broker_id, registration in self._cluster.brokers.items():
             known = self._roots.get(broker_id)
-            if known is None or known.uri != registration.root:
+            is_over = known is not None and known.refused not in (None, snapshot.source)
+            if known is None or known.uri != registration.root or is_over:
                 if known is not None:
                     known.stop()
-                known = _RootCopier(broker_id, self._cluster.storage_of(broker_id, registration.root))
+                root = self._cluster.storage_of(broker_id, registration.root)
+                known = _RootCopier(broker_id, root, self._when_fenced)
                 self._roots[broker_id] = known
             known.offer(snapshot)
 

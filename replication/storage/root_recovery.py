@@ -8,8 +8,10 @@ The order of the writes, and what a crash after each of them leaves:
    then on, or read them. What they have now is final, so it is read only then. The old cluster root is of no use to
    these brokers any more, and no other can be used yet.
 3. The tables of the new root. Nobody takes it for a root, as its table `cluster` has no row.
-4. The note of each broker says that it has seen these tables, and the copies in its root name the new root.
+4. The note of each broker says that it has seen these tables.
 5. The row in `cluster`. From this commit on the new root is the cluster root.
+6. The copies in the brokers' roots name the new root. The controller would do that, too. It comes last, as an earlier
+   recovery that had fewer roots and did not end must not replace what the lost root's controller has copied.
 
 A recovery that is begun again takes the next generation, so that an older one that is still under way can write
 nothing more.
@@ -18,8 +20,9 @@ nothing more.
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,8 +30,10 @@ from typing import Any, NamedTuple
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
+    CorruptRecordException,
     FencedClusterRootException,
     InconsistentClusterIdException,
+    KafkaStorageException,
     LakelogException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
@@ -64,7 +69,14 @@ from lakelog.replication.storage.root_identity import (
     read_identity,
 )
 from lakelog.replication.storage.tables.broker_table import broker_row
-from lakelog.replication.storage.tables.cluster_copy import COPIED, ClusterCopy, CopiedRows, CopySource, read_copy
+from lakelog.replication.storage.tables.cluster_copy import (
+    COPIED,
+    ClusterCopy,
+    CopiedRows,
+    CopySource,
+    mend_copy,
+    read_copy,
+)
 from lakelog.replication.storage.tables.metadata_table import registration_of, row_of
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import Row, StateTable
@@ -84,6 +96,8 @@ from lakelog.schemas import (
     Table,
 )
 
+logger = logging.getLogger(__name__)
+
 _MARK = "recovery.json"
 _CAUSE = {"who": "recover", "why": "recovery"}
 
@@ -96,8 +110,8 @@ class BrokerRoot:
         self.broker_id: int = identity["broker_id"]
         self.cluster_id: str = identity["cluster_id"]
         self.admits_writers = identity["format_version"] < FORMAT_VERSION
+        self.table = ReplicaTable.open(root)  # before the log: no row describes a later version of it
         self.log = ReplicaLog.open(root.child(LOG.name))
-        self.table = ReplicaTable.open(root)
         self.copy: Mapping[str, CopiedRows] = read_copy(root)
 
     @property
@@ -114,7 +128,15 @@ class BrokerRoot:
         """A replica, as the log was read last."""
         state = self.log.current()
         row, fault = self.table.replicas.get(partition), state.fault(partition)
-        return FoundReplica(self.broker_id, state.known(partition), row, fault, self.log.log_epoch)
+        has_lost_end = row is not None and row.log_version > state.version
+        return FoundReplica(self.broker_id, state.known(partition), row, fault, self.log.log_epoch, has_lost_end)
+
+    def close(self, broker_epoch: int, generation: int, known: Iterable[TopicIdPartition], uri: str) -> None:
+        """Ends all older generations at this root; see `ReplicaLog.close`. What it has is final then, and read."""
+        recover_root(self.root, self.cluster_id, self.broker_id)
+        self.log.close(broker_epoch, generation, {*self.partitions(), *known}, {**_CAUSE, "cluster": uri})
+        self.table.claim(broker_epoch)
+        self.copy = read_copy(self.root)
 
     def topic_name(self, partition: TopicIdPartition) -> str | None:
         """The name of a partition's topic, if the root has it."""
@@ -122,8 +144,11 @@ class BrokerRoot:
         return row.topic if row else self.log.current().topics.get(partition.topic_id)
 
 
-def open_broker_roots(given: Sequence[tuple[int | None, str]], config: Config) -> list[BrokerRoot]:
+def open_broker_roots(
+    given: Sequence[tuple[int | None, str]], config: Config, may_mend: bool = False
+) -> list[BrokerRoot]:  # fmt: skip
     """Reads the roots of brokers. `given`: their URIs, and their ids where the configuration has credentials for them.
+    `may_mend`: whether to put aside what a power cut has torn in a root, as its broker does when it starts.
 
     Raises InconsistentClusterIdException for a root that is no broker's, two roots of one broker, and roots of two
     clusters, and KafkaStorageException or CorruptRecordException for one that cannot be read.
@@ -149,8 +174,20 @@ def open_broker_roots(given: Sequence[tuple[int | None, str]], config: Config) -
             raise InconsistentClusterIdException(
                 f"{root.uri} belongs to cluster {cluster_id}, and {other.root.uri} to cluster {other.cluster_id}"
             )
-        found[broker_id] = BrokerRoot(storage_root(uri, broker_id, config), identity)
+        found[broker_id] = _open(storage_root(uri, broker_id, config), identity, may_mend)
     return [found[broker_id] for broker_id in sorted(found)]
+
+
+def _open(root: StorageRoot, identity: Mapping[str, Any], may_mend: bool) -> BrokerRoot:
+    try:
+        return BrokerRoot(root, identity)
+    except (CorruptRecordException, KafkaStorageException) as error:
+        if not may_mend:  # an empty root, which such an error may advise, is no help without the others
+            what = str(error).partition("; restore the file")[0]
+            raise type(error)(f"{root.uri}: cannot be read, after a power cut leave out --dry-run: {what}") from error
+    recover_root(root, identity["cluster_id"], identity["broker_id"])
+    mend_copy(root)
+    return BrokerRoot(root, identity)
 
 
 class Plan(NamedTuple):
@@ -220,6 +257,13 @@ class Recovery:
         found = [registration_of(row) for row in copied.rows] if copied else []
         return {registration.topic_id_partition: registration for registration in found}
 
+    @cached_property
+    def _copied_topics(self) -> dict[str, Topic]:
+        """The topics as copied, by id."""
+        copied = self._newest.get(TOPICS.name)
+        rows = [Topic(**{**row, "configs": dict(row["configs"])}) for row in copied.rows] if copied else []
+        return {topic.topic_id: topic for topic in rows}
+
     def _broker_epoch(self, broker: BrokerRoot) -> int:
         rows = [row.broker_epoch for row in broker.table.replicas.values()]
         joined = [registration.isr_epoch(broker.broker_id) for registration in self._known.values()]
@@ -257,51 +301,73 @@ class Recovery:
 
     def plan(self) -> Plan:
         """What the new root will hold, by what the roots hold now. It writes nothing."""
-        known = {**self._known, **self._unknown()}
-        partitions, strays = set(known), list[str]()
+        gone = self._gone()
+        copied = {p: registration for p, registration in self._known.items() if p.topic_id not in gone}
+        known = {**copied, **self._unknown(copied)}
+        partitions, strays = {*known, *self._known}, list[str]()
         for broker in self.brokers:
             strays += [f"{broker.topic_name(p) or p.topic_id}-{p.partition}" for p in broker.partitions() - partitions
                        if broker.replica(p).is_there]  # fmt: skip
-        topics, gone = self._topics(known), set[str]()
-        recovered = list[RecoveredPartition]()
-        for partition, registration in sorted(known.items(), key=lambda item: (item[1].topic, item[1].partition)):
-            found = self._found(partition)
-            if is_gone(registration, found) and len(found) > 0:
-                gone.add(partition.topic_id)
-                continue
-            now = assigned_now(registration, found)
-            min_isr = self._min_isr(topics.get(partition.topic_id), len(now.replicas))
-            recovered.append(recover_partition(now, found, min_isr, self.broker_epochs, self.controller_epoch))
-        kept = {each.registration.topic_id for each in recovered}
-        topics = {topic_id: topic for topic_id, topic in topics.items() if topic_id in kept or topic_id not in gone}
+        topics = {topic_id: topic for topic_id, topic in self._topics(known).items() if topic_id not in gone}
+        recovered = [
+            self._recovered(registration, topics[registration.topic_id])
+            for registration in sorted(known.values(), key=lambda each: (each.topic, each.partition))
+        ]
         copied_at = {name: copied.copied_at for name, copied in self._newest.items()}
         return Plan(self._rows(topics, recovered), recovered, sorted(set(strays)), copied_at, self._configs())
+
+    def _recovered(self, registration: PartitionRegistration, topic: Topic) -> RecoveredPartition:
+        partition = registration.topic_id_partition
+        found = self._found(partition)
+        now = assigned_now(registration, found)
+        is_copied = partition in self._known
+        members = {b for r in self._known.values() for b in (*r.replicas, *r.isr)}
+        has_all_replicas = is_copied or (bool(members) and members <= self.broker_epochs.keys())
+        return recover_partition(
+            now, found, self._min_isr(topic, len(now.replicas)), self.broker_epochs, self.controller_epoch,
+            topic.deleting, has_all_replicas,
+        )  # fmt: skip
+
+    def _gone(self) -> set[str]:
+        """The ids of the topics that were deleted after the last copy: all their partitions are gone."""
+        topics = {partition.topic_id for partition in self._known}
+        told = ((broker, p) for broker in self._live() for p in broker.partitions() if p.topic_id not in topics)
+        taken = {broker.topic_name(p) for broker, p in told if _is_explained(broker.replica(p))}
+        by_topic: dict[str, list[bool]] = {}
+        for partition, known in self._known.items():
+            found = is_gone(known, self._found(partition), known.topic in taken)
+            by_topic.setdefault(partition.topic_id, []).append(found)
+        return {topic_id for topic_id, found in by_topic.items() if all(found)}
 
     def _found(self, partition: TopicIdPartition) -> dict[int, FoundReplica]:
         return {broker.broker_id: broker.replica(partition) for broker in self.brokers}
 
-    def _unknown(self) -> dict[TopicIdPartition, PartitionRegistration]:
-        """Partitions that were made after the last copy. A root that has no newer copy than that of others may be one
-        that has missed the deletion of its topics: it is not believed."""
+    def _live(self) -> list[BrokerRoot]:
+        """The roots with the newest copy of the metadata. One with an older copy may have missed a deletion."""
         newest = max(broker.copied_metadata for broker in self.brokers)
-        live = [broker for broker in self.brokers if broker.copied_metadata == newest]
-        told = {p for broker in live for p in broker.partitions() if broker.replica(p).is_there} - set(self._known)
-        names = {registration.topic for registration in self._known.values()}
+        return [broker for broker in self.brokers if broker.copied_metadata == newest]
+
+    def _unknown(
+        self, copied: Mapping[TopicIdPartition, PartitionRegistration]
+    ) -> dict[TopicIdPartition, PartitionRegistration]:  # fmt: skip
+        """Partitions that were made after the last copy, by the roots with the newest one."""
+        live = self._live()
+        told = {p for broker in live for p in broker.partitions() if broker.replica(p).is_there} - self._known.keys()
+        names = {registration.topic for registration in copied.values()}
+        topics = {partition.topic_id for partition in copied}
         found = dict[TopicIdPartition, PartitionRegistration]()
         for partition in told:
             replicas = {b: each for b, each in self._found(partition).items() if not each.log.role.is_stray}
             name = next((n for broker in live if (n := broker.topic_name(partition))), None)
-            is_new = name is not None and any(each.is_there for each in replicas.values())
-            known_topic = any(p.topic_id == partition.topic_id for p in self._known)
-            if is_new and name is not None and (known_topic or name not in names):
+            is_new = any(each.is_there for each in replicas.values())
+            if name is not None and is_new and (partition.topic_id in topics or name not in names):
                 found[partition] = unknown_partition(name, partition, replicas)
         return found
 
     def _topics(self, known: Mapping[TopicIdPartition, PartitionRegistration]) -> dict[str, Topic]:
         """The topics by id: as copied, and those of other partitions with the settings of the cluster."""
-        copied = self._newest.get(TOPICS.name)
-        rows = [Topic(**{**row, "configs": dict(row["configs"])}) for row in copied.rows] if copied else []
-        found = {topic.topic_id: topic for topic in rows}
+        named = {registration.topic: registration.topic_id for registration in known.values()}
+        found = {i: topic for i, topic in self._copied_topics.items() if named.get(topic.topic, i) == i}
         for registration in known.values():
             if registration.topic_id not in found:
                 count = sum(p.topic_id == registration.topic_id for p in known)
@@ -313,8 +379,11 @@ class Recovery:
         copied = self._newest.get(CLUSTER.name)
         return dict(copied.rows[0]["configs"]) if copied and copied.rows else self.config.cluster_configs()
 
-    def _min_isr(self, topic: Topic | None, replicas: int) -> int:
-        config = self.config.in_cluster(self._configs()).topic_as_far_as_known(topic.configs if topic else {})[0]
+    def _min_isr(self, topic: Topic, replicas: int) -> int:
+        """The members of the ISR that were enough to acknowledge; 1 for a topic whose settings no copy has."""
+        if topic.topic_id not in self._copied_topics:
+            return 1
+        config = self.config.in_cluster(self._configs()).topic_as_far_as_known(topic.configs)[0]
         return effective_min_isr(config.min_insync_replicas, replicas)
 
     def _rows(self, topics: Mapping[str, Topic], partitions: Iterable[RecoveredPartition]) -> dict[str, list[Row]]:
@@ -343,33 +412,35 @@ class Recovery:
         states = [broker.log.current() for broker in self.brokers]
         return [state.known(partition) for state in states for partition in state.partitions()]
 
-    def execute(self) -> Plan:
-        """Makes the new cluster root, and returns what it holds. Raises FencedClusterRootException if another recovery
-        is under way, KafkaStorageException and InvalidConfigurationException as `check_conditional_put`: the same
-        command goes on."""
+    def execute(self, check: Callable[[Plan], None] = lambda _: None) -> Plan:
+        """Makes the new cluster root, and returns what it holds. `check`: it raises an error if the plan that the
+        final logs give must not be carried out.
+
+        Raises FencedClusterRootException if another recovery is under way, KafkaStorageException and
+        InvalidConfigurationException as `check_conditional_put`: the same command goes on."""
         self.root.create_folder()
         mark = {"cluster_id": self.cluster_id, "generation": self.generation}
         self.root.put(_MARK, json.dumps(mark).encode())
         check_conditional_put(self.root)
         for broker in self.brokers:
-            self._close(broker)
-        self.__dict__.pop("_logs", None)  # they are final now
+            broker.close(self.broker_epochs[broker.broker_id], self.generation, self._known, self.root.uri)
+        for name in ("_newest", "_known", "_copied_topics", "_logs"):  # they are final now
+            self.__dict__.pop(name, None)
         plan = self.plan()
+        check(plan)
         states = self._write_tables(plan)
         for broker in self.brokers:
-            self._take_note(broker, plan, states)
+            self._take_note(broker, states)
         self._set(CLUSTER, [self._identity(plan)])
+        for broker in self.brokers:
+            try:
+                self._copy(broker, plan)
+            except LakelogException as error:  # the controller copies what is missing
+                logger.warning("%s: has no copies of the new cluster root yet: %s", broker.root.uri, error)
         return plan
 
-    def _close(self, broker: BrokerRoot) -> None:
-        """Ends all older generations at the root of a broker."""
-        epoch, cause = self.broker_epochs[broker.broker_id], {**_CAUSE, "cluster": self.root.uri}
-        recover_root(broker.root, self.cluster_id, broker.broker_id)
-        broker.log.close(epoch, self.generation, {*broker.partitions(), *self._known}, cause)
-        broker.table.claim(epoch)
-
     def _write_tables(self, plan: Plan) -> dict[str, StateTable]:
-        tables = {CLUSTER.name: self._table(CLUSTER)}
+        tables = {CLUSTER.name: self._set(CLUSTER, [])}  # a recovery that this one has overtaken cannot end any more
         for table in (TOPICS, CONFIGS, PRODUCERS, GROUPS, ADMIN, CONTROLLER):
             tables[table.name] = self._set(table, plan.rows[table.name])
         for broker in self.brokers:
@@ -386,7 +457,7 @@ class Recovery:
             log_epoch=epoch if log_epoch is None else log_epoch, incarnation_id="recover",
         )  # fmt: skip
 
-    def _take_note(self, broker: BrokerRoot, plan: Plan, tables: Mapping[str, StateTable]) -> None:
+    def _take_note(self, broker: BrokerRoot, tables: Mapping[str, StateTable]) -> None:
         """Lets a broker's root know the new cluster root."""
         found = broker.log.refresh().generation
         if found != self.generation:
@@ -394,6 +465,9 @@ class Recovery:
                 f"{broker.root.uri}: belongs to generation {found} of the cluster root: another recovery is under way"
             )
         put_note(broker.root, {name: tables[name].state for name in (CLUSTER.name, METADATA.name, TOPICS.name)})
+
+    def _copy(self, broker: BrokerRoot, plan: Plan) -> None:
+        """Lets the copies in a broker's root be of the new cluster root."""
         copy, now = ClusterCopy(broker.root), time.time()
         source = CopySource(self.root.uri, self.generation, self.controller_epoch)
         rows = {**plan.rows, CLUSTER.name: [self._identity(plan)]}
@@ -429,6 +503,11 @@ class Recovery:
 
         found.update(_CAUSE, change, {GENERATION: self.generation})
         return found
+
+
+def _is_explained(replica: FoundReplica) -> bool:
+    """Whether a replica is there that the metadata of its broker explain."""
+    return replica.is_there and not replica.log.role.is_stray
 
 
 def is_finished(root: StorageRoot) -> bool:

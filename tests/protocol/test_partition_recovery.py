@@ -58,10 +58,16 @@ def a_row(broker, log, epoch, state="Fetching", high_watermark=0, role=FOLLOWER_
     )  # fmt: skip
 
 
-def found(broker, *epochs, role=(0, FOLLOWER), state="Fetching", at=None, hw=0, other_from=None, log_epoch=1):
+def found(broker, *epochs, role=(0, FOLLOWER), state="Fetching", at=None, hw=0, other_from=None, log_epoch=1, **more):
     """A replica, with a row of its role's leader epoch or of `at`."""
     log = a_log(*epochs, role=role, other_from=other_from)
-    return FoundReplica(broker, log, a_row(broker, log, role[0] if at is None else at, state, hw), None, log_epoch)
+    row = a_row(broker, log, role[0] if at is None else at, state, hw)
+    return FoundReplica(broker, log, row, None, log_epoch, **more)
+
+
+def no_replica(broker, log_epoch=1):
+    """A root in which there was never a replica of the partition."""
+    return FoundReplica(broker, PartitionLog(start_chain=genesis(P)), None, None, log_epoch)
 
 
 FIGURE_8 = {  # 5 was committed under 7 by brokers 1 and 3, and broker 2 has appended under 6 what nobody else has
@@ -156,7 +162,9 @@ def test_the_new_registration_is_above_all_epochs_that_were_seen():
 def test_a_partition_that_is_being_deleted_stays_so_and_one_without_roots_keeps_its_isr():
     made = recover_partition(registration(leader=LEADER_DURING_DELETE), {}, 2, {}, 1)
     assert (made.registration.leader, made.registration.isr) == (LEADER_DURING_DELETE, (1, 2, 3))
-    assert made.loss == "all records"
+    assert made.loss is None  # its records are to go
+    assert recover_partition(registration(), {}, 2, {}, 1, is_deleting=True).loss is None
+    assert recover_partition(registration(), {}, 2, {}, 1).loss == "all records"
 
 
 LOSSES = {
@@ -187,6 +195,29 @@ LOSSES = {
     "one is broken": (
         registration(), {1: found(1, 0)._replace(fault="s0 is broken"), 2: found(2, 0)}, 2, "records from offset 1 on"
     ),
+    "one, and it was in sync alone": (
+        registration(isr=(1,)), {2: found(2, 0), 3: found(3, 0)}, 2, "records from offset 1 on"
+    ),
+    "one, and the others were just added": (
+        registration(isr=(1,), adding_replicas=(2, 3)), {2: found(2), 3: found(3)}, 2, "records from offset 0 on"
+    ),
+    "one of those in sync": (registration(isr=(1, 2)), {2: found(2, 0), 3: found(3, 0)}, 2, None),
+    "one, and one whose log has lost its end": (
+        registration(), {2: found(2, 0, 0), 3: found(3, 0, has_lost_end=True)}, 2, "records from offset 2 on"
+    ),
+    "a row tells of more than there is": (
+        registration(),
+        {1: found(1, 0), 2: found(2, 0), 3: found(3)._replace(row=a_row(3, a_log(0, 0), 0, high_watermark=2))},
+        2, "records from offset 1 on",
+    ),
+    "none, and no broker has begun": (registration(epoch=0), {b: no_replica(b) for b in (1, 2, 3)}, 2, None),
+    "one, and no broker has begun": (registration(epoch=0), {b: no_replica(b) for b in (1, 2)}, 2, "all records"),
+    "none, and no broker has a log any more": (
+        registration(epoch=1), {b: no_replica(b) for b in (1, 2, 3)}, 2, "all records"
+    ),
+    "none, and one has another log now": (
+        registration(epoch=0), {1: no_replica(1), 2: no_replica(2), 3: no_replica(3, log_epoch=2)}, 2, "all records"
+    ),
     "nothing tells": (
         registration((1, 2)),
         {1: found(1, 5, 5, role=(8, FOLLOWER), state="Truncating"), 2: found(2, 5, 6, role=(6, LEADER))},
@@ -205,10 +236,18 @@ def test_what_may_be_lost(case):
 
 def test_a_deleted_partition_is_gone_and_one_whose_replicas_moved_is_not():
     stopped = {broker: found(broker, 0, role=(5, STOPPED)) for broker in (1, 2)}
-    assert is_gone(registration(), stopped)
-    assert not is_gone(registration(epoch=5), stopped)  # it was stopped before
+    everywhere = {**stopped, 3: no_replica(3), 4: no_replica(4)}
+    assert is_gone(registration(), everywhere)
+    assert not is_gone(registration(epoch=5), everywhere)  # it was stopped before
     assert not is_gone(registration(), {})
+    assert not is_gone(registration(), stopped)  # broker 3, whose root is missing, may have it alone by now
+    assert is_gone(registration(), stopped, is_name_taken=True)
+    assert not is_gone(registration(), {**stopped, 3: found(3, 0)}, is_name_taken=True)
     moved = {**stopped, 4: found(4, 0, role=(5, FOLLOWER))}
+    assert not is_gone(registration((1, 2)), moved)
+    stray = Role(3, FOLLOWER).as_stray()
+    assert is_gone(registration((1, 2)), {**stopped, 4: found(4, 0, role=stray)})  # of an earlier assignment
+    assert not is_gone(registration(), {**stopped, 3: found(3, 0, role=stray)})
     assert assigned_now(registration(), moved).replicas == (3, 4)
     assert assigned_now(registration(), {1: found(1, 0, role=(5, FOLLOWER))}) == registration()
 
@@ -216,6 +255,15 @@ def test_a_deleted_partition_is_gone_and_one_whose_replicas_moved_is_not():
 def test_a_partition_that_no_copy_has_is_where_it_was_found():
     made = unknown_partition("t", P, {2: found(2, 0), 1: found(1, role=(1, STOPPED))})
     assert (made.replicas, made.isr, made.leader) == ((2,), (2,), NO_LEADER)
+
+
+def test_of_a_partition_that_no_copy_has_something_may_be_lost_unless_all_roots_are_there():
+    replicas = {b: found(b, 0) for b in (2, 3)}
+    made = [
+        recover_partition(unknown_partition("t", P, replicas), replicas, 1, {}, 1, has_all_replicas=is_known)
+        for is_known in (False, True)
+    ]
+    assert [each.loss for each in made] == ["records from offset 1 on", None]
 
 
 def test_leaders_are_closed_under_their_own_epoch():
@@ -469,6 +517,7 @@ SABOTAGES = {
 
 @pytest.mark.parametrize("name", SABOTAGES)
 def test_the_histories_find_each_wrong_rule(name, monkeypatch, ends):
+    monkeypatch.setattr(recovery, "told_as_committed", lambda _: 0)  # else rows tell of most losses afterwards
     monkeypatch.setattr(recovery, *SABOTAGES[name])
     assert losses(ends)[0] > 0
 

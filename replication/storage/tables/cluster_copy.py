@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from lakelog.replication.errors import ControllerMovedException
+from lakelog.replication.errors import ControllerMovedException, FencedClusterRootException
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
+from lakelog.replication.storage.delta.log_recovery import recover_log
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_txns import GENERATION
 from lakelog.replication.storage.tables.state_table import CONTROLLER_EPOCH, Row, StateTable
@@ -57,18 +58,24 @@ class ClusterCopy:
         self, table: Table, rows: list[Row], version: int, source: CopySource, as_of: float | None = None
     ) -> None:  # fmt: skip
         """Copies the rows of a version of a table, as they were at a time (seconds since the epoch), by default now.
-        Raises ControllerMovedException if a newer controller has copied it,
-        KafkaStorageException and CorruptRecordException."""
+
+        Raises ControllerMovedException if a newer controller has copied it, FencedClusterRootException if the copy is
+        of a newer generation of the cluster root, KafkaStorageException and CorruptRecordException."""
         copy = self._open(table)
         order = source.generation, source.controller_epoch
         txns = {GENERATION: source.generation, CONTROLLER_EPOCH: source.controller_epoch}
 
         def change(before: list[Row]) -> list[Row] | None:
             found = tuple(copy.transaction_version(name) or 0 for name in (GENERATION, CONTROLLER_EPOCH))
+            if found[0] > order[0]:
+                raise FencedClusterRootException(
+                    f"{copy.uri}: is a copy of generation {found[0]} of the cluster root, and {source.uri} is of "
+                    f"generation {order[0]}: it was recovered elsewhere. Use the new one, and delete the old one"
+                )
             if found > order:
                 raise ControllerMovedException(
-                    f"{copy.uri}: a controller of epoch {found[1]}, of generation {found[0]} of the cluster root, has "
-                    f"copied the table, and this one is of epoch {order[1]} and generation {order[0]}"
+                    f"{copy.uri}: a controller of epoch {found[1]} has copied the table, and this one is of epoch "
+                    f"{order[1]}"
                 )
             is_known = found == order and self._sources.get(table.name) == source.uri
             return None if before == rows and is_known else rows
@@ -82,6 +89,8 @@ class ClusterCopy:
         if table.name not in self._tables:
             folder = self._root.child(FOLDER, table.name)
             is_there = last_version(folder) >= 0
+            if is_there:
+                recover_log(folder, is_after_crash=True, has_rows=True)
             copy = StateTable.open(folder, table) if is_there else StateTable.create(folder, table)
             self._sources[table.name] = read_commit(folder, copy.version).info.get("cluster")
             self._tables[table.name] = copy
@@ -93,6 +102,14 @@ class ClusterCopy:
             for table in self._tables.values():
                 table.maintain()
             self._is_kept_up = True
+
+
+def mend_copy(root: StorageRoot) -> None:
+    """Puts aside what a power cut has torn of the copies in a broker's root: they end with the last whole commit."""
+    for table in COPIED:
+        folder = root.child(FOLDER, table.name)
+        if last_version(folder) >= 0:
+            recover_log(folder, is_after_crash=True, has_rows=True)
 
 
 def read_copy(root: StorageRoot) -> Mapping[str, CopiedRows]:
