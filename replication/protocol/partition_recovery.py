@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lakelog.replication.protocol.fetch_state import FollowerState
+from lakelog.replication.protocol.high_watermark import effective_min_isr
 from lakelog.replication.protocol.partition_log import FENCED, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
 from lakelog.replication.protocol.partition_registration import (
     LEADER_DURING_DELETE,
@@ -30,6 +31,7 @@ from lakelog.replication.protocol.partition_registration import (
     PartitionRegistration,
 )
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
+from lakelog.replication.protocol.reassignment import original_replicas, target_replicas
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
 
@@ -199,7 +201,7 @@ def recover_partition(
     the ISR that starts first. The ISR has the brokers whose logs are equal to the longest one.
 
     `known`: the last registration that somebody has seen. `found`: the replicas in the roots that were read, by broker.
-    `min_isr`: see `effective_min_isr`. `broker_epochs`: those that the brokers' registrations get. `is_deleting`:
+    `min_isr`: see `least_min_isr`. `broker_epochs`: those that the brokers' registrations get. `is_deleting`:
     whether its topic is being deleted. `has_all_replicas`: whether `known` names all replicas for certain.
     """
     choice = choose([found[broker] for broker in known.replicas if broker in found])
@@ -221,7 +223,7 @@ def recover_partition(
     loss, why = what_may_be_lost(known, found, absent, min_isr, choice)
     if loss is None and choice is not None and not has_all_replicas:
         loss = f"records from offset {choice.log_end_offset} on"
-        why = "no copy of the metadata has it, so brokers whose roots are missing may have had replicas of it, too"
+        why = "no copy has its last metadata, so brokers whose roots are missing may have had replicas of it, too"
     return RecoveredPartition(registration, choice, absent, loss, why)
 
 
@@ -335,6 +337,21 @@ def assigned_now(known: PartitionRegistration, found: Mapping[int, FoundReplica]
         adding_replicas=tuple(b for b in known.adding_replicas if b in replicas),
         removing_replicas=tuple(b for b in known.removing_replicas if b in replicas),
     )  # fmt: skip
+
+
+def has_changed_since(known: PartitionRegistration, found: Mapping[int, FoundReplica]) -> bool:
+    """Whether a log has a later leader epoch than a registration: there was an election, or a reassignment has begun or
+    ended, since the registration was seen."""
+    return any(replica.log.role.leader_epoch > known.leader_epoch for replica in found.values())
+
+
+def least_min_isr(known: PartitionRegistration, found: Mapping[int, FoundReplica], min_insync_replicas: int) -> int:
+    """The fewest members of the ISR that may have been enough to acknowledge; see `effective_min_isr`. A reassignment
+    may have ended since, and if the registration has changed, nobody knows how many replicas there were."""
+    if has_changed_since(known, found):
+        return 1
+    assignments = (known.replicas, target_replicas(known), original_replicas(known))
+    return effective_min_isr(min_insync_replicas, max(1, min(map(len, assignments))))
 
 
 def unknown_partition(

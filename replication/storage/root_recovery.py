@@ -37,13 +37,14 @@ from lakelog.replication.errors import (
     LakelogException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.protocol.high_watermark import effective_min_isr
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_recovery import (
     FoundReplica,
     RecoveredPartition,
     assigned_now,
+    has_changed_since,
     is_gone,
+    least_min_isr,
     next_epoch,
     producer_epoch,
     recover_partition,
@@ -320,12 +321,12 @@ class Recovery:
         partition = registration.topic_id_partition
         found = self._found(partition)
         now = assigned_now(registration, found)
-        is_copied = partition in self._known
+        is_copied = partition in self._known and not has_changed_since(registration, found)
         members = {b for r in self._known.values() for b in (*r.replicas, *r.isr)}
         has_all_replicas = is_copied or (bool(members) and members <= self.broker_epochs.keys())
         return recover_partition(
-            now, found, self._min_isr(topic, len(now.replicas)), self.broker_epochs, self.controller_epoch,
-            topic.deleting, has_all_replicas,
+            now, found, least_min_isr(registration, found, self._min_isr(topic)), self.broker_epochs,
+            self.controller_epoch, topic.deleting, has_all_replicas,
         )  # fmt: skip
 
     def _gone(self) -> set[str]:
@@ -379,25 +380,27 @@ class Recovery:
         copied = self._newest.get(CLUSTER.name)
         return dict(copied.rows[0]["configs"]) if copied and copied.rows else self.config.cluster_configs()
 
-    def _min_isr(self, topic: Topic, replicas: int) -> int:
-        """The members of the ISR that were enough to acknowledge; 1 for a topic whose settings no copy has."""
+    def _min_isr(self, topic: Topic) -> int:
+        """`min.insync.replicas` of a topic; 1 if no copy has its settings."""
         if topic.topic_id not in self._copied_topics:
             return 1
         config = self.config.in_cluster(self._configs()).topic_as_far_as_known(topic.configs)[0]
-        return effective_min_isr(config.min_insync_replicas, replicas)
+        return config.min_insync_replicas
 
-    def _rows(self, topics: Mapping[str, Topic], partitions: Iterable[RecoveredPartition]) -> dict[str, list[Row]]:
+    def _rows(self, topics: Mapping[str, Topic], partitions: Sequence[RecoveredPartition]) -> dict[str, list[Row]]:
         copied = {name: list(each.rows) for name, each in self._newest.items()}
         topic_rows = [
             {**vars(topic), "configs": list(topic.configs.items())}
             for topic in sorted(topics.values(), key=lambda topic: topic.topic)
         ]
+        ends = {each.registration.topic_id_partition: each.choice.log_end_offset
+                for each in partitions if each.choice is not None and each.loss is not None}  # fmt: skip
         controller = {"controller_id": "recover", "controller_epoch": self.controller_epoch, "resigned": True}
         return {
             TOPICS.name: topic_rows,
             CONFIGS.name: copied.get(CONFIGS.name, []),
             PRODUCERS.name: [self._producer(row) for row in copied.get(PRODUCERS.name, [])],
-            GROUPS.name: [row for row in copied.get(GROUPS.name, []) if row["topic_id"] in topics],
+            GROUPS.name: [_within(row, ends) for row in copied.get(GROUPS.name, []) if row["topic_id"] in topics],
             ADMIN.name: [],
             CONTROLLER.name: [controller],
             METADATA.name: [row_of(each.registration) for each in partitions],
@@ -503,6 +506,12 @@ class Recovery:
 
         found.update(_CAUSE, change, {GENERATION: self.generation})
         return found
+
+
+def _within(row: Row, ends: Mapping[TopicIdPartition, int]) -> Row:
+    """A group's offset, at most at the end of a log that may have lost records: others will be at their offsets."""
+    end = ends.get(TopicIdPartition(row["topic_id"], row["partition"]), row["committed_offset"])
+    return {**row, "committed_offset": min(row["committed_offset"], end)}
 
 
 def _is_explained(replica: FoundReplica) -> bool:

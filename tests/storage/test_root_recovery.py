@@ -484,6 +484,25 @@ def test_a_topic_that_was_made_again_after_the_last_copy_is_the_new_one(lake):
         assert plan.strays == []
 
 
+def test_an_election_after_the_last_copy_makes_the_number_of_replicas_uncertain(lake):
+    lead(lake.log(2), P0, epoch=1)
+    follow(lake.log(1), P0, epoch=1)
+    lake.lose()
+    for brokers, loss in (((1, 2, 3), None), ((1, 2), "records from offset 4 on")):
+        (found,) = lake.recovery(*brokers).plan().partitions
+        assert (found.loss, found.registration.isr) == (loss, brokers)
+
+
+def test_the_offset_of_a_group_is_not_beyond_a_log_that_may_have_lost_records(lake):
+    fill(lake.log(1), P0, 3, epoch=0)
+    lake.opened("cluster").groups.commit([OFFSETS[0]._replace(committed_offset=7)])
+    lake.copy()
+    lake.lose()
+    for brokers, offset in (((1, 2, 3), 7), ((3,), 4)):
+        (row,) = lake.recovery(*brokers).plan().rows[GROUPS.name]
+        assert row["committed_offset"] == offset
+
+
 def test_of_a_topic_without_a_copy_any_missing_root_may_have_records(lake):
     other = TopicIdPartition("other-id", 0)
     lead(lake.log(3), other, epoch=0)
