@@ -44,14 +44,13 @@ _FIRST_EPOCH = 1  # of a broker that registers for the first time
 class FoundReplica(NamedTuple):
     """A replica in the root of a broker: its log, the last row that the broker has published of it, and why the log
     cannot be used, None if it can. `log_epoch`: the broker epoch since which the broker has its log, None if that is
-    not known. `has_lost_end`: the row describes a later version of the log than there is."""
+    not known."""
 
     broker_id: int
     log: PartitionLog
     row: ReplicaStatus | None = None
     fault: str | None = None
     log_epoch: int | None = None
-    has_lost_end: bool = False
 
     @property
     def is_there(self) -> bool:
@@ -64,6 +63,17 @@ class FoundReplica(NamedTuple):
         has."""
         is_first = self.log_epoch is not None and self.log_epoch <= _FIRST_EPOCH
         return is_first and self.log.role == NO_ROLE and self.fault is None and self.row is None
+
+    @property
+    def has_lost_end(self) -> bool:
+        """Whether the row tells of a later role than the log has, or of records that it lacks, as after a power cut. A
+        broker publishes a row after the commits that it tells of, and says Truncating before it truncates."""
+        row, log = self.row, self.log
+        if row is None:
+            return False
+        if row.leader_epoch != log.role.leader_epoch or row.state != FollowerState.FETCHING:
+            return row.leader_epoch > log.role.leader_epoch
+        return row.log_end_offset >= log.first_offset and log.chain_at(row.log_end_offset) != row.chain
 
     @property
     def confirmed(self) -> int:

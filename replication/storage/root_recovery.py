@@ -111,7 +111,7 @@ class BrokerRoot:
         self.broker_id: int = identity["broker_id"]
         self.cluster_id: str = identity["cluster_id"]
         self.admits_writers = identity["format_version"] < FORMAT_VERSION
-        self.table = ReplicaTable.open(root)  # before the log: no row describes a later version of it
+        self.table = ReplicaTable.open(root)  # before the log: no row tells of more than it has
         self.log = ReplicaLog.open(root.child(LOG.name))
         self.copy: Mapping[str, CopiedRows] = read_copy(root)
 
@@ -129,8 +129,7 @@ class BrokerRoot:
         """A replica, as the log was read last."""
         state = self.log.current()
         row, fault = self.table.replicas.get(partition), state.fault(partition)
-        has_lost_end = row is not None and row.log_version > state.version
-        return FoundReplica(self.broker_id, state.known(partition), row, fault, self.log.log_epoch, has_lost_end)
+        return FoundReplica(self.broker_id, state.known(partition), row, fault, self.log.log_epoch)
 
     def close(self, broker_epoch: int, generation: int, known: Iterable[TopicIdPartition], uri: str) -> None:
         """Ends all older generations at this root; see `ReplicaLog.close`. What it has is final then, and read."""

@@ -58,11 +58,11 @@ def a_row(broker, log, epoch, state="Fetching", high_watermark=0, role=FOLLOWER_
     )  # fmt: skip
 
 
-def found(broker, *epochs, role=(0, FOLLOWER), state="Fetching", at=None, hw=0, other_from=None, log_epoch=1, **more):
+def found(broker, *epochs, role=(0, FOLLOWER), state="Fetching", at=None, hw=0, other_from=None, log_epoch=1):
     """A replica, with a row of its role's leader epoch or of `at`."""
     log = a_log(*epochs, role=role, other_from=other_from)
     row = a_row(broker, log, role[0] if at is None else at, state, hw)
-    return FoundReplica(broker, log, row, None, log_epoch, **more)
+    return FoundReplica(broker, log, row, None, log_epoch)
 
 
 def no_replica(broker, log_epoch=1):
@@ -156,7 +156,8 @@ def test_the_new_registration_is_above_all_epochs_that_were_seen():
     after = made.registration
     assert (after.leader, after.leader_epoch, after.partition_epoch) == (NO_LEADER, 7 + AHEAD, 9 + AHEAD)
     assert (after.isr, after.isr_epochs, after.controller_epoch) == ((1, 2), {1: 1001, 2: 1002}, 1005)
-    assert (made.absent, made.loss) == ({3: "its root is missing"}, None)
+    assert made.absent == {2: "its log has lost its end, as after a power cut", 3: "its root is missing"}
+    assert made.loss == "records from offset 2 on"
 
 
 def test_a_partition_that_is_being_deleted_stays_so_and_one_without_roots_keeps_its_isr():
@@ -203,7 +204,8 @@ LOSSES = {
     ),
     "one of those in sync": (registration(isr=(1, 2)), {2: found(2, 0), 3: found(3, 0)}, 2, None),
     "one, and one whose log has lost its end": (
-        registration(), {2: found(2, 0, 0), 3: found(3, 0, has_lost_end=True)}, 2, "records from offset 2 on"
+        registration(), {2: found(2, 0, 0), 3: found(3, 0)._replace(row=a_row(3, a_log(0, 0), 0))}, 2,
+        "records from offset 2 on",
     ),
     "a row tells of more than there is": (
         registration(),
@@ -264,6 +266,25 @@ def test_of_a_partition_that_no_copy_has_something_may_be_lost_unless_all_roots_
         for is_known in (False, True)
     ]
     assert [each.loss for each in made] == ["records from offset 1 on", None]
+
+
+def test_a_log_has_lost_its_end_if_its_row_tells_of_more():
+    whole, shorter, other = a_log(0, 0), a_log(0), a_log(0, 0, other_from=1)
+    late = a_log(0, 0, 0)
+    late.start_at(3)
+    late.drop({"s0", "s1", "s2"})
+    for log, row, is_lost in (
+        (whole, a_row(1, whole, 0), False),
+        (whole, a_row(1, shorter, 0), False),
+        (shorter, a_row(1, whole, 0), True),
+        (other, a_row(1, whole, 0), True),
+        (shorter, a_row(1, whole, 0, state="Truncating"), False),
+        (shorter, a_row(1, whole, 1, state="Truncating"), True),  # a role that the log does not have
+        (a_log(0, role=(2, FOLLOWER)), a_row(1, whole, 1), False),  # it was truncated under the later one
+        (late, a_row(1, whole, 0), False),
+        (a_log(), None, False),
+    ):
+        assert FoundReplica(1, log, row).has_lost_end == is_lost
 
 
 def test_leaders_are_closed_under_their_own_epoch():
