@@ -22,7 +22,7 @@ from lakelog.replication.clients.record_set import PartitionedRecords, record_se
 from lakelog.replication.clients.records import split
 from lakelog.replication.clients.send_executor import SendExecutor
 from lakelog.replication.clients.sink.routed_records import by_topic
-from lakelog.replication.clients.sink.sink_stage import Part, Sequences, SinkStage, Staged, StagedBatch
+from lakelog.replication.clients.sink.sink_stage import SinkStage
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import (
     BrokerNotAvailableException,
@@ -41,6 +41,7 @@ from lakelog.replication.protocol.producer_state import increment_sequence, reco
 from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.send_round import SendOptions
 from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords
+from lakelog.replication.storage.staged_batch import Part, Sequences, Staged, StagedBatch
 from lakelog.replication.storage.tables.producer_table import producer_id_of
 
 _RETRIES = 2**31 - 1
@@ -174,8 +175,7 @@ def commit_batch(
         _finish_earlier(stage, found, batch_id, logs)
         batch = _staged(stage, found, batch_id, parts, logs, check)
         if batch is not None:
-            _send(batch, logs)
-            stage.put_done(batch_id)
+            _finish(stage, batch, logs)
     stage.clean(stage.read())
 
 
@@ -183,8 +183,15 @@ def _finish_earlier(stage: SinkStage, found: Staged, batch_id: int, logs: Logs) 
     """A batch that was staged and not finished comes first. Spark runs it again, unless its checkpoint was restored."""
     for earlier in found.batches:
         if found.done < earlier < batch_id:
-            _send(stage.read_batch(earlier), logs)
-            stage.put_done(earlier)
+            _finish(stage, stage.read_batch(earlier), logs)
+
+
+def _finish(stage: SinkStage, batch: StagedBatch, logs: Logs) -> None:
+    """Sends a staged batch, maybe again. Its copies come first: where no root has one, `lakelog recover` does not know
+    a batch that the logs have a part of."""
+    stage.copy_batch(batch)
+    _send(batch, logs)
+    stage.put_done(batch.batch_id)
 
 
 def _staged(

@@ -11,77 +11,45 @@ nothing is mounted, a batch that was sent would begin anew.
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from lakelog.replication.clients.sink.routed_records import large_and_small
 from lakelog.replication.clients.sink.sink_options import ROUTED
+from lakelog.replication.clients.sink.stage_copies import StageCopies
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.storage.delta.data_file_name import digest_of
 from lakelog.replication.storage.delta.delta_log import SURE_FOR_COMMITS_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.encoded_batches import EncodedBatch, encode_batches, encoded_records
-from lakelog.replication.storage.log.new_batches import NewRecords, RecordsSummary
+from lakelog.replication.storage.log.new_batches import NewRecords
+from lakelog.replication.storage.staged_batch import (
+    PART,
+    Part,
+    Sequences,
+    Staged,
+    StagedBatch,
+    batch_bytes,
+    batch_name,
+    batch_of,
+    done_name,
+    older_marks,
+    staged,
+)
 
-_PART, _BATCH, _DONE, _END, _ENCODED_END = "part-", "batch-", "done-", ".arrow", ".parquet"
-_BATCH_KEY = b"lakelog.staged_batch.v1"
+_END, _ENCODED_END = ".arrow", ".parquet"
 _INLINE_BYTES = 256 * 1024
-
-Sequences = Mapping[str, Mapping[int, int]]  # of each partition of a topic
-
-
-@dataclass(frozen=True)
-class Part:
-    """Records of a task: in an object of the stage, or as `content`. `size`: bytes of the records in memory. The name
-    begins with the id of the batch, so that a late clean-up removes no part of a later batch. `batches`: the encoded
-    batches; none for a part in Arrow's format. `digest`: of the bytes; empty if an older version has staged them."""
-
-    name: str
-    size: int
-    counts: Sequences
-    content: bytes = b""
-    batches: tuple[EncodedBatch, ...] = ()
-    digest: str = ""
-
-
-@dataclass(frozen=True)
-class StagedBatch:
-    """What a batch is. `producer_id`: that of the query since its stage was empty. `bases`: the sequence of the
-    first record in each partition. `following`: the sequence after the last record in each partition that the query
-    has ever written to."""
-
-    batch_id: int
-    producer_id: int
-    parts: tuple[Part, ...]
-    bases: Sequences
-    following: Sequences
-
-
-@dataclass(frozen=True)
-class Staged:
-    """What is on the stage. `batches`: the ids of batches that are staged. `finished`: those of batches that are
-    committed. `parts`: names of parts, by the id of their batch."""
-
-    batches: tuple[int, ...] = ()
-    finished: tuple[int, ...] = ()
-    parts: tuple[tuple[int, str], ...] = ()
-
-    @property
-    def done(self) -> int:
-        """The last batch that is committed, -1 for none."""
-        return max(self.finished, default=-1)
 
 
 class SinkStage:
-    """The objects of one query, in a folder of the cluster root. Its name is that of the query."""
+    """The objects of one query, in a folder of the cluster root. Its name is that of the query. `copies`: of its staged
+    batches, in the roots of the brokers."""
 
-    def __init__(self, root: StorageRoot) -> None:
+    def __init__(self, root: StorageRoot, copies: StageCopies | None = None) -> None:
         self._root = root
+        self._copies = copies
         self.name = root.uri.rpartition("/")[2]
 
     def _check_root(self) -> None:
@@ -100,7 +68,7 @@ class SinkStage:
         self._check_root()  # the root may have been replaced or unmounted meanwhile
         if found:
             self._root.sync_folder()  # its writer may have died before, and what counts on a mark must not outlive it
-        return _staged(found)
+        return staged(found)
 
     def put_parts(self, batch_id: int, records: pa.Table) -> list[Part]:
         """Keeps records of a task: those of a partition with many as batches that are encoded here, for a segment. Few
@@ -118,7 +86,7 @@ class SinkStage:
     def _put(
         self, batch_id: int, content: pa.Buffer, size: int, counts: Sequences, batches: tuple[EncodedBatch, ...] = ()
     ) -> Part:  # fmt: skip
-        name = f"{_PART}{batch_id}-{uuid.uuid4().hex}{_ENCODED_END if batches else _END}"
+        name = f"{PART}{batch_id}-{uuid.uuid4().hex}{_ENCODED_END if batches else _END}"
         is_small = content.size <= _INLINE_BYTES
         if not is_small:
             self._write(name, content)
@@ -151,32 +119,38 @@ class SinkStage:
         """Stages a batch, and returns whether it did: not if one of that id is staged. Raises KafkaStorageException."""
         self._check_root()
         self._root.create_folder()
-        is_put = self._root.put_if_absent(f"{_BATCH}{batch.batch_id}{_END}", _batch_bytes(batch)) is not None
+        is_put = self._root.put_if_absent(batch_name(batch.batch_id), batch_bytes(batch)) is not None
         self._root.sync_folder()  # after a power cut another batch would take these sequences
         self._check_root()
         return is_put
 
     def read_batch(self, batch_id: int) -> StagedBatch:
         """A staged batch. Raises CorruptRecordException if it is gone, and KafkaStorageException."""
-        name = f"{_BATCH}{batch_id}{_END}"
+        name = batch_name(batch_id)
         try:
-            return _batch_of(self._root.read(name))
+            return batch_of(self._root.read(name))
         except FileNotFoundError as error:
             raise CorruptRecordException(f"{self._root.path(name)}: is gone, and batch {batch_id} needs it") from error
 
+    def copy_batch(self, batch: StagedBatch) -> None:
+        """Copies a staged batch to the roots of the brokers, as far as they answer in time."""
+        if self._copies is not None:
+            self._copies.put_batch(batch)
+
     def put_done(self, batch_id: int) -> None:
-        """Notes that all records of a batch are committed. Raises KafkaStorageException."""
-        self._write(f"{_DONE}{batch_id}", b"")
+        """Notes that all records of a batch are committed, later also in the roots of the brokers. Raises
+        KafkaStorageException."""
+        self._write(done_name(batch_id), b"")
+        if self._copies is not None:
+            self._copies.put_done(batch_id)
 
     def clean(self, found: Staged) -> None:
         """Deletes the objects of committed batches. It keeps the last batch, which has the next sequences. Raises
         KafkaStorageException."""
         for name in (name for batch_id, name in found.parts if batch_id <= found.done):
             self._root.delete(name)
-        for batch_id in (each for each in found.batches if each < found.done):
-            self._root.delete(f"{_BATCH}{batch_id}{_END}")
-        for batch_id in (each for each in found.finished if each < found.done):
-            self._root.delete(f"{_DONE}{batch_id}")
+        for name in older_marks(found, found.done):
+            self._root.delete(name)
 
     def delete_parts(self, parts: Sequence[Part]) -> None:
         """Removes parts that no batch has. Raises KafkaStorageException."""
@@ -196,7 +170,7 @@ class SinkStage:
         under another producer id. Raises KafkaStorageException.
         """
         times = self._root.modified()  # only what is listed here goes: a task may write a part meanwhile
-        found = _staged(times)
+        found = staged(times)
         is_finished = all(batch_id <= found.done for batch_id in found.batches)
         if not times or max(times.values()) >= before or not is_finished:
             return
@@ -204,9 +178,9 @@ class SinkStage:
         for _, name in found.parts:
             self._root.delete(name)
         for batch_id in found.batches:
-            self._root.delete(f"{_BATCH}{batch_id}{_END}")
+            self._root.delete(batch_name(batch_id))
         for batch_id in (each for each in found.finished if each < found.done):
-            self._root.delete(f"{_DONE}{batch_id}")
+            self._root.delete(done_name(batch_id))
         if not self._root.list():
             self._root.delete_folder()
 
@@ -218,13 +192,6 @@ def free_unused_stages(stages: StorageRoot, own: str, seconds: float) -> None:
     for name in stages.list() if times else ():
         if name != own:
             SinkStage(stages.child(name)).free(max(times) - seconds)
-
-
-def _staged(names: Collection[str]) -> Staged:
-    batches = (int(name[len(_BATCH) : -len(_END)]) for name in names if name.startswith(_BATCH))
-    finished = (int(name[len(_DONE) :]) for name in names if name.startswith(_DONE))
-    parts = ((int(name[len(_PART) :].partition("-")[0]), name) for name in names if name.startswith(_PART))
-    return Staged(tuple(sorted(batches)), tuple(sorted(finished)), tuple(parts))
 
 
 def _counts(records: pa.Table) -> Sequences:
@@ -245,33 +212,3 @@ def _to_arrow(records: pa.Table) -> pa.Buffer:
     with pa.ipc.new_stream(sink, ROUTED, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(records)
     return sink.getvalue()
-
-
-def _batch_bytes(batch: StagedBatch) -> bytes:
-    """JSON, and after it the content of the parts that have theirs with them."""
-    parts = [{**asdict(part), "content": len(part.content), "batches": part.batches} for part in batch.parts]
-    described = {
-        "batch_id": batch.batch_id, "producer_id": batch.producer_id, "parts": parts, "bases": batch.bases,
-        "following": batch.following,
-    }  # fmt: skip
-    head = json.dumps(described).encode()
-    return b"".join((_BATCH_KEY, len(head).to_bytes(8, "big"), head, *(part.content for part in batch.parts)))
-
-
-def _batch_of(content: bytes) -> StagedBatch:
-    start = len(_BATCH_KEY) + 8
-    size = int.from_bytes(content[len(_BATCH_KEY) : start], "big")
-    found: Mapping[str, Any] = json.loads(content[start : start + size])
-    place, parts = start + size, list[Part]()
-    for each in found["parts"]:
-        end = place + each["content"]
-        batches = (EncodedBatch._make((*values[:3], RecordsSummary(*values[3]))) for values in each.get("batches", ()))
-        known = each["name"], each["size"], _numbered(each["counts"]), content[place:end]
-        parts.append(Part(*known, tuple(batches), each.get("digest", "")))
-        place = end
-    sequences = (_numbered(found[name]) for name in ("bases", "following"))
-    return StagedBatch(found["batch_id"], found["producer_id"], tuple(parts), *sequences)
-
-
-def _numbered(found: Mapping[str, Mapping[str, int]]) -> Sequences:
-    return {topic: {int(number): value for number, value in each.items()} for topic, each in found.items()}

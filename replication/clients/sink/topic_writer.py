@@ -17,11 +17,12 @@ from lakelog.replication.clients.record_limit import LargeRecord, refused_record
 from lakelog.replication.clients.sink.batch_commit import SinkSender, commit_batch, groups_of, staged_records
 from lakelog.replication.clients.sink.routed_records import routed_chunks
 from lakelog.replication.clients.sink.sink_options import SinkOptions
-from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, free_unused_stages
+from lakelog.replication.clients.sink.sink_stage import SinkStage, free_unused_stages
+from lakelog.replication.clients.sink.stage_copies import StageCopies
 from lakelog.replication.clients.topic_view import TopicView, open_view
 from lakelog.replication.errors import IllegalStateException, LakelogException
+from lakelog.replication.storage.staged_batch import Part, stages_of
 
-_STAGES = "sinks"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark sets them for the tasks of a batch
 _TIMEOUT_MS = 120_000
 _BATCHES = 1000  # from one clean-up after other queries to the next, in batches; the first one is with the first batch
@@ -39,15 +40,16 @@ class TaskRecords(WriterCommitMessage):
     large: list[LargeRecord] = field(default_factory=list)
 
 
-def _stage(options: SinkOptions, name: str) -> SinkStage:
-    return SinkStage(open_view(options.cluster, options.config).cluster.root.child(_STAGES, name))
+def _stage(view: TopicView, name: str, copies: StageCopies | None = None) -> SinkStage:
+    return SinkStage(stages_of(view.cluster.root, view.cluster.generation).child(name), copies)
 
 
 def _write(
     options: SinkOptions, name: str, query_id: str | None, batch_id: int, batches: Iterator[pa.RecordBatch]
 ) -> TaskRecords:  # fmt: skip
     """Stages the records of a task. If the task fails, deletes them."""
-    view, stage, found = open_view(options.cluster, options.config), _stage(options, name), TaskRecords(query_id, [])
+    view, found = open_view(options.cluster, options.config), TaskRecords(query_id, [])
+    stage = _stage(view, name)
     try:
         for chunk in routed_chunks(batches, options.topic, lambda topic: len(view.partitions(topic))):
             found.large += refused_records(chunk, view.record_limit)
@@ -85,9 +87,10 @@ class TopicWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Sends all records. Raises the error of the first partition that has one, and RecordTooLargeException before
         any is sent."""
-        stage = _stage(self._options, self._name)
+        view = open_view(self._options.cluster, self._options.config)
+        stage = _stage(view, self._name)
         try:
-            _check_sizes(open_view(self._options.cluster, self._options.config), messages)
+            _check_sizes(view, messages)
             with Producer(self._options.cluster, self._options.acks, config=self._options.config) as producer:
                 for group in groups_of(_parts(messages)):
                     for topic, ours in staged_records(stage, group):
@@ -98,7 +101,7 @@ class TopicWriter(DataSourceArrowWriter):
     @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Removes what the tasks have staged."""
-        _stage(self._options, self._name).delete()
+        _stage(open_view(self._options.cluster, self._options.config), self._name).delete()
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -125,22 +128,25 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         query_id = _query_id(messages)
         if query_id is None:  # no task, so no record
             return
-        view, stage = open_view(self._options.cluster, self._options.config), _stage(self._options, query_id)
+        view = open_view(self._options.cluster, self._options.config)
+        copies = StageCopies(view.cluster, query_id)
+        stage = _stage(view, query_id, copies)
         logs = SinkSender(view, stage, query_id, _TIMEOUT_MS)
         commit_batch(stage, batchId, _parts(messages), logs, lambda: _check_sizes(view, messages))
         if batchId % _BATCHES == 0:
-            _free_unused(view, query_id)
+            _free_unused(view, query_id, copies)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Leaves the parts until a batch of that id is committed: Spark also calls this after a commit that failed, and
         then the batch may be staged."""
 
 
-def _free_unused(view: TopicView, query_id: str) -> None:
+def _free_unused(view: TopicView, query_id: str, copies: StageCopies) -> None:
     """Frees what other queries have left. The batch is committed, so an error is only logged."""
     seconds = view.cluster.config.transactional_id_expiration_ms / 1000
+    copies.clean(lambda stages: free_unused_stages(stages, query_id, seconds))
     try:
-        free_unused_stages(view.cluster.root.child(_STAGES), query_id, seconds)
+        free_unused_stages(stages_of(view.cluster.root, view.cluster.generation), query_id, seconds)
     except LakelogException as error:
         logger.warning("the stages of queries that no longer run stay for now: %s", error)
 

@@ -15,7 +15,7 @@ from lakelog.replication.clients.record_set import record_set
 from lakelog.replication.clients.sink import routed_records
 from lakelog.replication.clients.sink.batch_commit import KnownProducer, commit_batch, groups_of, staged_records
 from lakelog.replication.clients.sink.sink_options import ROUTED
-from lakelog.replication.clients.sink.sink_stage import Part, SinkStage, Staged, StagedBatch, free_unused_stages
+from lakelog.replication.clients.sink.sink_stage import SinkStage, free_unused_stages
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     CorruptRecordException,
@@ -31,6 +31,7 @@ from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.staged_batch import Part, Staged, StagedBatch
 from tests.copied_roots import copied
 from tests.hanging import raises
 from tests.storage.delta.unsynced import UnsyncedDisk
@@ -77,10 +78,11 @@ class Logs:
 class Driver:
     """One run of a query's driver. It dies at its `dies_at`-th write, before it or after it."""
 
-    def __init__(self, root, logs, dies_at=None, after=False):
-        self.stage, self.logs = SinkStage(root if isinstance(root, StorageRoot) else StorageRoot.of(str(root))), logs
+    def __init__(self, root, logs, dies_at=None, after=False, copies=None):
+        root = root if isinstance(root, StorageRoot) else StorageRoot.of(str(root))
+        self.stage, self.logs = SinkStage(root, copies), logs
         self._writes, self._dies_at, self._after = itertools.count(), dies_at, after
-        for name in ("put_batch", "put_done", "clean"):
+        for name in ("put_batch", *(["copy_batch"] if copies else []), "put_done", "clean"):
             setattr(self.stage, name, self._write(getattr(self.stage, name)))
 
     def _write(self, call):

@@ -10,7 +10,7 @@ from lakelog.replication.clients.partitioner import partition_of_keys
 from lakelog.replication.clients.sink import topic_writer
 from lakelog.replication.clients.sink.routed_records import by_topic, large_and_small, routed_chunks
 from lakelog.replication.clients.sink.sink_options import ROUTED, check_columns, parse_sink_options
-from lakelog.replication.clients.sink.sink_stage import SinkStage, StagedBatch
+from lakelog.replication.clients.sink.sink_stage import SinkStage
 from lakelog.replication.clients.sink.topic_writer import TaskRecords, TopicStreamWriter
 from lakelog.replication.errors import (
     InvalidConfigurationException,
@@ -22,6 +22,7 @@ from lakelog.replication.errors import (
     LakelogException,
 )
 from lakelog.replication.protocol.append import ALL
+from lakelog.replication.storage.staged_batch import StagedBatch
 from tests.clients.world import World
 from tests.storage.logs import TOPIC
 
