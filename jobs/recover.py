@@ -1,8 +1,9 @@
 """Makes the root of a cluster again that is lost, from the roots of its brokers, at a new URI.
 
 Topics, settings, group offsets and named producers come from the copies that the controller keeps in each broker's
-root. Of each partition the replica leads that has every acknowledged record, if any root has it. The new root is of the
-next generation: from then on the brokers' logs refuse the old root, and every process that still uses it.
+root, and the last batches of streaming sinks from the sinks' own copies. Of each partition the replica leads that has
+every acknowledged record, if any root has it. The new root is of the next generation: from then on the brokers' logs
+refuse the old root, and every process that still uses it.
 
 --dry-run shows what leads, what is missing and what may be lost, and writes nothing. A recovery that was interrupted is
 finished by the same command. Afterwards start the controllers and brokers with the new URI.
@@ -21,6 +22,7 @@ from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_recovery import RecoveredPartition
 from lakelog.replication.storage.cluster import storage_root
 from lakelog.replication.storage.root_recovery import Plan, Recovery, open_broker_roots
+from lakelog.replication.storage.stage_recovery import RecoveredStage
 from lakelog.schemas import GROUPS, METADATA, PRODUCERS
 
 _NUMBERED = re.compile(r"(\d+)=(.+)", re.DOTALL)
@@ -91,13 +93,16 @@ def _accept(_: Plan) -> None:
 
 def _show(recovery: Recovery, plan: Plan, output: str) -> None:
     partitions, groups = [_partition(each) for each in plan.partitions], _groups(plan)
+    queries = [_query(each) for each in plan.stages]
     value = {
         "cluster_id": recovery.cluster_id, "generation": recovery.generation, "partitions": partitions,
-        "groups": groups, "stray": plan.strays,
+        "groups": groups, "queries": queries, "stray": plan.strays,
     }  # fmt: skip
     Report(partitions, _COLUMNS, value=value).show(output)
     if output == TABLE:
         Report(groups).show()
+        if queries:
+            Report(queries).show()
 
 
 def _partition(each: RecoveredPartition) -> Row:
@@ -122,6 +127,11 @@ def _groups(plan: Plan) -> list[Row]:
         {name: row[name] for name in ("group_id", "topic", "partition", "committed_offset")} | {"seconds_old": age}
         for row in plan.rows[GROUPS.name]
     ]
+
+
+def _query(stage: RecoveredStage) -> Row:
+    """The newest batch of a streaming sink, and whether all, some or none of its records are in the logs."""
+    return {"query": stage.query_id, "batch": stage.batch_id, "written": str(stage.written), "lost": list(stage.lost)}
 
 
 def _age(plan: Plan, table: str) -> int | None:
@@ -150,6 +160,7 @@ def _say(recovery: Recovery, plan: Plan, is_dry_run: bool) -> None:
             f"group offsets {_age(plan, GROUPS.name)} s ago: commits of groups since then are lost, and those records "
             "are read again. A table that has not changed since was not copied again."
         )
+    _say_stuck(plan)
     if plan.strays:
         say(f"Left alone as stray replicas, as no metadata has them: {', '.join(plan.strays[:5])}.")
     becomes = "would become" if is_dry_run else "is"
@@ -158,6 +169,15 @@ def _say(recovery: Recovery, plan: Plan, is_dry_run: bool) -> None:
         f"{recovery.root.uri} {becomes} the root of cluster {recovery.cluster_id}, generation {recovery.generation}; "
         f"{then}"
     )
+
+
+def _say_stuck(plan: Plan) -> None:
+    for query in plan.stages:
+        if query.lost:
+            say(
+                f"Query {query.query_id} cannot go on: batch {query.batch_id} was written in part, and the rest was in "
+                "the lost root only. The page on a lost cluster root says what to do."
+            )
 
 
 def _is_lossy(plan: Plan) -> bool:

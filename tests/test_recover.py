@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -26,8 +27,8 @@ def send(producer, *values):
     raise_first_error(producer.send("t", [{"key": value, "value": value} for value in values]))
 
 
-def committed(spark, cluster):
-    return sorted(row["value"].decode() for row in read_committed(spark, cluster, "t").select("value").collect())
+def committed(spark, cluster, topic="t"):
+    return sorted(row["value"].decode() for row in read_committed(spark, cluster, topic).select("value").collect())
 
 
 def consume(cluster, *values):
@@ -43,6 +44,31 @@ def consume(cluster, *values):
         wait_until(polled, "the records of the group", 60)
         consumer.commit()
     assert sorted(found) == sorted(values)
+
+
+def copy(spark, cluster, folder):
+    """Runs a query that copies the topic `t` to `copies`, a few records a batch, until it has nothing to do."""
+    records = spark.readStream.format("lakelog").options(
+        cluster=cluster.cluster_uri, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="2"
+    )
+    writer = records.load().select("key", "value").writeStream.format("lakelog").trigger(availableNow=True)
+    query = writer.options(cluster=cluster.cluster_uri, topic="copies", checkpointLocation=folder).start()
+    assert query.awaitTermination(300)
+    assert query.exception() is None
+    return str(query.id)
+
+
+def marks(cluster, query_id):
+    return [StorageRoot.of(cluster.broker_uri(broker)).child("sinks", query_id).list() for broker in BROKERS]
+
+
+def forget_last_commit(checkpoint):
+    """As after a crash of Spark's driver: it runs the last batch again. Returns the number of that batch."""
+    commits = Path(checkpoint) / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for path in (commits / str(last), commits / f".{last}.crc"):
+        path.unlink()
+    return last
 
 
 def is_led(cluster):
@@ -72,6 +98,12 @@ def test_a_cluster_goes_on_after_its_root_was_deleted(spark, tmp_path, capsys, r
     send(producer, "a", "b", "c")
     send(zombie, "d")
     consume(first, "a", "b", "c", "d")
+    first.admin().create_topic("copies", partitions=1, replication_factor=3)
+    query_id = copy(spark, first, str(tmp_path / "checkpoint"))
+    last = forget_last_commit(tmp_path / "checkpoint")
+    wait_until(
+        lambda: marks(first, query_id) == [[f"batch-{last}.arrow", f"done-{last}"]] * 3, "the copies of its batch"
+    )
     wait_until(lambda: copied_offsets(first) == [4, 4, 4], "the copies of the group's offsets")
     send(producer, "e")  # the group has not read it
     if not runs:
@@ -87,7 +119,8 @@ def test_a_cluster_goes_on_after_its_root_was_deleted(spark, tmp_path, capsys, r
     told = json.loads(out)
     assert [(p["may_be_lost"], p["missing"], sorted(p["in_sync"])) for p in told["partitions"]] == [
         ("nothing", [], [1, 2, 3])
-    ] * 2
+    ] * 3
+    assert told["queries"] == [{"query": query_id, "batch": last, "written": "all", "lost": []}]
     assert sum(row["committed_offset"] for row in told["groups"]) == 4
     assert "Nothing that was acknowledged with acks=all is lost of any partition" in err
     assert "would become the root of cluster" in err
@@ -108,6 +141,8 @@ def test_a_cluster_goes_on_after_its_root_was_deleted(spark, tmp_path, capsys, r
         with Producer(new, name="p") as again:
             send(again, "f")
         consume(second, "e", "f")
+        assert copy(spark, second, str(tmp_path / "checkpoint")) == query_id
+        assert committed(spark, new, "copies") == ["a", "b", "c", "d", "e", "f"]
         for name in (producer, zombie):
             with pytest.raises(FencedClusterRootException, match="the cluster root was recovered elsewhere"):
                 send(name, "lost")

@@ -7,10 +7,11 @@ The order of the writes, and what a crash after each of them leaves:
    cluster root and to a broker epoch above all others. No process of an older generation can write to these logs from
    then on, or read them. What they have now is final, so it is read only then. The old cluster root is of no use to
    these brokers any more, and no other can be used yet.
-3. The tables of the new root. Nobody takes it for a root, as its table `cluster` has no row.
+3. The tables of the new root, and the stages of streaming queries. Nobody takes it for a root, as its table `cluster`
+   has no row.
 4. The note of each broker says that it has seen these tables.
 5. The row in `cluster`. From this commit on the new root is the cluster root.
-6. The copies in the brokers' roots name the new root. The controller would do that, too. It comes last, as an earlier
+6. The copies in the brokers' roots name the new root, and stages are copied there. It comes last, as an earlier
    recovery that had fewer roots and did not end must not replace what the lost root's controller has copied.
 
 A recovery that is begun again takes the next generation, so that an older one that is still under way can write
@@ -69,6 +70,8 @@ from lakelog.replication.storage.root_identity import (
     is_formatted,
     read_identity,
 )
+from lakelog.replication.storage.stage_recovery import RecoveredStage, recovered_stages
+from lakelog.replication.storage.staged_batch import stages_of
 from lakelog.replication.storage.tables.broker_table import broker_row
 from lakelog.replication.storage.tables.cluster_copy import (
     COPIED,
@@ -192,13 +195,15 @@ def _open(root: StorageRoot, identity: Mapping[str, Any], may_mend: bool) -> Bro
 
 class Plan(NamedTuple):
     """The new cluster root. `rows`: those of its tables, but for `cluster`. `partitions`: of all topics, in order.
-    `strays`: names of partitions that are in roots and in no metadata. `copied_at`: when each table was copied."""
+    `strays`: names of partitions that are in roots and in no metadata. `copied_at`: when each table was copied.
+    `stages`: those of streaming queries."""
 
     rows: Mapping[str, list[Row]]
     partitions: list[RecoveredPartition]
     strays: list[str]
     copied_at: Mapping[str, float]
     configs: Mapping[str, str]
+    stages: list[RecoveredStage]
 
 
 @dataclass
@@ -314,7 +319,18 @@ class Recovery:
             for registration in sorted(known.values(), key=lambda each: (each.topic, each.partition))
         ]
         copied_at = {name: copied.copied_at for name, copied in self._newest.items()}
-        return Plan(self._rows(topics, recovered), recovered, sorted(set(strays)), copied_at, self._configs())
+        rows, stages = self._rows(topics, recovered), self._stages(recovered)
+        return Plan(rows, recovered, sorted(set(strays)), copied_at, self._configs(), stages)
+
+    def _stages(self, partitions: Iterable[RecoveredPartition]) -> list[RecoveredStage]:
+        """The stages of streaming queries, by the logs that lead."""
+        states = {broker.broker_id: broker.log.current() for broker in self.brokers}
+        logs = {
+            (each.registration.topic, each.registration.partition):
+            states[each.choice.leader].known(each.registration.topic_id_partition)
+            for each in partitions if each.choice is not None
+        }  # fmt: skip
+        return recovered_stages([broker.root for broker in self.brokers], logs)
 
     def _recovered(self, registration: PartitionRegistration, topic: Topic) -> RecoveredPartition:
         partition = registration.topic_id_partition
@@ -431,13 +447,14 @@ class Recovery:
         plan = self.plan()
         check(plan)
         states = self._write_tables(plan)
+        self._put_stages(self.root, plan)
         for broker in self.brokers:
             self._take_note(broker, states)
         self._set(CLUSTER, [self._identity(plan)])
         for broker in self.brokers:
             try:
                 self._copy(broker, plan)
-            except LakelogException as error:  # the controller copies what is missing
+            except LakelogException as error:  # the controller and the queries copy what is missing
                 logger.warning("%s: has no copies of the new cluster root yet: %s", broker.root.uri, error)
         return plan
 
@@ -449,6 +466,12 @@ class Recovery:
             self._set(BROKERS, [broker_row(self._registration(broker))], str(broker.broker_id))
         tables[METADATA.name] = self._set(METADATA, plan.rows[METADATA.name])
         return tables
+
+    def _put_stages(self, root: StorageRoot, plan: Plan) -> None:
+        """Writes the stages of queries to a folder that no other recovery writes to."""
+        for stage in plan.stages:
+            for name, content in stage.objects.items():
+                stages_of(root, self.generation).child(stage.query_id).write(name, content)
 
     def _registration(self, broker: BrokerRoot) -> BrokerRegistration:
         """The registration of a broker that has stopped, with its log as it is now."""
@@ -475,6 +498,7 @@ class Recovery:
         rows = {**plan.rows, CLUSTER.name: [self._identity(plan)]}
         for table in COPIED:
             copy.write(table, rows[table.name], 0, source, plan.copied_at.get(table.name, now))
+        self._put_stages(broker.root.synced, plan)
 
     def _identity(self, plan: Plan) -> Row:
         return {

@@ -32,6 +32,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_recovery import Recovery, is_finished, open_broker_roots
+from lakelog.replication.storage.staged_batch import StagedBatch, batch_bytes, batch_of, stages_of
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.cluster_copy import COPIED, ClusterCopy, CopySource, read_copy
 from lakelog.replication.storage.tables.group_tables import CommittedOffset
@@ -40,11 +41,12 @@ from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import GROUPS, METADATA
 from tests.processes import wait_until
 from tests.storage.delta.unsynced import UnsyncedDisk
-from tests.storage.logs import P0, TOPIC, TOPIC_ID, fill, follow, lead, leo, replicate, request, send
+from tests.storage.logs import P0, PRODUCER, TOPIC, TOPIC_ID, fill, follow, lead, leo, replicate, request, send
 
 CONFIG = Config.from_properties({"min.insync.replicas": 2})
 OFFSETS = [CommittedOffset("g", TOPIC, TOPIC_ID, 0, 3)]
 CONTROLLER = 4  # its epoch
+STAGED = StagedBatch(7, PRODUCER, (), {TOPIC: {0: 3}}, {TOPIC: {0: 4}})  # by a query, and all brokers have it
 STEP = 9  # writes between two crashes; a longer test takes all of them
 
 
@@ -82,6 +84,7 @@ class Lake:
         cluster.producers.init_producer("p", "me")
         lake.copy()
         for broker in (1, 2, 3):
+            lake.root(f"broker-{broker}").child("sinks", "query").write("batch-7.arrow", batch_bytes(STAGED))
             cluster.note_what_was_seen(lake.root(f"broker-{broker}"))
         return lake
 
@@ -187,7 +190,15 @@ def check(lake, name="new", generation=1):
         assert lake.log(broker).current().generation == generation
         assert leo(lake.log(broker)) == 4
     assert cluster.producers.init_producer("p", "other").producer_epoch > 0
+    check_stage(cluster.root, generation)
     return cluster
+
+
+def check_stage(root, generation):
+    """The stage of the query, whose last batch all logs have."""
+    stage = stages_of(root, generation).child("query")
+    assert stage.list() == ["batch-7.arrow", "done-7"]
+    assert batch_of(stage.read("batch-7.arrow")) == STAGED
 
 
 def test_a_lost_cluster_root_is_made_again(lake):
@@ -196,6 +207,8 @@ def test_a_lost_cluster_root_is_made_again(lake):
     recovery.check_old_root()
     recovery.execute()
     assert check(lake).cluster_id == cluster_id
+    for broker in (1, 2, 3):
+        check_stage(lake.root(f"broker-{broker}"), 1)
     assert lake.log(1).current().known(P0).role == Role(0, FENCED)
 
 
