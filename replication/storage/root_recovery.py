@@ -263,6 +263,11 @@ class Recovery:
         return {registration.topic_id_partition: registration for registration in found}
 
     @cached_property
+    def _hosts(self) -> set[int]:
+        """The brokers that have replicas, by the copies."""
+        return {broker for registration in self._known.values() for broker in registration.replicas}
+
+    @cached_property
     def _copied_topics(self) -> dict[str, Topic]:
         """The topics as copied, by id."""
         copied = self._newest.get(TOPICS.name)
@@ -337,8 +342,7 @@ class Recovery:
         found = self._found(partition)
         now = assigned_now(registration, found)
         is_copied = partition in self._known and not has_changed_since(registration, found)
-        members = {b for r in self._known.values() for b in (*r.replicas, *r.isr)}
-        has_all_replicas = is_copied or (bool(members) and members <= self.broker_epochs.keys())
+        has_all_replicas = is_copied or (bool(self._hosts) and self._hosts <= self.broker_epochs.keys())
         return recover_partition(
             now, found, least_min_isr(registration, found, self._min_isr(topic)), self.broker_epochs,
             self.controller_epoch, topic.deleting, has_all_replicas,
@@ -442,7 +446,7 @@ class Recovery:
         check_conditional_put(self.root)
         for broker in self.brokers:
             broker.close(self.broker_epochs[broker.broker_id], self.generation, self._known, self.root.uri)
-        for name in ("_newest", "_known", "_copied_topics", "_logs"):  # they are final now
+        for name in ("_newest", "_known", "_hosts", "_copied_topics", "_logs"):  # they are final now
             self.__dict__.pop(name, None)
         plan = self.plan()
         check(plan)
