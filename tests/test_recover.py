@@ -15,9 +15,12 @@ from lakelog.replication.errors import FencedClusterRootException, LakelogExcept
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.protocol.partition_registration import NO_LEADER
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.staged_batch import Part, StagedBatch, batch_bytes
 from lakelog.replication.storage.tables.cluster_copy import read_copy
 from tests.pages import commands
 from tests.processes import wait_until
+from tests.storage.logs import PRODUCER, TOPIC
+from tests.storage.test_root_recovery import Lake
 
 CONFIGS = {"min.insync.replicas": 2}
 BROKERS = (1, 2, 3)
@@ -151,3 +154,15 @@ def test_a_cluster_goes_on_after_its_root_was_deleted(spark, tmp_path, capsys, r
         assert committed(spark, new) == ["a", "b", "c", "d", "e", "f"]
     assert recover(lake, command) == 1
     assert "is the root of cluster" in capsys.readouterr().err
+
+
+def test_a_query_whose_last_batch_cannot_be_finished_is_named(tmp_path, capsys):
+    lake = Lake.made(tmp_path / "lake").lose()
+    part = Part("part-8-1.parquet", 1, {TOPIC: {0: 3}})
+    batch = StagedBatch(8, PRODUCER, (part,), {TOPIC: {0: 3}}, {TOPIC: {0: 6}})  # the log has one of three records
+    lake.root("broker-2").child("sinks", "query").write("batch-8.arrow", batch_bytes(batch))
+    roots = [lake.root(f"broker-{broker}").uri for broker in BROKERS]
+    assert main(["--cluster", lake.root("new").uri, "--dry-run", "-o", "json", "--roots", *roots]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["queries"] == [{"query": "query", "batch": 8, "written": "some", "lost": [part.name]}]
+    assert "Query query cannot go on: batch 8 was written in part" in err
