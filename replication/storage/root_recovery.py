@@ -58,7 +58,6 @@ from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import put_note, storage_root
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
-from lakelog.replication.storage.root_probe import recover_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_identity import identify
 from lakelog.replication.storage.log.log_txns import GENERATION
@@ -70,6 +69,7 @@ from lakelog.replication.storage.root_identity import (
     is_formatted,
     read_identity,
 )
+from lakelog.replication.storage.root_probe import recover_root
 from lakelog.replication.storage.stage_recovery import RecoveredStage, recovered_stages
 from lakelog.replication.storage.staged_batch import stages_of
 from lakelog.replication.storage.tables.broker_table import broker_row
