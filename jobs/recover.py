@@ -1,9 +1,9 @@
 """Makes the root of a cluster again that is lost, from the roots of its brokers, at a new URI.
 
 Topics, settings, group offsets and named producers come from the copies that the controller keeps in each broker's
-root, and the last batches of streaming sinks from the sinks' own copies. Of each partition the replica leads that has
-every acknowledged record, if any root has it. The new root is of the next generation: from then on the brokers' logs
-refuse the old root, and every process that still uses it.
+root, or from a --backup if it is newer, and the last batches of streaming sinks from the sinks' own copies. Of each
+partition the replica leads that has every acknowledged record, if any root has it. The new root is of the next
+generation: from then on the brokers' logs refuse the old root, and every process that still uses it.
 
 --dry-run shows what leads, what is missing and what may be lost, and writes nothing. A recovery that was interrupted is
 finished by the same command. Afterwards start the controllers and brokers with the new URI.
@@ -21,6 +21,7 @@ from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_recovery import RecoveredPartition
 from lakelog.replication.storage.cluster import storage_root
+from lakelog.replication.storage.cluster_backup import read_backup
 from lakelog.replication.storage.root_recovery import Plan, Recovery, open_broker_roots
 from lakelog.replication.storage.stage_recovery import RecoveredStage
 from lakelog.schemas import GROUPS, METADATA, PRODUCERS
@@ -44,6 +45,10 @@ def make_parser() -> VerbParser:
         "--command-config or the environment has credentials for it, such as 1=s3://bucket/b1",
     )  # fmt: skip
     parser.add_argument(
+        "--backup", metavar="FILE",
+        help="a file of `lakelog backup`: what it has is used where no root has a copy that is as new",
+    )  # fmt: skip
+    parser.add_argument(
         "--force",
         action="store_true",
         help="also if the old cluster root is there, or cannot be looked at: who still uses it is refused from now on",
@@ -64,8 +69,9 @@ def _broker_root(text: str) -> tuple[int | None, str]:
 
 def _recover(args: argparse.Namespace) -> int:
     config = settings(args.command_config)
+    backup = None if args.backup is None else read_backup(args.backup)
     brokers = open_broker_roots(args.roots, config, may_mend=not args.dry_run)
-    recovery = Recovery(storage_root(args.cluster, "cluster", config), brokers, config)
+    recovery = Recovery(storage_root(args.cluster, "cluster", config), brokers, config, backup)
     if not args.force:
         recovery.check_old_root()
     plan = recovery.plan()
@@ -159,6 +165,11 @@ def _say(recovery: Recovery, plan: Plan, is_dry_run: bool) -> None:
             f"Settings and producers were copied {_age(plan, METADATA.name)} s and {_age(plan, PRODUCERS.name)} s ago, "
             f"group offsets {_age(plan, GROUPS.name)} s ago: commits of groups since then are lost, and those records "
             "are read again. A table that has not changed since was not copied again."
+        )
+    if recovery.goes_by_backup:
+        say(
+            "No root has metadata as new as the backup. Topics that were made later and have no replica in these roots "
+            "are not in this list."
         )
     _say_stuck(plan)
     if plan.strays:

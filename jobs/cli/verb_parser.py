@@ -150,6 +150,9 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Make the root of a cluster", f"lakelog format {_LAKE}"),
         ("Make the root of broker 1", f"lakelog format {_LAKE} --broker-id 1 --root /lake/broker-1"),
     ),
+    "backup": (
+        ("Write a backup of the cluster root", f"lakelog backup {_LAKE} --out /backups/cluster.tar.gz"),
+    ),
     "recover": (
         ("Show what would lead, and what may be lost",
          "lakelog recover --cluster /lake/cluster-2 --dry-run \\\n"

@@ -46,6 +46,7 @@ VERBS = {
     "broker": Verb("lakelog.jobs.broker", True, "run a broker", java_options=_FOR_SMALL_PLANS),
     "controller": Verb("lakelog.jobs.controller", False, "run a controller; show the active one, and its requests"),
     "format": Verb("lakelog.jobs.format", False, "make the root of a cluster or of a broker"),
+    "backup": Verb("lakelog.jobs.backup", False, "write a backup of the cluster root, without records, to a file"),
     "recover": Verb("lakelog.jobs.recover", False, "make a lost cluster root again from the roots of its brokers"),
     "topics": Verb("lakelog.jobs.topics", False, "create, list, describe, alter or delete topics"),
     "configs": Verb("lakelog.jobs.configs", False, "describe or alter the settings of topics and brokers"),

@@ -228,7 +228,8 @@ def recover_partition(
     )
     if is_deleting or known.leader == LEADER_DURING_DELETE:
         return RecoveredPartition(registration, choice, absent, None, "its topic is being deleted")
-    if known.leader_epoch == 0 and all(broker in found and found[broker].never_was for broker in known.replicas):
+    never_began = all(broker in found and found[broker].never_was for broker in known.replicas)
+    if has_all_replicas and known.leader_epoch == 0 and never_began:
         return RecoveredPartition(registration, choice, absent, None, "no broker has begun its log")
     loss, why = what_may_be_lost(known, found, absent, min_isr, choice)
     if loss is None and choice is not None and not has_all_replicas:

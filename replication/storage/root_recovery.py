@@ -56,6 +56,7 @@ from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import put_note, storage_root
+from lakelog.replication.storage.cluster_backup import Backup
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -208,16 +209,23 @@ class Plan(NamedTuple):
 
 @dataclass
 class Recovery:
-    """The recovery of one cluster root from the roots of brokers.
+    """The recovery of one cluster root from the roots of brokers. `backup`: one more source of its small tables.
 
-    Raises InconsistentClusterIdException if the new root is not empty, or lies in another root, or is another one's.
+    Raises InconsistentClusterIdException if the new root is not empty, or lies in another root, or is another one's,
+    and if the backup is of another cluster.
     """
 
     root: StorageRoot
     brokers: list[BrokerRoot]
     config: Config
+    backup: Backup | None = None
 
     def __post_init__(self) -> None:
+        if self.backup is not None and self.backup.cluster_id != self.cluster_id:
+            raise InconsistentClusterIdException(
+                f"{self.backup.path}: is a backup of cluster {self.backup.cluster_id}, and the roots belong to "
+                f"cluster {self.cluster_id}"
+            )
         admits = any(broker.admits_writers for broker in self.brokers)
         self.root = replace(self.root.synced, admits_writers=admits)
         self._check_root()
@@ -248,12 +256,21 @@ class Recovery:
 
     @cached_property
     def _newest(self) -> dict[str, CopiedRows]:
-        """The newest copy of each table."""
+        """The newest copy of each table, in a root or in the backup."""
         found: dict[str, CopiedRows] = {}
-        for name, copied in (item for broker in self.brokers for item in broker.copy.items()):
+        copies = [broker.copy for broker in self.brokers]
+        if self.backup is not None:  # the last one: a copy that is as new counts
+            copies.append(self.backup.tables)
+        for name, copied in (item for copy in copies for item in copy.items()):
             if name not in found or copied.order > found[name].order:
                 found[name] = copied
         return found
+
+    @property
+    def goes_by_backup(self) -> bool:
+        """Whether the metadata are those of the backup. Nobody has noted what has changed since it was taken."""
+        newest = self._newest.get(METADATA.name)
+        return self.backup is not None and newest is self.backup.tables[METADATA.name]
 
     @cached_property
     def _known(self) -> dict[TopicIdPartition, PartitionRegistration]:
@@ -342,7 +359,10 @@ class Recovery:
         found = self._found(partition)
         now = assigned_now(registration, found)
         is_copied = partition in self._known and not has_changed_since(registration, found)
-        has_all_replicas = is_copied or (bool(self._hosts) and self._hosts <= self.broker_epochs.keys())
+        is_certain = not self.goes_by_backup  # else there may be brokers that it does not know
+        has_all_replicas = is_certain and (
+            is_copied or (bool(self._hosts) and self._hosts <= self.broker_epochs.keys())
+        )
         return recover_partition(
             now, found, least_min_isr(registration, found, self._min_isr(topic)), self.broker_epochs,
             self.controller_epoch, topic.deleting, has_all_replicas,

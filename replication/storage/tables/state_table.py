@@ -300,7 +300,7 @@ class StateTable:
             source = pa.BufferReader(file.content or self._log.root.read_buffer(file.name))
             parquet = pq.ParquetFile(source, page_checksum_verification=True)
             columns = parquet.read(use_threads=False)  # the table is small: threads would cost more than they save
-            return _conformed(columns, self._table.arrow)
+            return conformed(columns, self._table.arrow)
         except (OSError, pa.ArrowException) as error:  # the content is wrong: errors of the store are of other types
             raise CorruptRecordException(f"{path}: {error}") from error
 
@@ -405,7 +405,7 @@ def _names(files: Sequence[AddedFile]) -> set[str]:
     return {file.name for file in files}
 
 
-def _conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
+def conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of our schema, by name. A newer version of Lakelog may have written others too. An older one may have
     written fewer, which are null then; raises ArrowInvalid for one that must not be null."""
     if found.schema.equals(schema):
