@@ -20,6 +20,7 @@ from lakelog.jobs.launch.spark_submit import split_arguments
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.local_cluster import LocalCluster
 from tests.pages import HOUSE, PAGES, blocks, commands
+from tests.processes import wait_until
 
 ELSEWHERE = {"python-clients.md"}
 OF_THE_PAST = "then_"  # views of an earlier time
@@ -115,6 +116,13 @@ def test_a_log_is_a_stream_of_delta(spark, lake):
     run_python("tables.md", {"spark": spark}, {"/tmp/flights": home})
 
 
+def test_the_copies_of_the_cluster_are_tables_of_delta(spark, lake):
+    home = Path(lake.cluster_uri).parent
+    copy = home / "broker-1" / "cluster-copy" / "groups" / "_delta_log" / f"{1:020}.json"
+    wait_until(copy.exists, "the controller has copied the groups")
+    run_python("disaster.md", {"spark": spark}, {"/lake": home})
+
+
 @pytest.mark.parametrize("page", ["README.md", "tables.md", "views.md"])
 def test_a_query_has_the_columns_that_the_page_shows(spark, lake, page):
     if page == "views.md":
@@ -131,7 +139,10 @@ def test_a_query_has_the_columns_that_the_page_shows(spark, lake, page):
 
 
 def test_no_page_is_left_out():
-    ran = {"README.md", "start.md", "consumer-groups.md", "spark.md", "operations.md", "tables.md", "views.md"}
+    ran = {
+        *("README.md", "start.md", "consumer-groups.md", "spark.md", "operations.md", "tables.md", "views.md"),
+        "disaster.md",
+    }
     assert {page for page in PAGES if blocks(page, "python", "sql")} - ELSEWHERE == ran
 
 
