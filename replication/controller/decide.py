@@ -68,7 +68,7 @@ def decide(context: ControllerContext, event: Event, keep_lease: Callable[[], No
         case IsrChangeNotification():
             pass  # it may complete reassignments, which every event checks below
         case AutoPreferredReplicaLeaderElection():
-            requested_elections.rebalance(decision)
+            requested_elections.rebalance_leaders(decision)
         case _:
             _answer(decision, event)
     # A decision sees the newest ISRs, and a change that it has seen brings no event later. [RA-03, BU-02, FO-04]

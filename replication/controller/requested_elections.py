@@ -1,4 +1,4 @@
-"""Elections on request: of the preferred leader, by hand or to restore the balance, and unclean ones by hand.
+"""Elections of preferred leaders, by hand or by the controller itself to restore the balance, and unclean ones by hand.
 
 Kafka: `KafkaController.onReplicaElection`, `checkAndTriggerAutoLeaderRebalance`. [PE-01, AR-01, AR-02, LE-02]
 """
@@ -55,7 +55,7 @@ def _nobody(
     return EligibleLeadersNotAvailableException(f"{name}: none of brokers {list(registration.replicas)} is alive")
 
 
-def rebalance(decision: Decision) -> None:
+def rebalance_leaders(decision: Decision) -> None:
     """Elects the preferred leader where others lead more than `leader.imbalance.per.broker.percentage` of a broker's
     preferred partitions.
 

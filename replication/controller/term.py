@@ -76,7 +76,7 @@ class ReadRequests(NamedTuple):
 
 
 class IsBalanceDue(NamedTuple):
-    """In memory: whether it is time to check the balance of leaders."""
+    """In memory, answered by ActiveController: whether it is time to check the balance of leaders."""
 
 
 class SettleWhatHasLanded(NamedTuple):

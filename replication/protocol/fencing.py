@@ -75,7 +75,8 @@ def row_counts(
 def check_leader_row(
     row: ReplicaStatus | None, partition: TopicIdPartition, leader_epoch: int
 ) -> LakelogException | None:
-    """Whether a follower at `leader_epoch` may fetch from a leader with this row: None if so, else the error to show.
+    """Whether a follower at `leader_epoch` may fetch from a leader with this row: None if so, else the error. A
+    follower shows FENCED_LEADER_EPOCH; with the others it waits.
 
     UNKNOWN_LEADER_EPOCH: the leader has not taken up the epoch yet; the follower waits for its row.
     FENCED_LEADER_EPOCH: the follower is behind and needs newer metadata. NOT_LEADER_OR_FOLLOWER: the broker does not

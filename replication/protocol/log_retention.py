@@ -17,7 +17,8 @@ HIGH_WATERMARK = -1
 def retention_offset(
     log: PartitionLog, high_watermark: int, now_us: int, retention_ms: int, retention_bytes: int
 ) -> int:
-    """The log start that retention asks for. Whole batches below the HW go, oldest first, while either limit allows it.
+    """The log start that retention asks for on a leader's log. Whole batches below the HW go, oldest first, while
+    either limit allows it.
 
     A batch is too old if its newest record is older than `retention_ms`. Any younger batch before it protects it, since
     a log has no holes. By size, batches go while the rest has at least `retention_bytes` of keys and values. -1 is no

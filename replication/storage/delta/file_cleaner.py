@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable
 from lakelog.replication.storage.delta.data_file_name import may_be_deleted
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
-DELETE_DELAY_SECONDS = 3600.0
 _ORPHAN_SECONDS = 86400.0
 _SWEEP_SECONDS = 300.0
 
@@ -27,8 +26,7 @@ class FileCleaner:
     """Remembers which files were removed, and when. It is not thread-safe. `delete_delay` is in seconds."""
 
     def __init__(
-        self, root: StorageRoot, delete_delay: float = DELETE_DELAY_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
+        self, root: StorageRoot, delete_delay: float, clock: Callable[[], float] = time.monotonic
     ) -> None:  # fmt: skip
         self._root = root
         self._delete_delay = delete_delay
