@@ -6,6 +6,7 @@ from collections import Counter
 from functools import partial
 
 import pyarrow as pa
+import pytest
 
 from lakelog.replication.clients import accumulator, delivery_reports, sender
 from lakelog.replication.clients.accumulator import PendingRecords, PendingSend
@@ -102,6 +103,7 @@ def problems(world):
     return [problem for problem, is_right in checks.items() if not is_right]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ctrl-C while a generator is closed
 def test_ap_06_wherever_a_call_is_interrupted_each_record_has_one_report(monkeypatch):
     monkeypatch.setattr(Sender, "start", lambda _: None)
     found, points = {}, 0

@@ -97,6 +97,7 @@ def test_records_are_sent_as_they_are_whatever_the_settings_are(spark, change_se
         with SparkRecordSet(TOPIC, given, 1, 0, 1 << 20) as large:
             sent = large._records.select("value", "timestamp").toArrow()
     else:
-        sent = record_set(TOPIC, given, 1, 1 << 20)._by_partition[0]
+        (part,) = record_set(TOPIC, given, 1, 1 << 20)._by_partition[0]
+        sent = part.table
     assert sorted(map(bytes, sent["value"].to_pylist())) == [b"0", b"1", b"2"]
     assert {each.astimezone(dt.UTC) for each in sent["timestamp"].to_pylist()} == {OLD}
