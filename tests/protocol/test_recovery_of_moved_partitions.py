@@ -3,7 +3,6 @@ record may get lost unnoticed when the cluster root is made again."""
 
 import random
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 
@@ -11,8 +10,7 @@ from lakelog.replication.protocol import partition_recovery as recovery
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.high_watermark import effective_min_isr
 from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog, Role
-from lakelog.replication.protocol.partition_recovery import FoundReplica, LeaderChoice
-from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.partition_recovery import LeaderChoice
 from lakelog.replication.protocol.reassignment import (
     begin_reassignment,
     is_reassigning,
@@ -20,7 +18,7 @@ from lakelog.replication.protocol.reassignment import (
     original_replicas,
     target_replicas,
 )
-from tests.protocol.test_partition_recovery import History, P
+from tests.protocol.partition_histories import History, P, end_of
 
 HISTORIES = 3000
 
@@ -101,25 +99,13 @@ class MovingHistory(History):
         return broker in self.metadata.replicas and super()._counts(broker, log)
 
 
-class End(NamedTuple):
-    """The end of a history, and whether all roots were found."""
-
-    known: PartitionRegistration
-    min_isr: int
-    found: dict[int, FoundReplica]
-    is_whole: bool
-    committed: list[str]
-
-
 def an_end(seed):
     dice = random.Random(seed)
     history = MovingHistory(dice, dice.choice([3, 3, 4, 5]), dice.choice([1, 2, 2, 3]))
     history.changes_min_isr = dice.random() < 0.5
     history.run(dice.randint(20, 300))
     gone = dice.sample(sorted(history.nodes), min(history.size - 1, dice.choice([0, 0, 1, 1, history.configured - 1])))
-    left = {b: node for b, node in history.nodes.items() if b not in gone}
-    found = {b: FoundReplica(b, node.log, node.row, None, node.log_epoch) for b, node in left.items()}
-    return End(history.known, history.known_min_isr, found, not gone, history.committed)
+    return end_of(history, history.known_min_isr, gone)
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +124,7 @@ def losses(ends):
         min_isr = recovery.least_min_isr(end.known, end.found, end.min_isr)
         now = recovery.assigned_now(end.known, end.found)
         made = recovery.recover_partition(now, end.found, min_isr, {}, 1, has_all_replicas=is_known)
-        log = end.found[made.choice.leader].log if made.choice else PartitionLog()
-        chains = [placed.header.chain for placed in log.batches]
-        lost += made.loss is None and chains[: len(end.committed)] != end.committed
+        lost += made.loss is None and end.has_lost(made)
         in_danger += made.loss is not None
     return lost, in_danger
 
