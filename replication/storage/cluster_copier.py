@@ -1,7 +1,7 @@
 """Keeps the copies of the cluster's small tables in the roots of its brokers, for `lakelog recover`.
 
-The active controller has read most of these tables anyway. The others, `groups` and `producers`, it looks at once in
-some seconds. A table is copied when it has changed. Each root has a thread of its own, so that one that hangs keeps no
+The active controller has read most of these tables anyway. It polls the others, `groups` and `producers`,
+once in some seconds. A table is copied when it has changed. Each root has a thread of its own, so that one that hangs keeps no
 other from its copies, nor the controller from its work.
 """
 
@@ -23,7 +23,7 @@ from lakelog.schemas import CLUSTER, CONFIGS, GROUPS, METADATA, PRODUCERS, TOPIC
 
 logger = logging.getLogger(__name__)
 
-LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 10.0  # between two looks; a look at an object store costs money
+LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 10.0  # between two polls; a poll of an object store costs money
 
 
 class _Snapshot(NamedTuple):
@@ -134,12 +134,12 @@ class ClusterCopier:
         self._end()
 
     def poll(self) -> None:
-        """Looks at the tables, and lets each root have what has changed."""
+        """Polls the tables, and hands what has changed to the thread of each root."""
         epoch = self._controller_epoch()
         if epoch is None:
             self._end()
             return
-        snapshot = self._look(epoch)
+        snapshot = self._snapshot(epoch)
         for broker_id, registration in self._cluster.brokers.items():
             known = self._roots.get(broker_id)
             is_over = known is not None and known.refused not in (None, snapshot.source)
@@ -151,7 +151,7 @@ class ClusterCopier:
                 self._roots[broker_id] = known
             known.offer(snapshot)
 
-    def _look(self, epoch: int) -> _Snapshot:
+    def _snapshot(self, epoch: int) -> _Snapshot:
         """The tables, as the controller has read them, or as they were some seconds ago at most."""
         cluster = self._cluster
         for table in (cluster.groups, cluster.producers):
