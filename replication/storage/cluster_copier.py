@@ -1,8 +1,8 @@
 """Keeps the copies of the cluster's small tables in the roots of its brokers, for `lakelog recover`.
 
-The active controller has read most of these tables anyway. It polls the others, `groups` and `producers`,
-once in some seconds. A table is copied when it has changed. Each root has a thread of its own, so that one that hangs keeps no
-other from its copies, nor the controller from its work.
+The active controller has read most of these tables anyway. It polls the others, `groups` and `producers`, once in some
+seconds. A table is copied when it has changed. Each root has a thread of its own, so that one that hangs keeps no other
+from its copies, nor the controller from its work.
 """
 
 from __future__ import annotations

@@ -152,7 +152,8 @@ def open_broker_roots(
     given: Sequence[tuple[int | None, str]], config: Config, may_mend: bool = False
 ) -> list[BrokerRoot]:  # fmt: skip
     """Reads the roots of brokers. `given`: their URIs, and their ids where the configuration has credentials for them.
-    `may_mend`: whether to put aside what a power cut has torn in a root, as its broker does when it starts.
+    `may_mend`: whether to put aside what a power cut has torn in a root, as its broker does when it starts. What is
+    written to them is synced, whatever `storage.fsync` says: the new cluster root counts on it.
 
     Raises InconsistentClusterIdException for a root that is no broker's, two roots of one broker, and roots of two
     clusters, and KafkaStorageException or CorruptRecordException for one that cannot be read.
@@ -178,7 +179,7 @@ def open_broker_roots(
             raise InconsistentClusterIdException(
                 f"{root.uri} belongs to cluster {cluster_id}, and {other.root.uri} to cluster {other.cluster_id}"
             )
-        found[broker_id] = _open(storage_root(uri, broker_id, config), identity, may_mend)
+        found[broker_id] = _open(storage_root(uri, broker_id, config).synced, identity, may_mend)
     return [found[broker_id] for broker_id in sorted(found)]
 
 
@@ -522,7 +523,7 @@ class Recovery:
         rows = {**plan.rows, CLUSTER.name: [self._identity(plan)]}
         for table in COPIED:
             copy.write(table, rows[table.name], 0, source, plan.copied_at.get(table.name, now))
-        self._put_stages(broker.root.synced, plan)
+        self._put_stages(broker.root, plan)
 
     def _identity(self, plan: Plan) -> Row:
         return {

@@ -366,16 +366,18 @@ def test_a_slow_recovery_cannot_end_while_another_one_writes_its_tables(lake, mo
     check(lake, generation=3)
 
 
-def test_what_is_recovered_survives_a_power_cut(pattern, tmp_path, monkeypatch):
-    disk_folder = tmp_path / "disk"
-    disk_folder.mkdir()
-    disk = UnsyncedDisk(disk_folder, monkeypatch)
-    shutil.copytree(pattern.folder, tmp_path / "lake")
-    lake = Lake(tmp_path / "lake").lose()
-    given = [(None, str(tmp_path / "lake" / f"broker-{broker}")) for broker in (1, 2, 3)]
-    new = StorageRoot.of(str(disk_folder / "new"))
-    Recovery(new, open_broker_roots(given, CONFIG), CONFIG).execute()
-    shutil.copytree(disk.after_power_cut(tmp_path / "after") / "new", tmp_path / "lake" / "new")
+def test_what_is_recovered_survives_a_power_cut_of_all_roots(lake, tmp_path, monkeypatch):
+    disk = UnsyncedDisk(lake.folder, monkeypatch)
+    lake.lose()
+    for folder, _, files in os.walk(lake.folder):
+        for path in (*(Path(folder, name) for name in files), Path(folder)):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+    lake.recovery().execute()
+    after = disk.after_power_cut(tmp_path / "after")
+    shutil.rmtree(lake.folder)
+    shutil.move(after, lake.folder)
     check(lake)
 
 
