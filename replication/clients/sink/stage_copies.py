@@ -68,10 +68,10 @@ class StageCopies:
 
     def _brokers(self) -> list[_BrokerRoot]:
         try:
-            registered = self._cluster.brokers or self._cluster.refresh_brokers()
+            registered = self._cluster.poll_brokers()
         except LakelogException as error:
-            logger.warning("query %s: no copies of its staged batch are made now: %s", self._name, error)
-            return []
+            registered = self._cluster.brokers
+            logger.warning("query %s: its staged batch is copied to the brokers known before: %s", self._name, error)
         return [_broker_root(self._cluster, number, found.root) for number, found in sorted(registered.items())]
 
 

@@ -2,6 +2,7 @@
 the brokers. Each record is written once, wherever the loss comes."""
 
 import copy
+import os
 import shutil
 import threading
 from random import Random
@@ -48,6 +49,7 @@ class Lake:
 
     def __init__(self, folder):
         self._folder, self.logs, self.generation = folder, Logs(), 0
+        self.brokers = BROKERS  # that are registered
         for broker in BROKERS:
             copied(format_broker, self.broker(broker), "cluster-id", broker)
 
@@ -59,11 +61,14 @@ class Lake:
         return self._folder / f"cluster-{self.generation}" / "query"
 
     def driver(self, dies_at=None, after=False):
+        return Driver(self.home, self.logs, dies_at, after, self.stage_copies())
+
+    def stage_copies(self):
         cluster = SimpleNamespace(
             cluster_id="cluster-id", generation=self.generation, storage_of=lambda _, uri: StorageRoot.of(uri),
-            brokers={number: SimpleNamespace(root=self.broker(number).uri) for number in BROKERS},
+            poll_brokers=lambda: {number: SimpleNamespace(root=self.broker(number).uri) for number in self.brokers},
         )  # fmt: skip
-        return Driver(self.home, self.logs, dies_at, after, StageCopies(cluster, "query"))
+        return StageCopies(cluster, "query")
 
     def commit(self, batch_id, *tasks, dies_at=None, after=False):
         driver = self.driver(dies_at, after)
@@ -119,7 +124,8 @@ def test_a_query_goes_on_wherever_its_driver_and_the_cluster_root_are_lost(tmp_p
         assert lake.commit(batch_id, *BATCH, dies_at=dies_at, after=after) == (dies_at == 7)
         last = lake.recover()
         expected = "none" if dies_at + after < 3 else "some" if dies_at + after < 5 else "all"
-        assert [written for _, number, written in last if number == batch_id] in ([expected], [])
+        is_copied = dies_at + after >= 2
+        assert [written for _, number, written in last if number == batch_id] == [expected] * is_copied
         assert lake.commit(batch_id, *OTHER_WAY)
         assert lake.commit(batch_id + 1, {0: letters("g"), 3: letters("h")})
         assert lake.values() == before + letters("cdefgh"), (dies_at, last)
@@ -234,11 +240,25 @@ def test_copies_are_freed_as_stages_are_and_the_query_goes_on(lake):
 
 
 def test_unused_copies_of_other_queries_are_freed_in_the_background(lake):
-    driver, called = lake.driver(), []
-    driver.stage._copies.clean(called.append)
-    wait_for_copies()
-    assert sorted(folder.uri for folder in called) == [lake.broker(number).child("sinks").uri for number in BROKERS]
-    free_unused_stages(called[0], "query", 1)
+    assert lake.commit(0, {0: letters("a")})
+    folders = [lake.broker(number).child("sinks") for number in BROKERS]
+    for folder in folders:
+        for name in ("batch-7.arrow", "done-7"):
+            folder.child("unused").write(name, b"")
+            os.utime(folder.child("unused").path(name), (1, 1))
+    lake.stage_copies().clean(lambda folder: free_unused_stages(folder, "query", 1))
+    assert lake.copies() == ["batch-0.arrow", "done-0"]
+    assert [folder.child("unused").list() for folder in folders] == [["done-7"]] * len(folders)
+
+
+def test_a_broker_that_is_added_while_a_query_runs_gets_copies_too(lake):
+    lake.brokers = BROKERS[:2]
+    driver = lake.driver()
+    driver.commit(0, {0: letters("a")})
+    assert lake.copies(BROKERS[2]) == []
+    lake.brokers = BROKERS
+    driver.commit(1, {0: letters("b")})
+    assert lake.copies(BROKERS[2]) == ["batch-1.arrow", "done-1"]
 
 
 def test_a_root_that_refuses_or_is_gone_costs_a_batch_nothing_and_is_not_made_again(lake, caplog):
