@@ -15,7 +15,6 @@ import json
 import os
 import tarfile
 import time
-import uuid
 import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from lakelog.replication.errors import (
     KafkaStorageException,
 )
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.tables.cluster_copy import COPIED, CopiedRows, CopySource
 from lakelog.replication.storage.tables.state_table import conformed
 from lakelog.schemas import CLUSTER, CONFIGS, GROUPS, METADATA, PRODUCERS, TOPICS
@@ -111,28 +111,15 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def _write(path: str, content: bytes) -> None:
-    unfinished = f"{path}.{uuid.uuid4().hex}.unfinished"
+    folder, name = os.path.split(os.path.abspath(path))
+    root = LocalRoot(folder, fsync=True)
     try:
-        try:
-            with open(unfinished, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            if os.path.lexists(path):
-                raise FileExistsError(path)
-            os.rename(unfinished, path)
-        finally:
-            if os.path.exists(unfinished):
-                os.unlink(unfinished)
-        folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except FileExistsError as error:
-        raise InvalidRequestException(f"{path}: is there already; give the backup another name") from error
-    except OSError as error:
-        raise InvalidRequestException(f"{path}: cannot be written: {error.strerror or error}") from error
+        is_written = root.put_if_absent(name, content) is not None
+        root.sync_folder()
+    except KafkaStorageException as error:
+        raise InvalidRequestException(str(error)) from error
+    if not is_written:
+        raise InvalidRequestException(f"{path}: is there already; give the backup another name")
 
 
 def read_backup(path: str) -> Backup:
