@@ -83,6 +83,9 @@ class _RootCopier:
             except (LakelogException, OSError) as error:
                 self._errors.failed(error)
                 self._copy = None  # the root may be another one when it is back
+            except Exception:  # an error of this code must not end the copies
+                logger.exception("the copy of the cluster's tables in %s: unexpected error", self._root.uri)
+                self._copy = None
 
     def _write(self, snapshot: _Snapshot) -> None:
         if self._copy is None:  # to make tables would make a root again that has gone
@@ -119,7 +122,7 @@ class ClusterCopier:
         threading.Thread(target=self._run, name="cluster-copier", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends all threads, but for one that hangs in its store, which writes nothing more after that."""
+        """Ends all threads, but for one that hangs in its store: it ends after the tables that it was given."""
         self._stopping.set()
 
     def _run(self) -> None:
