@@ -259,3 +259,8 @@ class PartitionLog:
 def _follows(before: BatchHeader, after: BatchHeader) -> bool:
     is_next = after.base_offset == before.next_offset and after.previous == before.chain
     return is_next and after.leader_epoch >= before.leader_epoch
+
+
+def closed_roles(logs: Mapping[TopicIdPartition, PartitionLog]) -> dict[TopicIdPartition, Role]:
+    """The roles that close logs to producers: leaders become fenced under their own epoch, which stays known."""
+    return {p: Role(log.role.leader_epoch, FENCED) for p, log in logs.items() if log.role.is_leader}

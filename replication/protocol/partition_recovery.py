@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.high_watermark import effective_min_isr
-from lakelog.replication.protocol.partition_log import FENCED, LEADER, NO_ROLE, STOPPED, PartitionLog, Role
+from lakelog.replication.protocol.partition_log import FENCED, LEADER, NO_ROLE, STOPPED, PartitionLog
 from lakelog.replication.protocol.partition_registration import (
     LEADER_DURING_DELETE,
     NO_EPOCH,
@@ -372,11 +372,6 @@ def unknown_partition(
     replicas are those that were found."""
     there = tuple(sorted(broker for broker, replica in found.items() if replica.is_there))
     return PartitionRegistration(topic, partition.topic_id, partition.partition, there, NO_LEADER, 0, there)
-
-
-def closed_roles(logs: Mapping[TopicIdPartition, PartitionLog]) -> dict[TopicIdPartition, Role]:
-    """The roles that close logs to producers: leaders become fenced under their own epoch, which stays known."""
-    return {p: Role(log.role.leader_epoch, FENCED) for p, log in logs.items() if log.role.is_leader}
 
 
 def producer_epoch(copied: ProducerIdAndEpoch, logs: Iterable[PartitionLog]) -> int:

@@ -7,12 +7,14 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.partition_log import (
+    FENCED,
     FOLLOWER,
     LEADER,
     NO_ROLE,
     STOPPED,
     PartitionLog,
     Role,
+    closed_roles,
     may_become,
     role_of,
     role_version,
@@ -257,3 +259,11 @@ def test_tr_08_two_logs_with_one_chain_have_the_same_batches():
         other = chained_log(*changed, *batches[number + 1 :])
         same = [end for end in (0, 4, 6, 9) if log.chain_at(end) == other.chain_at(end)]
         assert same == [end for end in (0, 4, 6, 9) if end <= batch.base_offset]
+
+
+def test_leaders_are_closed_under_their_own_epoch():
+    logs = {
+        TopicIdPartition("id", number): PartitionLog(role=Role(4, kind))
+        for number, kind in enumerate((LEADER, FOLLOWER, STOPPED))
+    }
+    assert closed_roles(logs) == {TopicIdPartition("id", 0): Role(4, FENCED)}

@@ -11,21 +11,17 @@ from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER,
 from lakelog.replication.protocol.partition_recovery import (
     AHEAD,
     FoundReplica,
-    absent_replicas,
     assigned_now,
     choose,
-    closed_roles,
     fork_offset,
     is_gone,
     producer_epoch,
     recover_partition,
     unknown_partition,
-    what_may_be_lost,
 )
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
 from lakelog.replication.protocol.producer_state import ProducerEntry
-from lakelog.replication.protocol.record_batch import TopicIdPartition
 from tests.protocol.partition_histories import History, P, a_row, batch, end_of
 
 HISTORIES = 2500
@@ -270,11 +266,6 @@ def test_a_log_has_lost_its_end_if_its_row_tells_of_more():
         assert FoundReplica(1, log, row).has_lost_end == is_lost
 
 
-def test_leaders_are_closed_under_their_own_epoch():
-    roles = {TopicIdPartition("id", n): a_log(role=(4, kind)) for n, kind in enumerate((LEADER, FOLLOWER, STOPPED))}
-    assert closed_roles(roles) == {P: Role(4, FENCED)}
-
-
 def test_the_epoch_of_a_producer_is_not_below_that_of_its_batches():
     log = PartitionLog(producers={7: ProducerEntry(5, ())})
     assert producer_epoch(ProducerIdAndEpoch(7, 3), [log]) == 5
@@ -348,8 +339,3 @@ def test_the_histories_find_each_wrong_rule(name, monkeypatch, ends):
     monkeypatch.setattr(recovery, "told_as_committed", lambda _: 0)  # else rows tell of most losses afterwards
     monkeypatch.setattr(recovery, *SABOTAGES[name])
     assert losses(ends)[0] > 0
-
-
-def test_the_rules_of_the_sabotages_are_those_that_are_tested():
-    assert (recovery.choose, recovery.absent_replicas) == (choose, absent_replicas)
-    assert recovery.what_may_be_lost is what_may_be_lost

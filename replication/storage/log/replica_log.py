@@ -22,8 +22,15 @@ from lakelog.replication.errors import (
     StaleBrokerEpochException,
 )
 from lakelog.replication.protocol.broker_registration import LogIdentity
-from lakelog.replication.protocol.partition_log import LEADER, STOPPED, Role, may_become, role_of, role_version
-from lakelog.replication.protocol.partition_recovery import closed_roles
+from lakelog.replication.protocol.partition_log import (
+    LEADER,
+    STOPPED,
+    Role,
+    closed_roles,
+    may_become,
+    role_of,
+    role_version,
+)
 from lakelog.replication.protocol.record_batch import OffsetRange, TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
 from lakelog.replication.storage.delta.commit_format import check_commits
