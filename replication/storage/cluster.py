@@ -296,8 +296,7 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     AdminTable.create(root)
     ConfigTable.create(root)
     cluster_id = uuid.uuid4().hex
-    table = StateTable.create(_folder_of_identity(root), CLUSTER)
-    write_identity(table, root, cluster_id, CLUSTER_ROOT, config.cluster_configs())
+    _create_identity(root, identity_row(root, cluster_id, CLUSTER_ROOT, config.cluster_configs()))
     return cluster_id
 
 
@@ -322,24 +321,22 @@ def format_broker(
     check_conditional_put(root)
     ReplicaLog.create(root.child(LOG.name))
     ReplicaTable.create(root)
-    write_identity(StateTable.create(_folder_of_identity(root), CLUSTER), root, cluster_id, broker_id, {})
+    _create_identity(root, identity_row(root, cluster_id, broker_id, {}))
 
 
-def _folder_of_identity(root: StorageRoot) -> StorageRoot:
+def _create_identity(root: StorageRoot, row: Row) -> None:
     # An older version of Lakelog reads this table first, and must find the format there that it does not know.
-    return replace(root.child(CLUSTER.name), admits_writers=True)
+    StateTable.create(replace(root.child(CLUSTER.name), admits_writers=True), CLUSTER, [row])
 
 
-def write_identity(
-    table: StateTable, root: StorageRoot, cluster_id: str, broker_id: int, configs: Mapping[str, str],
-    generation: int | None = None,
-) -> None:  # fmt: skip
-    """Makes a folder with an empty table `cluster` the root of a cluster or of a broker."""
-    row = {
+def identity_row(
+    root: StorageRoot, cluster_id: str, broker_id: int, configs: Mapping[str, str], generation: int | None = None
+) -> Row:
+    """The row of the table `cluster` that makes a folder the root of a cluster or of a broker."""
+    return {
         "cluster_id": cluster_id,
         "broker_id": broker_id,
         "format_version": OLDEST_FORMAT if root.admits_writers else FORMAT_VERSION,
         "configs": list(configs.items()),
         "generation": generation,
     }
-    table.update({"who": "format", "why": "created"}, lambda _: [row])

@@ -39,7 +39,10 @@ def read_identity(root: StorageRoot, broker_id: int | None = CLUSTER_ROOT) -> di
     except InconsistentClusterIdException as error:
         raise InconsistentClusterIdException(_why_no_root(root, broker_id)) from error
     if not rows:
-        raise InconsistentClusterIdException(f"{root.uri}: formatting was not finished; empty the folder, format again")
+        raise InconsistentClusterIdException(
+            f"{root.uri}: is not finished: run `lakelog recover` again if it was begun here, else empty the folder and "
+            "format again"
+        )
     found = rows[0]["format_version"]
     if not OLDEST_FORMAT <= found <= FORMAT_VERSION:
         known = f"{OLDEST_FORMAT} to {FORMAT_VERSION}"

@@ -23,8 +23,8 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -55,7 +55,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
-from lakelog.replication.storage.cluster import put_note, storage_root
+from lakelog.replication.storage.cluster import identity_row, put_note, storage_root
 from lakelog.replication.storage.cluster_backup import Backup
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
@@ -95,7 +95,6 @@ from lakelog.schemas import (
     GROUPS,
     LOG,
     METADATA,
-    OLDEST_FORMAT,
     PRODUCERS,
     TOPICS,
     Table,
@@ -337,8 +336,10 @@ class Recovery:
             strays += [f"{broker.topic_name(p) or p.topic_id}-{p.partition}" for p in broker.partitions() - partitions
                        if broker.replica(p).is_there]  # fmt: skip
         topics = {topic_id: topic for topic_id, topic in self._topics(known).items() if topic_id not in gone}
+        config = self.config.in_cluster(self._configs())
+        min_isr = {topic_id: self._min_isr(topic, config) for topic_id, topic in topics.items()}
         recovered = [
-            self._recovered(registration, topics[registration.topic_id])
+            self._recovered(registration, topics[registration.topic_id], min_isr[registration.topic_id])
             for registration in sorted(known.values(), key=lambda each: (each.topic, each.partition))
         ]
         copied_at = {name: copied.copied_at for name, copied in self._newest.items()}
@@ -355,7 +356,7 @@ class Recovery:
         }  # fmt: skip
         return recovered_stages([broker.root for broker in self.brokers], logs)
 
-    def _recovered(self, registration: PartitionRegistration, topic: Topic) -> RecoveredPartition:
+    def _recovered(self, registration: PartitionRegistration, topic: Topic, min_isr: int) -> RecoveredPartition:
         partition = registration.topic_id_partition
         found = self._found(partition)
         now = assigned_now(registration, found)
@@ -365,7 +366,7 @@ class Recovery:
             is_copied or (bool(self._hosts) and self._hosts <= self.broker_epochs.keys())
         )
         return recover_partition(
-            now, found, least_min_isr(registration, found, self._min_isr(topic)), self.broker_epochs,
+            now, found, least_min_isr(registration, found, min_isr), self.broker_epochs,
             self.controller_epoch, topic.deleting, has_all_replicas,
         )  # fmt: skip
 
@@ -409,10 +410,11 @@ class Recovery:
         """The topics by id: as copied, and those of other partitions with the settings of the cluster."""
         named = {registration.topic: registration.topic_id for registration in known.values()}
         found = {i: topic for i, topic in self._copied_topics.items() if named.get(topic.topic, i) == i}
+        counts = Counter(partition.topic_id for partition in known)
         for registration in known.values():
-            if registration.topic_id not in found:
-                count = sum(p.topic_id == registration.topic_id for p in known)
-                found[registration.topic_id] = Topic(registration.topic, registration.topic_id, count)
+            topic_id = registration.topic_id
+            if topic_id not in found:
+                found[topic_id] = Topic(registration.topic, topic_id, counts[topic_id])
         return found
 
     def _configs(self) -> dict[str, str]:
@@ -420,12 +422,10 @@ class Recovery:
         copied = self._newest.get(CLUSTER.name)
         return dict(copied.rows[0]["configs"]) if copied and copied.rows else self.config.cluster_configs()
 
-    def _min_isr(self, topic: Topic) -> int:
+    def _min_isr(self, topic: Topic, config: Config) -> int:
         """`min.insync.replicas` of a topic; 1 if no copy has its settings."""
-        if topic.topic_id not in self._copied_topics:
-            return 1
-        config = self.config.in_cluster(self._configs()).topic_as_far_as_known(topic.configs)[0]
-        return config.min_insync_replicas
+        is_copied = topic.topic_id in self._copied_topics
+        return config.topic_as_far_as_known(topic.configs)[0].min_insync_replicas if is_copied else 1
 
     def _rows(self, topics: Mapping[str, Topic], partitions: Sequence[RecoveredPartition]) -> dict[str, list[Row]]:
         copied = {name: list(each.rows) for name, each in self._newest.items()}
@@ -526,13 +526,7 @@ class Recovery:
         self._put_stages(broker.root, plan)
 
     def _identity(self, plan: Plan) -> Row:
-        return {
-            "cluster_id": self.cluster_id,
-            "broker_id": CLUSTER_ROOT,
-            "format_version": OLDEST_FORMAT if self.root.admits_writers else FORMAT_VERSION,
-            "configs": list(plan.configs.items()),
-            "generation": self.generation,
-        }
+        return identity_row(self.root, self.cluster_id, CLUSTER_ROOT, plan.configs, self.generation)
 
     def _table(self, table: Table, *owner: str) -> StateTable:
         folder = self.root.child(table.name, *owner)
@@ -569,6 +563,8 @@ def _is_explained(replica: FoundReplica) -> bool:
 
 def is_finished(root: StorageRoot) -> bool:
     """Whether a folder is a root: formatted, or recovered to the end. Raises KafkaStorageException."""
-    with suppress(InconsistentClusterIdException):
-        return is_formatted(root) and bool(read_identity(root))
-    return False
+    try:
+        read_identity(root)
+    except InconsistentClusterIdException:
+        return False
+    return True

@@ -324,7 +324,7 @@ def test_a_root_inside_another_root_is_refused_through_a_link(cluster, root):
     ("rows", "told"),
     [
         ([identity(version=FORMAT_VERSION + 1)], rf"has format {FORMAT_VERSION + 1}, this version .*"),
-        ([], "formatting was not finished; empty the folder, format again"),
+        ([], "is not finished: run `lakelog recover` again if it was begun here, else empty .* and format again"),
     ],
 )
 def test_a_root_inside_a_root_of_another_format_or_a_half_formatted_one_is_refused(broker, rows, told):
@@ -389,7 +389,7 @@ def test_a_root_whose_formatting_was_cut_short_is_refused(cluster, broker, monke
             refused()
     monkeypatch.undo()
     for refused in (lambda: Cluster.open(cluster.uri), lambda: format_broker(broker, "c", 1)):
-        with pytest.raises(InconsistentClusterIdException, match="formatting was not finished"):
+        with pytest.raises(InconsistentClusterIdException, match="is not finished"):
             refused()
 
 
