@@ -145,6 +145,11 @@ def _age(plan: Plan, table: str) -> int | None:
     return None if at is None else max(0, round(time.time() - at))
 
 
+def _ago(plan: Plan, table: str) -> str:
+    age = _age(plan, table)
+    return "none" if age is None else f"{age} s ago"
+
+
 def _say(recovery: Recovery, plan: Plan, is_dry_run: bool) -> None:
     for each in plan.partitions:
         if each.loss is not None:
@@ -162,9 +167,9 @@ def _say(recovery: Recovery, plan: Plan, is_dry_run: bool) -> None:
         say("No root has a copy of the topics' settings: they are those of --command-config.")
     else:
         say(
-            f"Settings and producers were copied {_age(plan, METADATA.name)} s and {_age(plan, PRODUCERS.name)} s ago, "
-            f"group offsets {_age(plan, GROUPS.name)} s ago: commits of groups since then are lost, and those records "
-            "are read again. A table that has not changed since was not copied again."
+            f"Copies: metadata {_ago(plan, METADATA.name)}, producers {_ago(plan, PRODUCERS.name)}, group offsets "
+            f"{_ago(plan, GROUPS.name)}: commits of groups since then are lost, and those records are read again. A "
+            "table that has not changed since was not copied again."
         )
     if recovery.goes_by_backup:
         say(
