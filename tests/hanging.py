@@ -43,3 +43,10 @@ def ends(thread: threading.Thread) -> bool:
     """Whether the work comes to its end."""
     thread.join(SECONDS)
     return not thread.is_alive()
+
+
+def wait_for_root_workers() -> None:
+    """Waits until all work on roots that this process has begun has ended."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(("the copies of staged batches", "the copy of the cluster's tables")):
+            assert ends(thread)

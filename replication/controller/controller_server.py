@@ -54,19 +54,8 @@ class Controller:
         self._awake = threading.Event()
         self._awake.set()
         self._thread = threading.Thread(target=self._run, name=f"controller-{controller_id}", daemon=True)
-        self._copier = ClusterCopier(cluster, self._epoch_of_term, self._fail)
+        self._copier = ClusterCopier(cluster, clock)
         self.failure: FencedClusterRootException | None = None
-
-    def _fail(self, error: FencedClusterRootException) -> None:
-        """Ends it: its cluster root was recovered elsewhere, and came back."""
-        logger.error("controller %s stops: %s", self.controller_id, error)
-        self.failure = error
-        self._copier.stop()
-        self._waiter.stop()
-
-    def _epoch_of_term(self) -> int | None:
-        held = self._held
-        return None if held is None or self._active is None or self.is_paused else held.controller_epoch
 
     @property
     def is_active(self) -> bool:
@@ -86,7 +75,6 @@ class Controller:
     def start(self) -> None:
         """Stands for election. [CE-01]"""
         self._thread.start()
-        self._copier.start()
         logger.info("controller %s stands for election", self.controller_id)
 
     def pause(self) -> None:
@@ -110,7 +98,6 @@ class Controller:
         It gives up an unfinished decision. It waits for the thread at most `controller.session.timeout.ms`: the next
         controller's claims refuse all later writes.
         """
-        self._copier.stop()
         self._waiter.stop()
         self._awake.set()
         self._thread.join(self._session_timeout)
@@ -140,6 +127,8 @@ class Controller:
         try:
             self.tick()
             self._errors.worked()
+        except FencedClusterRootException as error:
+            self._fail(error)
         except ControllerMovedException as error:
             self._is_deposed(error)
         except DecisionInterrupted as interrupted:
@@ -151,6 +140,13 @@ class Controller:
             self._errors.failed(error)
         except Exception:  # an error of this code must not leave the cluster without a controller
             logger.exception("controller %s: unexpected error", self.controller_id)
+
+    def _fail(self, error: FencedClusterRootException) -> None:
+        """Ends it: its cluster root was recovered elsewhere, and came back."""
+        logger.error("controller %s stops: %s", self.controller_id, error)
+        self.failure = error
+        self._copier.stop()
+        self._waiter.stop()
 
     def _is_deposed(self, error: ControllerMovedException) -> None:
         logger.warning("controller %s stands by: %s", self.controller_id, error)
@@ -201,6 +197,7 @@ class Controller:
             self._renew(held)
             self._cluster.maintain()
         active.poll()
+        self._copier.poll(held.controller_epoch)
 
     def _is_renewal_due(self) -> bool:
         return self._clock() - self._seen_at >= self._session_timeout / _RENEWALS
@@ -228,3 +225,4 @@ class Controller:
     def _stand_down(self) -> None:
         """Stands by again, and forgets the state of its term. [CE-06, EV-02]"""
         self._held, self._active, self._seen, self._brokers = None, None, None, ({}, {})
+        self._copier.stop()

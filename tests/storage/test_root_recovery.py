@@ -27,7 +27,7 @@ from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_RO
 from lakelog.replication.protocol.topic import Entity, Topic
 from lakelog.replication.server.registration import Registration, check_cluster_root
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
-from lakelog.replication.storage.cluster_copier import ClusterCopier
+from lakelog.replication.storage.cluster_copier import LOCAL_SECONDS, ClusterCopier
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -39,6 +39,8 @@ from lakelog.replication.storage.tables.group_tables import CommittedOffset
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import GROUPS, METADATA
+from tests.clock import Clock
+from tests.hanging import wait_for_root_workers
 from tests.processes import wait_until
 from tests.storage.delta.unsynced import UnsyncedDisk
 from tests.storage.logs import P0, PRODUCER, TOPIC, TOPIC_ID, fill, follow, lead, leo, replicate, request, send
@@ -402,43 +404,53 @@ def test_a_copy_that_is_the_same_is_not_written_again(lake):
     assert copied_versions(lake) == before
 
 
-def test_the_controller_copies_what_has_changed_to_each_broker(lake, monkeypatch):
-    lake.lose("broker-3")
-    monkeypatch.setattr("lakelog.replication.storage.cluster_copier.LOCAL_SECONDS", 0.05)
-    cluster, epoch = lake.opened("cluster"), [CONTROLLER + 1]
+def copier_of(lake, time):
+    cluster = lake.opened("cluster")
     cluster.refresh_brokers()
-    copier = ClusterCopier(cluster, lambda: epoch[0])
-    copier.start()
-    try:
-        lake.opened("cluster").groups.commit([OFFSETS[0]._replace(committed_offset=4)])
-        for broker in (1, 2):
-            wait_until(
-                lambda b=broker: read_copy(lake.root(f"broker-{b}"))["groups"].rows[0]["committed_offset"] == 4,
-                "the copy",
-            )
-            assert read_copy(lake.root(f"broker-{broker}"))["topics"].source.controller_epoch in (4, 5)
-        epoch[0] = None  # it is no longer active
-    finally:
-        copier.stop()
+    return ClusterCopier(cluster, time)
+
+
+def committed_in_copy(lake, broker):
+    wait_for_root_workers()
+    return read_copy(lake.root(f"broker-{broker}"))["groups"].rows[0]["committed_offset"]
+
+
+def test_the_controller_copies_what_has_changed_to_each_broker(lake):
+    lake.lose("broker-3")
+    copier = copier_of(lake, Clock())
+    lake.opened("cluster").groups.commit([OFFSETS[0]._replace(committed_offset=4)])
+    copier.poll(CONTROLLER + 1)
+    for broker in (1, 2):
+        assert committed_in_copy(lake, broker) == 4
+        assert read_copy(lake.root(f"broker-{broker}"))["groups"].source.controller_epoch == CONTROLLER + 1
     assert not (lake.folder / "broker-3").exists()
 
 
-def test_a_controller_that_was_deposed_for_a_moment_copies_again(lake):
-    lake.lose("broker-2", "broker-3")
-    cluster, epoch = lake.opened("cluster"), [CONTROLLER - 1]
-    cluster.refresh_brokers()
-    copier = ClusterCopier(cluster, lambda: epoch[0])
-    copier.poll()
-    wait_until(lambda: copier._roots[1].refused is not None, "the refusal")
-    epoch[0] = CONTROLLER + 1
-    copier.poll()
-    wait_until(lambda: read_copy(lake.root("broker-1"))["topics"].source.controller_epoch == 5, "the copy")
-    epoch[0] = None
-    copier.poll()
+def test_tables_are_not_polled_again_before_some_seconds(lake):
+    time = Clock()
+    copier = copier_of(lake, time)
+    copier.poll(CONTROLLER)
+    lake.opened("cluster").groups.commit([OFFSETS[0]._replace(committed_offset=4)])
+    copier.poll(CONTROLLER)
+    assert committed_in_copy(lake, 1) == 3
+    time.now += LOCAL_SECONDS
+    copier.poll(CONTROLLER)
+    assert committed_in_copy(lake, 1) == 4
 
 
-def test_a_controller_of_a_root_that_was_recovered_elsewhere_ends(lake, monkeypatch):
-    monkeypatch.setattr("lakelog.replication.storage.cluster_copier.LOCAL_SECONDS", 0.05)
+def test_a_deposed_controller_replaces_no_copy_and_copies_again_when_it_is_elected(lake):
+    time = Clock()
+    copier, before = copier_of(lake, time), copied_versions(lake)
+    copier.poll(CONTROLLER - 1)
+    wait_for_root_workers()
+    assert copied_versions(lake) == before
+    time.now += LOCAL_SECONDS
+    copier.poll(CONTROLLER + 1)
+    wait_for_root_workers()
+    assert read_copy(lake.root("broker-1"))["topics"].source.controller_epoch == CONTROLLER + 1
+
+
+def test_a_controller_of_a_root_that_was_recovered_elsewhere_ends(lake):
     lake.keep_aside().recovery(1, 2).execute()
     controller = Controller(lake.opened("old"), "old")
     controller.start()

@@ -1,7 +1,7 @@
 """Copies of a query's staged batches in the roots of the brokers, from which `lakelog recover` makes its stage again.
 
 A root that is away, refuses or hangs costs a batch a line in the log, and once some seconds: after that no batch waits
-for this root, until it has answered. Each root has one write at a time, in one thread.
+for this root, until it has answered.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import check_identity
+from lakelog.replication.storage.root_worker import LATE_SECONDS, RootWorker
 from lakelog.replication.storage.staged_batch import (
     StagedBatch,
     batch_bytes,
@@ -27,9 +26,6 @@ from lakelog.replication.storage.staged_batch import (
     staged,
     stages_of,
 )
-
-_SECONDS = 5.0  # how long a batch waits for its copies
-_WAITING = 3  # writes that wait for another one: those of a batch
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +39,9 @@ class StageCopies:
 
     def put_batch(self, batch: StagedBatch) -> None:
         """Copies a staged batch to all roots at the same time, and waits for those that have answered before."""
-        content, brokers, deadline = batch_bytes(batch), self._brokers(), time.monotonic() + _SECONDS
+        content, brokers, deadline = batch_bytes(batch), self._brokers(), time.monotonic() + LATE_SECONDS
         for broker in brokers:
-            broker.begin(partial(broker.put_batch, self._folder(broker), batch.batch_id, content))
+            broker.begin("batch", self._name, partial(broker.put_batch, self._folder(broker), batch.batch_id, content))
         for broker in brokers:
             broker.wait(deadline)
 
@@ -53,12 +49,12 @@ class StageCopies:
         """Begins to note that a batch is committed, and to delete older ones, where the batch was copied. It waits for
         nothing: the logs say the same until they forget the query's producer."""
         for broker in self._brokers():
-            broker.begin(partial(broker.put_done, self._folder(broker), batch_id))
+            broker.begin("done", self._name, partial(broker.put_done, self._folder(broker), batch_id))
 
     def clean(self, call: Callable[[StorageRoot], object]) -> None:
         """Begins a call with the folder of all stages in each root."""
         for broker in self._brokers():
-            broker.begin(partial(call, self._stages(broker)))
+            broker.begin("clean", self._name, partial(call, self._stages(broker)))
 
     def _stages(self, broker: _BrokerRoot) -> StorageRoot:
         return stages_of(broker.root, self._cluster.generation)
@@ -76,61 +72,24 @@ class StageCopies:
 
 
 class _BrokerRoot:
-    """The root of a broker, for all queries of this process. Its writes run in threads, one after the other."""
+    """The root of a broker, for all queries of this process. Its worker does the writes."""
 
     def __init__(self, root: StorageRoot, cluster_id: str, broker_id: int) -> None:
         self.root = root
         self._cluster_id = cluster_id
         self._broker_id = broker_id
         self._names: dict[StorageRoot, set[str]] = {}  # of the objects in each folder
-        self._changed = threading.Condition()
-        self._left = deque[Callable[[], object]](maxlen=_WAITING)
-        self._is_busy = False
-        self._is_prompt = True  # it is waited for
-        self._errors = ErrorLog(logger, f"the copies of staged batches in {root.uri}")
+        self._worker = RootWorker(f"the copies of staged batches in {root.uri}", self._names.clear)
 
-    def begin(self, work: Callable[[], object]) -> None:
-        """Begins to write when the writes before have ended. While one hangs, only the newest others stay."""
-        with self._changed:
-            self._left.append(work)
-            if self._is_busy:
-                return
-            try:
-                threading.Thread(target=self._run, name=f"stage-copies-{self._broker_id}", daemon=True).start()
-                self._is_busy = True
-            except RuntimeError as error:  # this process has too many threads, or ends
-                self._left.clear()
-                self._errors.failed(error)
+    def begin(self, kind: str, query: str, work: Callable[[], object]) -> None:
+        """Begins to write when the writes before have ended. While one hangs, the newest of each kind waits for it."""
+        self._worker.begin((kind, query), work)
 
     def wait(self, deadline: float) -> None:
         """Waits for the writes that have begun, unless the root is late."""
-        with self._changed:
-            left = max(0.0, deadline - time.monotonic())
-            if self._is_prompt and not self._changed.wait_for(lambda: not self._is_busy, left):
-                self._is_prompt = False
-                uri = self.root.uri
-                logger.warning("the copies of staged batches in %s: no answer, so batches do not wait for it", uri)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._left:
-                    self._is_busy = False
-                    self._changed.notify_all()
-                    return
-                work = self._left.popleft()
-            began = time.monotonic()
-            try:
-                work()
-                self._is_prompt = time.monotonic() - began < _SECONDS
-                self._errors.worked()
-            except (LakelogException, OSError) as error:
-                self._is_prompt = False  # it may take long the next time, too
-                self._names.clear()  # the root may be another one when it is back
-                self._errors.failed(error)
-            except Exception:  # an error of this code must not cost a batch
-                self._names.clear()
-                logger.exception("the copies of staged batches in %s: unexpected error", self.root.uri)
+        if not self._worker.wait(deadline):
+            uri = self.root.uri
+            logger.warning("the copies of staged batches in %s: no answer, so batches do not wait for it", uri)
 
     def _known(self, folder: StorageRoot) -> set[str]:
         if folder not in self._names:  # to make a folder would make a root again that has gone

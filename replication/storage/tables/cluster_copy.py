@@ -7,6 +7,7 @@ never replaces a newer one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from lakelog.schemas import CLUSTER, CONFIGS, GROUPS, METADATA, PRODUCERS, TOPIC
 
 COPIED = (CLUSTER, TOPICS, CONFIGS, GROUPS, PRODUCERS, METADATA)
 FOLDER = "cluster-copy"
+_IDLE_SECONDS = 3600.0  # it lists each table, and a list of an object store costs money
 
 
 class CopySource(NamedTuple):
@@ -52,7 +54,7 @@ class ClusterCopy:
         self._root = root
         self._tables: dict[str, StateTable] = {}
         self._sources: dict[str, object] = {}  # the cluster root that each copy names
-        self._is_kept_up = True
+        self._maintain_at = 0.0
 
     def write(
         self, table: Table, rows: list[Row], version: int, source: CopySource, as_of: float | None = None
@@ -83,7 +85,7 @@ class ClusterCopy:
         cause: dict[str, Any] = {"who": "controller", "why": "copy", "cluster": source.uri, "version": version}
         cause |= {} if as_of is None else {"as_of": as_of}
         if copy.update(cause, change, txns) is not None:
-            self._sources[table.name], self._is_kept_up = source.uri, False
+            self._sources[table.name], self._maintain_at = source.uri, 0.0
 
     def _open(self, table: Table) -> StateTable:
         if table.name not in self._tables:
@@ -97,11 +99,11 @@ class ClusterCopy:
         return self._tables[table.name]
 
     def maintain(self) -> None:
-        """Keeps the copies cheap to open, if something was written since the last time."""
-        if not self._is_kept_up:
+        """Keeps the copies cheap to open, and deletes files that no version needs: after writes, else once an hour."""
+        if time.monotonic() >= self._maintain_at:
             for table in self._tables.values():
                 table.maintain()
-            self._is_kept_up = True
+            self._maintain_at = time.monotonic() + _IDLE_SECONDS
 
 
 def mend_copy(root: StorageRoot) -> None:

@@ -25,7 +25,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.stage_recovery import recovered_stages
 from tests.clients.sink.test_batch_commit import MANY, Crash, Driver, Logs, letters
 from tests.copied_roots import copied
-from tests.hanging import Hanging, ends, in_background, raises
+from tests.hanging import Hanging, ends, in_background, raises, wait_for_root_workers
 
 BROKERS = (1, 2, 3)
 OBJECT = [Random(number).randbytes(20) for number in range(MANY)]  # records of a part that is an object of its own
@@ -36,12 +36,6 @@ def new_process(monkeypatch):
     monkeypatch.setattr(stage_copies, "_roots", {})
     monkeypatch.setattr(routed_records, "LARGE_BYTES", 50)
     monkeypatch.setattr(LocalRoot, "sync_file", lambda *_: None)  # hundreds of copies
-
-
-def wait_for_copies():
-    for thread in threading.enumerate():
-        if thread.name.startswith("stage-copies"):
-            assert ends(thread)
 
 
 class Lake:
@@ -79,13 +73,13 @@ class Lake:
             return False
 
     def copies(self, broker=1):
-        wait_for_copies()
+        wait_for_root_workers()
         folder = self.broker(broker).child("sinks" if not self.generation else f"sinks-{self.generation}", "query")
         return folder.list()
 
     def recover(self, *brokers, comes_back=False):
         """The cluster root is lost, and made again from the roots of brokers. The old one may come back."""
-        wait_for_copies()
+        wait_for_root_workers()
         if not comes_back:
             shutil.rmtree(self.home, ignore_errors=True)
         producers = {}
@@ -159,7 +153,7 @@ def test_a_part_that_was_an_object_is_needed_if_its_batch_was_written_in_part(tm
 def test_a_finished_batch_stays_finished_when_the_logs_have_forgotten_the_query(lake):
     """As after retention and `producer.id.expiration.ms`."""
     assert lake.commit(0, {0: letters("a")})
-    wait_for_copies()
+    wait_for_root_workers()
     lake.logs.entries.clear()
     assert lake.recover() == [("query", 0, "all")]
     assert lake.commit(0, {0: letters("a")})
@@ -181,12 +175,12 @@ def test_only_the_newest_batch_is_kept_and_any_root_tells_it(lake):
 
 def test_records_that_the_copies_do_not_know_end_the_query(lake, monkeypatch):
     assert lake.commit(0, {0: letters("a")})
-    wait_for_copies()
+    wait_for_root_workers()
     with monkeypatch.context() as away:
         away.setattr(stage_copies, "check_identity", raises(KafkaStorageException("away")))
         stage_copies._roots.clear()
         assert lake.commit(1, {0: letters("b")})
-        wait_for_copies()
+        wait_for_root_workers()
     assert lake.copies() == ["batch-0.arrow", "done-0"]
     assert lake.recover() == [("query", 0, "all")]
     with pytest.raises(OutOfOrderSequenceException, match="of this query that its stage in the cluster root does not"):
@@ -273,7 +267,7 @@ def test_a_root_that_refuses_or_is_gone_costs_a_batch_nothing_and_is_not_made_ag
 
 
 def test_a_root_that_hangs_is_waited_for_once_and_has_one_thread(lake, monkeypatch, caplog):
-    monkeypatch.setattr(stage_copies, "_SECONDS", 2.0)
+    monkeypatch.setattr(stage_copies, "LATE_SECONDS", 2.0)
     put, hanging = LocalRoot.put, Hanging()
     slow = lake.broker(1).uri
 
@@ -286,7 +280,7 @@ def test_a_root_that_hangs_is_waited_for_once_and_has_one_thread(lake, monkeypat
     try:
         for batch_id in range(4):
             assert ends(in_background(lambda b=batch_id: lake.commit(b, {0: letters(str(b))})))
-            assert sum(thread.name == "stage-copies-1" for thread in threading.enumerate()) == 1
+            assert sum(thread.name.endswith(f"staged batches in {slow}") for thread in threading.enumerate()) == 1
         assert sum(f"{slow}: no answer, so batches do not wait" in record.message for record in caplog.records) == 1
     finally:
         hanging.let_go()

@@ -28,7 +28,7 @@ PACKAGE = "lakelog.replication."
 _EPOCH = 1_800_000_000.0  # the wall time at second 0 of a world's clock
 _LOGS_ERRORS = (
     "server.broker_server", "server.fetcher.replica_fetcher", "server.log_maintenance", "controller.controller_server",
-    "controller.term",
+    "controller.term", "storage.root_worker",
 )  # fmt: skip
 _NO_BOUNDS = {"response_max_bytes": sys.maxsize, "partition_max_bytes": sys.maxsize}
 _MICRO_BATCH_EVERY = 3  # steps of a fetcher
@@ -179,9 +179,11 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     _hold_clocks(changes, clock)
     changes.change(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
     changes.change("storage.tables.producer_table", "secrets", SimpleNamespace(randbits=rng.getrandbits))
-    inline = SimpleNamespace(Thread=AtOnce, Event=threading.Event, Lock=threading.Lock)
+    inline = SimpleNamespace(
+        Thread=AtOnce, Event=threading.Event, Lock=threading.Lock, Condition=threading.Condition
+    )  # fmt: skip
     changes.change("server.follower_rows", "_LINGER_SECONDS", 0.0)
-    for place in ("server.follower_rows", "storage.log.broken_segments", "storage.in_threads"):
+    for place in ("server.follower_rows", "storage.log.broken_segments", "storage.in_threads", "storage.root_worker"):
         changes.change(place, "threading", inline)
     changes.change("storage.delta.compare_and_set", "threading", SimpleNamespace(Event=NoPause))
     changes.change(Sender, "start", lambda _: None)  # `flush` carries out what was sent before

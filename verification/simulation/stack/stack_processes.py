@@ -17,6 +17,7 @@ from lakelog.replication.server.periodic_task import BrokerKilled
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.tables import cluster_copy
 from lakelog.schemas import LOG
 from lakelog.verification.simulation.stack.one_thread import InlineFetcher, OneRound, Standing
 from lakelog.verification.simulation.stack.stack_producers import StackProducer
@@ -211,8 +212,8 @@ class StackController:
         self._process: Controller | None = None
 
     def may_write(self, uri: str) -> bool:
-        """It may write the cluster's tables."""
-        return uri.startswith(f"{self._cluster}/")
+        """It may write the cluster's tables, and their copies in the brokers' roots."""
+        return uri.startswith(f"{self._cluster}/") or f"/{cluster_copy.FOLDER}/" in uri
 
     @property
     def begun(self) -> list[object]:
