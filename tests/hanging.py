@@ -23,7 +23,7 @@ class Hanging:
         self._go_on.set()
 
 
-def raises(error: Exception) -> Callable[..., object]:
+def raises(error: BaseException) -> Callable[..., object]:
     """A call that fails."""
 
     def fail(*_: object, **__: object) -> object:

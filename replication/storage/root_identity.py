@@ -11,6 +11,7 @@ from typing import Any
 
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException, LakelogException
 from lakelog.replication.storage.delta.commit_format import last_version
+from lakelog.replication.storage.delta.local_root import is_temporary
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT
@@ -133,9 +134,10 @@ def check_is_folder(root: StorageRoot) -> None:
 
 
 def check_new(root: StorageRoot, may_be_nested: bool = False) -> None:
-    """Raises InconsistentClusterIdException if a folder holds anything, or lies in a root: then none is made of it."""
+    """Raises InconsistentClusterIdException if a folder holds anything, or lies in a root: then none is made of it. A
+    file does not count that a killed `recover` or `format` had not written to its end."""
     check_is_folder(root)
-    found = root.list()
+    found = [name for name in root.list() if not is_temporary(name)]
     if found and (owner := _owner(root)):
         raise InconsistentClusterIdException(
             f"{root.uri}: is the root of {owner} already, and stays as it is. A new cluster needs an empty folder, and "

@@ -207,6 +207,50 @@ class Plan(NamedTuple):
     stages: list[RecoveredStage]
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What the roots and the backup tell, as they were read last."""
+
+    brokers: Sequence[BrokerRoot]
+    backup: Backup | None
+
+    @cached_property
+    def newest(self) -> dict[str, CopiedRows]:
+        """The newest copy of each table, in a root or in the backup."""
+        found: dict[str, CopiedRows] = {}
+        copies = [broker.copy for broker in self.brokers]
+        if self.backup is not None:  # the last one: a copy that is as new counts
+            copies.append(self.backup.tables)
+        for name, copied in (item for copy in copies for item in copy.items()):
+            if name not in found or copied.order > found[name].order:
+                found[name] = copied
+        return found
+
+    @cached_property
+    def known(self) -> dict[TopicIdPartition, PartitionRegistration]:
+        """The newest registrations that were copied."""
+        copied = self.newest.get(METADATA.name)
+        found = [registration_of(row) for row in copied.rows] if copied else []
+        return {registration.topic_id_partition: registration for registration in found}
+
+    @cached_property
+    def hosts(self) -> set[int]:
+        """The brokers that have replicas, by the copies."""
+        return {broker for registration in self.known.values() for broker in registration.replicas}
+
+    @cached_property
+    def topics(self) -> dict[str, Topic]:
+        """The topics as copied, by id."""
+        copied = self.newest.get(TOPICS.name)
+        rows = [Topic(**{**row, "configs": dict(row["configs"])}) for row in copied.rows] if copied else []
+        return {topic.topic_id: topic for topic in rows}
+
+    @cached_property
+    def logs(self) -> list[PartitionLog]:
+        states = [broker.log.current() for broker in self.brokers]
+        return [state.known(partition) for state in states for partition in state.partitions()]
+
+
 @dataclass
 class Recovery:
     """The recovery of one cluster root from the roots of brokers. `backup`: one more source of its small tables.
@@ -226,13 +270,14 @@ class Recovery:
                 f"{self.backup.path}: is a backup of cluster {self.backup.cluster_id}, and the roots belong to "
                 f"cluster {self.cluster_id}"
             )
+        self._seen = _Seen(self.brokers, self.backup)
         admits = any(broker.admits_writers for broker in self.brokers)
         self.root = replace(self.root.synced, admits_writers=admits)
         self._check_root()
         seen = [broker.log.current().generation for broker in self.brokers]
-        self.generation = 1 + max([*seen, *(each.source.generation for each in self._newest.values())], default=0)
-        controllers = [each.source.controller_epoch for each in self._newest.values()]
-        self.controller_epoch = next_epoch([*controllers, *(r.controller_epoch for r in self._known.values())])
+        self.generation = 1 + max([*seen, *(each.source.generation for each in self._seen.newest.values())], default=0)
+        controllers = [each.source.controller_epoch for each in self._seen.newest.values()]
+        self.controller_epoch = next_epoch([*controllers, *(r.controller_epoch for r in self._seen.known.values())])
         self.broker_epochs = {broker.broker_id: self._broker_epoch(broker) for broker in self.brokers}
 
     @property
@@ -254,52 +299,21 @@ class Recovery:
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
 
-    @cached_property
-    def _newest(self) -> dict[str, CopiedRows]:
-        """The newest copy of each table, in a root or in the backup."""
-        found: dict[str, CopiedRows] = {}
-        copies = [broker.copy for broker in self.brokers]
-        if self.backup is not None:  # the last one: a copy that is as new counts
-            copies.append(self.backup.tables)
-        for name, copied in (item for copy in copies for item in copy.items()):
-            if name not in found or copied.order > found[name].order:
-                found[name] = copied
-        return found
-
     @property
     def goes_by_backup(self) -> bool:
         """Whether the metadata are those of the backup. Nobody has noted what has changed since it was taken."""
-        newest = self._newest.get(METADATA.name)
+        newest = self._seen.newest.get(METADATA.name)
         return self.backup is not None and newest is self.backup.tables[METADATA.name]
-
-    @cached_property
-    def _known(self) -> dict[TopicIdPartition, PartitionRegistration]:
-        """The newest registrations that were copied."""
-        copied = self._newest.get(METADATA.name)
-        found = [registration_of(row) for row in copied.rows] if copied else []
-        return {registration.topic_id_partition: registration for registration in found}
-
-    @cached_property
-    def _hosts(self) -> set[int]:
-        """The brokers that have replicas, by the copies."""
-        return {broker for registration in self._known.values() for broker in registration.replicas}
-
-    @cached_property
-    def _copied_topics(self) -> dict[str, Topic]:
-        """The topics as copied, by id."""
-        copied = self._newest.get(TOPICS.name)
-        rows = [Topic(**{**row, "configs": dict(row["configs"])}) for row in copied.rows] if copied else []
-        return {topic.topic_id: topic for topic in rows}
 
     def _broker_epoch(self, broker: BrokerRoot) -> int:
         rows = [row.broker_epoch for row in broker.table.replicas.values()]
-        joined = [registration.isr_epoch(broker.broker_id) for registration in self._known.values()]
+        joined = [registration.isr_epoch(broker.broker_id) for registration in self._seen.known.values()]
         return next_epoch([broker.log.current().broker_epoch, *rows, *joined])
 
     def check_old_root(self) -> None:
         """Raises InconsistentClusterIdException unless nobody can write to the old cluster root any more, as far as can
         be told from here."""
-        uris = sorted({copied.source.uri for copied in self._newest.values()})
+        uris = sorted({copied.source.uri for copied in self._seen.newest.values()})
         if not uris:
             raise InconsistentClusterIdException(
                 f"no root of a broker says where the root of cluster {self.cluster_id} was. Make sure that nobody can "
@@ -329,9 +343,9 @@ class Recovery:
     def plan(self) -> Plan:
         """What the new root will hold, by what the roots hold now. It writes nothing."""
         gone = self._gone()
-        copied = {p: registration for p, registration in self._known.items() if p.topic_id not in gone}
+        copied = {p: registration for p, registration in self._seen.known.items() if p.topic_id not in gone}
         known = {**copied, **self._unknown(copied)}
-        partitions, strays = {*known, *self._known}, list[str]()
+        partitions, strays = {*known, *self._seen.known}, list[str]()
         for broker in self.brokers:
             strays += [f"{broker.topic_name(p) or p.topic_id}-{p.partition}" for p in broker.partitions() - partitions
                        if broker.replica(p).is_there]  # fmt: skip
@@ -342,7 +356,7 @@ class Recovery:
             self._recovered(registration, topics[registration.topic_id], min_isr[registration.topic_id])
             for registration in sorted(known.values(), key=lambda each: (each.topic, each.partition))
         ]
-        copied_at = {name: copied.copied_at for name, copied in self._newest.items()}
+        copied_at = {name: copied.copied_at for name, copied in self._seen.newest.items()}
         rows, stages = self._rows(topics, recovered), self._stages(recovered)
         return Plan(rows, recovered, sorted(set(strays)), copied_at, self._configs(), stages)
 
@@ -360,10 +374,10 @@ class Recovery:
         partition = registration.topic_id_partition
         found = self._found(partition)
         now = assigned_now(registration, found)
-        is_copied = partition in self._known and not has_changed_since(registration, found)
+        is_copied = partition in self._seen.known and not has_changed_since(registration, found)
         is_certain = not self.goes_by_backup  # else there may be brokers that it does not know
         has_all_replicas = is_certain and (
-            is_copied or (bool(self._hosts) and self._hosts <= self.broker_epochs.keys())
+            is_copied or (bool(self._seen.hosts) and self._seen.hosts <= self.broker_epochs.keys())
         )
         return recover_partition(
             now, found, least_min_isr(registration, found, min_isr), self.broker_epochs,
@@ -372,11 +386,11 @@ class Recovery:
 
     def _gone(self) -> set[str]:
         """The ids of the topics that were deleted after the last copy: all their partitions are gone."""
-        topics = {partition.topic_id for partition in self._known}
+        topics = {partition.topic_id for partition in self._seen.known}
         told = ((broker, p) for broker in self._live() for p in broker.partitions() if p.topic_id not in topics)
         taken = {broker.topic_name(p) for broker, p in told if _is_explained(broker.replica(p))}
         by_topic: dict[str, list[bool]] = {}
-        for partition, known in self._known.items():
+        for partition, known in self._seen.known.items():
             found = is_gone(known, self._found(partition), known.topic in taken)
             by_topic.setdefault(partition.topic_id, []).append(found)
         return {topic_id for topic_id, found in by_topic.items() if all(found)}
@@ -394,11 +408,13 @@ class Recovery:
     ) -> dict[TopicIdPartition, PartitionRegistration]:  # fmt: skip
         """Partitions that were made after the last copy, by the roots with the newest one."""
         live = self._live()
-        told = {p for broker in live for p in broker.partitions() if broker.replica(p).is_there} - self._known.keys()
+        told = {
+            p for broker in live for p in broker.partitions() if broker.replica(p).is_there
+        } - self._seen.known.keys()
         names = {registration.topic for registration in copied.values()}
         topics = {partition.topic_id for partition in copied}
         found = dict[TopicIdPartition, PartitionRegistration]()
-        for partition in told:
+        for partition in told - self._seen.known.keys():
             replicas = {b: each for b, each in self._found(partition).items() if not each.log.role.is_stray}
             name = next((n for broker in live if (n := broker.topic_name(partition))), None)
             is_new = any(each.is_there for each in replicas.values())
@@ -409,7 +425,7 @@ class Recovery:
     def _topics(self, known: Mapping[TopicIdPartition, PartitionRegistration]) -> dict[str, Topic]:
         """The topics by id: as copied, and those of other partitions with the settings of the cluster."""
         named = {registration.topic: registration.topic_id for registration in known.values()}
-        found = {i: topic for i, topic in self._copied_topics.items() if named.get(topic.topic, i) == i}
+        found = {i: topic for i, topic in self._seen.topics.items() if named.get(topic.topic, i) == i}
         counts = Counter(partition.topic_id for partition in known)
         for registration in known.values():
             topic_id = registration.topic_id
@@ -419,16 +435,16 @@ class Recovery:
 
     def _configs(self) -> dict[str, str]:
         """The settings of the whole cluster."""
-        copied = self._newest.get(CLUSTER.name)
+        copied = self._seen.newest.get(CLUSTER.name)
         return dict(copied.rows[0]["configs"]) if copied and copied.rows else self.config.cluster_configs()
 
     def _min_isr(self, topic: Topic, config: Config) -> int:
         """`min.insync.replicas` of a topic; 1 if no copy has its settings."""
-        is_copied = topic.topic_id in self._copied_topics
+        is_copied = topic.topic_id in self._seen.topics
         return config.topic_as_far_as_known(topic.configs)[0].min_insync_replicas if is_copied else 1
 
     def _rows(self, topics: Mapping[str, Topic], partitions: Sequence[RecoveredPartition]) -> dict[str, list[Row]]:
-        copied = {name: list(each.rows) for name, each in self._newest.items()}
+        copied = {name: list(each.rows) for name, each in self._seen.newest.items()}
         topic_rows = [
             {**vars(topic), "configs": list(topic.configs.items())}
             for topic in sorted(topics.values(), key=lambda topic: topic.topic)
@@ -448,12 +464,7 @@ class Recovery:
 
     def _producer(self, row: Row) -> Row:
         copied = ProducerIdAndEpoch(row["producer_id"], row["producer_epoch"])
-        return {**row, "producer_epoch": producer_epoch(copied, self._logs)}
-
-    @cached_property
-    def _logs(self) -> list[PartitionLog]:
-        states = [broker.log.current() for broker in self.brokers]
-        return [state.known(partition) for state in states for partition in state.partitions()]
+        return {**row, "producer_epoch": producer_epoch(copied, self._seen.logs)}
 
     def execute(self, check: Callable[[Plan], None] = lambda _: None) -> Plan:
         """Makes the new cluster root, and returns what it holds. `check`: it raises an error if the plan that the
@@ -466,9 +477,8 @@ class Recovery:
         self.root.put(_MARK, json.dumps(mark).encode())
         check_conditional_put(self.root)
         for broker in self.brokers:
-            broker.close(self.broker_epochs[broker.broker_id], self.generation, self._known, self.root.uri)
-        for name in ("_newest", "_known", "_hosts", "_copied_topics", "_logs"):  # they are final now
-            self.__dict__.pop(name, None)
+            broker.close(self.broker_epochs[broker.broker_id], self.generation, self._seen.known, self.root.uri)
+        self._seen = _Seen(self.brokers, self.backup)  # it is final now
         plan = self.plan()
         check(plan)
         states = self._write_tables(plan)

@@ -40,7 +40,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import GROUPS, METADATA
 from tests.clock import Clock
-from tests.hanging import wait_for_root_workers
+from tests.hanging import raises, wait_for_root_workers
 from tests.processes import wait_until
 from tests.storage.delta.unsynced import UnsyncedDisk
 from tests.storage.logs import P0, PRODUCER, TOPIC, TOPIC_ID, fill, follow, lead, leo, replicate, request, send
@@ -691,6 +691,19 @@ def test_the_place_of_the_new_root_is_checked(lake):
     ):
         with pytest.raises(InconsistentClusterIdException, match=message):
             lake.recovery(to=to)
+
+
+def test_a_recovery_goes_on_that_was_killed_while_it_wrote_its_first_file(lake, monkeypatch):
+    recovery = lake.lose().recovery()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", raises(Crash()))
+        patched.setattr(os, "remove", raises(OSError("it does not come to that")))
+        with pytest.raises(Crash):
+            recovery.execute()
+    (left,) = lake.root("new").list()
+    assert left.startswith(".recovery.json.")
+    lake.recovery().execute()
+    assert lake.opened().groups.read() == OFFSETS
 
 
 @pytest.mark.parametrize("is_readable", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,8 @@ import pyarrow.fs as pafs
 from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, writing
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,11 @@ class LocalRoot(StorageRoot):
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file is one of `temporary_file`. A kill leaves it."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 @contextmanager
