@@ -532,7 +532,7 @@ class Recovery:
         source = CopySource(self.root.uri, self.generation, self.controller_epoch)
         rows = {**plan.rows, CLUSTER.name: [self._identity(plan)]}
         for table in COPIED:
-            copy.write(table, rows[table.name], 0, source, plan.copied_at.get(table.name, now))
+            copy.write(table, rows[table.name], 0, source, plan.copied_at.get(table.name, now), _CAUSE["who"])
         self._put_stages(broker.root, plan)
 
     def _identity(self, plan: Plan) -> Row:

@@ -57,9 +57,11 @@ class ClusterCopy:
         self._maintain_at = 0.0
 
     def write(
-        self, table: Table, rows: list[Row], version: int, source: CopySource, as_of: float | None = None
+        self, table: Table, rows: list[Row], version: int, source: CopySource,
+        as_of: float | None = None, who: str = "controller",
     ) -> None:  # fmt: skip
         """Copies the rows of a version of a table, as they were at a time (seconds since the epoch), by default now.
+        `who`: who copies them, for the commit.
 
         Raises ControllerMovedException if a newer controller has copied it, FencedClusterRootException if the copy is
         of a newer generation of the cluster root, KafkaStorageException and CorruptRecordException."""
@@ -82,7 +84,7 @@ class ClusterCopy:
             is_known = found == order and self._sources.get(table.name) == source.uri
             return None if before == rows and is_known else rows
 
-        cause: dict[str, Any] = {"who": "controller", "why": "copy", "cluster": source.uri, "version": version}
+        cause: dict[str, Any] = {"who": who, "why": "copy", "cluster": source.uri, "version": version}
         cause |= {} if as_of is None else {"as_of": as_of}
         if copy.update(cause, change, txns) is not None:
             self._sources[table.name], self._maintain_at = source.uri, 0.0
