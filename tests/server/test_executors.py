@@ -67,7 +67,7 @@ def test_the_driver_does_not_count_as_an_executor(spark):
 
 
 def test_a_job_of_an_application_without_executors_does_not_begin():
-    """Without `threads`: a thread would fail."""
+    """Without the fixture `threads`: a thread would fail."""
     with pytest.raises(ExecutorsFailed, match=r"^Spark has no executor$"):
         while_there_are_executors(session(0), lambda: 1)
 

@@ -192,7 +192,7 @@ def test_fe_03_rows_of_a_broker_whose_root_was_made_again_are_read_anew(root, cl
 
 
 def test_mc_01_invalid_settings_of_a_topic_do_not_affect_partitions_of_others(cluster, clock, caplog):
-    """A poll reads the settings of all led partitions. The error is logged once, not with every look."""
+    """A poll reads the settings of all led partitions. The error is logged once, not with every poll."""
     cache = MetadataCache(cluster, clock)
     configs = {"min.insync.replicas": "2", "retention.ms": "long"}
     Cluster.open(cluster.root.uri).topics.change([Topic("t", "id", 1, configs)], (), {"who": "test"})

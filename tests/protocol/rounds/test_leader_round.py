@@ -30,7 +30,7 @@ READS = [ReadFollowerRows, ReadCluster, ReadLog]
 
 
 class World:
-    """Broker 1 leads a log of 50 records and answers its rounds' steps. `fails`: errors by type of step."""
+    """Broker 1 leads a log of 50 records and answers its rounds' steps."""
 
     def __init__(self, registration=WHOLE, ends=(50, 50)):
         self.clock, self.rounds = Clock(), Rounds(self.answer)
