@@ -36,9 +36,9 @@ Outcome: TypeAlias = tuple[Answers | None, BaseException | None]
 class PendingSend:
     """The records of a send, and the future of its answers.
 
-    `deadline`: on the monotonic clock, in seconds. `may_expire`: after the deadline it fails instead of being sent.
-    `shares_with`: sends for which this is equal may share a commit; None if the send has a commit of its own.
-    `nbytes`: the bytes that its records take in memory.
+    `deadline`: on the monotonic clock, in seconds. `may_expire`: whether it fails if it has not begun by then; if not,
+    it is attempted once even later. `shares_with`: sends for which this is equal may share a commit; None if the send
+    has a commit of its own. `nbytes`: the bytes that its records take in memory.
     """
 
     given: RecordSet
@@ -64,8 +64,8 @@ class PendingSend:
         return sum(self.given.counts.values())
 
     def try_begin(self) -> bool:
-        """Begins the send; returns whether it is to be sent. If its future was cancelled, or if it may expire and its
-        deadline has passed, the send has ended instead."""
+        """Begins the send; returns whether to send it. Returns False if the send has ended instead: its future was
+        cancelled, `close` has settled it, or it may expire and its deadline has passed."""
         if self.future.done():  # it was cancelled, or `close` has settled it
             self.release()
             return False
@@ -96,8 +96,8 @@ class PendingSend:
             self.settle(answers, error)
 
     def settle(self, answers: Answers | None, error: BaseException | None) -> None:
-        """Settles the future, but keeps the records, which another thread may be sending. The first outcome counts,
-        also if an interruption came before all of it was done."""
+        """Settles the future, but keeps the records, which another thread may be sending. The first outcome counts: if
+        an interruption ends the first call half way, a later call completes it with that outcome."""
         self._outcomes.append((answers, error))
         answers, error = self._outcomes[0]
         self._report(answers, error)
@@ -108,7 +108,7 @@ class PendingSend:
                 self.future.set_result(dict(sorted(answers.items())))
 
     def _report(self, answers: Answers | None, error: BaseException | None) -> None:
-        """Reports nothing: the future has all."""
+        """Nothing to do: the future has the outcome."""
 
     def release(self) -> None:
         """Frees the records. An error is only logged, because it does not change whether the records were sent."""
@@ -161,7 +161,7 @@ class PendingRecords(PendingSend):
         return len(self._records)
 
     def try_begin(self) -> bool:
-        """As in `PendingSend`, and makes the table. If that fails, only this send ends, with the error."""
+        """As in `PendingSend`, and makes the table. If that raises an error, only this send ends, with the error."""
         if not super().try_begin():
             return False
         try:
@@ -181,18 +181,19 @@ class PendingRecords(PendingSend):
             record.row["partition"] = number
 
     def _report(self, answers: Answers | None, error: BaseException | None) -> None:
-        """Reports the outcome of each record. After an interruption it adds the same reports again, which adds none."""
+        """Reports the outcome of each record. After an interruption it adds the same deque again: no record is reported
+        twice."""
         if not self._made:
             self._made.append(reports_of(self.topic, self._records, answers, error))
         self._reports.add(self._made[0])
 
     def release(self) -> None:
-        """Frees nothing: the records are in this process."""
+        """Frees nothing: the records are only in the memory of this process."""
 
 
 class _Waiting(NamedTuple):
-    """A send in the queue. `ready_at`: on the monotonic clock, in seconds. `sizes`: its bytes by partition; empty for
-    one that `batch.size` does not make ready."""
+    """A send in the queue. `ready_at`: on the monotonic clock, in seconds. `sizes`: its bytes by partition, which count
+    for `batch.size`; empty if they do not count."""
 
     send: PendingSend
     ready_at: float
@@ -200,11 +201,13 @@ class _Waiting(NamedTuple):
 
 
 class RecordAccumulator:
-    """The queue of sends, in their order. A send is ready after `linger.ms`, once sends that may share its commit have
-    `batch.size` bytes for one partition, or when a caller waits for it; then all before it are ready too. Single
-    records of a topic collect in one send of up to `batch.size` bytes, until another send to the topic comes.
+    """The queue of sends, in their order.
 
-    `expires_at`: before this time of the monotonic clock, in seconds, no send expires.
+    A send is ready after `linger.ms`. It is ready earlier if sends that may share its commit have `batch.size` bytes
+    for one partition, if it shares no commit, or if a caller waits for it; then all sends before it are ready too.
+    Single records of a topic collect in one send of up to `batch.size` bytes, until another send to the topic comes.
+
+    `expires_at`: no send expires before this time, on the monotonic clock, in seconds.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -237,8 +240,8 @@ class RecordAccumulator:
             self.hurry()
 
     def last_open(self, topic: str, partitions: int, nbytes: int) -> PendingRecords | None:
-        """The topic's open send, if it has room for so many bytes and was made for this number of partitions; else
-        None, and an open send and all before it are ready."""
+        """The topic's open send, if it has room for so many bytes and was made for this number of partitions. Otherwise
+        None; an open send that does not fit becomes ready, with all before it."""
         send = self._open.get(topic)
         if send is None or (send.partitions == partitions and send.nbytes + nbytes <= self._config.batch_size):
             return send
@@ -249,7 +252,7 @@ class RecordAccumulator:
         for partition, size in sizes.items():
             key = send.shares_with, partition
             self._sizes[key] += sign * size
-            if not self._sizes[key]:  # a key has the time-out of a send: one for each value would stay for ever
+            if not self._sizes[key]:  # a key has the time-out of a send: keys of all time-outs ever used would stay
                 del self._sizes[key]
 
     def _note_expiry(self, send: PendingSend) -> None:

@@ -42,8 +42,9 @@ class ProducerConfig(ClientConfig):
     five of each producer. `linger.ms`: how long a send, or a single record, waits for others, to share a commit with
     them. `batch.size`: the most bytes of a partition in a commit of several sends, and of single records in one send;
     0: each send has its own commit. `buffer.memory`: the most bytes of the sends and single records that are not
-    settled; a larger send must be alone. `max.block.ms`: how long a call waits for that memory. `delivery.timeout.ms`:
-    the most time from `produce` to the report; a send has a time-out of its own.
+    settled; a larger send waits until it is alone. `max.block.ms`: how long a call waits for that memory.
+    `delivery.timeout.ms`: the most time from `produce` until the record is settled; each `send` and `send_async` has a
+    time-out of its own.
 
     Kafka's `batch.size` is 16 KB and its `buffer.memory` 32 MB. Here a commit costs more than a request, and one send
     may have tens of MB.

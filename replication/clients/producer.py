@@ -82,21 +82,22 @@ _DEFAULT = ProducerConfig()
 class Producer(Closing):
     """Kafka's `KafkaProducer`, idempotent: a retry adds no record twice. Threads may share it. It needs no Spark.
 
-    `acks`: "all" waits until every in-sync replica has the records, 1 until the leader has them. 0 waits for the same
-    commit as 1, but its answers have no offsets and no errors.
-    `name`: fences older producers of the same name in every partition that this one writes to, as `transactional.id`
-    does. A name expires if it is not used for `transactional.id.expiration.ms`. `retries`: how often one send may send
-    the records of a partition again; by default only its time-out limits that. The other settings shape `send_async`
-    and `produce`, see `ProducerConfig`.
+    `acks`: with "all" a send waits until every in-sync replica has the records, with 1 until the leader has them. With
+    0 it waits for the same commit as with 1, but its answers have no offsets and no errors of partitions.
+    `name`: a producer with a name fences older producers of that name in every partition that it writes to, as with
+    Kafka's `transactional.id`. A name expires if it is not used for `transactional.id.expiration.ms`.
+    `retries`: how often one send may send the records of a partition again; by default only its time-out limits that.
+    `ProducerConfig` explains the other settings.
 
-    A fork has the identity of its parent, so the producer refuses to work in it: make one in each process.
+    A fork has the identity of its parent. So a producer refuses to work in a fork: make one in each process.
 
-    Two limits follow from one thread that carries out all sends. A leader whose store hangs holds up sends to other
-    leaders, until `lakelog.storage.timeout.ms` ends the request. And this thread may be one that waits in `send` or
+    One thread carries out all sends, which has two disadvantages. A leader whose store hangs holds up sends to other
+    leaders, until `lakelog.storage.timeout.ms` ends the request. And the thread may be one that waits in `send` or
     `flush`: if Ctrl-C interrupts it, the sends in flight of all threads fail with IllegalStateException.
 
-    Raises InvalidRequiredAcksException, InvalidConfigurationException, InconsistentClusterIdException if there is no
-    cluster at `cluster_uri`, KafkaStorageException, and with a `name` TimeoutException.
+    Raises InvalidRequiredAcksException, InvalidConfigurationException, InvalidRequestException (another argument is
+    invalid), InconsistentClusterIdException if there is no cluster at `cluster_uri`, KafkaStorageException, and with a
+    `name` TimeoutException.
 
         with Producer("/lake/cluster", acks="all") as producer:
             answers = producer.send("orders", [{"key": "k", "value": "v"}])
@@ -121,7 +122,7 @@ class Producer(Closing):
         self._name = None if name is None else text(name, "name")
         self._view = TopicView(Cluster.open(cluster_uri, config), lambda: self._sender.wake())
         self._named = ProducerName(name, self._view.cluster) if name else None
-        # The partitions of a topic and its largest record, at the last poll; until when single records go by them.
+        # By topic: its number of partitions, the largest record that it takes, and until when `produce` uses them.
         self._known: dict[str, tuple[int, RecordLimit, float]] = {}
         self._reports = DeliveryReports()
         own = self._view.cluster.config
@@ -140,20 +141,24 @@ class Producer(Closing):
         self._identity.use_up()
 
     def send(self, topic: str, records: Records, timeout_ms: int = 30_000) -> dict[int, RecordMetadata]:
-        """Appends records. Returns, for each partition that got any, its offsets or its error, which is not raised:
-        `raise_first_error` does that.
+        """Appends records. Returns, for each partition that got any, its offsets or its error. It does not raise the
+        error of a partition: `raise_first_error` does.
 
         `records` is a Spark DataFrame, a pyarrow.Table or a list of dicts. Columns are `value` and optionally `key`,
         `partition`, `timestamp` and `headers`. A str or bytes in a list is a value alone. Text is encoded as UTF-8.
 
         Retriable errors of a partition are retried until `timeout_ms`. A partition without a leader in all that time
-        gets TimeoutException, whose `__cause__` is the last error. These errors concern all records, and are raised
-        before anything is written: InvalidRecordException, RecordTooLargeException (`max.message.bytes`),
-        InvalidPartitionsException, UnknownTopicOrPartitionException, InvalidTopicException (an internal topic, or a
-        name that is not a str), ProducerFencedException (another producer has taken the name), TimeoutException (no new
-        identity in time, or earlier sends took all of it), KafkaStorageException (the cluster's tables cannot be read
-        and the topic is new to this producer) and IllegalStateException (after `close`, in a callback of a future, or
-        if the thread that carries out all sends was interrupted).
+        gets TimeoutException, whose `__cause__` is the last error.
+
+        These errors concern all records, and are raised before any of them is written: InvalidRecordException,
+        RecordTooLargeException (`max.message.bytes`), InvalidPartitionsException, UnknownTopicOrPartitionException,
+        InvalidTopicException (an internal topic, or a name that is not a str), ProducerFencedException (another
+        producer has taken the name), TimeoutException (no new identity in time, no memory within `max_block_ms`, or
+        earlier sends took all the time), KafkaStorageException (the cluster's tables cannot be read and the topic is
+        new to this producer) and IllegalStateException (after `close`, or in a callback of a future).
+
+        IllegalStateException also ends a send if the thread that carries out all sends is interrupted, or if `close`
+        reaches its time-out. Then nobody knows whether the records are in a log.
         """
         self._sender.check_may_wait()
         future = self._put(topic, records, timeout_ms, is_awaited=True)
@@ -164,10 +169,13 @@ class Producer(Closing):
         """Begins to append records, and returns a future of the answers of `send`, without waiting for them.
 
         Several sends are on their way at the same time; each partition keeps the order of the calls. Small sends to a
-        topic share a commit: a send waits `linger_ms` for others. `timeout_ms` begins with the call. Errors of the
-        records and of the topic are raised here, as by `send`, and TimeoutException if there is no memory in time; the
-        others that `send` raises are raised by the future's `result`. A future can be cancelled until its send begins.
-        Use `with`, or call `close`. Without them a program ends after its last send is settled, and sees no error.
+        topic share a commit: a send waits `linger_ms` for others. `timeout_ms` begins with the call.
+
+        The call itself raises what `send` would raise at once: errors of the records and of the topic,
+        KafkaStorageException, TimeoutException if there is no memory in time, and IllegalStateException after `close`.
+        It raises RuntimeError if no thread can be started. The future's `result` raises the others. A future can be
+        cancelled until its send begins. Use `with`, or call `close`: without them a program ends after its last send is
+        settled, and sees no error.
         """
         future = self._put(topic, records, timeout_ms, is_awaited=False)
         try:
@@ -181,19 +189,20 @@ class Producer(Closing):
         self, topic: str, value: object = None, key: object = None, partition: int | None = None,
         on_delivery: OnDelivery | None = None, timestamp: dt.datetime | int | None = None, headers: object = None,
     ) -> None:  # fmt: skip
-        """Begins to send one record, in confluent-kafka's habit: `poll` and `flush` call `on_delivery(error, message)`
-        once it is delivered, or has failed.
+        """Begins to send one record, as in confluent-kafka: `poll` and `flush` call `on_delivery(error, message)` once
+        the record is delivered, or has failed.
 
         `value` and `key`: str, bytes or None. `timestamp`: a datetime (without a time zone it is in UTC) or
-        milliseconds since 1970, by default now.
-        `headers`: pairs of a name and a value, or a dict. Records of a topic share a send: they wait `linger_ms` for
-        others, or until they are `batch_size` bytes. Each partition keeps the order of all calls.
+        milliseconds since 1970, by default now. `headers`: pairs of a name and a value, or a dict.
+
+        Records of a topic share a send: they wait `linger_ms` for others, or until they are `batch_size` bytes. Each
+        partition keeps the order of all calls.
 
         Raises InvalidRecordException, RecordTooLargeException, InvalidPartitionsException,
         UnknownTopicOrPartitionException, InvalidTopicException, KafkaStorageException, IllegalStateException, and
-        TimeoutException if earlier sends and records leave no memory for it in `max_block_ms`. Then the record is not
-        sent: call `poll`, and produce it again. All other errors are in the report. Records that are not delivered in
-        `delivery_timeout_ms` fail with TimeoutException.
+        TimeoutException if earlier sends and records leave no memory for it within `max_block_ms`. After any of these
+        the record is not sent; after TimeoutException call `poll`, and produce it again. All other errors are in the
+        report. A record that is not delivered within `delivery_timeout_ms` fails with TimeoutException.
         """
         self._sender.check_may_wait()
         check_is_text(topic)
@@ -209,8 +218,8 @@ class Producer(Closing):
         self._sender.put_record(topic, partitions, record, partial(self._new_send, topic, partitions))
 
     def _known_of(self, topic: str, partition: int | None) -> tuple[int, RecordLimit]:
-        """The topic's number of partitions and its largest record, a second old at most: a poll of the tables costs
-        more than a record. A partition that is not known may have been added since."""
+        """The topic's number of partitions and the largest record that it takes. It polls the tables once a second at
+        most, because a poll costs more than a record; and for a partition beyond that number, which may be new."""
         known = self._known.get(topic)
         if known is None or time.monotonic() >= known[2] or (partition is not None and partition >= known[0]):
             return self._look_up(topic)
@@ -224,7 +233,7 @@ class Producer(Closing):
         """Calls `on_delivery` of the records that were delivered or have failed. Returns the number of calls.
 
         If there is none it waits for one, up to `timeout` seconds; with None or a negative number as long as one may
-        come. An error of a function is raised here, and the next call goes on with the other records.
+        come. If an `on_delivery` raises an error, this call raises it, and the next one goes on with the other records.
         """
         self._sender.check_may_wait()
         timeout = seconds(timeout, "timeout")
@@ -245,24 +254,24 @@ class Producer(Closing):
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._sender.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            if not self.poll():  # a function may have produced more
+            if not self.poll():  # otherwise an `on_delivery` may have produced more
                 return 0
 
     def close(self, timeout: float | None = None) -> None:
-        """Sends nothing new, and waits until all sends and records are settled, as `flush` does. The end of a `with`
-        block does it too.
+        """Refuses new sends and records, and waits until all others are settled. The end of a `with` block does it too.
 
         Those that are not settled after `timeout` seconds fail with IllegalStateException before this call returns.
-        Nobody knows whether their records are in a log. The first error of an `on_delivery` is raised after all were
-        called.
+        Nobody knows whether their records are in a log. It calls every `on_delivery` that is due, and then raises the
+        first error of one.
         """
         self._sender.check_may_wait()
         self._sender.close(seconds(timeout, "timeout"))
         self._reports.call_all()
 
     def _look_up(self, topic: str) -> tuple[int, RecordLimit]:
-        """The topic's number of partitions and its largest record. While the metadata cannot be read, the producer uses
-        the last number it read, and the send waits for the metadata until its deadline. Kafka: `ProducerMetadata`."""
+        """The topic's number of partitions and the largest record that it takes. While the metadata cannot be read, the
+        producer uses the last number that it read, and the send waits for the metadata until its deadline. Kafka:
+        `ProducerMetadata`."""
         check_not_internal(topic, "a producer")
         try:
             partitions = len(self._view.partitions(topic, RECENT_SECONDS))
@@ -301,7 +310,7 @@ class Producer(Closing):
         return SendInFlight(work, first.deadline, executor.execute, partial(self._end, sends))
 
     def _end(self, sends: Sequence[PendingSend], answers: Answers | None, error: BaseException | None) -> None:
-        if answers is not None and self._acks == 0:  # nobody waits for the offsets, or for an error
+        if answers is not None and self._acks == 0:  # as in Kafka, acks=0 tells no offsets and no errors
             each = [{p: RecordMetadata(s.topic, p, count) for p, count in s.given.counts.items()} for s in sends]
         else:
             each = answers_of(sends, answers) if answers is not None else []
@@ -312,7 +321,8 @@ Known = TypeVar("Known")
 
 
 def remember(known: dict[str, Known], topic: str, value: Known) -> Known:
-    """Keeps what is known of the topics that were used last: a producer may see topics come and go for years."""
+    """Keeps a value of a topic. If there are too many topics, it forgets the one with the oldest value: a producer may
+    see topics come and go for years."""
     known.pop(topic, None)
     known[topic] = value
     if len(known) > _TOPICS:

@@ -39,10 +39,10 @@ _READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas  # the steps w
 class Sender:
     """Carries out sends in the order in which they are put.
 
-    One thread at a time does it, the *worker*. A caller that waits for its send becomes the worker if there is none.
-    Otherwise a thread is started, and ends when nothing is left.
+    One thread at a time, the *worker*, carries them out. A caller that waits for its send becomes the worker if there
+    is none. Otherwise the sender starts a thread, which ends when nothing is left.
 
-    `begin` puts sends that share a commit in flight. `on_abort` is called if the worker is interrupted, for example by
+    `begin` puts sends that share a commit in flight. The worker calls `on_abort` if it is interrupted, for example by
     Ctrl-C; then all sends in flight fail.
     """
 
@@ -54,7 +54,8 @@ class Sender:
         self._poll_ms = poll_ms
         self._begin = begin
         self._on_abort = on_abort
-        self._lock = threading.RLock()  # Ctrl-C leaves no lock of C behind, but may leave one of a Condition
+        # Taken directly, never through `_settled`: Ctrl-C in the Python code of a Condition may leave the lock taken.
+        self._lock = threading.RLock()
         self._settled = threading.Condition(self._lock)  # notified when a send is settled, which frees memory
         self._waiting = RecordAccumulator(config)
         self._unsettled: dict[PendingSend, None] = {}
@@ -75,9 +76,9 @@ class Sender:
         self._woken.set()
 
     def put(self, send: PendingSend, is_awaited: bool) -> None:
-        """Adds a send behind the others. `is_awaited`: the caller waits for it. If no other send is left, this one is
-        attempted once, however short its time-out. Raises IllegalStateException after `close`, and TimeoutException if
-        earlier sends leave no memory for it within `max_block_ms`."""
+        """Adds a send behind the others. `is_awaited`: the caller waits for it. Such a send is attempted once, however
+        short its time-out, if no other send is left. Raises IllegalStateException after `close`, and TimeoutException
+        if earlier sends leave no memory for it within `max_block_ms`."""
         with self._lock:
             try:
                 self._wait_for_memory(send.nbytes)
@@ -101,7 +102,7 @@ class Sender:
             if send is None:
                 send = new_send()
                 self._add(send, False)
-            self._unsettled[send] = None  # again: an earlier call may have been interrupted before it did so
+            self._unsettled[send] = None  # again: an earlier call may have been interrupted before this line
             send.add(record)
             self._used_bytes += record.nbytes
             if send.nbytes >= self._config.batch_size:
@@ -119,8 +120,8 @@ class Sender:
         self._used_bytes += send.nbytes
 
     def _wait_for_memory(self, nbytes: int) -> None:
-        """Waits until so many bytes are free. A callback of a future does not wait: its thread is the worker, which has
-        to free the memory."""
+        """Waits until so many bytes are free. A callback of a future does not wait: it runs in the worker, which
+        has to free the memory."""
         deadline = time.monotonic() + self._config.max_block_ms / 1000
         while True:
             if self._closed is not None:
@@ -146,17 +147,17 @@ class Sender:
                 del self._unsettled[send]
                 self._used_bytes -= send.nbytes
             if not self._unsettled:
-                self._used_bytes = 0  # an interruption may have come between a record and its bytes
+                self._used_bytes = 0  # an interrupted `put_record` may have added a record without its bytes
             self._settled.notify_all()
 
     @property
     def has_records(self) -> bool:
-        """Whether single records are left that are not settled."""
+        """Whether any single record is not settled yet."""
         with self._lock:
             return any(isinstance(send, PendingRecords) for send in self._unsettled)
 
     def wait_until(self, is_over: Callable[[], object], timeout: float | None) -> None:
-        """Waits until `is_over` returns true, but at most `timeout` seconds. It is called again whenever a send has
+        """Waits until `is_over` returns true, but at most `timeout` seconds. Calls `is_over` again whenever a send has
         ended."""
         self._start_if_possible()
         with self._lock:
@@ -184,7 +185,7 @@ class Sender:
         return bool(self._waiting or self._pipeline.in_flight)
 
     def work(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Makes this thread the worker, unless there is one, until `until` returns true or nothing is left."""
+        """If there is no worker, makes this thread the worker until `until` returns true or nothing is left."""
         try:
             if self._takes_over():
                 self._run_pipeline(until)
@@ -240,7 +241,7 @@ class Sender:
         self._settle_each(taken, lambda send: send.fail(error))
 
     def _settle_each(self, sends: Collection[PendingSend], end: Callable[[PendingSend], object]) -> None:
-        """Ends sends. An interruption may have come after one was settled, and before it was forgotten."""
+        """Ends sends, and forgets each that is settled. An interruption may have kept its own callback from that."""
         try:
             settle_each(partial(end, send) for send in sends)
         finally:
@@ -250,7 +251,7 @@ class Sender:
 
     @property
     def works_here(self) -> bool:
-        """Whether this thread is the worker, or ends the sends in `close`: it calls the callbacks of futures."""
+        """Whether this thread is the worker, or ends sends in `close`. Callbacks of futures run in such a thread."""
         thread = threading.current_thread()
         return self._worker is thread or thread in self._closers
 
@@ -287,7 +288,8 @@ class Sender:
             self._settle_all(self._closed)
 
     def _settle_all(self, error: BaseException) -> None:
-        """Fails all that is not settled. A thread may hang in the commit of a send in flight: it frees the records."""
+        """Fails all sends that are not settled. Those that were begun keep their records: a worker that hangs in a
+        commit may still read them, and frees them if it ever goes on."""
         self._woken.set()
         self._closers.add(threading.current_thread())
         try:
@@ -299,8 +301,8 @@ class Sender:
             self._closers.discard(threading.current_thread())
 
     def _take(self, remove: Callable[[], list[PendingSend]]) -> list[PendingSend]:
-        """Removes sends from the queue. From now on they cannot be cancelled, and who waits for those that were is
-        notified."""
+        """Removes sends from the queue. From now on they cannot be cancelled. If one was, this notifies those who wait
+        for its future."""
         with self._lock:
             sends = remove()
             for send in sends:
@@ -318,12 +320,12 @@ class Sender:
                     return self._begin(going)
             except BaseException as error:
                 settle_each(partial(send.fail, _of_sends(error)) for send in sends)
-                if not isinstance(error, Exception):  # the user has interrupted the thread
+                if not isinstance(error, Exception):  # Ctrl-C or `sys.exit()` ends this thread
                     raise
 
     def _lingers(self) -> bool:
-        """Called while nothing is in flight. Waits until the first send may be ready, or may have expired; returns
-        False at once if none waits."""
+        """Waits until the first send may be ready, or one may have expired. Returns whether there was a send to wait
+        for. Called while nothing is in flight."""
         self._woken.clear()
         self._expire()
         left = self._ready_in()
@@ -384,7 +386,7 @@ class StepSharing:
 
 
 def settle_each(ends: Iterable[Callable[[], object]]) -> None:
-    """Calls each of `ends`, which end a send each, and then raises the first error that one has raised.
+    """Calls all of `ends`, each of which ends one send. Then raises the first error that one of them has raised.
 
     The end of a send calls the callbacks of its future, which are a user's code. If one calls `sys.exit()`, or Ctrl-C
     interrupts it, the other sends must not stay unsettled for ever.
@@ -400,8 +402,8 @@ def settle_each(ends: Iterable[Callable[[], object]]) -> None:
 
 
 def _of_sends(error: BaseException) -> BaseException:
-    """The error of the sends that an error of this thread ends. Ctrl-C and `sys.exit()` are those of this thread only:
-    other threads wait for the futures of the sends, and would end too."""
+    """The error that sends get if `error` ends the thread that carries them out. Ctrl-C and `sys.exit()` must end that
+    thread only: if futures raised them, they would end each thread that waits for one."""
     if isinstance(error, Exception):
         return error
     ended = IllegalStateException(
