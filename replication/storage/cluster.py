@@ -116,44 +116,30 @@ class Cluster:
 
     def seen_by(self, root: StorageRoot) -> dict[str, TableState]:
         """The states of this cluster's tables that a broker has noted on its own root, see `note_what_was_seen`; empty
-        if it has noted none. Raises KafkaStorageException."""
-        try:
-            found = json.loads(root.read(_SEEN))
-            return {name: TableState(str(t["id"]), int(t["version"]), str(t["commit"])) for name, t in found.items()}
-        except FileNotFoundError:
-            return {}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:  # after a power cut without `storage.fsync`
-            logger.warning("%s makes no sense, and is written anew: %r", root.path(_SEEN), error)
-            return {}
+        if it has noted none since the cluster root was recovered. Raises KafkaStorageException."""
+        generation, seen = _read_note(root)
+        return seen if generation >= self.generation else {}
 
     def expect_what_was_seen(self, root: StorageRoot) -> None:
         """Lets this process know what a broker has seen of the cluster root, by the note on the broker's own root.
 
-        A cluster root that was recovered while the broker was away is another one, and is believed.
         Raises InconsistentClusterRootException if the cluster root is another one or older than that,
         FencedClusterRootException if the broker belongs to a newer generation of it, and KafkaStorageException.
         """
         if seen := self.seen_by(root):
-            if self._belonged_to(root) < self.generation:
-                return
+            with suppress(InconsistentClusterIdException):  # it has no log: then the note counts
+                self._check_generation(root, DeltaLog.open(root.child(LOG.name)).transaction_version(GENERATION) or 0)
             self._expected_by = root
             self.guard.expect(seen)
 
-    def _belonged_to(self, root: StorageRoot) -> int:
-        """The generation of the cluster root to which the last process of a broker belonged; without a log, this one's:
-        then the note counts."""
-        try:
-            log = DeltaLog.open(root.child(LOG.name))
-        except InconsistentClusterIdException:
-            return self.generation
-        found = log.transaction_version(GENERATION) or 0
+    def _check_generation(self, root: StorageRoot, found: int) -> None:
+        """Raises FencedClusterRootException if a broker belongs to a newer generation of the cluster root."""
         if found > self.generation:
             raise FencedClusterRootException(
                 f"{self.root.uri}: is the cluster root of generation {self.generation}, and the broker at {root.uri} "
                 f"belongs to generation {found}: the cluster root was recovered elsewhere. Use the new one, and delete "
                 "this one"
             )
-        return found
 
     def _describe_root(self) -> str:
         """What lies at the cluster root now. This process may have opened a wrong root, so the expected cluster is that
@@ -166,12 +152,14 @@ class Cluster:
 
     def note_what_was_seen(self, root: StorageRoot) -> None:
         """Notes on a broker's root which states of the cluster's tables it has seen, before it acts on them: the next
-        process of the broker refuses an older copy of the cluster root. Raises KafkaStorageException."""
+        process of the broker refuses an older copy of the cluster root. Raises FencedClusterRootException if the
+        broker belongs to a newer generation of the cluster root, and KafkaStorageException."""
         seen = self.guard.states(CLUSTER.name, METADATA.name, TOPICS.name)
         if seen != self._noted:
             for name in seen:  # whose writer has synced the commit, and maybe not its name yet
                 self.root.child(name).sync_folder("_delta_log")
-            put_note(root, seen)
+            self._check_generation(root, _read_note(root)[0])
+            put_note(root, seen, self.generation)
             self._noted = seen
 
     def forget_what_was_seen(self, root: StorageRoot) -> None:
@@ -254,10 +242,27 @@ class Cluster:
             return True
 
 
-def put_note(root: StorageRoot, seen: Mapping[str, TableState]) -> None:
-    """Notes on a broker's root which states of the cluster's tables it has seen. Raises KafkaStorageException."""
-    tables = {name: {"id": s.table_id, "version": s.version, "commit": s.commit} for name, s in seen.items()}
+def put_note(root: StorageRoot, seen: Mapping[str, TableState], generation: int) -> None:
+    """Notes on a broker's root which states of the cluster's tables it has seen, and of which generation of the cluster
+    root: a note of an older one that comes late counts for nothing. Raises KafkaStorageException."""
+    tables = {
+        name: {"id": s.table_id, "version": s.version, "commit": s.commit, "generation": generation}
+        for name, s in seen.items()
+    }
     root.put(_SEEN, json.dumps(tables, indent=1).encode())
+
+
+def _read_note(root: StorageRoot) -> tuple[int, dict[str, TableState]]:
+    """The generation and the states of `put_note`; 0 and nothing if there is no note."""
+    try:
+        found = json.loads(root.read(_SEEN))
+        seen = {name: TableState(str(t["id"]), int(t["version"]), str(t["commit"])) for name, t in found.items()}
+        return max((int(t.get("generation", 0)) for t in found.values()), default=0), seen
+    except FileNotFoundError:
+        return 0, {}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # after a power cut without `storage.fsync`
+        logger.warning("%s makes no sense, and is written anew: %r", root.path(_SEEN), error)
+        return 0, {}
 
 
 def _with_sessions(config: Config, root: StorageRoot) -> Config:

@@ -524,7 +524,8 @@ class Recovery:
             raise FencedClusterRootException(
                 f"{broker.root.uri}: belongs to generation {found} of the cluster root: another recovery is under way"
             )
-        put_note(broker.root, {name: tables[name].state for name in (CLUSTER.name, METADATA.name, TOPICS.name)})
+        seen = {name: tables[name].state for name in (CLUSTER.name, METADATA.name, TOPICS.name)}
+        put_note(broker.root, seen, self.generation)
 
     def _copy(self, broker: BrokerRoot, plan: Plan) -> None:
         """Lets the copies in a broker's root be of the new cluster root."""

@@ -462,6 +462,27 @@ def test_a_controller_of_a_root_that_was_recovered_elsewhere_ends(lake):
     assert read_copy(lake.root("broker-1"))["topics"].source.generation == 1
 
 
+def test_a_process_of_the_old_root_writes_no_note_over_that_of_the_new_one(lake):
+    root, old = lake.root("broker-1"), lake.opened("cluster")
+    lake.recovery().execute()
+    seen = lake.opened().seen_by(root)
+    with pytest.raises(FencedClusterRootException, match="the broker at .*broker-1 belongs to generation 1"):
+        old.note_what_was_seen(root)
+    assert lake.opened().seen_by(root) == seen != {}
+
+
+def test_a_note_of_the_old_root_that_comes_late_keeps_no_broker_from_the_new_one(lake):
+    root, old = lake.root("broker-1"), lake.opened("cluster")
+    late = root.read("cluster-seen.json")
+    lake.recovery().execute()
+    root.put("cluster-seen.json", late)
+    lake.opened().expect_what_was_seen(root)
+    with pytest.raises(FencedClusterRootException, match="the cluster root was recovered elsewhere"):
+        old.expect_what_was_seen(root)
+    lake.opened().note_what_was_seen(root)
+    assert lake.opened().seen_by(root) == lake.opened().guard.states("cluster", "metadata", "topics")
+
+
 def test_a_topic_without_metadata_whose_name_is_taken_stays_a_stray_one(lake):
     other = TopicIdPartition("new-id", 0)
     for broker in (1, 2):
