@@ -1,39 +1,81 @@
-"""Faults of the cluster root as a whole: for a while another one lies at its address. Then the right one is back.
+"""Faults of the cluster root as a whole: another one lies at its address for a while, or it is lost for good.
 
-It is an older copy of the root, an empty folder, or the root of another cluster. Processes run meanwhile, end and
-begin. Controllers and producers that begin take it for the right one, because they have seen no other. So when the
-right root is back, an operator starts those processes again, and no others.
+In the first case it is an older copy of the root, an empty folder, or the root of another cluster. Processes run
+meanwhile, end and begin. Controllers and producers that begin take it for the right one, because they have seen no
+other. So when the right root is back, an operator starts those processes again, and no others.
+
+In the second case an operator makes a new root from the roots of the brokers, and tries again when that fails. The old
+root is gone, or comes back, and its processes go on with it beside those of the new one until the storm ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from random import Random
 from typing import Protocol
 
 from lakelog.replication.config import Config
+from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.elections import new_partition
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.server.periodic_task import BrokerKilled
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.root_recovery import Recovery, open_broker_roots
+from lakelog.replication.storage.tables.cluster_copy import read_copy
 from lakelog.schemas import METADATA
 from lakelog.verification.memory_root import File
+from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack.disasters import BROKERS, BreakableWorld, Disasters
-from lakelog.verification.simulation.stack.rates import EMPTY, OLDER, OTHERS
-from lakelog.verification.simulation.stack.stack_processes import Process
-from lakelog.verification.simulation.stack.stack_producers import PARTITIONS, TOPIC
+from lakelog.verification.simulation.stack.faulty_store import StoreUser
+from lakelog.verification.simulation.stack.rates import EMPTY, FENCED, OLDER, OTHERS, RECOVERED
+from lakelog.verification.simulation.stack.stack_processes import Process, StackController
+from lakelog.verification.simulation.stack.stack_producers import PARTITIONS, TOPIC, StackProducer
 
 _BACKS_UP = 0.01  # the probability that the root is backed up at an event
 _SECONDS = 1, 4, 15, 40
+_COMES_BACK = 0.5  # the probability that a lost root comes back
+_TRIES = 5  # of a recovery beside faults; the next one meets none
 
 Folders = Mapping[str, Mapping[str, File]]
+
+
+class _Operator:
+    """Runs `lakelog recover`."""
+
+    name, keeps_records, is_dead = "operator", False, False
+
+    def __init__(self) -> None:
+        self.outage: str | None = None
+        self.accesses = 0
+        self.frozen_until = 0.0
+
+    def may_write(self, _: str) -> bool:
+        return True
+
+    def die(self) -> bool:
+        return True
 
 
 class RootWorld(BreakableWorld, Protocol):
     """The part of the world that `ClusterRoots` needs."""
 
     disasters: Disasters
+    controllers: list[StackController]
+    clients: list[StackProducer]
+
+    def acting(self, actor: StoreUser | None) -> AbstractContextManager[None]:
+        """Inside the block this process uses the store; None is the simulation itself."""
+
+    def is_busy(self, process: Process) -> bool:
+        """Whether the process is in the middle of a step."""
+
+    def logs(self) -> Mapping[int, ReplicaLog]:
+        """The brokers' logs as they are now."""
 
     def processes(self) -> list[Process]:
         """Brokers, controllers and producers."""
@@ -55,6 +97,14 @@ class ClusterRoots:
         self._older_version = -1
         self._others: Folders = {}
         self._knowing: list[object] = []
+        self._is_recovering = False
+        self._count = 1  # of cluster roots
+        self._lost: list[Cluster] = []  # clusters that have come back after they were recovered elsewhere
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the right root is at its address, and is not being recovered."""
+        return not self.is_wrong and not self._is_recovering
 
     def happen(self) -> None:
         """Replaces the root or puts the right one back, if that is drawn, due and allowed. For each event of a storm.
@@ -63,7 +113,11 @@ class ClusterRoots:
         comes only when all brokers have seen more: one that has not would go on in the copy without an error.
         """
         rates, now = self._world.rates, self._world.clock.now
-        if self.is_wrong:
+        if self._is_recovering:
+            return
+        if rates.recovers and self.is_right and self.rng.random() < rates.recovers and self._may_be_lost():
+            self.lose(self.rng.random() < _COMES_BACK)
+        elif self.is_wrong:
             if now >= self._until:
                 self.put_back()
         elif rates.cluster_roots:
@@ -114,6 +168,90 @@ class ClusterRoots:
             if not all(any(begun is knowing for knowing in self._knowing) for begun in process.begun):
                 process.kill()
 
+    def _may_be_lost(self) -> bool:
+        """Whether the topic was copied, all brokers have what they ever had, and none is in the middle of a step.
+        Nothing is lost then."""
+        world = self._world
+        servers = [process for process in world.processes() if not isinstance(process, StackProducer)]
+        is_copied = any(METADATA.name in read_copy(node.root) for node in world.nodes.values())
+        return not self._lost and is_copied and world.disasters.is_whole() and not any(map(world.is_busy, servers))
+
+    def lose(self, comes_back: bool) -> None:
+        """The cluster root is lost, and a new one is made from the roots of the brokers."""
+        world, old = self._world, self._world.cluster
+        self._tell(FENCED if comes_back else RECOVERED, f"the cluster root is lost{' for a while' * comes_back}")
+        if not comes_back:
+            for process in world.processes():
+                process.kill()
+            self.replace(EMPTY)
+        self._is_recovering = True
+        try:
+            root = self._recovered()
+        finally:
+            self._is_recovering = False
+        world.faults.lose_late(old.root)
+        self.show(is_right=True)
+        self.is_wrong, self._hidden, self.was_wrong = False, {}, True
+        self._older, self._others = {}, {}
+        world.disasters.forget_backups()
+        self._check_epochs(root)
+        self._lost.append(old)
+        self._move(root.uri)
+        if not comes_back:
+            self.end_lost()
+
+    def _recovered(self) -> StorageRoot:
+        world, operator = self._world, _Operator()
+        self._count += 1
+        root = StorageRoot.of(f"{world.store.uri}/cluster-{self._count}")
+        given = [(node.number, node.root.uri) for node in world.nodes.values()]
+        for number in range(_TRIES + 1):
+            try:
+                with world.acting(operator if number < _TRIES else None):
+                    Recovery(root, open_broker_roots(given, Config(), may_mend=True), Config()).execute()
+                return root
+            except (LakelogException, OSError, BrokerKilled) as error:
+                operator = _Operator()
+                world.trace.append(f"{world.clock.now:.1f} recover: {type(error).__name__}: {error}")
+                if number == _TRIES:
+                    raise
+        raise AssertionError("the last one returns or raises")
+
+    def _check_epochs(self, root: StorageRoot) -> None:
+        """Raises Violation unless each leader has an epoch above those of all logs."""
+        logs = self._world.logs()
+        for partition, now in Cluster.open(root.uri).metadata.partitions.items():
+            seen = [_epoch(log, partition) for log in logs.values()]
+            if now.leader_epoch <= max(seen):
+                raise Violation("epochs_only_go_up", f"{now} is made from logs with epochs {seen}")
+
+    def _move(self, uri: str) -> None:
+        """New processes work with the new root; those that run stay with the old one."""
+        world = self._world
+        world.cluster = Cluster.open(uri)
+        for node in world.nodes.values():
+            node.move(uri)
+        world.controllers += [StackController(f"{each.name}-of-{self._count}", uri) for each in world.controllers]
+        for client in world.clients:
+            client.cluster = uri
+            if self.rng.random() < 0.5:
+                client.kill()
+
+    def end_lost(self) -> None:
+        """The operator ends what still works with an old root, and deletes it."""
+        world = self._world
+        for old in self._lost:
+            uri = old.root.uri
+            world.controllers[:] = [each for each in world.controllers if each.may_write(f"{world.cluster.root.uri}/")]
+            for node in world.nodes.values():
+                node.end_older()
+            for client in world.clients:
+                if any(cluster.root.uri == uri for cluster in client.clusters):
+                    client.kill()
+            world.faults.lose_late(old.root)
+            old.root.delete_folder()
+        self._lost.clear()
+
     def show(self, is_right: bool) -> None:
         """Lets the store have the right root, as the simulation itself sees it, or the one that all processes see."""
         if self.is_wrong and is_right != self._shows_right:
@@ -151,3 +289,9 @@ class ClusterRoots:
     def _tell(self, what: str, text: str) -> None:
         self._world.trace.append(f"{self._world.clock.now:.1f} {text}")
         self._world.faults.count(what)
+
+
+def _epoch(log: ReplicaLog, partition: TopicIdPartition) -> int:
+    """The highest leader epoch that a log knows of a partition."""
+    known = log.current().known(partition)
+    return max([known.role.leader_epoch, *(entry.leader_epoch for entry in known.lineage)], default=-1)

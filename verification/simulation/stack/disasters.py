@@ -19,7 +19,7 @@ from lakelog.replication.storage.cluster import Cluster, format_broker
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import LOG, REPLICAS
 from lakelog.verification.memory_root import File, MemoryStore
-from lakelog.verification.simulation.stack.faulty_store import FaultyStore, lose_end, tear_commit, tear_end
+from lakelog.verification.simulation.stack.faulty_store import FaultyStore, StoreUser, lose_end, tear_commit, tear_end
 from lakelog.verification.simulation.stack.one_thread import Clock
 from lakelog.verification.simulation.stack.rates import (
     ASLEEP,
@@ -46,7 +46,9 @@ _LITTER = "part-0000.parquet", "a b%20c.parquet", ".hidden", "_delta_log/0000000
 class HasRoot(Protocol):
     """What lies at the address of the cluster root."""
 
-    is_wrong: bool
+    @property
+    def is_right(self) -> bool:
+        """Whether it is the right one, and is not being recovered."""
 
 
 class BreakableWorld(Protocol):
@@ -67,7 +69,7 @@ class DisasterWorld(BreakableWorld, Protocol):
     rng: Random
     controllers: list[StackController]
 
-    def acting(self, actor: Process | None) -> AbstractContextManager[None]:
+    def acting(self, actor: StoreUser | None) -> AbstractContextManager[None]:
         """Inside the block this process uses the store; None is the simulation itself."""
 
     def is_busy(self, process: Process) -> bool:
@@ -101,10 +103,10 @@ class Disasters:
         rng, rates = self._world.rng, self._world.rates
         (disaster,) = rng.choices([*rates.brokers], [*rates.brokers.values()])
         nodes = [self._world.nodes[number] for number in rng.sample(BROKERS, len(BROKERS))]
-        if disaster in _LOSSES and self._world.roots.is_wrong:
+        if disaster in _LOSSES and not self._world.roots.is_right:
             return  # no controller could see the loss
         with self._world.acting(None):
-            if rng.random() < _LANDS and not self._world.roots.is_wrong:  # what was sent to the wrong root stays there
+            if rng.random() < _LANDS and self._world.roots.is_right:  # what was sent to the wrong root stays there
                 self._world.faults.land()
             if disaster != RESTORED:
                 self._back_up(nodes[0])
@@ -114,6 +116,15 @@ class Disasters:
                 if is_there and not self._world.is_busy(node) and may_befall(node):
                     disasters[disaster](node)
                     return
+
+    def forget_backups(self) -> None:
+        """Restores no copy of a root that was made until now."""
+        self._backups.clear()
+
+    def is_whole(self) -> bool:
+        """Whether no broker has lost records that it has not got again."""
+        self._note_whole()
+        return not self.damaged
 
     def kill(self, node: StackBroker) -> None:
         """Kills a broker. Its next step starts a new process."""
@@ -195,7 +206,7 @@ class Disasters:
         A commit under way when a root was emptied may land in the new table at any later time, and leave a gap. The
         operator then empties the root once more, as soon as others have all its records.
         """
-        if self._world.roots.is_wrong:
+        if not self._world.roots.is_right:
             return
         with self._world.acting(None):
             is_new = node.number in self._formatted_anew

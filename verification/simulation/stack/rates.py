@@ -16,7 +16,7 @@ OVERTAKEN, FROZEN, HANGS = "overtaken", "frozen", "hangs"
 KILLED, STOPPED, LOSES_END, TORN, EMPTIED = "killed", "stopped", "loses its end", "torn", "emptied"
 RESTORED, ASLEEP, LITTERED, DOUBLED = "restored", "asleep", "littered", "doubled"
 OLDER, EMPTY, OTHERS = "an older cluster root", "an empty cluster root", "the cluster root of others"
-COPIED = "copied"
+COPIED, RECOVERED, FENCED = "copied", "a lost cluster root", "a cluster root recovered elsewhere"
 
 _COMMITS = {
     LOST: 0.02, REFUSED: 0.01, LATE: 0.01, DIES_BEFORE: 0.004, DIES_AFTER: 0.006, OVERTAKEN: 0.08, FROZEN: 0.003,
@@ -27,6 +27,7 @@ _BROKERS = {
 }  # fmt: skip
 _FACTORS = 0, 1, 1, 3
 _IN_FLIGHT = 5  # every fifth seed has several sends of a producer in flight
+_RECOVERS, _RECOVERS_REST = 7, 3  # every seventh seed loses its cluster root at times
 _RARE, _RARE_REST = 11, 10  # every eleventh seed has more kinds of faults, and sizes that copy row groups and files
 
 
@@ -42,7 +43,8 @@ class Rates:
     `skew`: the largest error of a process's wall clock, in seconds. `checkpoint_commits`: the number of commits after
     which a table's log is cleaned up. `padding`: bytes added to each record. `in_flight`: the sends that a producer
     begins before it waits for them. For each event: `cluster_roots` (another root lies at the address of the cluster
-    root for a while) and `copies` (a producer is copied, and goes on twice). `row_group_bytes`: the least size of a row
+    root for a while), `recovers` (the cluster root is lost, and recovered from the brokers' roots) and `copies` (a
+    producer is copied, and goes on twice). `row_group_bytes`: the least size of a row
     group, and `inlined_bytes`: the largest size of a file that lies in its commit. Small ones let row groups and files
     be copied that have few records.
     """
@@ -61,6 +63,7 @@ class Rates:
     in_flight: int = 1
     cluster_roots: float = 0.0
     copies: float = 0.0
+    recovers: float = 0.0
     row_group_bytes: int = LEAST_BYTES
     inlined_bytes: int = INLINED_BYTES
     padding: int = 900  # each record becomes a batch and a segment, so a leader may die between two
@@ -85,6 +88,7 @@ def drawn(seed: int) -> Rates:
         skew=rng.choice((0, 3600, 200_000)),
         checkpoint_commits=rng.choice((6, 20, 100)),
         in_flight=3 if seed % _IN_FLIGHT == 0 else 1,
+        recovers=0.05 if seed % _RECOVERS == _RECOVERS_REST else 0.0,
         **_rare(seed),
     )
 

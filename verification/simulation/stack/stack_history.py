@@ -13,10 +13,13 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 from lakelog.replication.server.broker_server import BrokerSession
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.data_file_name import may_be_deleted
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.cluster_copy import read_copy
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import CLUSTER, METADATA, PRODUCERS, TOPICS
 from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.shrink import shorten
 from lakelog.verification.simulation.stack.breaks import StackSabotage
@@ -103,6 +106,7 @@ def check(world: StackWorld) -> None:
     for node in world.nodes.values():
         _check_compaction(node)
     _check_topics(world)
+    _check_copies(world)
     for number in range(PARTITIONS):
         _check_partition(world, TopicIdPartition(TOPIC_ID, number))
 
@@ -161,6 +165,30 @@ def _check_topics(world: StackWorld) -> None:
     orphans = [r for r in world.partitions().values() if r.topic not in world.cluster.topics.topics]
     if orphans:
         raise Violation("partitions_have_a_topic", f"{orphans}")
+
+
+def _check_copies(world: StackWorld) -> None:
+    """Every broker's root has copies of the cluster's tables as they are now, after some seconds at most."""
+    for _ in range(_ROUNDS):
+        if not (late := _late_copies(world)):
+            return
+        world.go_on()
+    raise Violation("copies_are_current", f"not in {', '.join(late)}")
+
+
+def _late_copies(world: StackWorld) -> list[str]:
+    cluster = Cluster.open(world.cluster.root.uri)
+    now = {
+        CLUSTER: [cluster.identity], TOPICS: cluster.topics.snapshot()[1], METADATA: cluster.metadata.snapshot()[1],
+        PRODUCERS: cluster.producers.snapshot()[1],
+    }  # fmt: skip
+    copies = {node.root: read_copy(node.root) for node in world.nodes.values()}
+    return [
+        f"{root.uri}/{table.name}"
+        for root, copy in copies.items()
+        for table, rows in now.items()
+        if table.name not in copy or (copy[table.name].rows, copy[table.name].source.uri) != (rows, cluster.root.uri)
+    ]
 
 
 def _check_partition(world: StackWorld, partition: TopicIdPartition) -> None:

@@ -46,7 +46,7 @@ class StackBroker:
         self._refused: str | None = None
         self.broker: Broker | None = None
         self._older: list[Broker] = []
-        self._cluster = cluster
+        self._cluster, self._clusters = cluster, [cluster]
         self._maintain = maintain
         self._config = Config.from_properties({**SESSIONS, "broker.id": str(number), **properties})
 
@@ -100,8 +100,8 @@ class StackBroker:
         return False
 
     def may_write(self, uri: str) -> bool:
-        """It may write its own root and the cluster's."""
-        return uri.startswith((f"{self.root.uri}/", f"{self._cluster}/"))
+        """It may write its own root and the cluster's, also that of before the cluster was recovered."""
+        return uri.startswith((f"{self.root.uri}/", *(f"{cluster}/" for cluster in self._clusters)))
 
     def die(self) -> bool:
         if self.broker is None or not self.may_die():
@@ -142,6 +142,19 @@ class StackBroker:
         if self.broker is not None:
             self._older.append(self.broker)
         self.start()
+
+    def move(self, cluster: str) -> None:
+        """Begins its next process on another cluster root. The current one goes on with the old root."""
+        if self.broker is not None:
+            self._older.append(self.broker)
+        self.broker, self._cluster = None, cluster
+        self._clusters.append(cluster)
+
+    def end_older(self) -> None:
+        """Ends all processes but the current one."""
+        for broker in self._older:
+            broker.pause_point.kill()
+        self._older.clear()
 
     def step(self, rng: random.Random) -> None:
         """Does the work of its process's threads once. Sometimes an older process gets the step."""

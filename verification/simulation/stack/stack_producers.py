@@ -62,7 +62,7 @@ class StackProducer:
 
     def may_write(self, uri: str) -> bool:
         """It may write brokers' logs and the `producers` table."""
-        return f"/{LOG.name}/" in uri or uri.startswith(f"{self.cluster}/{PRODUCERS.name}/")
+        return f"/{LOG.name}/" in uri or f"/{PRODUCERS.name}/" in uri
 
     @property
     def begun(self) -> list[object]:

@@ -17,6 +17,7 @@ from lakelog.replication.protocol.append import Appended, Digests, PartitionAppe
 from lakelog.replication.protocol.chain import _hash
 from lakelog.replication.protocol.compaction import Compaction, LogFile, size_class
 from lakelog.replication.protocol.partition_log import NO_ROLE, STOPPED, PartitionLog, Role
+from lakelog.replication.protocol.partition_recovery import choose
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.producer_identity import SendSequences
 from lakelog.replication.protocol.record_batch import BatchHeader
@@ -24,11 +25,13 @@ from lakelog.replication.protocol.replica_rows import replica_row
 from lakelog.replication.protocol.rounds.role_round import RoleRules, take_up_roles
 from lakelog.replication.server.registration import Registration
 from lakelog.replication.server.replica_manager import ReplicaManager
+from lakelog.replication.storage.cluster import _read_note
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.log import pieces
 from lakelog.replication.storage.log.broken_segments import SoughtRange
 from lakelog.replication.storage.log.log_state import LogChange, LogState
+from lakelog.replication.storage.log.log_txns import GENERATION
 from lakelog.replication.storage.log.pieces import write_pieces
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import BROKER_EPOCH, ReplicaTable
@@ -84,6 +87,10 @@ def _spoils_a_row(*given: Any) -> Any:
         rows = piece.table
         value = pa.array([*rows["value"].to_pylist()[:-1], b"spoilt"], rows.schema.field("value").type)
         yield replace(piece, table=rows.set_column(rows.schema.get_field_index("value"), "value", value))
+
+
+def _only_names_its_generation(log: ReplicaLog, _: int, generation: int, __: Any, cause: Any) -> None:
+    log.transact(cause, lambda _: LogChange(txns={GENERATION: generation}))
 
 
 def _leaves_out_a_batch(root: Any, leader: Any, pieces: Any) -> Any:
@@ -287,6 +294,33 @@ IDENTITY: dict[str, StackSabotage] = {
         "a broker that starts does not read what its earlier process has seen of the cluster root",
         at(("storage.cluster.Cluster.seen_by", lambda *_: {})),
         identity.start_on_an_older_root,
+    ),
+    "a_recovery_takes_the_first_replica": StackSabotage(
+        "a recovery believes the first replica of a partition, and not the one that has most",
+        at(("protocol.partition_recovery.choose", lambda replicas: choose(replicas[:1]))),
+        identity.lost_root,
+    ),
+    "a_recovery_begins_epochs_anew": StackSabotage(
+        "a recovery gives leaders epochs that were seen before",
+        at(("protocol.partition_recovery.next_epoch", lambda _: 1)),
+        identity.lost_root,
+    ),
+    "a_recovery_does_not_close_the_logs": StackSabotage(
+        "processes of the old cluster root go on with the brokers' logs while a recovery writes what it has read there",
+        at(
+            ("storage.log.replica_log.ReplicaLog.close", _only_names_its_generation),
+            ("storage.log.replica_log.ReplicaLog._check_generation", _nothing),
+            ("storage.tables.replica_table.ReplicaTable.claim", _nothing),
+        ),
+        identity.lost_root_in_use,
+    ),
+    "notes_of_older_generations_count": StackSabotage(
+        "a broker believes what a process of an older generation has noted late",
+        at(
+            ("storage.cluster._read_note", lambda root: (1 << 30, _read_note(root)[1])),
+            ("storage.cluster.Cluster._check_generation", _nothing),
+        ),
+        identity.lost_root_that_comes_back,
     ),
     "a_known_sequence_is_a_repeat": StackSabotage(
         "records under a known sequence count as a repeat, whatever they are",

@@ -27,7 +27,7 @@ from lakelog.verification.memory_root import MemoryStore
 from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack.cluster_roots import ClusterRoots
 from lakelog.verification.simulation.stack.disasters import BROKERS, Disasters
-from lakelog.verification.simulation.stack.faulty_store import FaultyStore
+from lakelog.verification.simulation.stack.faulty_store import FaultyStore, StoreUser
 from lakelog.verification.simulation.stack.one_thread import Changes, Clock, in_one_thread
 from lakelog.verification.simulation.stack.rates import COPIED, Rates
 from lakelog.verification.simulation.stack.stack_processes import Process, StackBroker, StackController
@@ -57,7 +57,7 @@ class StackWorld:
         self.published_hws: set[Committed] = set()
         self._skews: dict[str, float] = {}
         self.clock.skew = self._skew
-        self._stack: list[Process | None] = []
+        self._stack: list[StoreUser | None] = []
         self.faults = FaultyStore(self.rng, self.rates, self._actor, self.let_others)
         in_one_thread(changes, self.clock, random.Random(seed))
         for place in ("row_groups", "pieces"):
@@ -80,7 +80,7 @@ class StackWorld:
         for client in self.clients:
             client.padding, client.in_flight = b"." * self.rates.padding, self.rates.in_flight
 
-    def _actor(self) -> Process | None:
+    def _actor(self) -> StoreUser | None:
         return self._stack[-1] if self._stack else None
 
     def _looker(self) -> str | None:
@@ -129,7 +129,7 @@ class StackWorld:
     # Steps
 
     @contextmanager
-    def acting(self, actor: Process | None) -> Iterator[None]:
+    def acting(self, actor: StoreUser | None) -> Iterator[None]:
         """Inside the block this process uses the store. None is the simulation itself, which meets no faults."""
         self._stack.append(actor)
         self.roots.show(actor is None)
@@ -231,6 +231,7 @@ class StackWorld:
         with self.acting(None):
             if self.roots.is_wrong:
                 self.roots.put_back()
+            self.roots.end_lost()
             self.faults.land(all_of_them=True)
         for actor in self.servers():
             actor.frozen_until = 0.0

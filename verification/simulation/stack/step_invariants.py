@@ -15,7 +15,8 @@ from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStat
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.verification.simulation.history_events import NO_FAULTS, Violation, as_violation
-from lakelog.verification.simulation.stack.stack_processes import Process, StackBroker
+from lakelog.verification.simulation.stack.faulty_store import StoreUser
+from lakelog.verification.simulation.stack.stack_processes import StackBroker
 
 Committed = tuple[TopicIdPartition, int, str]  # a partition, its high watermark, and the chain there
 Partitions = Mapping[TopicIdPartition, PartitionRegistration]
@@ -39,7 +40,7 @@ def no_error_gets_out() -> Iterator[None]:
 
 
 def checked(
-    publish: Callable[..., Any], actor: Callable[[], Process | None], published_hws: set[Committed]
+    publish: Callable[..., Any], actor: Callable[[], StoreUser | None], published_hws: set[Committed]
 ) -> Callable[..., Any]:
     """Wraps `publish`: raises Violation if a row differs from its log in end or lineage, and adds the high watermark of
     each leader's row to `published_hws`."""

@@ -1,9 +1,10 @@
-"""Directed histories of moments in which something is not what it seems: another cluster root at the same address, and
-a producer that was copied."""
+"""Directed histories of moments in which something is not what it seems: another cluster root at the same address, one
+that comes back after it was recovered elsewhere, and a producer that was copied."""
 
 from __future__ import annotations
 
-from lakelog.verification.simulation.stack.directing import elect, freeze, thaw
+from lakelog.replication.storage.root_recovery import Recovery
+from lakelog.verification.simulation.stack.directing import elect, freeze, meanwhile, thaw
 from lakelog.verification.simulation.stack.rates import OLDER, OTHERS
 from lakelog.verification.simulation.stack.stack_world import StackWorld
 
@@ -40,6 +41,47 @@ def start_on_an_older_root(world: StackWorld) -> None:
     thaw(node)
     _go_on(world)
     world.roots.put_back()
+
+
+def lost_root(world: StackWorld) -> None:
+    """The cluster root is lost while broker 1 is down, which lacks acknowledged records."""
+    (client, _), node = world.clients, world.nodes[1]
+    client.send({0: 1})
+    world.calm()
+    freeze(node)
+    elect(world, 2, 3)
+    client.send({0: 2})
+    world.roots.lose(comes_back=False)
+    thaw(node)
+    _go_on(world)
+
+
+def lost_root_in_use(world: StackWorld) -> None:
+    """A recovery has planned that all replicas are in sync. Before it writes that, processes that still have the old
+    root take two out of the ISR, and a producer sends. Then one of the two leads."""
+    (client, other), node = world.clients, world.nodes[1]
+    client.send({0: 1})
+    world.calm()
+
+    def send_to_one() -> None:
+        freeze(world.nodes[2], world.nodes[3])
+        other.send({0: 1})
+        thaw(world.nodes[2], world.nodes[3])
+
+    with meanwhile(Recovery, "_write_tables", send_to_one):
+        world.roots.lose(comes_back=True)
+    freeze(node)
+    _go_on(world)
+    thaw(node)
+
+
+def lost_root_that_comes_back(world: StackWorld) -> None:
+    """The cluster root was lost and recovered elsewhere, and comes back. Processes go on with both."""
+    (client, _) = world.clients
+    client.send({0: 2, 1: 2})
+    world.calm()
+    world.roots.lose(comes_back=True)
+    _go_on(world)
 
 
 def copied_producer(world: StackWorld) -> None:
