@@ -203,8 +203,9 @@ class _Waiting(NamedTuple):
 class RecordAccumulator:
     """The queue of sends, in their order.
 
-    A send is ready after `linger.ms`. It is ready earlier if sends that may share its commit have `batch.size` bytes
-    for one partition, if it shares no commit, or if a caller waits for it; then all sends before it are ready too.
+    A send is ready after `linger.ms`, or after half of its time-out if that is earlier. It is ready at once if sends
+    that may share its commit have `batch.size` bytes for one partition, if it shares no commit, or if a caller waits
+    for it; then all sends before it are ready too.
     Single records of a topic collect in one send of up to `batch.size` bytes, until another send to the topic comes.
 
     `expires_at`: no send expires before this time, on the monotonic clock, in seconds.
@@ -229,7 +230,9 @@ class RecordAccumulator:
         its topic take no more records."""
         self._open.pop(send.topic, None)
         sizes = {} if isinstance(send, PendingRecords) or send.shares_with is None else send.partition_bytes
-        self._waiting.append(_Waiting(send, time.monotonic() + self._config.linger_ms / 1000, sizes))
+        now = time.monotonic()
+        linger = min(self._config.linger_ms / 1000, (send.deadline - now) / 2)  # the rest of its time is for its commit
+        self._waiting.append(_Waiting(send, now + linger, sizes))
         if isinstance(send, PendingRecords):  # after the queue: an open send outside of it would never be carried out
             self._open[send.topic] = send
         self._count(send, sizes, 1)

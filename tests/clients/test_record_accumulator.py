@@ -67,6 +67,14 @@ def test_ap_06_a_send_waits_for_others_for_linger_ms(waiting):
     assert (waiting.sends.seconds_left(), len(waiting.sends)) == (None, 0)
 
 
+def test_ap_06_a_send_lingers_for_no_more_than_half_of_its_time(waiting):
+    waiting.add("a", {0: 10}, seconds=0.006)
+    waiting.now += 0.002
+    assert waiting.take() == ""
+    waiting.now += 0.002
+    assert waiting.take() == "a"
+
+
 def test_ap_06_a_full_batch_goes_at_once(waiting):
     """The size is that of one partition. What no longer fits goes next, and does not wait either."""
     for name, sizes in (("a", {0: 60, 1: 9}), ("b", {0: 30, 1: 80}), ("c", {0: 11})):

@@ -353,6 +353,14 @@ def test_a_record_whose_time_is_over_before_it_is_sent_is_reported(world, told, 
     producer.close(0)
 
 
+def test_records_are_sent_that_would_linger_for_longer_than_their_time(world, told, report):
+    with Producer(world.uri, acks=1, linger_ms=LONG, delivery_timeout_ms=2000) as producer:
+        producer.produce(TOPIC, "a", partition=0, on_delivery=report)
+        assert producer.poll(60) == 1
+    ((error, message),) = told
+    assert (error, message.offset()) == (None, 0)
+
+
 def test_a_record_that_is_not_acknowledged_in_time_is_reported(world, told, report):
     producer = Producer(world.uri, delivery_timeout_ms=50)
     producer.produce(TOPIC, "a", partition=0, on_delivery=report)
