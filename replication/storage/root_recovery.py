@@ -286,8 +286,13 @@ class Recovery:
         return self.brokers[0].cluster_id
 
     def _check_root(self) -> None:
-        if self._mark() is None or is_finished(self.root):
+        if self._mark() is None:
             check_new(self.root)
+        elif is_finished(self.root):
+            raise InconsistentClusterIdException(
+                f"{self.root.uri}: the recovery has ended, and this is the root of cluster {self.cluster_id}: start "
+                "brokers and controllers on it"
+            )
         for broker in self.brokers:
             check_apart(self.root, broker.root.uri, f"broker {broker.broker_id}")
 
