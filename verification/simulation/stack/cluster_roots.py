@@ -25,7 +25,7 @@ from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.root_recovery import Recovery, open_broker_roots
+from lakelog.replication.storage.root_recovery import Recovery, is_finished, open_broker_roots
 from lakelog.replication.storage.tables.cluster_copy import read_copy
 from lakelog.schemas import METADATA
 from lakelog.verification.memory_root import File
@@ -169,11 +169,12 @@ class ClusterRoots:
                 process.kill()
 
     def _may_be_lost(self) -> bool:
-        """Whether the topic was copied, all brokers have what they ever had, and none is in the middle of a step.
+        """Whether the root was copied, all brokers have what they ever had, and none is in the middle of a step.
         Nothing is lost then."""
         world = self._world
         servers = [process for process in world.processes() if not isinstance(process, StackProducer)]
-        is_copied = any(METADATA.name in read_copy(node.root) for node in world.nodes.values())
+        copies = (read_copy(node.root).get(METADATA.name) for node in world.nodes.values())
+        is_copied = any(copy and copy.source.generation == world.cluster.generation for copy in copies)
         return not self._lost and is_copied and world.disasters.is_whole() and not any(map(world.is_busy, servers))
 
     def lose(self, comes_back: bool) -> None:
@@ -213,6 +214,9 @@ class ClusterRoots:
             except (LakelogException, OSError, BrokerKilled) as error:
                 operator = _Operator()
                 world.trace.append(f"{world.clock.now:.1f} recover: {type(error).__name__}: {error}")
+                with world.acting(None):
+                    if is_finished(root):  # its last answer was lost
+                        return root
                 if number == _TRIES:
                     raise
         raise AssertionError("the last one returns or raises")
