@@ -623,6 +623,24 @@ def test_a_copy_that_a_power_cut_has_torn_is_written_again(lake):
     assert read_copy(lake.root("broker-1"))["groups"].rows[0]["committed_offset"] == 4
 
 
+@pytest.mark.parametrize("is_torn", [True, False], ids=["its first commit is torn", "a late commit after an emptying"])
+@pytest.mark.parametrize("table", ["metadata", "groups"])
+def test_a_copy_without_a_beginning_keeps_nobody_from_the_others(lake, table, is_torn):
+    log = lake.folder / "broker-1" / "cluster-copy" / table / "_delta_log"
+    first, *later = sorted(name for name in os.listdir(log) if name.endswith(".json"))
+    if is_torn:
+        (log / first).write_text("")
+    for name in later if is_torn else [first, *later[:-1]]:
+        (log / name).unlink()
+    shutil.copytree(lake.folder, lake.folder.with_name("copied"))
+    lake.copy()
+    assert table in read_copy(lake.root("broker-1"))
+    lost = Lake(lake.folder.with_name("copied")).lose()
+    given = [(None, str(lost.folder / f"broker-{broker}")) for broker in (1, 2, 3)]
+    Recovery(lost.root("new"), open_broker_roots(given, CONFIG, may_mend=True), CONFIG).execute()
+    check(lost)
+
+
 def test_without_copies_the_logs_tell_what_there_was(lake):
     for broker in (1, 2, 3):
         shutil.rmtree(lake.folder / f"broker-{broker}" / "cluster-copy")

@@ -85,14 +85,15 @@ def _lost_checkpoint(root: StorageRoot, names: Sequence[str]) -> Sequence[str]:
     return () if is_there else (checkpoint_name(hinted).rpartition("/")[2],)
 
 
-def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool = False) -> None:
+def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool = False) -> bool:
     """For a table's owner: puts the ghosts of its log aside, and torn checkpoints, and logs that in one line.
 
     After a crash an empty or torn commit is a hole, too: its writer had not synced it. If a whole checkpoint has its
     content, it is deleted, with all commits before it. If none is left then at the checkpoint or after it, an empty
     commit takes its place, as the next one needs one to follow. A commit of a state table, which `has_rows`, is a hole
     if their file is torn. What is decided does not change while it is carried out, so a recovery that ends half way is
-    repeated. Raises KafkaStorageException, and CorruptRecordException for a torn commit otherwise.
+    repeated. Returns False for a log without a beginning, which stays as it is. Raises KafkaStorageException, and
+    CorruptRecordException for a torn commit otherwise.
     """
     looks_for_torn = is_after_crash and root.is_local  # in an object store each poll is paid for: once one was met
     refused_checkpoints = set[str]()
@@ -100,7 +101,7 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
         lost = _torn_commits(root) if looks_for_torn else {}
         end, torn = find_end(root, {*lost, *refused_checkpoints}), list[str]()
         if end.last < 0:
-            return
+            return False
         covered = max((_version(name) for name in lost if _version(name) <= end.checkpoint), default=-1)
         # Another process of the owner may recover the log, too, and commits may land under the same names.
         stamps = {**_stamps(root, end), **lost}
@@ -134,6 +135,7 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
         )  # fmt: skip
     if covered >= 0 or not has_commit:
         _rely_on_checkpoint(root, covered if has_commit else last, lost, has_commit)
+    return True
 
 
 def _rely_on_checkpoint(root: StorageRoot, version: int, lost: Mapping[str, Stamp], has_commit: bool) -> None:

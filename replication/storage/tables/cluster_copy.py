@@ -7,6 +7,7 @@ never replaces a newer one.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_txns import GENERATION
 from lakelog.replication.storage.tables.state_table import CONTROLLER_EPOCH, Row, StateTable
 from lakelog.schemas import CLUSTER, CONFIGS, GROUPS, METADATA, PRODUCERS, TOPICS, Table
+
+logger = logging.getLogger(__name__)
 
 COPIED = (CLUSTER, TOPICS, CONFIGS, GROUPS, PRODUCERS, METADATA)
 FOLDER = "cluster-copy"
@@ -92,10 +95,7 @@ class ClusterCopy:
     def _open(self, table: Table) -> StateTable:
         if table.name not in self._tables:
             folder = self._root.child(FOLDER, table.name)
-            is_there = last_version(folder) >= 0
-            if is_there:
-                recover_log(folder, is_after_crash=True, has_rows=True)
-            copy = StateTable.open(folder, table) if is_there else StateTable.create(folder, table)
+            copy = _mended(folder, table) or StateTable.create(folder, table)
             self._sources[table.name] = read_commit(folder, copy.version).info.get("cluster")
             self._tables[table.name] = copy
         return self._tables[table.name]
@@ -109,11 +109,22 @@ class ClusterCopy:
 
 
 def mend_copy(root: StorageRoot) -> None:
-    """Puts aside what a power cut has torn of the copies in a broker's root: they end with the last whole commit."""
+    """Puts aside what a power cut has torn of the copies in a broker's root: they end with the last whole commit. One
+    without a beginning is deleted."""
     for table in COPIED:
-        folder = root.child(FOLDER, table.name)
-        if last_version(folder) >= 0:
-            recover_log(folder, is_after_crash=True, has_rows=True)
+        _mended(root.child(FOLDER, table.name), table)
+
+
+def _mended(folder: StorageRoot, table: Table) -> StateTable | None:
+    """A copy as far as it is whole; None if there is none. A copy has no beginning if that is torn, or if a commit that
+    was on its way has landed after the root was emptied: it is deleted."""
+    if last_version(folder) < 0:
+        return None
+    if recover_log(folder, is_after_crash=True, has_rows=True):
+        return StateTable.open(folder, table)
+    logger.error("%s: the copy has no beginning, and is deleted", folder.uri)
+    folder.delete_folder()
+    return None
 
 
 def read_copy(root: StorageRoot) -> Mapping[str, CopiedRows]:
