@@ -29,10 +29,12 @@ class _Snapshot(NamedTuple):
 
 
 class _RootCopier:
-    """Writes the newest snapshot to the root of one broker."""
+    """Writes the newest snapshot to the root of one broker, as long as the broker keeps its epoch: an operator may
+    replace the root while no process of the broker runs."""
 
-    def __init__(self, broker_id: int, root: StorageRoot) -> None:
+    def __init__(self, broker_id: int, broker_epoch: int, root: StorageRoot) -> None:
         self.root = root
+        self.broker_epoch = broker_epoch
         self.refusal: ControllerMovedException | FencedClusterRootException | None = None  # of the last snapshot
         self._broker_id = broker_id
         self._written: dict[str, tuple[CopySource, list[Row]]] = {}
@@ -90,11 +92,11 @@ class ClusterCopier:
                 raise root.refusal
         snapshot = self._snapshot(controller_epoch)
         for broker_id, registration in self._cluster.brokers.items():
-            known = self._roots.get(broker_id)
-            if known is None or known.root.uri != registration.root:
+            known, epoch = self._roots.get(broker_id), registration.broker_epoch
+            if known is None or (known.root.uri, known.broker_epoch) != (registration.root, epoch):
                 if known is not None:
                     known.stop()
-                known = _RootCopier(broker_id, self._cluster.storage_of(broker_id, registration.root))
+                known = _RootCopier(broker_id, epoch, self._cluster.storage_of(broker_id, registration.root))
                 self._roots[broker_id] = known
             known.offer(snapshot)
 

@@ -67,14 +67,9 @@ class Lake:
         cluster.topics.change([Topic(TOPIC, TOPIC_ID, 1, {"retention.ms": "-1"})], (), {})
         cluster.configs.change({Entity("brokers", "<default>"): {"message.max.bytes": "1000"}}, {})
         for broker in (1, 2, 3):
-            root = lake.root(f"broker-{broker}")
-            format_broker(root, cluster_id, broker)
-            log, table = ReplicaLog.open(root.child("log"), cluster.generation), ReplicaTable.open(root)
-            registry = BrokerTable.open_or_create(cluster.root, broker)
-            given = Registration(registry, root, replace(CONFIG, broker_id=broker))
-            log.claim(given.register(log), given.log_epoch)
-            table.claim(1)
-            (lead if broker == 1 else follow)(log, P0, epoch=0)
+            format_broker(lake.root(f"broker-{broker}"), cluster_id, broker)
+            lake.start(broker)
+            (lead if broker == 1 else follow)(lake.log(broker), P0, epoch=0)
         leader = lake.log(1)
         fill(leader, P0, 3, 1, epoch=0)
         for broker in (2, 3):
@@ -89,6 +84,16 @@ class Lake:
             lake.root(f"broker-{broker}").child("sinks", "query").write("batch-7.arrow", batch_bytes(STAGED))
             cluster.note_what_was_seen(lake.root(f"broker-{broker}"))
         return lake
+
+    def start(self, broker: int) -> None:
+        """Registers a process of a broker, which claims its tables."""
+        root = self.root(f"broker-{broker}")
+        log = ReplicaLog.open(root.child("log"))
+        registry = BrokerTable.open_or_create(self.root("cluster"), broker)
+        given = Registration(registry, root, replace(CONFIG, broker_id=broker))
+        epoch = given.register(log)
+        log.claim(epoch, given.log_epoch)
+        ReplicaTable.open(root).claim(epoch)
 
     def at(self, folder: Path) -> "Lake":
         """The same cluster at another place, which the registrations and the copies name."""
@@ -424,6 +429,20 @@ def test_the_controller_copies_what_has_changed_to_each_broker(lake):
         assert committed_in_copy(lake, broker) == 4
         assert read_copy(lake.root(f"broker-{broker}"))["groups"].source.controller_epoch == CONTROLLER + 1
     assert not (lake.folder / "broker-3").exists()
+
+
+def test_a_root_that_was_replaced_has_copies_when_its_broker_is_back(lake):
+    cluster, time = lake.opened("cluster"), Clock()
+    cluster.refresh_brokers()
+    copier = ClusterCopier(cluster, time)
+    copier.poll(CONTROLLER)
+    wait_for_root_workers()
+    format_broker(lake.lose("broker-1").root("broker-1"), cluster.cluster_id, 1)
+    lake.start(1)
+    cluster.refresh_brokers()
+    time.now += LOCAL_SECONDS
+    copier.poll(CONTROLLER)
+    assert committed_in_copy(lake, 1) == 3
 
 
 def test_tables_are_not_polled_again_before_some_seconds(lake):

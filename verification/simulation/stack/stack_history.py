@@ -106,9 +106,9 @@ def check(world: StackWorld) -> None:
     for node in world.nodes.values():
         _check_compaction(node)
     _check_topics(world)
-    _check_copies(world)
     for number in range(PARTITIONS):
         _check_partition(world, TopicIdPartition(TOPIC_ID, number))
+    _check_copies(world)
 
 
 def check_files(world: StackWorld) -> None:
