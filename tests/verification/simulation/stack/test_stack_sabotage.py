@@ -18,14 +18,14 @@ from lakelog.verification.simulation.stack.stack_sabotages import (
 from lakelog.verification.simulation.tiers import TIERS
 
 SEEDS_THAT_CATCH = {
-    "state_is_written_over": 85,
+    "state_is_written_over": 11,
     "compaction_drops_a_batch": 2,
-    "errors_are_taken_for_landed": 4,
+    "errors_are_taken_for_landed": 5,
     "files_end_before_their_last_offset": 2,
     "joins_anywhere": 3,
     "acknowledges_at_once": 7,
     "elects_anybody": 3,
-    "changes_are_decided_once": 16,
+    "changes_are_decided_once": 20,
     "broker_epochs_stand_still": 17,
     "a_failed_copy_fails_alone": 19,
     "truncates_to_the_high_watermark": 8,
