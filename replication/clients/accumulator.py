@@ -233,6 +233,7 @@ class RecordAccumulator:
         now = time.monotonic()
         linger = min(self._config.linger_ms / 1000, (send.deadline - now) / 2)  # the rest of its time is for its commit
         self._waiting.append(_Waiting(send, now + linger, sizes))
+        self._order()
         if isinstance(send, PendingRecords):  # after the queue: an open send outside of it would never be carried out
             self._open[send.topic] = send
         self._count(send, sizes, 1)
@@ -241,6 +242,13 @@ class RecordAccumulator:
         is_full = send.shares_with is None or any(self._sizes[send.shares_with, p] >= limit for p in sizes)
         if is_awaited or is_full or not limit:
             self.hurry()
+
+    def _order(self) -> None:
+        """Lets no send be ready before those that go before it."""
+        number, ready_at = len(self) - 2, self._waiting[-1].ready_at
+        while number >= 0 and self._waiting[number].ready_at > ready_at:
+            self._waiting[number] = self._waiting[number]._replace(ready_at=ready_at)
+            number -= 1
 
     def last_open(self, topic: str, partitions: int, nbytes: int) -> PendingRecords | None:
         """The topic's open send, if it has room for so many bytes and was made for this number of partitions. Otherwise

@@ -75,6 +75,13 @@ def test_ap_06_a_send_lingers_for_no_more_than_half_of_its_time(waiting):
     assert waiting.take() == "a"
 
 
+def test_ap_06_a_send_that_must_go_soon_takes_those_before_it_along(waiting):
+    for name, seconds in (("a", 30), ("b", 30), ("c", 0.006), ("d", 30)):
+        waiting.add(name, {0: 10}, shares_with=name, seconds=seconds)
+    waiting.now += 0.0031
+    assert [waiting.take() for _ in range(4)] == ["a", "b", "c", ""]
+
+
 def test_ap_06_a_full_batch_goes_at_once(waiting):
     """The size is that of one partition. What no longer fits goes next, and does not wait either."""
     for name, sizes in (("a", {0: 60, 1: 9}), ("b", {0: 30, 1: 80}), ("c", {0: 11})):
