@@ -92,8 +92,10 @@ class _BrokerRoot:
             logger.warning("the copies of staged batches in %s: no answer, so batches do not wait for it", uri)
 
     def _known(self, folder: StorageRoot) -> set[str]:
-        if folder not in self._names:  # to make a folder would make a root again that has gone
+        is_new = folder not in self._names
+        if is_new or not _is_certain(self.root):  # to write would make a root again that has gone
             check_identity(self.root, self._cluster_id, self._broker_id)
+        if is_new:
             folder.create_folder()
             self._names[folder] = set(folder.list())
         return self._names[folder]
@@ -115,6 +117,11 @@ class _BrokerRoot:
         for name in older_marks(staged(names), batch_id):
             folder.delete(name)
             names.discard(name)
+
+
+def _is_certain(root: StorageRoot) -> bool:
+    """Whether a write fails where a folder has gone. In an object store it makes the folder again."""
+    return root.is_local
 
 
 _lock = threading.Lock()

@@ -266,6 +266,24 @@ def test_a_root_that_refuses_or_is_gone_costs_a_batch_nothing_and_is_not_made_ag
     assert lake.copies(1) == ["batch-1.arrow", "done-1"]
 
 
+def test_a_root_in_an_object_store_that_was_emptied_stays_empty(lake, monkeypatch):
+    """There a file needs no folder. An operator must be able to format the root."""
+    put = LocalRoot.put
+
+    def makes_folders(root, name, content):
+        os.makedirs(root.uri, exist_ok=True)
+        put(root, name, content)
+
+    monkeypatch.setattr(LocalRoot, "put", makes_folders)
+    monkeypatch.setattr(stage_copies, "_is_certain", lambda _: False)
+    assert lake.commit(0, {0: letters("a")})
+    wait_for_root_workers()
+    lake.broker(1).delete_folder()
+    assert lake.commit(1, {0: letters("b")})
+    assert lake.copies(2) == ["batch-1.arrow", "done-1"]
+    assert lake.broker(1).list() == []
+
+
 def test_a_root_that_hangs_is_waited_for_once_and_has_one_thread(lake, monkeypatch, caplog):
     monkeypatch.setattr(stage_copies, "LATE_SECONDS", 2.0)
     put, hanging = LocalRoot.put, Hanging()
