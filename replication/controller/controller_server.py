@@ -87,10 +87,10 @@ class Controller:
 
     def kill(self) -> None:
         """Ends it without resigning, as SIGKILL ends a process. It gives up an unfinished decision."""
-        self._copier.stop()
         self._waiter.stop()
         self._awake.set()
         self._thread.join()
+        self._copier.stop()
 
     def stop(self) -> None:
         """Ends it. An active controller resigns, so that the next one need not wait for the lease. [CE-06]
@@ -123,12 +123,11 @@ class Controller:
                 self.round()
 
     def round(self) -> None:
-        """Runs `tick` and logs its errors. A deposed controller stands by. [EV-01]"""
+        """Runs `tick` and logs its errors. A deposed controller stands by. [EV-01] An active one copies the cluster's
+        tables, also while its rounds fail."""
         try:
             self.tick()
             self._errors.worked()
-        except FencedClusterRootException as error:
-            self._fail(error)
         except ControllerMovedException as error:
             self._is_deposed(error)
         except DecisionInterrupted as interrupted:
@@ -140,13 +139,20 @@ class Controller:
             self._errors.failed(error)
         except Exception:  # an error of this code must not leave the cluster without a controller
             logger.exception("controller %s: unexpected error", self.controller_id)
+        self._copy()
 
-    def _fail(self, error: FencedClusterRootException) -> None:
-        """Ends it: its cluster root was recovered elsewhere, and came back."""
-        logger.error("controller %s stops: %s", self.controller_id, error)
-        self.failure = error
-        self._copier.stop()
-        self._waiter.stop()
+    def _copy(self) -> None:
+        if self._held is None or self._active is None:
+            return
+        try:
+            self._copier.poll(self._held.controller_epoch)
+        except FencedClusterRootException as error:  # it came back
+            logger.error("controller %s stops: %s", self.controller_id, error)
+            self.failure = error
+            self._copier.stop()
+            self._waiter.stop()
+        except Exception:  # an error of this code must not leave the cluster without a controller
+            logger.exception("controller %s: unexpected error in the copies of the tables", self.controller_id)
 
     def _is_deposed(self, error: ControllerMovedException) -> None:
         logger.warning("controller %s stands by: %s", self.controller_id, error)
@@ -197,7 +203,6 @@ class Controller:
             self._renew(held)
             self._cluster.maintain()
         active.poll()
-        self._copier.poll(held.controller_epoch)
 
     def _is_renewal_due(self) -> bool:
         return self._clock() - self._seen_at >= self._session_timeout / _RENEWALS

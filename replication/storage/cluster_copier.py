@@ -6,11 +6,13 @@ seconds. A table is copied when it has changed.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from lakelog.replication.errors import ControllerMovedException, FencedClusterRootException
+from lakelog.replication.error_log import ErrorLog
+from lakelog.replication.errors import FencedClusterRootException, LakelogException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import check_identity
@@ -18,6 +20,8 @@ from lakelog.replication.storage.root_worker import RootWorker
 from lakelog.replication.storage.tables.cluster_copy import ClusterCopy, CopySource
 from lakelog.replication.storage.tables.state_table import Row
 from lakelog.schemas import CLUSTER, CONFIGS, GROUPS, METADATA, PRODUCERS, TOPICS, Table
+
+logger = logging.getLogger(__name__)
 
 LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 10.0  # between two polls; a poll of an object store costs money
 
@@ -29,21 +33,20 @@ class _Snapshot(NamedTuple):
 
 
 class _RootCopier:
-    """Writes the newest snapshot to the root of one broker, as long as the broker keeps its epoch: an operator may
-    replace the root while no process of the broker runs."""
+    """Writes the newest snapshot to the root of one broker."""
 
-    def __init__(self, broker_id: int, broker_epoch: int, root: StorageRoot) -> None:
+    def __init__(self, broker_id: int, root: StorageRoot) -> None:
         self.root = root
-        self.broker_epoch = broker_epoch
-        self.refusal: ControllerMovedException | FencedClusterRootException | None = None  # of the last snapshot
+        self.refusal: FencedClusterRootException | None = None
         self._broker_id = broker_id
+        self._broker_epoch = -1
         self._written: dict[str, tuple[CopySource, list[Row]]] = {}
         self._copy: ClusterCopy | None = None
         self._worker = RootWorker(f"the copy of the cluster's tables in {root.uri}", self._close)
 
-    def offer(self, snapshot: _Snapshot) -> None:
-        """Begins to write a snapshot."""
-        self._worker.begin("tables", lambda: self._write(snapshot))
+    def offer(self, snapshot: _Snapshot, broker_epoch: int) -> None:
+        """Begins to write a snapshot to the root of a broker with this epoch."""
+        self._worker.begin("tables", lambda: self._write(snapshot, broker_epoch))
 
     def stop(self) -> None:
         """Writes no more than the snapshot that it has begun."""
@@ -52,14 +55,15 @@ class _RootCopier:
     def _close(self) -> None:
         self._copy = None
 
-    def _write(self, snapshot: _Snapshot) -> None:
+    def _write(self, snapshot: _Snapshot, broker_epoch: int) -> None:
         try:
-            self._write_changes(snapshot)
-            self.refusal = None
-        except (ControllerMovedException, FencedClusterRootException) as error:
+            self._write_changes(snapshot, broker_epoch)
+        except FencedClusterRootException as error:
             self.refusal = error
 
-    def _write_changes(self, snapshot: _Snapshot) -> None:
+    def _write_changes(self, snapshot: _Snapshot, broker_epoch: int) -> None:
+        if broker_epoch != self._broker_epoch:  # its root may have been replaced before it registered again
+            self._copy, self._broker_epoch = None, broker_epoch
         if self._copy is None:  # to make tables would make a root again that has gone
             check_identity(self.root, snapshot.cluster_id, self._broker_id)
             self._copy, self._written = ClusterCopy(self.root), {}
@@ -77,32 +81,38 @@ class ClusterCopier:
         self._cluster = cluster
         self._clock = clock
         self._roots: dict[int, _RootCopier] = {}
+        self._errors = ErrorLog(logger, "the copies of the cluster's tables", clock)
         self._seconds = LOCAL_SECONDS if cluster.root.is_local else REMOTE_SECONDS
         self._due_at = 0.0
 
     def poll(self, controller_epoch: int) -> None:
         """Polls the tables if that is due, and begins to write what has changed, in a thread for each root.
 
-        Raises FencedClusterRootException if a copy is of a newer generation, KafkaStorageException."""
+        It logs errors of the store. Raises FencedClusterRootException if a copy is of a newer generation."""
         if self._clock() < self._due_at:
             return
         self._due_at = self._clock() + self._seconds
         for root in self._roots.values():
-            if isinstance(root.refusal, FencedClusterRootException):
+            if root.refusal is not None:
                 raise root.refusal
-        snapshot = self._snapshot(controller_epoch)
+        try:
+            snapshot = self._snapshot(controller_epoch)
+            self._errors.worked()
+        except (LakelogException, OSError) as error:
+            self._errors.failed(error)
+            return
         for broker_id, registration in self._cluster.brokers.items():
-            known, epoch = self._roots.get(broker_id), registration.broker_epoch
-            if known is None or (known.root.uri, known.broker_epoch) != (registration.root, epoch):
+            known = self._roots.get(broker_id)
+            if known is None or known.root.uri != registration.root:
                 if known is not None:
                     known.stop()
-                known = _RootCopier(broker_id, epoch, self._cluster.storage_of(broker_id, registration.root))
+                known = _RootCopier(broker_id, self._cluster.storage_of(broker_id, registration.root))
                 self._roots[broker_id] = known
-            known.offer(snapshot)
+            known.offer(snapshot, registration.broker_epoch)
 
     def stop(self) -> None:
         """Ends the copies, but for one that hangs in its store: it ends after the tables that it was given."""
-        for root in self._roots.values():
+        for root in list(self._roots.values()):
             root.stop()
         self._roots.clear()
         self._due_at = 0.0

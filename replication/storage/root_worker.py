@@ -78,6 +78,6 @@ class RootWorker:
                 self._is_late = True
                 self._when_failed()
                 self._errors.failed(error)
-            except Exception:  # an error of this code must not end later work
+            except BaseException:  # an error of this code, or a panic of a library, must not end later work
                 self._when_failed()
                 logger.exception("%s: unexpected error", self._name)
