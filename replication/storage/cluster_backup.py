@@ -113,13 +113,12 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 def _write(path: str, content: bytes) -> None:
     folder, name = os.path.split(os.path.abspath(path))
     root = LocalRoot(folder, fsync=True)
+    if os.path.lexists(path):
+        raise InvalidRequestException(f"{path}: is there already; give the backup another name")
     try:
-        is_written = root.put_if_absent(name, content) is not None
-        root.sync_folder()
+        root.put(name, content)
     except KafkaStorageException as error:
         raise InvalidRequestException(str(error)) from error
-    if not is_written:
-        raise InvalidRequestException(f"{path}: is there already; give the backup another name")
 
 
 def read_backup(path: str) -> Backup:

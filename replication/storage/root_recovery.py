@@ -318,7 +318,7 @@ class Recovery:
     def check_old_root(self) -> None:
         """Raises InconsistentClusterIdException unless nobody can write to the old cluster root any more, as far as can
         be told from here."""
-        uris = sorted({copied.source.uri for copied in self._seen.newest.values()})
+        uris = sorted({copied.source.uri for copied in self._seen.newest.values()} - {""})
         if not uris:
             raise InconsistentClusterIdException(
                 f"no root of a broker says where the root of cluster {self.cluster_id} was. Make sure that nobody can "

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from lakelog.replication.clients.topic_view import open_view
 from lakelog.replication.config import Config
+from lakelog.replication.controller.active_controller import ActiveController
 from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.errors import (
     FencedClusterRootException,
@@ -33,9 +34,10 @@ from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_recovery import Recovery, is_finished, open_broker_roots
 from lakelog.replication.storage.staged_batch import StagedBatch, batch_bytes, batch_of, stages_of
+from lakelog.replication.storage.tables import cluster_copy
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.cluster_copy import COPIED, ClusterCopy, CopySource, read_copy
-from lakelog.replication.storage.tables.group_tables import CommittedOffset
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, GroupTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import GROUPS, METADATA
@@ -457,16 +459,37 @@ def test_tables_are_not_polled_again_before_some_seconds(lake):
     assert committed_in_copy(lake, 1) == 4
 
 
-def test_a_deposed_controller_replaces_no_copy_and_copies_again_when_it_is_elected(lake):
+def test_a_deposed_controller_replaces_no_copy_and_copies_again_when_it_is_elected(lake, caplog):
     time = Clock()
     copier, before = copier_of(lake, time), copied_versions(lake)
     copier.poll(CONTROLLER - 1)
     wait_for_root_workers()
     assert copied_versions(lake) == before
+    assert "a controller of epoch 4 has copied the table, and this one is of epoch 3" in caplog.text
     time.now += LOCAL_SECONDS
     copier.poll(CONTROLLER + 1)
     wait_for_root_workers()
     assert read_copy(lake.root("broker-1"))["topics"].source.controller_epoch == CONTROLLER + 1
+
+
+def test_a_controller_whose_rounds_fail_copies_all_the_same(lake, monkeypatch):
+    for broker in (1, 2, 3):
+        shutil.rmtree(lake.folder / f"broker-{broker}" / "cluster-copy")
+    controller = Controller(lake.opened("cluster"), "c")
+    monkeypatch.setattr(ActiveController, "poll", raises(KafkaStorageException("a torn commit")))
+    for _ in range(2):
+        controller.round()
+    assert committed_in_copy(lake, 1) == 3
+
+
+def test_a_controller_that_cannot_read_a_table_says_so_once(lake, monkeypatch, caplog):
+    time = Clock()
+    copier = copier_of(lake, time)
+    monkeypatch.setattr(GroupTable, "watch", raises(KafkaStorageException("a torn commit")))
+    for _ in range(3):
+        copier.poll(CONTROLLER)
+        time.now += LOCAL_SECONDS
+    assert [record.message for record in caplog.records] == ["the copies of the cluster's tables: a torn commit"]
 
 
 def test_a_controller_of_a_root_that_was_recovered_elsewhere_ends(lake):
@@ -658,6 +681,23 @@ def test_a_copy_without_a_beginning_keeps_nobody_from_the_others(lake, table, is
     given = [(None, str(lost.folder / f"broker-{broker}")) for broker in (1, 2, 3)]
     Recovery(lost.root("new"), open_broker_roots(given, CONFIG, may_mend=True), CONFIG).execute()
     check(lost)
+
+
+def test_a_copy_that_another_controller_has_begun_again_stays(lake, monkeypatch):
+    root = lake.root("broker-1")
+    folder = lake.folder / "broker-1" / "cluster-copy" / "groups"
+    for name in sorted(os.listdir(folder / "_delta_log"))[:-1]:
+        (folder / "_delta_log" / name).unlink()
+
+    def another_is_faster(*_, **__):
+        shutil.rmtree(folder)
+        ClusterCopy(root).write(GROUPS, [], 1, CopySource("elsewhere", 0, CONTROLLER + 1))
+        return False
+
+    monkeypatch.setattr(cluster_copy, "recover_log", another_is_faster)
+    cluster_copy.mend_copy(root)
+    monkeypatch.undo()
+    assert read_copy(root)["groups"].source.uri == "elsewhere"
 
 
 def test_without_copies_the_logs_tell_what_there_was(lake):

@@ -57,6 +57,13 @@ class LogReach(NamedTuple):
         return min([self.last, *(_version(name) - 1 for name in (*self.torn, *self.gone))])
 
 
+def log_files(root: StorageRoot) -> dict[str, Stamp | None]:
+    """The commits and checkpoints of a log, by name, and their stamps. Raises KafkaStorageException."""
+    log = root.child("_delta_log")
+    names = [name for name in log.list() if name[:20].isdigit()]
+    return dict(zip(names, log.stamps(names), strict=True))
+
+
 def find_end(root: StorageRoot, lost: Collection[str] = ()) -> LogReach:
     """Finds the end of a log, from a listing, as if the `lost` commits were not there, and the `lost` checkpoints torn.
     Raises KafkaStorageException."""
@@ -126,7 +133,7 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
         root.child("_delta_log").delete(HINT)
         logger.error("%s: %s is gone, as after a power cut: the table is read from older files", root.uri, *end.gone)
     if found:
-        _put_aside(root, {name: stamps[name] for name in found})
+        put_aside(root, {name: stamps[name] for name in found})
         why = "the next one, or its file, is empty or torn" if torn else "the next one was written after another one"
         why = why if refused or torn else "the next one is missing" if end.ghosts else "a checkpoint is torn"
         logger.error(
@@ -149,7 +156,7 @@ def _rely_on_checkpoint(root: StorageRoot, version: int, lost: Mapping[str, Stam
     drop_commits_before(root, version)  # a gap between those that stay would look like the log's end
     name = commit_name(version).rpartition("/")[2]
     if name in lost:
-        _put_aside(root, {name: lost[name]})
+        put_aside(root, {name: lost[name]})
     if not has_commit:
         cause = {"who": "broker", "why": "go on from a checkpoint"}
         root.put_if_absent(
@@ -252,7 +259,7 @@ def _stamps(root: StorageRoot, end: LogReach) -> dict[str, Stamp | None]:
     return dict(zip(names, root.child("_delta_log").stamps(names), strict=True))
 
 
-def _put_aside(root: StorageRoot, files: Mapping[str, Stamp | None]) -> None:
+def put_aside(root: StorageRoot, files: Mapping[str, Stamp | None]) -> None:
     """Moves files of a log, with their stamps, to a folder beside it, the last one first: so no commit lands in between
     that would seem to follow one of them. A file with another stamp is another one, which is no ghost: it stays. The
     hint at the last checkpoint goes if that one does."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from lakelog.replication.errors import ControllerMovedException, FencedClusterRootException
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
-from lakelog.replication.storage.delta.log_recovery import recover_log
+from lakelog.replication.storage.delta.log_recovery import log_files, put_aside, recover_log
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_txns import GENERATION
 from lakelog.replication.storage.tables.state_table import CONTROLLER_EPOCH, Row, StateTable
@@ -109,21 +109,22 @@ class ClusterCopy:
 
 
 def mend_copy(root: StorageRoot) -> None:
-    """Puts aside what a power cut has torn of the copies in a broker's root: they end with the last whole commit. One
-    without a beginning is deleted."""
+    """Puts aside what a power cut has torn of the copies in a broker's root: they end with the last whole commit. Of
+    one without a beginning nothing is left."""
     for table in COPIED:
         _mended(root.child(FOLDER, table.name), table)
 
 
 def _mended(folder: StorageRoot, table: Table) -> StateTable | None:
     """A copy as far as it is whole; None if there is none. A copy has no beginning if that is torn, or if a commit that
-    was on its way has landed after the root was emptied: it is deleted."""
+    was on its way has landed after the root was emptied: then its log is put aside."""
     if last_version(folder) < 0:
         return None
+    there = log_files(folder)  # before it is read: what another process makes meanwhile stays
     if recover_log(folder, is_after_crash=True, has_rows=True):
         return StateTable.open(folder, table)
-    logger.error("%s: the copy has no beginning, and is deleted", folder.uri)
-    folder.delete_folder()
+    put_aside(folder, there)
+    logger.error("%s: the copy has no beginning, and is begun again", folder.uri)
     return None
 
 

@@ -309,8 +309,8 @@ def test_a_commit_that_lands_while_its_owner_looks_is_no_ghost(log, monkeypatch)
     assert facts(owner, P0) == facts(producer, P0)
 
 
-ON_DISK = [(log_recovery, "_put_aside"), (LocalRoot, "move_out"), (os, "replace")]
-IN_MEMORY = [(log_recovery, "_put_aside"), (MemoryRoot, "read_buffer"), (StorageRoot, "write")]
+ON_DISK = [(log_recovery, "put_aside"), (LocalRoot, "move_out"), (os, "replace")]
+IN_MEMORY = [(log_recovery, "put_aside"), (MemoryRoot, "read_buffer"), (StorageRoot, "write")]
 
 
 @pytest.mark.parametrize("step", ON_DISK, ids=lambda step: step[1])
