@@ -413,9 +413,7 @@ class Recovery:
     ) -> dict[TopicIdPartition, PartitionRegistration]:  # fmt: skip
         """Partitions that were made after the last copy, by the roots with the newest one."""
         live = self._live()
-        told = {
-            p for broker in live for p in broker.partitions() if broker.replica(p).is_there
-        } - self._seen.known.keys()
+        told = {p for broker in live for p in broker.partitions() if broker.replica(p).is_there}
         names = {registration.topic for registration in copied.values()}
         topics = {partition.topic_id for partition in copied}
         found = dict[TopicIdPartition, PartitionRegistration]()

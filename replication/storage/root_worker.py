@@ -1,4 +1,4 @@
-"""Work on one root that nobody waits for: it has a thread of its own, so a root that hangs keeps no other waiting."""
+"""Work on one root in a thread of its own, so that a root that hangs holds up no other root, nor the caller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import LakelogException
 
-LATE_SECONDS = 5.0
+LATE_SECONDS = 5.0  # how long a caller that waits gives a root
 
 logger = logging.getLogger(__name__)
 
