@@ -153,9 +153,12 @@ class ClusterRoots:
             for begun, cluster in zip(process.begun, process.clusters, strict=True)
             if kind != OLDER or self._knows_better(cluster)
         ]
+        self._put(hidden)
+        self._tell(kind, f"the cluster root is replaced by {kind}")
+
+    def _put(self, hidden: Folders) -> None:
         self._hidden = {folder: dict(files) for folder, files in hidden.items()}
         self.is_wrong = self.was_wrong = True
-        self._tell(kind, f"the cluster root is replaced by {kind}")
 
     def put_back(self) -> None:
         """Puts the right root back. What was written to the other one is lost, also what is late. Processes that took
@@ -192,7 +195,8 @@ class ClusterRoots:
         if not comes_back:
             for process in world.processes():
                 process.kill()
-            self.replace(EMPTY)
+            world.faults.land(all_of_them=True)
+            self._put({self._uri: {}})
         self._is_recovering = True
         try:
             root = self._recovered()

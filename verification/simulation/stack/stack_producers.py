@@ -17,6 +17,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.tables import cluster_copy
 from lakelog.schemas import LOG, PRODUCERS
 
 TOPIC = "flights"
@@ -62,7 +63,8 @@ class StackProducer:
 
     def may_write(self, uri: str) -> bool:
         """It may write brokers' logs and the `producers` table."""
-        return f"/{LOG.name}/" in uri or f"/{PRODUCERS.name}/" in uri
+        is_producers = f"/{PRODUCERS.name}/" in uri and f"/{cluster_copy.FOLDER}/" not in uri
+        return is_producers or f"/{LOG.name}/" in uri
 
     @property
     def begun(self) -> list[object]:
