@@ -6,6 +6,7 @@ Kafka: `KafkaProducer`, `ReplicaManager.appendRecords`. [AP-02, AP-06]
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -75,6 +76,7 @@ def _name_at() -> tuple[float, float]:
 
 _RETRIES = 2**31 - 1
 _TOPICS = 10_000  # of which a producer knows the number of partitions
+_remembering = threading.Lock()
 _RECORD_BYTES = 32  # offsets, timestamp and partition of a record in memory
 _DEFAULT = ProducerConfig()
 
@@ -273,12 +275,13 @@ class Producer(Closing):
         producer uses the last number that it read, and the send waits for the metadata until its deadline. Kafka:
         `ProducerMetadata`."""
         check_not_internal(topic, "a producer")
+        known = self._known.get(topic)
         try:
             partitions = len(self._view.partitions(topic, RECENT_SECONDS))
         except KafkaStorageException:
-            if topic not in self._known:
+            if known is None:
                 raise
-            partitions = self._known[topic][0]
+            partitions = known[0]
         found = partitions, self._view.record_limit(topic), time.monotonic() + RECENT_SECONDS
         return remember(self._known, topic, found)[:2]
 
@@ -322,11 +325,12 @@ Known = TypeVar("Known")
 
 def remember(known: dict[str, Known], topic: str, value: Known) -> Known:
     """Keeps a value of a topic. If there are too many topics, it forgets the one with the oldest value: a producer may
-    see topics come and go for years."""
-    known.pop(topic, None)
-    known[topic] = value
-    if len(known) > _TOPICS:
-        del known[next(iter(known))]
+    see topics come and go for years. Threads may share `known`."""
+    with _remembering:
+        known.pop(topic, None)
+        known[topic] = value
+        if len(known) > _TOPICS:
+            del known[next(iter(known))]
     return value
 
 

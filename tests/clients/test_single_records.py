@@ -157,6 +157,31 @@ def test_what_a_producer_knows_of_topics_ends(monkeypatch):
     assert list(known) == ["a", "d", "e"]
 
 
+def test_threads_that_produce_to_many_topics_share_what_is_known_of_them(monkeypatch):
+    monkeypatch.setattr(producers, "_TOPICS", 1)
+    known, errors = {}, []
+
+    def produce(number):
+        try:
+            for count in range(20_000):
+                remember(known, f"topic{(count + number) % 3}", count)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    assert len(known) == 1
+
+
 def test_a_record_that_is_wrong_is_refused_and_concerns_no_other(world):
     with Producer(world.uri, acks=1, linger_ms=LONG) as producer:
         producer.produce(TOPIC, "a", partition=0)
