@@ -1,0 +1,69 @@
+"""Every interleaving of small bounds, and the breaks that they catch."""
+
+from dataclasses import replace
+
+import pytest
+
+from lakelog.replication.protocol import quorum_slot
+from lakelog.replication.protocol.quorum_slot import Accept
+from lakelog.replication.protocol.rounds.quorum_round import QUORUM_RULES
+from lakelog.verification.simulation.quorum.slot_explorer import (
+    ANSWER_LOST,
+    CRASH,
+    REFUSED,
+    ROOT_LOST,
+    SlotExplorer,
+    SlotProcess,
+    SlotViolation,
+)
+
+OWNER = SlotProcess("a", has_ballot_0=True)
+OTHER, THIRD = SlotProcess("b"), SlotProcess("c")
+READER = SlotProcess("r", is_reader=True)
+
+
+def test_an_owner_and_another_proposer_agree_in_every_interleaving():
+    explored = SlotExplorer((OWNER, OTHER)).run()
+    assert (explored.states, explored.moves) == (86_634, 335_116)
+    assert explored.interleavings == 518_074_065_684_578_026_471_116
+    assert explored.outcomes >= {("a", "won"), ("a", "conflict"), ("b", "won"), ("b", "conflict"), ("b", "unknown")}
+
+
+@pytest.mark.parametrize("kind", [CRASH, ROOT_LOST, ANSWER_LOST, REFUSED])
+def test_an_owner_alone_wins_with_one_fault_in_every_interleaving(kind):
+    explored = SlotExplorer((OWNER,), 1, (kind,)).run()
+    assert explored.outcomes == {("a", "won")}
+
+
+def _prefers_its_own(votes, own):
+    return own if own is not None else quorum_slot.to_propose(votes, own)
+
+
+@pytest.mark.parametrize(
+    ("processes", "rules", "faults"),
+    [
+        ((OWNER, OTHER), replace(QUORUM_RULES, majority=lambda _: 1), 0),
+        ((OTHER, THIRD), replace(QUORUM_RULES, asks_for_promises=False), 0),
+        ((OWNER, OTHER), replace(QUORUM_RULES, to_propose=_prefers_its_own), 0),
+        ((OWNER, OTHER), replace(QUORUM_RULES, is_allowed=lambda *_: True), 0),
+        ((OWNER, OTHER), replace(QUORUM_RULES, reads_after_refusal=False), 1),
+        ((OWNER, READER), replace(QUORUM_RULES, may_be_decided=lambda *_: False), 0),
+    ],
+    ids=["majority of one", "no promises", "own over accepted", "lower ballots accepted", "refusal taken for its own",
+         "2 of 3 answers taken for absent"],
+)  # fmt: skip
+def test_a_break_is_caught(processes, rules, faults):
+    with pytest.raises(SlotViolation):
+        SlotExplorer(processes, faults, rules=rules).run()
+
+
+def test_a_session_that_uses_ballot_0_twice_is_caught():
+    with pytest.raises(SlotViolation, match="two commits"):
+        SlotExplorer((OWNER, SlotProcess("a again", has_ballot_0=True, session="a"), OTHER)).run()
+
+
+def test_the_checker_counts_accepts_by_ballot_and_commit():
+    explorer = SlotExplorer((OWNER,))
+    event = Accept("", quorum_slot.Ballot(0, "a"), quorum_slot.ProposedCommit("a", "a"))
+    assert explorer._decided(((event,), (event,), ())) == "a"
+    assert explorer._decided(((event,), (), ())) is None
