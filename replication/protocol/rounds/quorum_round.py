@@ -115,6 +115,7 @@ class QuorumRules:
     may_be_decided: Callable[[Mapping[str, tuple[SlotEvent, ...]], int], bool] = quorum_slot.may_be_decided
     is_allowed: Callable[[quorum_slot.Acceptor, SlotEvent], bool] = quorum_slot.is_allowed
     counts: Callable[[str, RootState], bool] = quorum_slot.counts
+    counts_for_read: Callable[[str, RootState], bool] = quorum_slot.counts
     asks_for_promises: bool = True
     reads_after_refusal: bool = True
 
@@ -156,7 +157,7 @@ def read_events(root: str, slot: int, rules: QuorumRules = QUORUM_RULES) -> Root
     while (found := (yield ReadEvent(root, slot, len(events)))) is not None:
         events.append(found)
     root_state = yield ReadRootState(root, slot)
-    return tuple(events) if rules.counts(root, root_state) else None
+    return tuple(events) if rules.counts_for_read(root, root_state) else None
 
 
 def propose(
