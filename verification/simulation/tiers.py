@@ -1,5 +1,5 @@
-"""The two tiers of `simulate`: `rules` runs the rules over records in memory; `stack` runs all shipped code except
-Spark over a store in memory."""
+"""The tiers of `simulate`: `rules` runs the rules over records in memory; `stack` runs all shipped code except Spark
+over a store in memory; `quorum` runs the rounds of a quorum of cluster roots over stores in memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from lakelog.verification.simulation.history import History, run_seed
 from lakelog.verification.simulation.history_events import NO_FAULTS, Violation
+from lakelog.verification.simulation.quorum.quorum_history import QuorumHistory, run_quorum
+from lakelog.verification.simulation.quorum.quorum_sabotages import QUORUM_SABOTAGES
 from lakelog.verification.simulation.rule_sabotages import SABOTAGES
 from lakelog.verification.simulation.shrink import shrink
 
@@ -86,7 +88,21 @@ def _stack() -> Tier:
     )  # fmt: skip
 
 
-TIERS: Mapping[str, Callable[[], Tier]] = {"rules": lambda: RULES, "stack": _stack}
+def _run_quorum(seed: int, sabotage: Any) -> QuorumHistory:
+    return run_quorum(seed) if sabotage is None else run_quorum(seed, sabotage.habits)
+
+
+def _as_it_is(history: Any) -> Any:
+    return history  # a seed makes a history of the quorum, and no list of events does
+
+
+QUORUM = Tier(
+    "quorum",
+    "one request of one process at one root; then the invariants are checked",
+    QUORUM_SABOTAGES, 1_000, _run_quorum, _as_it_is,
+)  # fmt: skip
+
+TIERS: Mapping[str, Callable[[], Tier]] = {"rules": lambda: RULES, "stack": _stack, "quorum": lambda: QUORUM}
 
 
 class Found(NamedTuple):

@@ -3,7 +3,8 @@ disables each rule in turn (a sabotage), and confirms that a check fails. If onl
 begins with a seed that is known to show it. The column "first seed" has the seed with which each sabotage began.
 
 Tier rules runs the rules and rounds of the protocol over records in memory. Tier stack runs the clients, the brokers
-without Spark, the controllers and the storage, over a store in memory that refuses, hangs, loses and delays.
+without Spark, the controllers and the storage, over a store in memory that refuses, hangs, loses and delays. Tier
+quorum runs the consensus of three cluster roots over stores that also are emptied and become copies of each other.
 """
 
 import argparse

@@ -118,6 +118,7 @@ class QuorumRules:
     counts_for_read: Callable[[str, RootState], bool] = quorum_slot.counts
     asks_for_promises: bool = True
     reads_after_refusal: bool = True
+    reads_to_the_end: bool = True
 
 
 QUORUM_RULES = QuorumRules()
@@ -129,7 +130,8 @@ def append_event(
     """One root's part of a vote: appends the event to the root's list, unless a higher ballot is there.
 
     `known`: events that the root is known to have, from its start. After each refusal it reads what is there: another's
-    event, its own whose answer was lost, or nothing.
+    event, its own whose answer was lost, or nothing. A rejected proposer reads to the end of the list, so that its next
+    ballot is above all that are there: else it would rise by one a try, past the ballots of all earlier proposers.
     """
     events, tries = list(known), 0
     state = quorum_slot.acceptor_after(events)
@@ -148,6 +150,8 @@ def append_event(
         if found is None or found == event:
             root_state = yield ReadRootState(event.root, slot)
             return Vote(rules.counts(event.root, root_state), tuple(events))
+    while rules.reads_to_the_end and (found := (yield ReadEvent(event.root, slot, len(events)))) is not None:
+        events.append(found)
     return Vote(False, tuple(events))
 
 

@@ -89,7 +89,7 @@ def test_a_slot_that_may_be_decided_is_finished_with_the_commit_that_is_there():
 def test_a_rejected_proposer_backs_off_and_tries_above_the_ballot_that_it_has_seen():
     roots = three()
     for name, events in roots.events.items():
-        events.append(Promise(name, HIGHER))
+        events += [Promise(name, Ballot(1, "other")), Promise(name, HIGHER)]
     assert roots.run(propose(8, MINE, "me", 3, 2, has_ballot_0=True)).commit == MINE
     assert roots.kinds == [AskToAccept, AskForPromises, AskToAccept]
     assert roots.steps[-1].ballot == Ballot(4, "me")
@@ -131,14 +131,19 @@ def test_a_read_that_finds_a_lone_accept_among_all_roots_leaves_it():
         ([False, "own"], True),
         ([False, None, True], True),
         ([False, "lower", True], True),
-        ([False, "higher"], False),
-        ([False, None] * CREATE_TRIES, False),
+        ([False, "higher", "highest", None], False),
+        ([*[False, None] * CREATE_TRIES, None], False),
     ],
     ids=["created", "answer lost", "refused with nothing there", "after another's", "rejected", "never created"],
 )
 def test_after_each_refusal_a_root_is_read(answers, vote):
     event = Accept("a", Ballot(1, "me"), MINE)
-    found = {"own": event, "lower": Promise("a", Ballot(0, "z")), "higher": Promise("a", HIGHER)}
+    found = {
+        "own": event,
+        "lower": Promise("a", Ballot(0, "z")),
+        "higher": Promise("a", HIGHER),
+        "highest": Promise("a", Ballot(9, "other")),
+    }
     left = [found.get(answer, answer) if isinstance(answer, str) else answer for answer in answers]
     handlers = {CreateEvent: lambda _: left.pop(0), ReadEvent: lambda _: left.pop(0),
                 ReadRootState: lambda _: RootState("a", True, False)}  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from lakelog.replication.protocol.quorum_slot import (
     Accept,
+    Promise,
     ProposedCommit,
     RootState,
     SlotEvent,
@@ -335,7 +336,7 @@ class SlotExplorer:
                     answer = next(answers)
                 except StopIteration:
                     return request, None
-                request = work.send(answer._replace(root=root) if isinstance(answer, tuple) else answer)
+                request = work.send(answer._replace(root=root) if isinstance(answer, Promise | Accept) else answer)
         except StopIteration as end:
             return None, end.value
 
