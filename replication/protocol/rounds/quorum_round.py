@@ -91,7 +91,7 @@ Round: TypeAlias = carry_out.Round[SlotStep, Result]
 RootRound: TypeAlias = carry_out.Round[RootStep, Result]
 
 
-class Settled(NamedTuple):
+class SlotSettled(NamedTuple):
     """The slot is decided: this commit has won. `voted`: roots that are known to have accepted it."""
 
     commit: ProposedCommit
@@ -167,7 +167,7 @@ def read_events(root: str, slot: int, rules: QuorumRules = QUORUM_RULES) -> Root
 def propose(
     slot: int, own: ProposedCommit | None, session: str, roots: int, attempts: int, has_ballot_0: bool = False,
     rules: QuorumRules = QUORUM_RULES,
-) -> Round[Settled | NotDecided | OutcomeUnknown]:  # fmt: skip
+) -> Round[SlotSettled | NotDecided | OutcomeUnknown]:  # fmt: skip
     """Settles the slot: proposes the own commit, or finishes another's that may be decided.
 
     Args:
@@ -185,7 +185,7 @@ def propose(
         ballot = Ballot(0 if has_ballot_0 else 1, session)
         votes: Mapping[str, Vote] = yield AskToAccept(slot, ballot, own)
         if len(voted := _granted(votes)) >= needed:
-            return Settled(own, tuple(sorted(voted)))
+            return SlotSettled(own, tuple(sorted(voted)))
         seen += _events(votes)
     for rejections in range(1, attempts + 1):
         number = quorum_slot.next_number(seen, number)
@@ -199,7 +199,7 @@ def propose(
             known = tuple(sorted((root, vote.events) for root, vote in promises.items()))
             votes = yield AskToAccept(slot, ballot, commit, known)
             if len(voted := _granted(votes)) >= needed:
-                return Settled(commit, tuple(sorted(voted)))
+                return SlotSettled(commit, tuple(sorted(voted)))
             seen += _events(votes)
         if rejections < attempts:
             yield BackOff(rejections)
@@ -208,7 +208,7 @@ def propose(
 
 def read_newest(
     slot: int, session: str, roots: int, attempts: int, rules: QuorumRules = QUORUM_RULES
-) -> Round[Settled | NotDecided | OutcomeUnknown]:
+) -> Round[SlotSettled | NotDecided | OutcomeUnknown]:
     """A linearizable read of the slot after the newest version that the reader knows.
 
     `NotDecided`: no commit was acknowledged in it before the read began. A commit of which only some roots are known to
@@ -219,7 +219,7 @@ def read_newest(
         return OutcomeUnknown()
     commit = quorum_slot.decided(events, rules.majority(roots))
     if commit is not None:
-        return Settled(commit)
+        return SlotSettled(commit)
     if not rules.may_be_decided(events, roots):
         return NotDecided()
     return (yield from propose(slot, None, session, roots, attempts, rules=rules))

@@ -4,7 +4,7 @@ import pytest
 
 from lakelog.replication.protocol.quorum_slot import ProposedCommit
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.quorum_round import AskForPromises, AskToAccept, Settled, propose
+from lakelog.replication.protocol.rounds.quorum_round import AskForPromises, AskToAccept, SlotSettled, propose
 from lakelog.verification.simulation.quorum.quorum_history import run_quorum
 from lakelog.verification.simulation.quorum.quorum_sabotages import QUORUM_SABOTAGES
 from lakelog.verification.simulation.tiers import QUORUM, catch
@@ -39,6 +39,6 @@ def test_a_root_restored_to_before_its_last_vote_loses_a_commit_so_a_restore_nee
 
     first, second = ProposedCommit("first", "p"), ProposedCommit("second", "q")
     roots = Roots("a", "b", "c")
-    assert settle(roots, first, away="b") == Settled(first, ("a", "c"))
+    assert settle(roots, first, away="b") == SlotSettled(first, ("a", "c"))
     roots.events["c"].clear()
-    assert settle(roots, second, away="a") == Settled(second, ("b", "c"))
+    assert settle(roots, second, away="a") == SlotSettled(second, ("b", "c"))

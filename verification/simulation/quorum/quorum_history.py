@@ -22,7 +22,7 @@ from lakelog.replication.protocol.rounds.quorum_round import (
     OutcomeUnknown,
     QuorumRules,
     ReadEvent,
-    Settled,
+    SlotSettled,
     is_enough,
     part_of,
     propose,
@@ -370,7 +370,7 @@ class QuorumClient:
             slot, own, self.session, len(self.commit.roots), 3, self.commit.session == self.session, world.habits.rules
         )
         world.note(f"{self._name} proposes {own.nonce} in {slot}: {outcome}")
-        if isinstance(outcome, Settled):
+        if isinstance(outcome, SlotSettled):
             if outcome.commit.nonce == own.nonce:
                 world.won[own.nonce] = slot
                 world.newest_won = max(world.newest_won, slot)

@@ -31,7 +31,7 @@ from lakelog.replication.protocol.rounds.quorum_round import (
     QuorumRules,
     ReadEvent,
     ReadRootState,
-    Settled,
+    SlotSettled,
     SlotStep,
     is_enough,
     part_of,
@@ -188,7 +188,7 @@ class SlotExplorer:
             if outcome is None or outcome == was.outcome:
                 continue
             self._outcomes.add((process.name, _word(process, outcome)))
-            if isinstance(outcome, Settled):
+            if isinstance(outcome, SlotSettled):
                 if outcome.commit.nonce != found:
                     raise SlotViolation(f"{process.name} settles on {outcome.commit.nonce}, decided is {found}")
                 acknowledged = outcome.commit.nonce
@@ -285,8 +285,8 @@ class SlotExplorer:
         before = state.processes[number]
         after = self._next(number, tuple(column.parts[number].answers for column in left))
         progress = before._replace(steps=before.steps + 1)
-        if isinstance(after, Settled | NotDecided | OutcomeUnknown):
-            outcome = after._replace(voted=()) if isinstance(after, Settled) else after
+        if isinstance(after, SlotSettled | NotDecided | OutcomeUnknown):
+            outcome = after._replace(voted=()) if isinstance(after, SlotSettled) else after
             progress = progress._replace(is_running=False, outcome=outcome)
             left = [c._replace(parts=_put(c.parts, number, Part())) for c in left]
         return f"{self.processes[number].name} goes on", left, _put(state.processes, number, progress), state.faults
@@ -372,6 +372,6 @@ def _text(event: SlotEvent) -> str:
 
 
 def _word(process: SlotProcess, outcome: Any) -> str:
-    if isinstance(outcome, Settled):
+    if isinstance(outcome, SlotSettled):
         return "won" if outcome.commit.nonce == process.name else "conflict"
     return "not decided" if isinstance(outcome, NotDecided) else "unknown"
