@@ -28,21 +28,19 @@ class ProposedCommit(NamedTuple):
     """The value of a slot: one whole commit.
 
     `nonce` tells it from all others. `session` won the slot if it is decided, so it owns ballot 0 of the next one.
-    `previous` is the nonce of the version before. `roots`: the UUIDs of the roots that vote on the next version.
-    `voted`: roots that are known to have voted for the version before.
+    `previous` is the nonce of the version before. `roots`: the identities of the roots that vote on the next version.
     """
 
     nonce: str
     session: str
     previous: str = ""
     roots: tuple[str, ...] = ()
-    voted: tuple[str, ...] = ()
     content: bytes = b""
 
 
 class Promise(NamedTuple):
-    """The acceptor accepts no lower ballot from now on (phase 1 of Paxos). `root`: the UUID of the root that it is for;
-    at another root, after a copy, it is void."""
+    """The acceptor accepts no lower ballot from now on (phase 1 of Paxos). `root`: the identity of the root that it is
+    for; at another root, after a copy, it is void."""
 
     root: str
     ballot: Ballot
@@ -67,8 +65,13 @@ class Acceptor(NamedTuple):
 
 
 class RootState(NamedTuple):
-    """What a root has, read after an event: its UUID (None if it has none), whether the version before the slot is
-    published there, and whether the slot's segment is sealed."""
+    """What a root has, read after an event: its identity (None if it has none), whether the version before the slot is
+    published there, and whether the slot's segment is sealed.
+
+    The identity lies in the folder of the events, in a file that is written once. It is the UUID in the file together
+    with a mark that the store gives the file when it writes it, which a copy or a restored backup does not have. So a
+    root that may have forgotten events has another identity, or none.
+    """
 
     root: str | None
     has_previous: bool
@@ -109,9 +112,8 @@ def is_allowed(acceptor: Acceptor, event: SlotEvent) -> bool:
 def counts(root: str, state: RootState) -> bool:
     """Whether an event at the root counts as a vote. `state` must be read after the event was written.
 
-    A root that was emptied has no UUID, and one that was replaced by a copy has another. A root that misses the version
-    before may have lost more. In a sealed segment events may have been deleted, so an event that was created there may
-    follow on others that nobody sees any more.
+    A root that misses the version before is behind, or was filled again. In a sealed segment events may have been
+    deleted, so an event that was created there may follow on others that nobody sees any more.
     """
     return state.root == root and state.has_previous and not state.is_sealed
 

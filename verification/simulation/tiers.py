@@ -12,6 +12,7 @@ from lakelog.verification.simulation.history import History, run_seed
 from lakelog.verification.simulation.history_events import NO_FAULTS, Violation
 from lakelog.verification.simulation.quorum.quorum_history import QuorumHistory, run_quorum
 from lakelog.verification.simulation.quorum.quorum_sabotages import QUORUM_SABOTAGES
+from lakelog.verification.simulation.quorum.slot_explorer import EXPLORATIONS, SlotExplorer, SlotViolation
 from lakelog.verification.simulation.rule_sabotages import SABOTAGES
 from lakelog.verification.simulation.shrink import shrink
 
@@ -49,6 +50,7 @@ class AnySabotage(Protocol):
 class Tier(NamedTuple):
     """One tier. `run` runs the history of a seed, with a sabotage if one is given; `shrink` shortens a failed history.
     A sabotage gets at most `sabotage_seeds` histories. Those of a rare sabotage begin with the seed in `rare`.
+    `explorations`: the processes and faults whose interleavings are all checked, by name.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Tier(NamedTuple):
     run: Callable[[int, Any], AnyHistory]
     shrink: Callable[[Any], AnyHistory]
     rare: Mapping[str, int] = MappingProxyType({})
+    explorations: Mapping[str, Callable[[], SlotExplorer]] = MappingProxyType({})
 
     def first_seed(self, sabotage: str, seed: int) -> int:
         """The seed of a sabotage's first history, in a run that begins with `seed`."""
@@ -96,10 +99,12 @@ def _as_it_is(history: Any) -> Any:
     return history  # a seed makes a history of the quorum, and no list of events does
 
 
+_RARE_OF_QUORUM = {"polls_its_own_roots": 1_536, "keeps_its_identity_in_a_restore": 247}
+
 QUORUM = Tier(
     "quorum",
     "one request of one process at one root; then the invariants are checked",
-    QUORUM_SABOTAGES, 1_000, _run_quorum, _as_it_is,
+    QUORUM_SABOTAGES, 1_000, _run_quorum, _as_it_is, _RARE_OF_QUORUM, EXPLORATIONS,
 )  # fmt: skip
 
 TIERS: Mapping[str, Callable[[], Tier]] = {"rules": lambda: RULES, "stack": _stack, "quorum": lambda: QUORUM}
@@ -129,6 +134,16 @@ class Caught(NamedTuple):
     seconds: float
 
 
+class AllExplored(NamedTuple):
+    """The result of an exploration: different states, the interleavings that lead through them, and the violation that
+    ended it, with the moves that lead there."""
+
+    what: str
+    states: int
+    interleavings: int
+    violation: str | None
+
+
 class Simulated(NamedTuple):
     """The result of the whole run. `seconds` is the time of the histories."""
 
@@ -139,16 +154,19 @@ class Simulated(NamedTuple):
     seconds: float
     found: tuple[Found, ...]
     sabotages: tuple[Caught, ...]
+    explored: tuple[AllExplored, ...]
 
     @property
     def is_good(self) -> bool:
         """Whether there was no violation, and every sabotage was caught."""
-        return not self.found and all(caught.invariant for caught in self.sabotages)
+        is_held = not self.found and not any(explored.violation for explored in self.explored)
+        return is_held and all(caught.invariant for caught in self.sabotages)
 
 
 def simulate(histories: int, seed: int, tell: Tell = lambda _: None, tier: Tier = RULES) -> Simulated:
-    """Runs `histories` histories from seed `seed` on, in one process, then each sabotage. It calls `tell` after each
-    one."""
+    """Runs the explorations of the tier, then `histories` histories from seed `seed` on, in one process, then each
+    sabotage. It calls `tell` after each one."""
+    explored = tuple(_explored(tier, tell))
     steps, found, began = 0, [], time.perf_counter()
     for number in range(seed, seed + histories):
         history = tier.run(number, None)
@@ -157,7 +175,17 @@ def simulate(histories: int, seed: int, tell: Tell = lambda _: None, tier: Tier 
             found.append(Found(number, tier.shrink(history)))
         tell("histories")
     seconds = time.perf_counter() - began
-    return Simulated(tier, seed, histories, steps, seconds, tuple(found), tuple(_sabotages(tier, seed, tell)))
+    return Simulated(tier, seed, histories, steps, seconds, tuple(found), tuple(_sabotages(tier, seed, tell)), explored)
+
+
+def _explored(tier: Tier, tell: Tell) -> Iterator[AllExplored]:
+    for what, explorer in tier.explorations.items():
+        try:
+            found = explorer().run()
+            yield AllExplored(what, found.states, found.interleavings, None)
+        except SlotViolation as violation:
+            yield AllExplored(what, 0, 0, f"{violation}: {'; '.join(violation.moves)}")
+        tell("explorations")
 
 
 def _sabotages(tier: Tier, seed: int, tell: Tell) -> Iterator[Caught]:
@@ -193,4 +221,5 @@ def figures(run: Simulated) -> dict[str, Any]:
         "sabotaged_rules_caught": len(caught),
         "sabotages": [sabotage._asdict() for sabotage in run.sabotages],
         "failing_seeds": [found.seed for found in run.found],
+        "explored": [explored._asdict() for explored in run.explored],
     }

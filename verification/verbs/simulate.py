@@ -4,7 +4,8 @@ begins with a seed that is known to show it. The column "first seed" has the see
 
 Tier rules runs the rules and rounds of the protocol over records in memory. Tier stack runs the clients, the brokers
 without Spark, the controllers and the storage, over a store in memory that refuses, hangs, loses and delays. Tier
-quorum runs the consensus of three cluster roots over stores that also are emptied and become copies of each other.
+quorum runs the consensus of three or five cluster roots over stores that are also emptied, restored, and become copies
+of each other. Before its histories it runs through every interleaving of a few processes on one version of a table.
 """
 
 import argparse
@@ -16,7 +17,6 @@ from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.cli.output_paths import out_file
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
-from lakelog.verification.simulation.quorum.slot_explorer import SlotExplorer, SlotProcess
 from lakelog.verification.simulation.tiers import TIERS, figures, simulate
 
 
@@ -42,15 +42,9 @@ def _simulate(args: argparse.Namespace) -> int:
         f"Runs {args.seeds} histories, then {len(tier.sabotages)} sabotages, each with up to {tier.sabotage_seeds} "
         "histories until a check catches it. This takes minutes."
     )
-    if tier.name == "quorum":
-        explored = SlotExplorer((SlotProcess("one"), SlotProcess("other"))).run()
-        say(
-            f"Two proposers on one slot of three roots: {explored.interleavings} interleavings in {explored.states} "
-            "states, all correct."
-        )
     with counting_bar(sys.stderr.isatty()) as progress:
-        bars = {"histories": progress.add_task("histories", total=args.seeds),
-                "sabotages": progress.add_task("sabotages", total=len(tier.sabotages))}  # fmt: skip
+        totals = {"explorations": len(tier.explorations), "histories": args.seeds, "sabotages": len(tier.sabotages)}
+        bars = {what: progress.add_task(what, total=total) for what, total in totals.items() if total}
         result = simulate(args.seeds, args.seed, lambda what: progress.advance(bars[what]), tier)
     for found in result.found:
         say("\n".join(found.lines()))
@@ -59,6 +53,9 @@ def _simulate(args: argparse.Namespace) -> int:
         {"sabotage": s.what, "caught by": s.invariant, "first seed": s.first_seed, "histories": s.histories}
         for s in result.sabotages
     ]
+    if result.explored:
+        Report([{"every interleaving of": e.what, "states": e.states, "interleavings": e.interleavings,
+                 "violation": e.violation} for e in result.explored]).show()  # fmt: skip
     Report(caught).show()
     Report([{"figure": name, "value": value} for name, value in facts.items() if not isinstance(value, list)]).show()
     if args.out:

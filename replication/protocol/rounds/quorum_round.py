@@ -92,10 +92,9 @@ RootRound: TypeAlias = carry_out.Round[RootStep, Result]
 
 
 class SlotSettled(NamedTuple):
-    """The slot is decided: this commit has won. `voted`: roots that are known to have accepted it."""
+    """The slot is decided: this commit has won."""
 
     commit: ProposedCommit
-    voted: tuple[str, ...] = ()
 
 
 class NotDecided(NamedTuple):
@@ -184,8 +183,8 @@ def propose(
     if own is not None and (has_ballot_0 or not rules.asks_for_promises):
         ballot = Ballot(0 if has_ballot_0 else 1, session)
         votes: Mapping[str, Vote] = yield AskToAccept(slot, ballot, own)
-        if len(voted := _granted(votes)) >= needed:
-            return SlotSettled(own, tuple(sorted(voted)))
+        if len(_granted(votes)) >= needed:
+            return SlotSettled(own)
         seen += _events(votes)
     for rejections in range(1, attempts + 1):
         number = quorum_slot.next_number(seen, number)
@@ -198,8 +197,8 @@ def propose(
                 return NotDecided()
             known = tuple(sorted((root, vote.events) for root, vote in promises.items()))
             votes = yield AskToAccept(slot, ballot, commit, known)
-            if len(voted := _granted(votes)) >= needed:
-                return SlotSettled(commit, tuple(sorted(voted)))
+            if len(_granted(votes)) >= needed:
+                return SlotSettled(commit)
             seen += _events(votes)
         if rejections < attempts:
             yield BackOff(rejections)

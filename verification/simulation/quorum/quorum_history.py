@@ -1,8 +1,13 @@
-"""Random histories of a table on a quorum of three cluster roots: several slots, publishing, clean-up, replaced roots.
+"""Random histories of a table on a quorum of three or five cluster roots: several slots, publishing, clean-up, and
+roots that are replaced, added and removed.
 
 One step is one request of one process at one root. A root times out with the request done, dropped, or in flight for as
-long as the history lasts. It refuses a creation although nothing is there. It is away, is emptied, or becomes a copy of
-another root. A process freezes between any two requests, or restarts.
+long as the history lasts. It refuses a creation although nothing is there. It is away for all or for one process. It is
+emptied, loses its events or its log, is restored from a backup, or becomes a copy of another root. A process freezes
+between any two requests, or restarts.
+
+A root's identity is its UUID with the mark that the store gives its file when it writes it, such as the time. So it is
+another one after a copy or a restore.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from lakelog.replication.protocol.rounds.quorum_round import (
 from lakelog.verification.simulation.history_events import Violation
 
 SEGMENT = 3  # slots of one seal
-ROOTS = ("a", "b", "c")
+PLACES = ("a", "b", "c", "d", "e")
 CLIENTS = 3
 STEPS = 2_500
 AGREEMENT, COMPARE_AND_SET, REAL_TIME = "one_commit_a_slot", "compare_and_set", "a_read_sees_all_acknowledged"
@@ -53,6 +58,8 @@ class Habits(NamedTuple):
     reads_after_publishing: bool = True
     copies_from_other_roots: bool = True
     polls_all_places: bool = True
+    identity_survives_a_restore: bool = False
+    identity_is_elsewhere: bool = False
 
 
 SHIPPED_HABITS = Habits()
@@ -86,9 +93,9 @@ class Store:
     is_away: bool = False
 
     def newest(self) -> int:
-        """The newest version that is published, or is in the checkpoint."""
+        """The newest version that is published, or is in the checkpoint; -1 if the log has no beginning."""
         checkpoint = self.objects.get(("checkpoint",))
-        version = checkpoint.version if checkpoint else 0
+        version = checkpoint.version if checkpoint else -1
         while ("commit", version + 1) in self.objects:
             version += 1
         return version
@@ -99,8 +106,8 @@ class QuorumWorld:
 
     def __init__(self, seed: int, habits: Habits) -> None:
         self.random, self.habits = Random(seed), habits
-        self.stores = {place: Store() for place in ROOTS}
-        self.where = {f"{place}0": place for place in ROOTS}
+        self.stores = {place: Store() for place in PLACES}
+        self.where = {f"{place}0": place for place in PLACES[: self.random.choice((3, 3, 3, 5))]}
         first = ProposedCommit("first", "nobody", roots=tuple(self.where))
         for root, place in self.where.items():
             self.stores[place].objects = {("root",): root, ("commit", 0): first}
@@ -108,7 +115,10 @@ class QuorumWorld:
         self.won: dict[str, int] = {}
         self.refused: set[str] = set()
         self.newest_won, self.formats = 0, 0
-        self.damaged: str | None = None
+        self.damaged: str | None = None  # the place of a root that must be replaced
+        self.without_log: str | None = None  # the place of a root whose commits are published again
+        self.unreachable: dict[str, str] = {}  # the place that a process does not reach
+        self.backups: list[tuple[str, dict[tuple[Any, ...], Any]]] = []
         self.in_flight: list[Request] = []
         self.trace: list[str] = []
         self.has_faults = True
@@ -134,13 +144,13 @@ class QuorumWorld:
         """The next version begins only after a majority of its roots has this one. One may have lost it since."""
         roots = self.settled[version].roots
         have = sum(self.stores[self.where[root]].newest() >= version for root in roots)
-        if have + (self.damaged is not None) < quorum_slot.majority(len(roots)):
+        if have + (self.damaged is not None or self.without_log is not None) < quorum_slot.majority(len(roots)):
             raise Violation(AT_A_MAJORITY, f"{have} of {', '.join(roots)} have version {version}")
 
-    def perform(self, request: Request) -> Any:
-        """Carries out a request, perhaps with a fault."""
+    def perform(self, client: str, request: Request) -> Any:
+        """Carries out a request of a process, perhaps with a fault."""
         store, chance = self.stores[request.place], self.random.random() if self.has_faults else 1.0
-        if store.is_away or chance < 0.02:
+        if store.is_away or self.unreachable.get(client) == request.place or chance < 0.02:
             raise RequestTimedOut
         if chance < 0.04:
             self._apply(request)
@@ -165,6 +175,8 @@ class QuorumWorld:
         objects[request.path] = request.value
         if request.path[0] == "commit":
             self._check_published(request)
+        if request.place == self.without_log and self.stores[request.place].newest() >= max(self.settled):
+            self.without_log = None
         return True
 
     def _check_published(self, request: Request) -> None:
@@ -173,7 +185,7 @@ class QuorumWorld:
         if self.settled.get(version, request.value).nonce != request.value.nonce or version not in self.settled:
             raise Violation(PUBLISHED, f"version {version} of {request.place} is {request.value.nonce}")
         objects = self.stores[request.place].objects
-        is_sound = ("root",) in objects and request.place != self.damaged
+        is_sound = ("root",) in objects and request.place not in (self.damaged, self.without_log)
         has_previous = ("commit", version - 1) in objects or self.stores[request.place].newest() >= version - 1
         if is_sound and not has_previous:
             raise Violation(NO_GAP, f"{request.place} has version {version} without the one before")
@@ -194,48 +206,87 @@ class QuorumWorld:
             self.random.choice(self.clients).turn()
 
     def _damage_or_away(self) -> None:
-        place = self.random.choice(ROOTS)
+        places = [self.where[root] for root in self.settled[max(self.settled)].roots]
+        place, chance = self.random.choice(places), self.random.random()
         store = self.stores[place]
-        if self.random.random() < 0.75:
+        if chance < 0.6:
             was_away = store.is_away
             for other in self.stores.values():
                 other.is_away = False
             store.is_away = not was_away
-        elif self.damaged is None:
-            self.damaged = place
-            if self.random.random() < 0.5:
-                self.note(f"{place} is emptied")
-                root = store.objects.get(("root",))
-                store.objects = {}
-                if self.habits.refills:
-                    source = self.stores[self.random.choice([other for other in ROOTS if other != place])]
-                    kept = {
-                        path: value for path, value in source.objects.items() if path[0] in ("commit", "checkpoint")
-                    }
-                    store.objects = {**kept, ("root",): root}
-            else:
-                copied = self.random.choice([other for other in ROOTS if other != place])
-                self.note(f"{place} is a copy of {copied}")
-                store.objects = dict(self.stores[copied].objects)
+        elif chance < 0.75:
+            client = self.random.choice(self.clients).name
+            if self.unreachable.pop(client, None) is None:
+                self.unreachable[client] = place
+        elif chance < 0.8 or self.damaged or self.without_log:
+            self.backups.append((place, dict(store.objects)))
+        else:
+            what = self.random.choice((self._empty, self._copy_another, self._restore, self._lose_events))
+            self.random.choice((what, what, what, what, self._lose_log))(place)
+
+    def _empty(self, place: str) -> None:
+        self.damaged = place
+        self.note(f"{place} is emptied")
+        root = self.stores[place].objects.get(("root",))
+        self.stores[place].objects = {}
+        if self.habits.refills:
+            source = self.stores[self.random.choice(self._others(place))].objects
+            self.stores[place].objects = {**_parts_of(source, "commit", "checkpoint"), ("root",): root}
+
+    def _copy_another(self, place: str) -> None:
+        self.damaged = place
+        copied = self.random.choice(self._others(place))
+        self.note(f"{place} is a copy of {copied}")
+        self.stores[place].objects = dict(self.stores[copied].objects)
+
+    def _restore(self, place: str) -> None:
+        backups = [objects for of, objects in self.backups if of == place]
+        if not backups:
+            return
+        self.damaged = place
+        self.note(f"{place} is restored from a backup")
+        identity = self.stores[place].objects.get(("root",))
+        mark = identity if self.habits.identity_survives_a_restore else f"restored {len(self.trace)}"
+        self.stores[place].objects = {**self.random.choice(backups), ("root",): mark}
+
+    def _lose_events(self, place: str) -> None:
+        """The folder of the events is deleted, where the identity is."""
+        self.damaged = place
+        self.note(f"{place} loses its events")
+        kept = ("commit", "checkpoint", *(("root",) if self.habits.identity_is_elsewhere else ()))
+        self.stores[place].objects = _parts_of(self.stores[place].objects, *kept)
+
+    def _lose_log(self, place: str) -> None:
+        """The folder of the commits is deleted. The root has forgotten no vote."""
+        self.without_log = place
+        self.note(f"{place} loses its log")
+        self.stores[place].objects = _parts_of(self.stores[place].objects, "event", "sealed", "root")
+
+    def _others(self, place: str) -> list[str]:
+        """The places of the present roots but for this one."""
+        return [self.where[root] for root in self.settled[max(self.settled)].roots if self.where[root] != place]
 
     def format(self, place: str) -> str:
         """A new root at a damaged place, with the published commits of another one."""
         self.formats += 1
         root = f"{place}{self.formats}"
-        sound = [other for other in ROOTS if other != place]
-        objects = self.stores[self.random.choice(sound)].objects
-        kept = {path: value for path, value in objects.items() if path[0] in ("commit", "checkpoint", "sealed")}
-        self.stores[place].objects = {**kept, ("root",): root}
+        objects = self.stores[self.random.choice(self._others(place))].objects
+        self.stores[place].objects = {**_parts_of(objects, "commit", "checkpoint", "sealed"), ("root",): root}
         self.where[root] = place
+        self.without_log = None if self.without_log == place else self.without_log
         self.note(f"{place} is formatted as {root}")
         return root
+
+
+def _parts_of(objects: dict[tuple[Any, ...], Any], *kinds: str) -> dict[tuple[Any, ...], Any]:
+    return {path: value for path, value in objects.items() if path[0] in kinds}
 
 
 class QuorumClient:
     """A process: it commits, reads, publishes, cleans up, and replaces a damaged root."""
 
     def __init__(self, world: QuorumWorld, name: str) -> None:
-        self._world, self._name, self._lives, self._commits = world, name, 0, 0
+        self.name, self._world, self._lives, self._commits = name, world, 0, 0
         self.version, self.commit = 0, world.settled[0]
         self.restart()
 
@@ -243,7 +294,7 @@ class QuorumClient:
         """A new life. It starts from what it knew, as a process with an old snapshot."""
         if not self._world.habits.keeps_session or not self._lives:
             self._lives += 1
-        self.session = f"{self._name}.{self._lives}"
+        self.session = f"{self.name}.{self._lives}"
         self._known = {self.version: self.commit}
         self._sleeps = 0
         self._work: Any = self._live()
@@ -290,15 +341,15 @@ class QuorumClient:
         try:
             if request.act == "state":
                 return self._root_state(request)
-            return self._world.perform(request)
+            return self._world.perform(self.name, request)
         except RequestTimedOut as error:
             return error
 
     def _root_state(self, request: Request) -> RootState:
-        get = lambda path: self._world.perform(Request(request.place, "get", path))  # noqa: E731
+        get = lambda path: self._world.perform(self.name, Request(request.place, "get", path))  # noqa: E731
         slot = request.path[0]
         if self._world.habits.writes_previous and get(("root",)) is not None:
-            self._world.perform(Request(request.place, "create", ("commit", slot - 1), self.commit))
+            self._world.perform(self.name, Request(request.place, "create", ("commit", slot - 1), self.commit))
         has_previous = get(("commit", slot - 1)) is not None
         return RootState(get(("root",)), has_previous, get(("sealed", slot // SEGMENT)) is not None)
 
@@ -340,18 +391,19 @@ class QuorumClient:
     def _live(self) -> Iterator[Any]:
         random = self._world.random
         while True:
-            act = random.choices((self._commit, self.read, self._clean_up, self._replace, self._poll), (5, 3, 2, 1, 2))[
-                0
-            ]
+            act = random.choices(self._acts(), (10, 6, 4, 2, 1, 4))[0]
             try:
                 yield from act()
             except RequestTimedOut:
-                self._world.note(f"{self._name} has given up {act.__name__}")
+                self._world.note(f"{self.name} has given up {act.__name__}")
+
+    def _acts(self) -> tuple[Any, ...]:
+        return self._commit, self.read, self._clean_up, self._replace, self._resize, self._poll
 
     def _renew(self) -> None:
         if not self._world.habits.keeps_session:
             self._lives += 1
-            self.session = f"{self._name}.{self._lives}"
+            self.session = f"{self.name}.{self._lives}"
 
     def _advance(self, version: int, commit: ProposedCommit) -> None:
         self._world.settle(version, commit)
@@ -362,14 +414,14 @@ class QuorumClient:
         world, slot = self._world, self.version + 1
         self._commits += 1
         own = ProposedCommit(
-            f"{self._name}:{self._commits}", self.session, self.commit.nonce, roots or self.commit.roots
+            f"{self.name}:{self._commits}", self.session, self.commit.nonce, roots or self.commit.roots
         )
         if world.habits.publishes_early:
             yield from self._publish_at(world.where[self.commit.roots[0]], {**self._known, slot: own}, slot)
         outcome = yield from propose(
             slot, own, self.session, len(self.commit.roots), 3, self.commit.session == self.session, world.habits.rules
         )
-        world.note(f"{self._name} proposes {own.nonce} in {slot}: {outcome}")
+        world.note(f"{self.name} proposes {own.nonce} in {slot}: {outcome}")
         if isinstance(outcome, SlotSettled):
             if outcome.commit.nonce == own.nonce:
                 world.won[own.nonce] = slot
@@ -394,19 +446,19 @@ class QuorumClient:
             outcome = yield from read_newest(slot, self.session, len(self.commit.roots), 3, self._world.habits.rules)
             if isinstance(outcome, NotDecided):
                 if self.version < must_see:
-                    raise Violation(REAL_TIME, f"{self._name} reads {self.version}, {must_see} was acknowledged")
+                    raise Violation(REAL_TIME, f"{self.name} reads {self.version}, {must_see} was acknowledged")
                 return
             if isinstance(outcome, OutcomeUnknown):
                 yield from self._poll()
                 return
-            self._world.note(f"{self._name} reads {slot} {outcome.commit.nonce}")
+            self._world.note(f"{self.name} reads {slot} {outcome.commit.nonce}")
             self._advance(slot, outcome.commit)
             yield from self._publish()
 
     def _poll(self) -> Iterator[Any]:
         """A cheap read of one place: its checkpoint and its next published commits. They are decided wherever they are,
         so a process whose roots have all been replaced finds the present ones."""
-        place = self._world.random.choice(ROOTS)
+        place = self._world.random.choice(PLACES)
         if not self._world.habits.polls_all_places:
             root = self._world.random.choice(self.commit.roots)
             place = self._world.where[root]
@@ -423,7 +475,7 @@ class QuorumClient:
         for root in sorted(roots):
             try:
                 place = self._world.where[root]
-                if self.version and (yield Request(place, "get", ("root",))) == root:
+                if (yield Request(place, "get", ("root",))) == root:
                     yield from self._publish_at(place, self._known, self.version)
             except RequestTimedOut:
                 continue
@@ -431,7 +483,7 @@ class QuorumClient:
     def _publish_at(self, place: str, known: dict[int, ProposedCommit], newest: int) -> Iterator[Any]:
         """Publishes in order. Commits that it does not know it copies from other roots, or their checkpoint."""
         missing = [newest]
-        while not self._world.habits.publishes_out_of_order and missing[-1] > 1:
+        while not self._world.habits.publishes_out_of_order and missing[-1] > 0:
             if (yield Request(place, "get", ("commit", missing[-1] - 1))):
                 break
             missing.append(missing[-1] - 1)
@@ -499,14 +551,30 @@ class QuorumClient:
         old = next((root for root in self.commit.roots if world.where[root] == place), None)
         if place is None or old is None:
             return
-        stored = world.stores[place].objects.get(("root",))
-        if stored == old:  # another process has replaced it already: a second format would lose its votes
+        if world.stores[place].objects.get(("root",)) == old:  # another process has replaced it already
             world.damaged = None
             return
-        fresh = stored if stored and stored[0] == place else world.format(place)
+        fresh = self._root_at(place)
         yield from self._commit(tuple(fresh if root == old else root for root in self.commit.roots))
         if fresh in self.commit.roots and world.damaged == place:
             world.damaged = None
+
+    def _root_at(self, place: str) -> str:
+        """The root at a place that a next set has. A second format would lose the votes of the first."""
+        stored = self._world.stores[place].objects.get(("root",))
+        is_sound = bool(stored) and stored[0] == place != self._world.without_log
+        return stored if is_sound else self._world.format(place)
+
+    def _resize(self) -> Iterator[Any]:
+        """From three roots to five, or back."""
+        world, roots = self._world, self.commit.roots
+        if len(roots) == 5:
+            yield from self._commit(tuple(world.random.sample(roots, 3)))
+            if world.damaged not in [world.where[root] for root in self.commit.roots]:
+                world.damaged = None  # it is formatted again before it is added
+        elif world.damaged is None:
+            unused = [place for place in PLACES if place not in [world.where[root] for root in roots]]
+            yield from self._commit((*roots, *(self._root_at(place) for place in unused)))
 
 
 class QuorumHistory(NamedTuple):
@@ -522,7 +590,7 @@ class QuorumHistory(NamedTuple):
     @property
     def about(self) -> str:
         """Its settings as text."""
-        return f"{len(ROOTS)} roots, {CLIENTS} clients, {self.commits} acknowledged commits, {self.replaced} new roots"
+        return f"{CLIENTS} clients, {self.commits} acknowledged commits, {self.replaced} new roots"
 
 
 def run_quorum(seed: int, habits: Habits = SHIPPED_HABITS) -> QuorumHistory:
@@ -539,12 +607,13 @@ def run_quorum(seed: int, habits: Habits = SHIPPED_HABITS) -> QuorumHistory:
 
 def _check_end(world: QuorumWorld) -> None:
     world.has_faults = False
+    world.unreachable.clear()
     for store in world.stores.values():
         store.is_away = False
     for client in world.clients:
         client.wake()
     acknowledged = world.newest_won
-    for _ in range(12_000):
+    for _ in range(20_000):
         world.turn()
         if world.newest_won > acknowledged and all(client.version >= acknowledged for client in world.clients):
             break

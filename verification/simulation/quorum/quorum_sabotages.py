@@ -94,5 +94,11 @@ QUORUM_SABOTAGES = {
     "voter_writes_previous": QuorumSabotage(
         "a voter publishes the version before itself", Habits(writes_previous=True)
     ),
+    "keeps_its_identity_in_a_restore": QuorumSabotage(
+        "a root that was restored from a backup counts as before", Habits(identity_survives_a_restore=True)
+    ),
+    "keeps_its_identity_without_events": QuorumSabotage(
+        "a root's identity lies in another folder than its events", Habits(identity_is_elsewhere=True)
+    ),
     "refills_an_emptied_root": QuorumSabotage("an emptied root is filled again by itself", Habits(refills=True)),
 }

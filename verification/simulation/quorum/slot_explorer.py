@@ -4,11 +4,14 @@ Between any two requests any other process may act, any request may land, and a 
 only in the order of the roots are one, and each is explored once. So the number of interleavings is counted, not run.
 
 Each part of a step stops when its process goes on. Its request in flight may then land at any time, or never.
+
+A request at an event that is already there has the same answer at any later time, as events are never changed. With
+`is_reduced` it comes at once, before all other moves: their order makes no difference. (A partial-order reduction.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -123,6 +126,7 @@ class SlotExplorer:
     kinds: tuple[str, ...] = FAULTS
     roots: int = 3
     rules: QuorumRules = QUORUM_RULES
+    is_reduced: bool = False
     _numbers: dict[Column, int] = field(default_factory=dict)
     _columns: list[Column] = field(default_factory=list)
     _counts: dict[SlotState, int] = field(default_factory=dict)
@@ -210,6 +214,10 @@ class SlotExplorer:
         return found[0] if found else None
 
     def _moves_from(self, state: SlotState, columns: list[Column]) -> Iterator[Move]:
+        settled = self._settled_move(state, columns) if self.is_reduced else None
+        if settled is not None:
+            yield settled
+            return
         for place, column in enumerate(columns):
             if column.is_lost:
                 continue
@@ -227,6 +235,22 @@ class SlotExplorer:
                 yield f"{process.name} begins", columns, _put(state.processes, number, begun), state.faults
             elif progress.is_running:
                 yield from self._moves_of(number, state, columns)
+
+    def _settled_move(self, state: SlotState, columns: list[Column]) -> Move | None:
+        """A request that meets another's event. Its own event would end the part, and its process may go on without."""
+        for number, progress in enumerate(state.processes):
+            if not progress.is_running:
+                continue
+            step = self._next(number, tuple(column.parts[number].answers for column in columns))
+            for place, column in enumerate(columns):
+                request, _ = (None, None) if column.is_lost else self._part(step, place, column.parts[number].received)
+                if request is None or request.number >= len(column.events):
+                    continue
+                event = column.events[request.number]
+                if event.ballot.session != (self.processes[number].session or self.processes[number].name):
+                    ((what, changed, _),) = self._requests(number, request, column, 0)
+                    return what, _put(columns, place, changed), state.processes, state.faults
+        return None
 
     def _moves_of(self, number: int, state: SlotState, columns: list[Column]) -> Iterator[Move]:
         process, progress = self.processes[number], state.processes[number]
@@ -248,8 +272,8 @@ class SlotExplorer:
         if not is_waiting or is_enough(step, {self._names[place]: given[place] for place in given}, needed):
             yield self._go_on(number, step, given, state, columns)
         if state.faults and CRASH in self.kinds:
-            crashed = progress._replace(is_running=False, steps=progress.steps + 1)
             left = [self._left(number, step, place, column, None) for place, column in enumerate(columns)]
+            left, crashed = _without(number, left), progress._replace(is_running=False, steps=1, must_see=None)
             yield f"{process.name} crashes", left, _put(state.processes, number, crashed), state.faults - 1
 
     def _requests(self, number: int, request: Any, column: Column, faults: int) -> Iterator[tuple[str, Column, int]]:
@@ -286,9 +310,8 @@ class SlotExplorer:
         after = self._next(number, tuple(column.parts[number].answers for column in left))
         progress = before._replace(steps=before.steps + 1)
         if isinstance(after, SlotSettled | NotDecided | OutcomeUnknown):
-            outcome = after._replace(voted=()) if isinstance(after, SlotSettled) else after
-            progress = progress._replace(is_running=False, outcome=outcome)
-            left = [c._replace(parts=_put(c.parts, number, Part())) for c in left]
+            progress = progress._replace(is_running=False, outcome=after)
+            left = _without(number, left)
         return f"{self.processes[number].name} goes on", left, _put(state.processes, number, progress), state.faults
 
     def _left(self, number: int, step: SlotStep, place: int, column: Column, answer: Any) -> Column:
@@ -352,6 +375,11 @@ def _put(items: Any, place: int, item: Any) -> Any:
     return changed if isinstance(items, list) else tuple(changed)
 
 
+def _without(number: int, columns: list[Column]) -> list[Column]:
+    """The columns without the parts of a process that has ended."""
+    return [column._replace(parts=_put(column.parts, number, Part())) for column in columns]
+
+
 def _renamed(answer: Any, root: str) -> Any:
     if isinstance(answer, Vote):
         return Vote(answer.is_granted, tuple(event._replace(root=root) for event in answer.events))
@@ -375,3 +403,17 @@ def _word(process: SlotProcess, outcome: Any) -> str:
     if isinstance(outcome, SlotSettled):
         return "won" if outcome.commit.nonce == process.name else "conflict"
     return "not decided" if isinstance(outcome, NotDecided) else "unknown"
+
+
+_LAST_WRITER, _READER = SlotProcess("writer", has_ballot_0=True), SlotProcess("reader", is_reader=True)
+_ONE, _OTHER = SlotProcess("one"), SlotProcess("other")
+
+EXPLORATIONS: Mapping[str, Callable[[], SlotExplorer]] = {
+    "two proposers, a crash": lambda: SlotExplorer((_ONE, _OTHER), 1, (CRASH,), is_reduced=True),
+    "two proposers, a lost root": lambda: SlotExplorer((_ONE, _OTHER), 1, (ROOT_LOST,), is_reduced=True),
+    "two proposers, a lost answer": lambda: SlotExplorer((_ONE, _OTHER), 1, (ANSWER_LOST, LATE), is_reduced=True),
+    "the last writer and another, a crash": lambda: SlotExplorer((_LAST_WRITER, _OTHER), 1, (CRASH,), is_reduced=True),
+    "the last writer and a reader, a crash": lambda: SlotExplorer(
+        (_LAST_WRITER, _READER), 1, (CRASH,), is_reduced=True
+    ),
+}
