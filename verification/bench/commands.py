@@ -134,7 +134,7 @@ def _controller(command: ArgumentParser) -> None:
 
 
 def _maintenance(command: ArgumentParser) -> None:
-    _number(command, "--files", 100, 2_000, "small files")
+    _number(command, "--small-files", 100, 2_000, "files that are compacted")
     _number(command, "--commits", 100, 10_000, "commits")
     _number(command, "--sends", 2, 60, "sends of 1 MB without compaction, and as many beside it")
 
@@ -251,7 +251,7 @@ def maintenance(args: argparse.Namespace) -> int:
     """Measures maintenance of a log: compaction, and the time of commits over thousands of them. Returns the exit
     status."""
     with _session() as spark:
-        found = measure_maintenance(spark, args.files, args.commits, args.sends)
+        found = measure_maintenance(spark, args.small_files, args.commits, args.sends)
     differ = "a log does not have its earlier rows, or the rows of its leader"
     return _report(
         args, maintenance_figures(found), maintenance_rows(found), wrong=None if found.rows_equal else differ
@@ -336,7 +336,7 @@ SUITES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "controller": (("--partitions", "60"), ("longest_seconds", "commits")),
     "scale": (("--quick",), ("largest_growth", "action_that_grows_most")),
     "maintenance": (
-        ("--files", "100", "--commits", "100", "--sends", "2"),
+        ("--small-files", "100", "--commits", "100", "--sends", "2"),
         ("files_after_compaction", "end_vs_start", "sends"),
     ),
 }

@@ -11,6 +11,7 @@ import pytest
 
 from lakelog.jobs.cli.verb_parser import EXAMPLES, VerbParser
 from lakelog.jobs.launch.launcher import VERBS, launch
+from lakelog.jobs.launch.spark_submit import OPTIONS
 
 FILES = {
     "topics.json": {"topics": [{"topic": "t"}]},
@@ -49,6 +50,13 @@ def test_every_option_is_explained(verb: str) -> None:
     for parser in parsers_of(verb):
         for action in parser._actions:
             assert action.help, action.option_strings
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_option_is_one_of_spark_submit(verb: str) -> None:
+    """Those may stand anywhere, and go to Spark."""
+    for parser in parsers_of(verb):
+        assert not OPTIONS & parser._option_string_actions.keys()
 
 
 def test_all_verbs_name_the_cluster_the_properties_file_and_the_form_alike() -> None:
