@@ -190,7 +190,7 @@ class QuorumWorld:
         if is_sound and not has_previous:
             raise Violation(NO_GAP, f"{request.place} has version {version} without the one before")
 
-    def turn(self) -> None:
+    def take_step(self) -> None:
         """One step of one process, or one fault."""
         chance = self.random.random() if self.has_faults else 1.0
         if chance < 0.01 and self.in_flight:
@@ -203,7 +203,7 @@ class QuorumWorld:
             client = self.random.choice(self.clients)
             self.random.choice((client.restart, client.freeze))()
         else:
-            self.random.choice(self.clients).turn()
+            self.random.choice(self.clients).take_step()
 
     def _damage_or_away(self) -> None:
         places = [self.where[root] for root in self.settled[max(self.settled)].roots]
@@ -305,14 +305,14 @@ class QuorumClient:
         self._prepare()
 
     def freeze(self) -> None:
-        """It does nothing for many turns."""
+        """It takes no step for long."""
         self._sleeps = self._world.random.choice((20, 200, 800, STEPS))
 
     def wake(self) -> None:
         """It is frozen no more."""
         self._sleeps = 0
 
-    def turn(self) -> None:
+    def take_step(self) -> None:
         """One request."""
         if self._sleeps:
             self._sleeps -= 1
@@ -598,7 +598,7 @@ def run_quorum(seed: int, habits: Habits = SHIPPED_HABITS) -> QuorumHistory:
     world, violation, steps = QuorumWorld(seed, habits), None, 0
     try:
         for steps in range(1, STEPS + 1):  # noqa: B007
-            world.turn()
+            world.take_step()
         _check_end(world)
     except Violation as found:
         violation = found
@@ -614,7 +614,7 @@ def _check_end(world: QuorumWorld) -> None:
         client.wake()
     acknowledged = world.newest_won
     for _ in range(20_000):
-        world.turn()
+        world.take_step()
         if world.newest_won > acknowledged and all(client.version >= acknowledged for client in world.clients):
             break
     else:
