@@ -1,6 +1,6 @@
 """A follower's query, and the loop of its rounds. Spark plans what is behind. Then the micro-batch stays open and runs
 the loop. The fetcher's own thread runs the same loop while no micro-batch is open: before the first one, between two,
-and while Spark plans. It also starts the query, and starts it again.
+and while Spark plans. It also has the query started, and started again.
 
 Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`. The replica's own log end offset is the truth, and the streaming
 checkpoint is not: every start deletes it. [FT-01, FM-06]
@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -132,6 +132,38 @@ class LoopHolder:
             self._condition.notify_all()
 
 
+class QueryStart:
+    """A start of a query, in a thread of its own. It takes half a second of a core: Spark analyses the stream, and all
+    queries of a broker start at the same time. `query` is the result of `start`, and `error` its error, from Spark or
+    from the checkpoint's folder. It calls `when_over` at the end."""
+
+    def __init__(self, start: Callable[[], StreamingQuery], name: str, when_over: Callable[[], object]) -> None:
+        self.query: StreamingQuery | None = None
+        self.error: Exception | None = None
+        self.is_over = False
+        self._start, self._when_over = start, when_over
+        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
+
+    def begin(self) -> None:
+        """Begins the start."""
+        self._thread.start()
+
+    def run(self) -> None:
+        """The start itself."""
+        try:
+            self.query = self._start()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.is_over = True
+            self._when_over()
+
+    def wait(self) -> None:
+        """Waits for the end of a start that has begun."""
+        if not self.is_over:
+            self._thread.join()
+
+
 class ReplicaFetcher:
     """One streaming query, from one source broker, for the partitions of one fetcher id."""
 
@@ -149,6 +181,7 @@ class ReplicaFetcher:
         self._is_asked = threading.Event()
         self._ending: threading.Thread | None = None
         self._query: StreamingQuery | None = None
+        self._starting: QueryStart | None = None
         self._failures, self._restart_at = 0, 0.0  # the query's failures in a row; when it may start again
         self._query_polled_at, self._has_ended = float("-inf"), False
         self._thread = PeriodicTask(
@@ -268,16 +301,18 @@ class ReplicaFetcher:
 
     def keep_running(self) -> None:
         """Starts the query, also again a backoff after it has failed. Runs a step of the loop if no micro-batch is
-        open. A query takes seconds to begin, and the follower would leave the ISR meanwhile."""
+        open. A query takes seconds to start and to begin, and the follower would leave the ISR meanwhile."""
+        self._take_started()
         if self._query is not None and not self._has_ended and self._finds_end(self._query):
             self._has_ended = True
-        if self._query is None or self._has_ended:  # Spark may begin a micro-batch of a query that it has just stopped
+        has_none = self._has_ended or (self._query is None and self._starting is None)
+        if has_none:  # Spark may begin a micro-batch of a query that it has just stopped
             self._loop.recall()
         own = self._loop.take_if_free()
         if own is None:
             return
         try:
-            if self._query is None or self._has_ended:
+            if has_none:
                 self._restart(self._query)
             if self._step():
                 self._thread.wake()
@@ -297,11 +332,19 @@ class ReplicaFetcher:
             self._round.stop_following()
             self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at:
-            try:
-                self._query = self._follower_query.start()
-            except Exception as error:  # from Spark or from the checkpoint's folder
-                self._end_with_spark()
-                self._has_failed(f"its query does not start: {error_line(error)}")
+            self._starting = QueryStart(self._follower_query.start, f"{self.name}-start", self._thread.wake)
+            self._starting.begin()
+            self._take_started()
+
+    def _take_started(self) -> None:
+        """Takes the query of a start that is over."""
+        if self._starting is None or not self._starting.is_over:
+            return
+        started, self._starting = self._starting, None
+        self._query = started.query
+        if started.error is not None:
+            self._end_with_spark()
+            self._has_failed(f"its query does not start: {error_line(started.error)}")
 
     def _end_with_spark(self) -> None:
         kill_if_stopped(self._spark, self._broker_id, self._pause_point)
@@ -332,6 +375,9 @@ class ReplicaFetcher:
         try:
             self._loop.end()
             self._thread.stop()
+            if self._starting is not None:
+                self._starting.wait()
+                self._query = self._starting.query
             if self._query is not None:
                 self._stop(self._query)
         except Exception:  # Spark's errors too: no caller would receive them

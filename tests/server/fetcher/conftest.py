@@ -6,7 +6,7 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.server.fetcher import follower_query, replica_fetcher
-from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
+from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder, QueryStart
 from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from tests.clock import Clock
 from tests.server.fetcher.streams import Elapsed, Round, Writer, fetcher_of
@@ -20,6 +20,7 @@ def fetcher(root, monkeypatch):
     time = Elapsed()
     monkeypatch.setattr(replica_fetcher, "time", time)
     monkeypatch.setattr(replica_fetcher, "random", SimpleNamespace(random=lambda: 0.5))
+    monkeypatch.setattr(QueryStart, "begin", QueryStart.run)
     stops = []
     monkeypatch.setattr(replica_fetcher, "kill_if_stopped", lambda *arguments: stops.append(arguments))
     made = fetcher_of(root, states, work, Config(replica_fetch_wait_max_ms=1))

@@ -11,7 +11,7 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.fetch_state import FollowerState, InitialFetchState
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.server.executors import ExecutorsFailed
-from lakelog.replication.server.fetcher import replica_fetcher
+from lakelog.replication.server.fetcher import follower_query, replica_fetcher
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.follower_query import CHECKPOINTS_IN_THE_BACKGROUND
 from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
@@ -25,7 +25,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from tests.clock import Clock
 from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
-from tests.server.fetcher.streams import ROUND, fetcher_of
+from tests.server.fetcher.streams import ROUND, Round, Writer, fetcher_of
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
@@ -122,6 +122,52 @@ def test_ft_01_a_micro_batch_begins_its_rounds_after_the_step_under_way(fetcher)
     assert ends(under_way)
     assert ends(first)
     assert fetcher.work.taken == ["the thread's round", None]
+
+
+@pytest.fixture
+def starting(root, monkeypatch):
+    """A fetcher whose query is about to start: Spark analyses it."""
+    writer, work = Writer(), Round()
+    monkeypatch.setattr(follower_query, "HeaderStream", writer.for_stream)
+    monkeypatch.setattr(replica_fetcher, "kill_if_stopped", lambda *_: None)
+    writer.start, work.news = Hanging(writer.start), True
+    it = fetcher_of(root, SharedFetchStates(Clock()), work, Config(replica_fetch_wait_max_ms=1))
+    it._loop = LoopHolder(0.0)
+    it.keep_running()
+    assert writer.start.is_entered.wait(30)
+    yield SimpleNamespace(it=it, writer=writer, work=work)
+    writer.start.let_go()
+
+
+def test_ft_01_rounds_go_on_while_the_query_starts_and_no_other_is_started(starting):
+    for count in range(2, 5):
+        starting.work.news = True
+        starting.it.keep_running()
+        assert starting.work.runs == [ROUND] * count
+    starting.writer.start.let_go()
+    wait_until(lambda: starting.it.keep_running() or starting.it._query is not None, "the query")
+    assert len(starting.writer.queries) == 1
+
+
+def test_ft_01_the_first_micro_batch_goes_on_although_the_start_of_its_query_has_not_returned(starting):
+    """Spark begins it at once."""
+    starting.it._loop.longest = 60
+    first = in_background(lambda: starting.writer.process(None, 0))
+    wait_until(lambda: starting.work.taken == [None], "the micro-batch")
+    starting.it.keep_running()
+    first.join(0.05)
+    assert first.is_alive()
+    starting.writer.start.let_go()
+    starting.it.shutdown()
+    assert ends(first)
+
+
+def test_br_04_a_shutdown_stops_a_query_that_was_about_to_start(starting):
+    ending = in_background(starting.it.shutdown)
+    ending.join(0.05)
+    starting.writer.start.let_go()
+    assert ends(ending)
+    assert [query.isActive for query in starting.writer.queries] == [False]
 
 
 def test_ft_01_ft_13_a_query_that_ends_is_started_again_after_a_backoff(fetcher, caplog):
