@@ -26,7 +26,7 @@ _ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW = "role", "start", "log-start
 _OF_A_PARTITION = (_ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW)
 _FACT = re.compile(rf"(?:{'|'.join(_OF_A_PARTITION)})/(.+)/([0-9]{{1,9}})")
 
-MANY = 100  # look-ups at one version, after which all `txn`s are read
+MANY = 8  # look-ups at one version, after which all `txn`s are read
 
 
 def _app_id(kind: str, partition: TopicIdPartition) -> str:

@@ -12,7 +12,7 @@ from lakelog.replication.storage.log.log_txns import BROKER_EPOCH, MANY, Transac
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.storage.logs import new_log
 
-PARTITIONS = [TopicIdPartition("many-id", number) for number in range(MANY)]
+PARTITIONS = [TopicIdPartition("many-id", number) for number in range(100)]
 NAMES = [name for partition in PARTITIONS for name in app_ids(partition)]
 
 

@@ -13,7 +13,7 @@ from lakelog.replication.storage.delta.commit_format import commit_name, last_ve
 from lakelog.replication.storage.delta.delta_log import CommitTracker
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log import broken_segments
+from lakelog.replication.storage.log import broken_segments, log_txns
 from lakelog.replication.storage.log.log_append import Appended
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
@@ -291,6 +291,7 @@ def test_ol_02_a_replay_that_fails_half_way_is_done_again(log, monkeypatch):
         return asked(self, app_id)
 
     monkeypatch.setattr(delta_log.DeltaLog, "transaction_version", fails)
+    monkeypatch.setattr(log_txns, "MANY", 1_000)
     for _ in range(3):
         with pytest.raises(KafkaStorageException):
             other.refresh()
