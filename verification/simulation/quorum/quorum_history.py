@@ -206,8 +206,7 @@ class QuorumWorld:
             self.random.choice(self.clients).take_step()
 
     def _damage_or_away(self) -> None:
-        places = [self.where[root] for root in self.settled[max(self.settled)].roots]
-        place, chance = self.random.choice(places), self.random.random()
+        place, chance = self.random.choice(self.places()), self.random.random()
         store = self.stores[place]
         if chance < 0.6:
             was_away = store.is_away
@@ -264,7 +263,11 @@ class QuorumWorld:
 
     def _others(self, place: str) -> list[str]:
         """The places of the present roots but for this one."""
-        return [self.where[root] for root in self.settled[max(self.settled)].roots if self.where[root] != place]
+        return [other for other in self.places() if other != place]
+
+    def places(self) -> list[str]:
+        """The places of the roots that vote on the next version."""
+        return [self.where[root] for root in self.settled[max(self.settled)].roots]
 
     def format(self, place: str) -> str:
         """A new root at a damaged place, with the published commits of another one."""
@@ -556,7 +559,8 @@ class QuorumClient:
             return
         fresh = self._root_at(place)
         yield from self._commit(tuple(fresh if root == old else root for root in self.commit.roots))
-        if fresh in self.commit.roots and world.damaged == place:
+        is_there = world.stores[place].objects.get(("root",)) == fresh  # it may be damaged again
+        if fresh in self.commit.roots and world.damaged == place and is_there:
             world.damaged = None
 
     def _root_at(self, place: str) -> str:
@@ -570,7 +574,7 @@ class QuorumClient:
         world, roots = self._world, self.commit.roots
         if len(roots) == 5:
             yield from self._commit(tuple(world.random.sample(roots, 3)))
-            if world.damaged not in [world.where[root] for root in self.commit.roots]:
+            if world.damaged not in world.places():
                 world.damaged = None  # it is formatted again before it is added
         elif world.damaged is None:
             unused = [place for place in PLACES if place not in [world.where[root] for root in roots]]
