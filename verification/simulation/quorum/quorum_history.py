@@ -143,7 +143,8 @@ class QuorumWorld:
     def _check_majority_has(self, version: int) -> None:
         """The next version begins only after a majority of its roots has this one. One may have lost it since."""
         roots = self.settled[version].roots
-        have = sum(self.stores[self.where[root]].newest() >= version for root in roots)
+        stores = [self.stores[self.where[root]] for root in roots]
+        have = sum(("commit", version) in store.objects or store.newest() >= version for store in stores)
         if have + (self.damaged is not None or self.without_log is not None) < quorum_slot.majority(len(roots)):
             raise Violation(AT_A_MAJORITY, f"{have} of {', '.join(roots)} have version {version}")
 
@@ -273,7 +274,9 @@ class QuorumWorld:
         """A new root at a damaged place, with the published commits of another one."""
         self.formats += 1
         root = f"{place}{self.formats}"
-        objects = self.stores[self.random.choice(self._others(place))].objects
+        others = self._others(place)
+        whole = [other for other in others if self.stores[other].newest() >= 0] or others
+        objects = self.stores[self.random.choice(whole)].objects
         self.stores[place].objects = {**_parts_of(objects, "commit", "checkpoint", "sealed"), ("root",): root}
         self.where[root] = place
         self.without_log = None if self.without_log == place else self.without_log
@@ -566,8 +569,7 @@ class QuorumClient:
     def _root_at(self, place: str) -> str:
         """The root at a place that a next set has. A second format would lose the votes of the first."""
         stored = self._world.stores[place].objects.get(("root",))
-        is_sound = bool(stored) and stored[0] == place != self._world.without_log
-        return stored if is_sound else self._world.format(place)
+        return stored if stored and stored[0] == place else self._world.format(place)
 
     def _resize(self) -> Iterator[Any]:
         """From three roots to five, or back."""
