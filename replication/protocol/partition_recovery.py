@@ -260,7 +260,7 @@ def absent_replicas(known: PartitionRegistration, found: Mapping[int, FoundRepli
             return "" if is_in_sync else "it was out of sync"
         is_whole = replica.log_epoch <= _FIRST_EPOCH
         is_whole |= broker in known.isr and known.isr_epoch(broker) >= replica.log_epoch
-        return "" if is_whole else "it was out of sync, and has lost its log before"
+        return "" if is_whole else "it was out of sync, and its log was lost before or is from before the last recovery"
 
     return {broker: reason for broker in known.replicas if (reason := why(broker))}
 

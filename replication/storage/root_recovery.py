@@ -116,7 +116,13 @@ class BrokerRoot:
         self.admits_writers = identity["format_version"] < FORMAT_VERSION
         self.table = ReplicaTable.open(root)  # before the log: no row tells of more than it has
         self.log = ReplicaLog.open(root.child(LOG.name))
+        self.counts_since: int | None = None  # the broker epoch since which its log counts, if the log is too old
         self.copy: Mapping[str, CopiedRows] = read_copy(root)
+
+    @property
+    def log_epoch(self) -> int | None:
+        """The broker epoch since which the broker has its log, None if that is not known."""
+        return self.log.log_epoch if self.counts_since is None else self.counts_since
 
     @property
     def copied_metadata(self) -> tuple[int, int, int]:
@@ -132,12 +138,13 @@ class BrokerRoot:
         """A replica, as the log was read last."""
         state = self.log.current()
         row, fault = self.table.replicas.get(partition), state.fault(partition)
-        return FoundReplica(self.broker_id, state.known(partition), row, fault, self.log.log_epoch)
+        return FoundReplica(self.broker_id, state.known(partition), row, fault, self.log_epoch)
 
     def close(self, broker_epoch: int, generation: int, known: Iterable[TopicIdPartition], uri: str) -> None:
         """Ends all older generations at this root; see `ReplicaLog.close`. What it has is final then, and read."""
         recover_root(self.root, self.cluster_id, self.broker_id)
-        self.log.close(broker_epoch, generation, {*self.partitions(), *known}, {**_CAUSE, "cluster": uri})
+        cause = {**_CAUSE, "cluster": uri}
+        self.log.close(broker_epoch, generation, {*self.partitions(), *known}, cause, self.counts_since)
         self.table.claim(broker_epoch)
         self.copy = read_copy(self.root)
 
@@ -279,6 +286,10 @@ class Recovery:
         controllers = [each.source.controller_epoch for each in self._seen.newest.values()]
         self.controller_epoch = next_epoch([*controllers, *(r.controller_epoch for r in self._seen.known.values())])
         self.broker_epochs = {broker.broker_id: self._broker_epoch(broker) for broker in self.brokers}
+        lost = max((each.source.generation for each in self._seen.newest.values()), default=0)
+        for broker in self.brokers:
+            if broker.log.current().generation < lost:  # it has been away, or it was restored and may have had more
+                broker.counts_since = self.broker_epochs[broker.broker_id]
 
     @property
     def cluster_id(self) -> str:
@@ -514,7 +525,7 @@ class Recovery:
     def _registration(self, broker: BrokerRoot) -> BrokerRegistration:
         """The registration of a broker that has stopped, with its log as it is now."""
         epoch = self.broker_epochs[broker.broker_id]
-        log_epoch = broker.log.log_epoch
+        log_epoch = broker.log_epoch
         return BrokerRegistration(
             broker.broker_id, broker.root.uri, None, epoch, -1, True, None, *identify(broker.log),
             log_epoch=epoch if log_epoch is None else log_epoch, incarnation_id="recover",

@@ -28,8 +28,9 @@ def log(table_id="log", version=5, commits=None, checkpoint=None):
     """A log by what a registration looks at: its commits, "a" to "f" of the versions 0 to 5 if nothing else is said."""
     known = {v: "abcdefghi"[v] for v in range(version + 1)} if commits is None else commits
     return SimpleNamespace(
-        table_id=table_id, current=lambda: SimpleNamespace(version=version), root=LogFiles(known, checkpoint)
-    )
+        table_id=table_id, current=lambda: SimpleNamespace(version=version), root=LogFiles(known, checkpoint),
+        is_from_before=False,
+    )  # fmt: skip
 
 
 class LogFiles:

@@ -19,6 +19,7 @@ from lakelog.replication.errors import (
     InconsistentClusterRootException,
     KafkaStorageException,
     LakelogException,
+    LeaderNotAvailableException,
     StaleBrokerEpochException,
 )
 from lakelog.replication.protocol.partition_log import FENCED, STOPPED, Role
@@ -31,6 +32,7 @@ from lakelog.replication.storage.cluster import Cluster, format_broker, format_c
 from lakelog.replication.storage.cluster_copier import LOCAL_SECONDS, ClusterCopier
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import Appended
+from lakelog.replication.storage.log.log_state import LogChange
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_recovery import Recovery, is_finished, open_broker_roots
 from lakelog.replication.storage.staged_batch import StagedBatch, batch_bytes, batch_of, stages_of
@@ -261,6 +263,54 @@ def test_a_broker_that_was_away_takes_the_new_root_for_the_right_one_and_then_no
     assert lake.refuses(lake.opened("old"), 3)
     (registration,) = cluster.metadata.partitions.values()
     assert (registration.isr, registration.replicas) == ((1, 2), (1, 2, 3))
+
+
+def restored(lake, broker, before):
+    """The broker gets the root that `before` has, a copy of the lake from before."""
+    shutil.rmtree(lake.folder / f"broker-{broker}")
+    shutil.copytree(before / f"broker-{broker}", lake.folder / f"broker-{broker}")
+    return lake.root(f"broker-{broker}")
+
+
+def test_a_root_from_before_a_recovery_counts_as_one_that_has_lost_its_log(lake, tmp_path):
+    """Its log has grown beyond the registered version since, on the old cluster root, and that commit is cleaned up."""
+    before = shutil.copytree(lake.folder, tmp_path / "before")
+    lake.keep_aside().recovery().execute()
+    cluster, root = lake.opened(), restored(lake, 3, before)
+    registered = cluster.registration(3)
+    own = ReplicaLog.open(root.child("log"))
+    while own.refresh().version <= registered.log_version:
+        own.transact({"who": "old"}, lambda state: LogChange(txns={"broker-epoch": state.broker_epoch + 1}))
+    DeltaTable(root.path("log")).create_checkpoint()
+    os.remove(root.path(f"log/_delta_log/{registered.log_version:020d}.json"))
+    view = open_view(cluster.root.uri, CONFIG)
+    with pytest.raises(LeaderNotAvailableException, match="is not the log that it registered"):
+        view.log(3)
+    log = ReplicaLog.open(root.child("log"), cluster.generation)
+    given = Registration(BrokerTable.open(cluster.root, 3), root, replace(CONFIG, broker_id=3))
+    assert given.log_epoch == 0
+    assert given.register(log, 0, cluster.generation) == given.log_epoch > registered.broker_epoch
+
+
+def test_a_root_from_before_a_recovery_does_not_prove_that_nothing_is_lost(lake, tmp_path, monkeypatch):
+    """Not either if a recovery that was given it did not end. Its log may lead, if it is all that is left."""
+    before = shutil.copytree(lake.folder, tmp_path / "before")
+    lake.keep_aside().recovery().execute()
+    restored(lake, 3, before)
+    lake.lose("new")
+    for brokers, loss in (((1, 2), None), ((1, 3), "records from offset 4 on"), ((1, 2, 3), None)):
+        (found,) = lake.recovery(*brokers, to="newer").plan().partitions
+        assert (found.loss, sorted(found.absent)) == (loss, [b for b in (1, 2, 3) if b == 3 or b not in brokers])
+    with monkeypatch.context() as patched:
+        patched.setattr(Recovery, "_write_tables", raises(Crash()))
+        with pytest.raises(Crash):
+            lake.recovery(1, 3, to="newer").execute()
+    (found,) = lake.recovery(1, 3, to="newer").plan().partitions
+    assert (found.loss, sorted(found.absent)) == ("records from offset 4 on", [2, 3])
+    lake.recovery(1, 2, 3, to="newer").execute()
+    (registration,) = lake.opened("newer").metadata.partitions.values()
+    assert registration.isr == (1, 2, 3)
+    assert lake.opened("newer").registration(3).log_epoch == registration.isr_epoch(3) - 1000
 
 
 class Crash(BaseException):

@@ -24,9 +24,10 @@ def continues(log: ReplicaLog, known: LogIdentity) -> bool:
     """Whether the log, as last replayed, still has everything that it had under that identity.
 
     Producers may have appended to it since. If the commit was cleaned up, a checkpoint has its content; only the log's
-    own broker writes checkpoints. Raises KafkaStorageException.
+    own broker writes checkpoints. A broker that uses an older cluster root does so, too, in a root that was restored
+    from before a recovery. Raises KafkaStorageException.
     """
-    if log.table_id != known.table_id or log.current().version < known.version:
+    if log.is_from_before or log.table_id != known.table_id or log.current().version < known.version:
         return False
     found = _commit_id(log.root, known.version)
     if found is None:

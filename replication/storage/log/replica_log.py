@@ -119,6 +119,12 @@ class ReplicaLog:
             return LogIdentity(self._log.table_id, self._log.version, self._log.unique_id or "")
 
     @property
+    def is_from_before(self) -> bool:
+        """Whether the log, as last replayed, belongs to an older generation of the cluster root than this process uses:
+        its broker has not used that root yet, or its own root was restored from a backup."""
+        return self._generation is not None and self._state.generation < self._generation
+
+    @property
     def stamp(self) -> Stamp | None:
         """The stamp of the commit of the replayed version; None if it was not seen."""
         return self._log.stamp
@@ -314,11 +320,12 @@ class ReplicaLog:
         self._log.hold()
 
     def close(
-        self, broker_epoch: int, generation: int, partitions: Iterable[TopicIdPartition], cause: Mapping[str, Any]
+        self, broker_epoch: int, generation: int, partitions: Iterable[TopicIdPartition], cause: Mapping[str, Any],
+        log_epoch: int | None = None,
     ) -> None:  # fmt: skip
         """Closes the log, in one commit, to all processes that use a cluster root of an older generation: brokers,
         producers and readers. It keeps under which leader epochs it led. `partitions`: those that may be in it without
-        any record.
+        any record. `log_epoch`: the broker epoch since which the broker has this log; None leaves it as it is.
 
         Raises FencedClusterRootException if the log belongs to that generation or a newer one already.
         """
@@ -334,7 +341,8 @@ class ReplicaLog:
                 )
             roles = closed_roles({p: state.known(p) for p in {*state.partitions(), *asked}})
             txns = {role_app_id(p): role_version(role) for p, role in roles.items()}
-            return LogChange(txns={BROKER_EPOCH: broker_epoch, GENERATION: generation, **txns})
+            since = {} if log_epoch is None else {LOG_EPOCH: log_epoch}
+            return LogChange(txns={BROKER_EPOCH: broker_epoch, GENERATION: generation, **since, **txns})
 
         self.transact(cause, decide)
 
