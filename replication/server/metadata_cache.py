@@ -10,6 +10,7 @@ from lakelog.replication.config import Config, TopicConfig
 from lakelog.replication.protocol.broker_registration import BrokerRegistration, Liveness
 from lakelog.replication.protocol.high_watermark import effective_min_isr
 from lakelog.replication.protocol.isr import IsrChange, IsrOutcomes
+from lakelog.replication.protocol.partition_recovery import AHEAD
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
@@ -166,6 +167,17 @@ class MetadataCache:
         if registration is None or known is None:
             return {}
         return known[1].replicas if known[0] == (registration.root, registration.broker_epoch) else {}
+
+    def check_generation(self, broker_id: int) -> None:
+        """Raises FencedClusterRootException if the last rows of another broker show that the cluster root was recovered
+        elsewhere; other errors as `Cluster.check_log_generation`. A broker whose own root was not given to the
+        recovery, or was restored from before it, would lead on here, and acknowledge records that the others lack.
+
+        It reads that broker's log only if the rows have an epoch that no restart of the broker explains."""
+        registration = self.brokers().get(broker_id)
+        row = next(iter(self.last_rows(broker_id).values()), None)
+        if registration is not None and row is not None and row.broker_epoch >= registration.broker_epoch + AHEAD:
+            self.cluster.check_log_generation(self.cluster.storage_of(broker_id, registration.root))
 
     def replica_table(self, broker_id: int) -> ReplicaTable:
         """The `replicas` table of another broker; the caller refreshes it.

@@ -15,7 +15,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from lakelog.replication.errors import InconsistentClusterRootException, KafkaStorageException, LakelogException
+from lakelog.replication.errors import (
+    FencedClusterRootException,
+    InconsistentClusterRootException,
+    KafkaStorageException,
+    LakelogException,
+)
 from lakelog.replication.protocol.fetch_state import PartitionFetchState
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrOutcomes
 from lakelog.replication.protocol.leadership import HostedPartition, follow_high_watermarks, host
@@ -181,7 +186,8 @@ class ReplicaManager:
     def lead(self) -> bool:
         """Runs one leader round, see `LeaderRound.run`. Returns whether an HW or a log start has risen.
 
-        Raises StaleBrokerEpochException once a newer process has claimed the log, KafkaStorageException, BrokerKilled.
+        Raises StaleBrokerEpochException once a newer process has claimed the log, FencedClusterRootException if a
+        follower belongs to a newer generation of the cluster root, KafkaStorageException, BrokerKilled.
         """
         return self._carry_out(self._leader.run(self._state))
 
@@ -279,9 +285,12 @@ class LeaderRoundReads:
         )
 
     def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:
-        """The rows of followers. A broker whose rows cannot be read is left out, and logged once."""
+        """The rows of followers. A broker whose rows cannot be read is left out, and logged once. Raises
+        FencedClusterRootException if one belongs to a newer generation of the cluster root: this broker must end."""
         rows: dict[int, Rows] = {}
         for broker, found in self._rows.poll(step.brokers).items():
+            if isinstance(found, FencedClusterRootException):
+                raise found
             if isinstance(found, LakelogException):
                 self._say_once(broker, found)
             else:
@@ -304,6 +313,7 @@ class LeaderRoundReads:
     def _read_rows(self, broker: int) -> Rows:
         table = self._cache.replica_table(broker)
         table.poll(self._max_staleness)
+        self._cache.check_generation(broker)
         # Rows may come from a poll of another thread. It is asked for before the rows, which may be newer then.
         self._polled_at[broker] = table.polled_at
         return table.replicas

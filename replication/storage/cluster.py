@@ -128,9 +128,14 @@ class Cluster:
         """
         if seen := self.seen_by(root):
             with suppress(InconsistentClusterIdException):  # it has no log: then the note counts
-                self._check_generation(root, DeltaLog.open(root.child(LOG.name)).transaction_version(GENERATION) or 0)
+                self.check_log_generation(root)
             self._expected_by = root
             self.guard.expect(seen)
+
+    def check_log_generation(self, root: StorageRoot) -> None:
+        """Raises FencedClusterRootException if the log in a broker's root belongs to a newer generation of the cluster
+        root, InconsistentClusterIdException if there is none, and KafkaStorageException."""
+        self._check_generation(root, DeltaLog.open(root.child(LOG.name)).transaction_version(GENERATION) or 0)
 
     def _check_generation(self, root: StorageRoot, found: int) -> None:
         """Raises FencedClusterRootException if a broker belongs to a newer generation of the cluster root."""

@@ -146,6 +146,8 @@ class BrokerRoot:
         cause = {**_CAUSE, "cluster": uri}
         self.log.close(broker_epoch, generation, {*self.partitions(), *known}, cause, self.counts_since)
         self.table.claim(broker_epoch)
+        rows = [replace(row, broker_epoch=broker_epoch) for row in self.table.replicas.values()]
+        self.table.publish(rows, _CAUSE["why"])  # by the epoch a leader that still uses the old cluster root finds out
         self.copy = read_copy(self.root)
 
     def topic_name(self, partition: TopicIdPartition) -> str | None:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lakelog.replication.errors import FencedClusterRootException
 from lakelog.replication.protocol.rounds.leader_round import ReadFollowerRows
 from lakelog.replication.server import follower_rows
 from lakelog.replication.server.replica_manager import LeaderRoundReads
@@ -39,11 +40,16 @@ class World:
         self.ages = {}
         self.clock, self.reads = Clock(), {2: lambda: {P0: "row of 2"}, 3: lambda: {P0: "row of 3"}}
         self.woken = threading.Event()
-        cache = SimpleNamespace(replica_table=self.table, wake=self.woken.set)
+        self.newer = set()
+        cache = SimpleNamespace(replica_table=self.table, wake=self.woken.set, check_generation=self.check_generation)
         self.view = LeaderRoundReads(1, new_log(root, P0), cache, 10_000, self.clock)
 
     def table(self, broker):
         return Table(self.reads[broker], self.ages.get(broker, 0.0))
+
+    def check_generation(self, broker):
+        if broker in self.newer:
+            raise FencedClusterRootException("recovered elsewhere")
 
     def poll(self):
         self.clock.now += 1
@@ -70,6 +76,13 @@ def test_is_04_ol_01_rows_come_with_the_time_at_which_their_read_began(world, mo
     hanging.let_go()
     assert world.woken.wait(30), "its rows are for the next round, which begins at once"
     wait_until(lambda: world.looked_now() == {2, 3}, "a look at broker 2 that began since")
+
+
+def test_a_leader_ends_whose_follower_belongs_to_a_newer_generation_of_the_cluster_root(world):
+    """A follower whose rows cannot be read is only left out."""
+    world.newer.add(3)
+    with pytest.raises(FencedClusterRootException):
+        world.poll()
 
 
 def test_is_04_rows_of_an_earlier_poll_of_this_process_come_with_its_time(world):

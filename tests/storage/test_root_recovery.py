@@ -27,6 +27,7 @@ from lakelog.replication.protocol.partition_registration import NO_LEADER, Parti
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.topic import Entity, Topic
+from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.registration import Registration, check_cluster_root
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.cluster_copier import LOCAL_SECONDS, ClusterCopier
@@ -311,6 +312,23 @@ def test_a_root_from_before_a_recovery_does_not_prove_that_nothing_is_lost(lake,
     (registration,) = lake.opened("newer").metadata.partitions.values()
     assert registration.isr == (1, 2, 3)
     assert lake.opened("newer").registration(3).log_epoch == registration.isr_epoch(3) - 1000
+
+
+def test_a_leader_that_still_uses_the_old_root_finds_out_by_the_rows_of_others(lake):
+    old, root = MetadataCache(lake.opened("cluster")), lake.root("broker-2").uri
+    for broker in (2, 3):
+        old.check_generation(broker)  # it has read nothing yet
+        old.replica_table(broker)
+        old.check_generation(broker)
+    lake.recovery(1, 2).execute()
+    for broker in (2, 3):
+        old.replica_table(broker).refresh()
+    with pytest.raises(FencedClusterRootException, match=f"the broker at {root} belongs to generation 1"):
+        old.check_generation(2)
+    old.check_generation(3)
+    new = MetadataCache(lake.opened())
+    new.replica_table(2)
+    new.check_generation(2)
 
 
 class Crash(BaseException):
