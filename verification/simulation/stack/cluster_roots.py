@@ -5,12 +5,14 @@ meanwhile, end and begin. Controllers and producers that begin take it for the r
 other. So when the right root is back, an operator starts those processes again, and no others.
 
 In the second case an operator makes a new root from the roots of the brokers, and tries again when that fails. The old
-root is gone, or comes back, and its processes go on with it beside those of the new one until the storm ends.
+root is gone, or comes back, and its processes go on with it beside those of the new one until the storm ends. With the
+cluster root the root of a broker may be lost, if the recovery says that no acknowledged record is. Otherwise it is
+found, and given, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from random import Random
 from typing import Protocol
@@ -25,23 +27,38 @@ from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.root_recovery import Recovery, is_finished, open_broker_roots
+from lakelog.replication.storage.root_recovery import Plan, Recovery, is_finished, open_broker_roots
 from lakelog.replication.storage.tables.cluster_copy import read_copy
 from lakelog.schemas import METADATA
 from lakelog.verification.memory_root import File
 from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack.disasters import BROKERS, BreakableWorld, Disasters
 from lakelog.verification.simulation.stack.faulty_store import StoreUser
-from lakelog.verification.simulation.stack.rates import EMPTY, FENCED, OLDER, OTHERS, RECOVERED
-from lakelog.verification.simulation.stack.stack_processes import Process, StackController
+from lakelog.verification.simulation.stack.rates import (
+    ASTRAY,
+    EMPTY,
+    FENCED,
+    LOST_TOGETHER,
+    OLDER,
+    OTHERS,
+    RECOVERED,
+)
+from lakelog.verification.simulation.stack.stack_processes import Process, StackBroker, StackController
 from lakelog.verification.simulation.stack.stack_producers import PARTITIONS, TOPIC, StackProducer
 
 _BACKS_UP = 0.01  # the probability that the root is backed up at an event
 _SECONDS = 1, 4, 15, 40
 _COMES_BACK = 0.5  # the probability that a lost root comes back
+_RESTORES = 0.1  # the probability that a broker's root is restored from before a recovery at an event, if it may be
+_IS_ASTRAY = 0.5  # the probability that a broker with a root of before is started on a root that has come back
+_LOSES_ANOTHER = 0.5  # the probability that a broker's root is lost with the cluster root, if one may be missing
 _TRIES = 5  # of a recovery beside faults; the next one meets none
 
 Folders = Mapping[str, Mapping[str, File]]
+
+
+class _MayBeLost(Exception):
+    """A recovery says that acknowledged records may be lost."""
 
 
 class _Operator:
@@ -85,9 +102,9 @@ class ClusterRoots:
     """What lies at the address of one world's cluster root. `is_wrong`: whether it is another root now. `rng`: a stream
     of its own, so that a history without these faults does not depend on them."""
 
-    def __init__(self, world: RootWorld) -> None:
+    def __init__(self, world: RootWorld, seed: int) -> None:
         self._world = world
-        self.rng = Random()
+        self.rng = Random(seed)
         self.is_wrong = False
         self.was_wrong = False
         self._shows_right = True
@@ -116,7 +133,11 @@ class ClusterRoots:
         if self._is_recovering:
             return
         if rates.recovers and self.is_right and self.rng.random() < rates.recovers and self._may_be_lost():
-            self.lose(self.rng.random() < _COMES_BACK)
+            self._world.disasters.back_up(self._drawn())
+            is_another_lost = rates.min_isr > 1 and self.rng.random() < _LOSES_ANOTHER
+            self.lose(self.rng.random() < _COMES_BACK, self._drawn() if is_another_lost else None)
+        elif rates.recovers and self.is_right and self.rng.random() < _RESTORES:
+            self._world.disasters.restore_from_before()
         elif self.is_wrong:
             if now >= self._until:
                 self.put_back()
@@ -188,8 +209,12 @@ class ClusterRoots:
                     return True
         return False
 
-    def lose(self, comes_back: bool) -> None:
-        """The cluster root is lost, and a new one is made from the roots of the brokers."""
+    def _drawn(self) -> StackBroker:
+        return self.rng.choice([*self._world.nodes.values()])
+
+    def lose(self, comes_back: bool, missing: StackBroker | None = None) -> None:
+        """The cluster root is lost, and a new one is made from the roots of the brokers. `missing`: a broker whose root
+        is lost with it, unless the recovery says that it is needed."""
         world, old = self._world, self._world.cluster
         self._tell(FENCED if comes_back else RECOVERED, f"the cluster root is lost{' for a while' * comes_back}")
         if not comes_back:
@@ -199,29 +224,46 @@ class ClusterRoots:
             self._put({self._uri: {}})
         self._is_recovering = True
         try:
-            root = self._recovered()
+            root, is_missing = self._recovered_without(missing) if missing else (self._recovered(()), False)
         finally:
             self._is_recovering = False
+        if missing and is_missing:
+            world.disasters.replace_lost_root(missing)
+            self._tell(LOST_TOGETHER, f"{missing.name} loses its root, too")
         world.faults.lose_late(old.root)
         self.show(is_right=True)
         self.is_wrong, self._hidden, self.was_wrong = False, {}, True
         self._older, self._others = {}, {}
-        world.disasters.forget_backups()
         self._check_epochs(root)
         self._lost.append(old)
         self._move(root.uri)
         if not comes_back:
             self.end_lost()
 
-    def _recovered(self) -> StorageRoot:
+    def _recovered_without(self, missing: StackBroker) -> tuple[StorageRoot, bool]:
+        """The new root, and whether it was made without the root of this broker."""
+        folders = self._folders(missing.root.uri)
+        missing.kill()
+        self._world.faults.lose_late(missing.root)
+        missing.root.delete_folder()
+        try:
+            return self._recovered((missing,), _refuse_loss), True
+        except _MayBeLost:
+            self._world.trace.append(f"{self._world.clock.now:.1f} the root of {missing.name} is found")
+            self._world.store.folders.update(folders)
+            return self._recovered(()), False
+
+    def _recovered(
+        self, missing: Sequence[StackBroker], check: Callable[[Plan], None] = lambda _: None
+    ) -> StorageRoot:  # fmt: skip
         world, operator = self._world, _Operator()
         self._count += 1
         root = StorageRoot.of(f"{world.store.uri}/cluster-{self._count}")
-        given = [(node.number, node.root.uri) for node in world.nodes.values()]
+        given = [(node.number, node.root.uri) for node in world.nodes.values() if node not in missing]
         for number in range(_TRIES + 1):
             try:
                 with world.acting(operator if number < _TRIES else None):
-                    Recovery(root, open_broker_roots(given, Config(), may_mend=True), Config()).execute()
+                    Recovery(root, open_broker_roots(given, Config(), may_mend=True), Config()).execute(check)
                 return root
             except (LakelogException, OSError, BrokerKilled) as error:
                 operator = _Operator()
@@ -252,6 +294,17 @@ class ClusterRoots:
             client.cluster = uri
             if self.rng.random() < 0.5:
                 client.kill()
+
+    def lead_astray(self, node: StackBroker) -> None:
+        """Starts a broker on a cluster root that has come back after it was recovered elsewhere, if that is drawn."""
+        if self._lost and self.rng.random() < _IS_ASTRAY:
+            self.start_on_lost(node)
+
+    def start_on_lost(self, node: StackBroker) -> None:
+        """Starts a broker on the cluster root that has come back last."""
+        self._tell(ASTRAY, f"{node.name} is started on an old cluster root")
+        with self._world.acting(node):
+            node.start_at(self._lost[-1].root.uri)
 
     def end_lost(self) -> None:
         """The operator ends what still works with an old root, and deletes it."""
@@ -305,6 +358,12 @@ class ClusterRoots:
     def _tell(self, what: str, text: str) -> None:
         self._world.trace.append(f"{self._world.clock.now:.1f} {text}")
         self._world.faults.count(what)
+
+
+def _refuse_loss(plan: Plan) -> None:
+    """Raises _MayBeLost as the command would refuse to go on."""
+    if any(each.loss is not None for each in plan.partitions):
+        raise _MayBeLost
 
 
 def _epoch(log: ReplicaLog, partition: TopicIdPartition) -> int:

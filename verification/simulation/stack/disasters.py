@@ -28,6 +28,7 @@ from lakelog.verification.simulation.stack.rates import (
     KILLED,
     LITTERED,
     LOSES_END,
+    OUTDATED,
     RESTORED,
     STOPPED,
     TORN,
@@ -49,6 +50,9 @@ class HasRoot(Protocol):
     @property
     def is_right(self) -> bool:
         """Whether it is the right one, and is not being recovered."""
+
+    def lead_astray(self, node: StackBroker) -> None:
+        """Starts a broker on a cluster root that has come back after it was recovered elsewhere, if that is drawn."""
 
 
 class BreakableWorld(Protocol):
@@ -91,7 +95,7 @@ class Disasters:
         self._world = world
         self.damaged: dict[int, int] = {}
         self._formatted_anew: set[int] = set()
-        self._backups: dict[int, Mapping[str, Mapping[str, File]]] = {}
+        self._backups: dict[int, tuple[int, Mapping[str, Mapping[str, File]]]] = {}
 
     def happen(self) -> None:
         """Draws a fault and a broker, and carries it out if it is allowed."""
@@ -108,18 +112,14 @@ class Disasters:
         with self._world.acting(None):
             if rng.random() < _LANDS and self._world.roots.is_right:  # what was sent to the wrong root stays there
                 self._world.faults.land()
-            if disaster != RESTORED:
-                self._back_up(nodes[0])
+            if disaster != RESTORED and rates.brokers.get(RESTORED) and rng.random() < _BACKS_UP:
+                self.back_up(nodes[0])
             for node in nodes if disaster in _LOSSES else nodes[:1]:
                 may_befall = self._may_lose if disaster in _LOSSES else self.may_end
                 is_there = disaster != RESTORED or node.number in self._backups
                 if is_there and not self._world.is_busy(node) and may_befall(node):
                     disasters[disaster](node)
                     return
-
-    def forget_backups(self) -> None:
-        """Restores no copy of a root that was made until now."""
-        self._backups.clear()
 
     def is_whole(self) -> bool:
         """Whether no broker has lost records that it has not got again."""
@@ -170,17 +170,39 @@ class Disasters:
         self._tell(EMPTIED, f"{node.name} loses its root")
 
     def restore(self, node: StackBroker) -> None:
-        """A broker goes down, and gets an old backup of its root."""
-        backup = self._backups[node.number]
+        """A broker goes down, and gets an old backup of its root, maybe from before the cluster root was recovered."""
+        generation, backup = self._backups[node.number]
         self.damage(node)
         node.root.delete_folder()
         self._world.store.folders.update({folder: dict(files) for folder, files in backup.items()})
-        self._tell(RESTORED, f"{node.name} gets an old copy of its root")
+        is_outdated = generation < self._world.cluster.generation
+        self._tell(OUTDATED if is_outdated else RESTORED, f"{node.name} gets an old copy of its root")
+        if is_outdated:
+            self._world.roots.lead_astray(node)
 
-    def _back_up(self, node: StackBroker) -> None:
-        if self._world.rates.brokers.get(RESTORED) and self._world.rng.random() < _BACKS_UP:
-            root, folders = node.root.uri, self._world.store.folders
-            self._backups[node.number] = {f: dict(files) for f, files in folders.items() if f.startswith(f"{root}/")}
+    def restore_from_before(self) -> None:
+        """Gives a broker a copy of its root of before the last recovery, once, if there is one and it may lose its
+        log."""
+        now = self._world.cluster.generation
+        for number in [number for number, (generation, _) in self._backups.items() if generation < now]:
+            node = self._world.nodes[number]
+            if not self._world.is_busy(node) and self._may_lose(node):
+                self.restore(node)
+                del self._backups[number]
+                return
+
+    def back_up(self, node: StackBroker) -> None:
+        """Keeps a copy of a broker's root as it is now."""
+        root, folders = node.root.uri, self._world.store.folders
+        copied = {f: dict(files) for f, files in folders.items() if f.startswith(f"{root}/")}
+        self._backups[node.number] = self._world.cluster.generation, copied
+
+    def replace_lost_root(self, node: StackBroker) -> None:
+        """Gives a broker an empty root. Its own was lost with the cluster root, and the new one knows no registration
+        of it."""
+        self._world.faults.lose_late(node.root)
+        self._format_anew(node)
+        self.damaged[node.number] = 0
 
     def _sleep(self, _: StackBroker) -> None:
         """Nothing runs for a while, as if all machines were suspended. Later, old files and commits are cleaned up."""

@@ -15,8 +15,10 @@ LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER = "lost", "refused", "late", "dies 
 OVERTAKEN, FROZEN, HANGS = "overtaken", "frozen", "hangs"
 KILLED, STOPPED, LOSES_END, TORN, EMPTIED = "killed", "stopped", "loses its end", "torn", "emptied"
 RESTORED, ASLEEP, LITTERED, DOUBLED = "restored", "asleep", "littered", "doubled"
+OUTDATED, ASTRAY = "restored from before a recovery", "started on a cluster root that was recovered elsewhere"
 OLDER, EMPTY, OTHERS = "an older cluster root", "an empty cluster root", "the cluster root of others"
 COPIED, RECOVERED, FENCED = "copied", "a lost cluster root", "a cluster root recovered elsewhere"
+LOST_TOGETHER = "a broker's root lost with the cluster root"
 
 _COMMITS = {
     LOST: 0.02, REFUSED: 0.01, LATE: 0.01, DIES_BEFORE: 0.004, DIES_AFTER: 0.006, OVERTAKEN: 0.08, FROZEN: 0.003,
@@ -44,7 +46,8 @@ class Rates:
     which a table's log is cleaned up. `padding`: bytes added to each record. `in_flight`: the sends that a producer
     begins before it waits for them. For each event: `cluster_roots` (another root lies at the address of the cluster
     root for a while), `recovers` (the cluster root is lost, and recovered from the brokers' roots) and `copies` (a
-    producer is copied, and goes on twice). `row_group_bytes`: the least size of a row
+    producer is copied, and goes on twice). `min_isr`: the topic's `min.insync.replicas`. If one root may be missing, a
+    broker's root is sometimes lost with the cluster root. `row_group_bytes`: the least size of a row
     group, and `inlined_bytes`: the largest size of a file that lies in its commit. Small ones let row groups and files
     be copied that have few records.
     """
@@ -64,6 +67,7 @@ class Rates:
     cluster_roots: float = 0.0
     copies: float = 0.0
     recovers: float = 0.0
+    min_isr: int = 1
     row_group_bytes: int = LEAST_BYTES
     inlined_bytes: int = INLINED_BYTES
     padding: int = 900  # each record becomes a batch and a segment, so a leader may die between two
@@ -88,9 +92,16 @@ def drawn(seed: int) -> Rates:
         skew=rng.choice((0, 3600, 200_000)),
         checkpoint_commits=rng.choice((6, 20, 100)),
         in_flight=3 if seed % _IN_FLIGHT == 0 else 1,
-        recovers=0.05 if seed % _RECOVERS == _RECOVERS_REST else 0.0,
+        **_recovering(seed),
         **_rare(seed),
     )
+
+
+def _recovering(seed: int) -> dict[str, Any]:
+    """What only every seventh seed has. It is drawn from a stream of its own."""
+    if seed % _RECOVERS != _RECOVERS_REST:
+        return {}
+    return {"recovers": 0.05, "min_isr": random.Random(f"recovery in {seed}").choice((1, 2))}
 
 
 def _rare(seed: int) -> dict[str, Any]:

@@ -143,6 +143,14 @@ class StackBroker:
             self._older.append(self.broker)
         self.start()
 
+    def start_at(self, cluster: str) -> None:
+        """Starts a new process on another cluster root than the next ones, as by mistake."""
+        usual, self._cluster = self._cluster, cluster
+        try:
+            self.start()
+        finally:
+            self._cluster = usual
+
     def move(self, cluster: str) -> None:
         """Begins its next process on another cluster root. The current one goes on with the old root."""
         if self.broker is not None:
@@ -151,10 +159,12 @@ class StackBroker:
         self._clusters.append(cluster)
 
     def end_older(self) -> None:
-        """Ends all processes but the current one."""
+        """Ends all processes but the current one, and also that if it uses another cluster root than the next ones."""
         for broker in self._older:
             broker.pause_point.kill()
         self._older.clear()
+        if self.broker is not None and self.broker._cluster.root.uri != self._cluster:
+            self.broker.pause_point.kill()
 
     def step(self, rng: random.Random) -> None:
         """Does the work of its process's threads once. Sometimes an older process gets the step."""

@@ -89,7 +89,7 @@ def _spoils_a_row(*given: Any) -> Any:
         yield replace(piece, table=rows.set_column(rows.schema.get_field_index("value"), "value", value))
 
 
-def _only_names_its_generation(log: ReplicaLog, _: int, generation: int, __: Any, cause: Any) -> None:
+def _only_names_its_generation(log: ReplicaLog, _: int, generation: int, __: Any, cause: Any, *___: Any) -> None:
     log.transact(cause, lambda _: LogChange(txns={GENERATION: generation}))
 
 
@@ -311,8 +311,19 @@ IDENTITY: dict[str, StackSabotage] = {
             ("storage.log.replica_log.ReplicaLog.close", _only_names_its_generation),
             ("storage.log.replica_log.ReplicaLog._check_generation", _nothing),
             ("storage.tables.replica_table.ReplicaTable.claim", _nothing),
+            ("server.metadata_cache.MetadataCache.check_generation", _nothing),
         ),
         identity.lost_root_in_use,
+    ),
+    "a_recovery_does_not_say_what_may_be_lost": StackSabotage(
+        "a recovery says that nothing may be lost, whichever roots are missing",
+        at(("protocol.partition_recovery.what_may_be_lost", lambda *_: (None, "nothing is missing"))),
+        identity.lost_root_of_the_only_one_in_sync,
+    ),
+    "an_old_cluster_root_is_believed": StackSabotage(
+        "a leader does not find that its followers belong to a newer generation of the cluster root",
+        at(("server.metadata_cache.MetadataCache.check_generation", _nothing)),
+        identity.restored_root_on_a_lost_one,
     ),
     "notes_of_older_generations_count": StackSabotage(
         "a broker believes what a process of an older generation has noted late",

@@ -65,7 +65,7 @@ class StackWorld:
         changes.change("storage.delta.commit_format", "INLINED_BYTES", self.rates.inlined_bytes)
         changes.change("storage.delta.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
         self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
-        self.roots = ClusterRoots(self)
+        self.roots = ClusterRoots(self, seed)
         self._are_apart = self.rng.random() < 0.5  # otherwise all share their polls, as in one process
         self.store.process = self._looker
         changes.enter_context(self.store.opened())
@@ -113,12 +113,17 @@ class StackWorld:
             self.nodes[number] = node
         for node in self.nodes.values():
             node.start()
-        self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, PARTITIONS)], (), {"who": "world"})
+        self.need(self.rates.min_isr)
         replicas = [tuple(BROKERS[(p + n) % len(BROKERS)] for n in range(len(BROKERS))) for p in range(PARTITIONS)]
         made = (new_partition(TOPIC, TOPIC_ID, p, ar, BROKERS) for p, ar in enumerate(replicas))
         joined = (replace(r, isr_epochs=dict.fromkeys(r.isr, 1)) for r in made)
         self.cluster.metadata.put(joined, {"who": "world"})
         self._seen = self.partitions()
+
+    def need(self, min_isr: int) -> None:
+        """Sets the topic's `min.insync.replicas`."""
+        configs = {} if min_isr == 1 else {"min.insync.replicas": str(min_isr)}
+        self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, PARTITIONS, configs)], (), {"who": "world"})
 
     def _pause(self, milliseconds: int, deadline: float, *_: object) -> None:
         self.clock.now += max(0.0, min(0.5, deadline - self.clock.now))

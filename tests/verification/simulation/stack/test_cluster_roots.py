@@ -11,7 +11,15 @@ from lakelog.verification.memory_root import MemoryRoot
 from lakelog.verification.simulation.stack import stack_history
 from lakelog.verification.simulation.stack.breaks import StackSabotage
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.rates import COPIED, EMPTY, LATE, OLDER, OTHERS
+from lakelog.verification.simulation.stack.rates import (
+    COPIED,
+    EMPTY,
+    LATE,
+    LOST_TOGETHER,
+    OLDER,
+    OTHERS,
+    OUTDATED,
+)
 from lakelog.verification.simulation.stack.schedules import identity
 from lakelog.verification.simulation.stack.stack_history import run
 from lakelog.verification.simulation.stack.stack_sabotages import ANY_ROOT
@@ -112,6 +120,21 @@ def test_a_producer_with_records_on_their_way_is_not_copied(world):
     (client, _) = world.clients
     client.is_sending = True
     assert client.copied("producer-3") is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fault"),
+    [
+        (identity.lost_root_of_a_leader, LOST_TOGETHER),
+        (identity.lost_root_of_the_only_one_in_sync, None),
+        (identity.restored_root_on_a_lost_one, OUTDATED),
+    ],
+)
+def test_a_broker_loses_its_root_with_the_cluster_root_or_gets_one_from_before(schedule, fault):
+    """A root that is needed is found."""
+    history = run(1, sabotage=StackSabotage("as it is shipped", lambda _: None, schedule))
+    assert history.violation is None
+    assert {LOST_TOGETHER, OUTDATED} & history.faults.keys() == ({fault} - {None})
 
 
 def test_storms_have_them_copy_files_and_row_groups_and_violate_nothing(monkeypatch):

@@ -33,6 +33,7 @@ SEEDS_THAT_CATCH = {
     "fetches_from_any_leader": 4,
     "elects_anybody": 3,
     "files_of_the_first_partition": 5,
+    "notes_of_older_generations_count": 2,
 }  # one of the first 60 seeds catches the others
 FAILS_WITHOUT_ACKS = 9  # a seed in which a record is lost that `acknowledges_at_once` has acknowledged
 WORLDS = 4

@@ -6,6 +6,7 @@ from __future__ import annotations
 from lakelog.replication.storage.root_recovery import Recovery
 from lakelog.verification.simulation.stack.directing import elect, freeze, meanwhile, thaw
 from lakelog.verification.simulation.stack.rates import OLDER, OTHERS
+from lakelog.verification.simulation.stack.stack_producers import StackProducer
 from lakelog.verification.simulation.stack.stack_world import StackWorld
 
 _ROUNDS = 40
@@ -84,6 +85,58 @@ def lost_root_that_comes_back(world: StackWorld) -> None:
     _go_on(world)
 
 
+def lost_root_of_a_leader(world: StackWorld) -> None:
+    """The root of broker 2, which leads, is lost with the cluster root, while broker 1 is down and lacks acknowledged
+    records. Two brokers have each of them, so broker 3 has them, too."""
+    (client, _), node = world.clients, world.nodes[1]
+    world.need(2)
+    for controller in world.controllers:
+        controller.kill()  # it reads topics when it begins, as nobody else changes them
+    client.send({0: 1})
+    world.calm()
+    freeze(node)
+    elect(world, 2, 3)
+    client.send({0: 2})
+    _run(world)
+    world.roots.lose(comes_back=False, missing=world.nodes[2])
+    thaw(node)
+    _go_on(world)
+
+
+def lost_root_of_the_only_one_in_sync(world: StackWorld) -> None:
+    """The root of the only broker that has acknowledged records is missing when the cluster root is lost. The recovery
+    says so, and it is found."""
+    (client, _), node = world.clients, world.nodes[1]
+    client.send({0: 1})
+    world.calm()
+    freeze(world.nodes[2], world.nodes[3])
+    elect(world, 1)
+    client.send({0: 2})
+    _run(world)
+    world.roots.lose(comes_back=False, missing=node)
+    thaw(world.nodes[2], world.nodes[3])
+    _go_on(world)
+
+
+def restored_root_on_a_lost_one(world: StackWorld) -> None:
+    """The root of broker 1 is restored from before a recovery, and its broker is started on the old cluster root, which
+    has come back. There it is in sync, and is elected. A producer that uses the old cluster root sends."""
+    (client, _), node, old = world.clients, world.nodes[1], world.cluster.root.uri
+    client.send({0: 1, 1: 1})
+    world.calm()
+    world.disasters.back_up(node)
+    world.roots.lose(comes_back=True)
+    _go_on(world)
+    with world.acting(None):
+        world.disasters.restore(node)
+    world.roots.start_on_lost(node)
+    thaw(node)
+    _run(world)
+    producer = StackProducer("producer-3", old)
+    world.clients.append(producer)
+    producer.send({0: 1, 1: 1})
+
+
 def copied_producer(world: StackWorld) -> None:
     """A producer is copied. Both copies send other records under the same sequences."""
     (client, _) = world.clients
@@ -98,7 +151,11 @@ def copied_producer(world: StackWorld) -> None:
 def _go_on(world: StackWorld) -> None:
     """Lets all servers run, and then a producer send."""
     (client, other) = world.clients
-    for _ in range(_ROUNDS):
-        world.go_on()
+    _run(world)
     other.send({0: 1}, 2000)
     client.send({0: 1}, 2000)
+
+
+def _run(world: StackWorld) -> None:
+    for _ in range(_ROUNDS):
+        world.go_on()
