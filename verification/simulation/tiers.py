@@ -99,7 +99,7 @@ def _as_it_is(history: Any) -> Any:
     return history  # a seed makes a history of the quorum, and no list of events does
 
 
-_RARE_OF_QUORUM = {"polls_its_own_roots": 1_536, "keeps_its_identity_in_a_restore": 247}
+_RARE_OF_QUORUM = {"polls_its_own_roots": 6_526, "keeps_its_identity_in_a_restore": 247}
 
 QUORUM = Tier(
     "quorum",
