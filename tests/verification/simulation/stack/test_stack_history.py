@@ -62,7 +62,7 @@ def test_faults_of_all_kinds_happen_and_records_are_acknowledged(monkeypatch):
     monkeypatch.setattr(stack_history, "check", counted)
     of_commits = {LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER, OVERTAKEN, FROZEN, HANGS}
     wanted = of_commits | {KILLED, STOPPED, LOSES_END, TORN, EMPTIED, RESTORED, ASLEEP, LITTERED, DOUBLED}
-    for seed in range(12, 72):  # the first six have them all
+    for seed in (41, 1, 39, 55, 7, 32, *range(60, 120)):  # the first six have them all
         found = run(seed)
         assert found.violation is None
         kinds.update(found.faults)
