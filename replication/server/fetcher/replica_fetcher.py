@@ -145,8 +145,11 @@ class QueryStart:
         self._thread = threading.Thread(target=self.run, name=name, daemon=True)
 
     def begin(self) -> None:
-        """Begins the start."""
-        self._thread.start()
+        """Begins the start. Without a thread for it, it is over, with that error."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # this process has too many threads
+            self.error, self.is_over = error, True
 
     def run(self) -> None:
         """The start itself."""

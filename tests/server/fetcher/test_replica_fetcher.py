@@ -14,7 +14,7 @@ from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.fetcher import follower_query, replica_fetcher
 from lakelog.replication.server.fetcher.fetch_runner import FetchContext, FetchRunner
 from lakelog.replication.server.fetcher.follower_query import CHECKPOINTS_IN_THE_BACKGROUND
-from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder
+from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder, QueryStart
 from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
@@ -29,6 +29,7 @@ from tests.server.fetcher.streams import ROUND, Round, Writer, fetcher_of
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, new_log
 
+SHIPPED_BEGIN = QueryStart.begin
 LED = PartitionRegistration("flights", "flights-id", 0, (1, 2), 1, 0, (1,))
 FOLLOWED = PartitionRegistration("flights", "flights-id", 1, (1, 2), 2, 0, (2,))
 
@@ -160,6 +161,18 @@ def test_ft_01_the_first_micro_batch_goes_on_although_the_start_of_its_query_has
     starting.writer.start.let_go()
     starting.it.shutdown()
     assert ends(first)
+
+
+def test_ft_01_a_query_for_whose_start_there_is_no_thread_is_tried_again(fetcher, monkeypatch, caplog):
+    monkeypatch.setattr(QueryStart, "begin", SHIPPED_BEGIN)
+    monkeypatch.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
+    fetcher.writer.queries[0].end()
+    for _ in range(2):
+        fetcher.time.now += 10
+        fetcher.it.keep_running()
+    assert "its query does not start: can't start new thread" in caplog.text
+    monkeypatch.undo()
+    fetcher.it.shutdown()
 
 
 def test_br_04_a_shutdown_stops_a_query_that_was_about_to_start(starting):
