@@ -333,11 +333,10 @@ def _advice_if_offline(state: ClusterState, offline: Sequence[Partition], invoca
     unclean = f"{elect} elects another replica, and loses records"
     if silent:
         return f"start {_brokers(silent)}: the last in sync. If that is lost for good, {unclean}"
-    was = "were in sync last, and have lost their logs or wait" if len(last) > 1 else (
-        "was in sync last, and has lost its log or waits"
-    )  # fmt: skip
-    without = "these logs" if len(last) > 1 else "its log"
-    return f"{_brokers(last)} {was} for a controller. Without {without}, {unclean}"
+    was, has_lost, waits = "was in sync last", "has lost its log", "waits"
+    if len(last) > 1:
+        was, has_lost, waits = "were in sync last", "have lost their logs", "wait"
+    return f"{_brokers(last)} {was}, and {has_lost} or {waits} for a controller. Without that log, {unclean}"
 
 
 def _of_replicas(state: ClusterState, broker: int, invocation: Invocation) -> list[Problem]:

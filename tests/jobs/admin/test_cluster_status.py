@@ -136,7 +136,7 @@ def test_each_problem_is_a_line_and_has_something_to_do(state: ClusterState, lin
 
 def test_le_02_offline_partitions_that_several_brokers_had_in_sync_are_advised_on_in_the_plural() -> None:
     found = found_in(state_of(replace(LED, leader=-1, isr=(1, 2)), brokers=(broker(1), broker(2))))
-    do = "brokers 1 and 2 were in sync last, and have lost their logs or wait for a controller. Without these logs, "
+    do = "brokers 1 and 2 were in sync last, and have lost their logs or wait for a controller. Without that log, "
     assert [problem.do[: len(do)] for problem in found if "offline" in problem.what] == [do]
 
 
