@@ -29,7 +29,7 @@ def log(table_id="log", version=5, commits=None, checkpoint=None):
     known = {v: "abcdefghi"[v] for v in range(version + 1)} if commits is None else commits
     return SimpleNamespace(
         table_id=table_id, current=lambda: SimpleNamespace(version=version), root=LogFiles(known, checkpoint),
-        is_from_before=False,
+        is_of_older_generation=False,
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ def continues(log: ReplicaLog, known: LogIdentity) -> bool:
     own broker writes checkpoints. A broker that uses an older cluster root does so, too, in a root that was restored
     from before a recovery. Raises KafkaStorageException.
     """
-    if log.is_from_before or log.table_id != known.table_id or log.current().version < known.version:
+    if log.is_of_older_generation or log.table_id != known.table_id or log.current().version < known.version:
         return False
     found = _commit_id(log.root, known.version)
     if found is None:

@@ -119,7 +119,7 @@ class ReplicaLog:
             return LogIdentity(self._log.table_id, self._log.version, self._log.unique_id or "")
 
     @property
-    def is_from_before(self) -> bool:
+    def is_of_older_generation(self) -> bool:
         """Whether the log, as last replayed, belongs to an older generation of the cluster root than this process uses:
         its broker has not used that root yet, or its own root was restored from a backup."""
         return self._generation is not None and self._state.generation < self._generation
