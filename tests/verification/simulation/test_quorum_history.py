@@ -11,10 +11,10 @@ from lakelog.verification.simulation.tiers import QUORUM, catch
 from tests.protocol.rounds.test_quorum_round import Roots
 
 
-@pytest.mark.parametrize("seed", [*range(1, 21), 38, 39, 42, 43, 69, 179, 326, 481, 662])
+@pytest.mark.parametrize("seed", [*range(1, 21), 6176, 10764, 16941])
 def test_a_history_holds_all_invariants(seed):
-    """Those after 20 have shown a fault of an earlier draft: a gap after a refused publish, roots that stay behind,
-    ballots that rise by one a try, a root formatted twice, and a process whose roots have all been replaced."""
+    """Those after 20 are long ones: roots are damaged again while they are replaced, and lose their log while it is
+    published."""
     history = run_quorum(seed)
     assert history.violation is None, history.about
 
