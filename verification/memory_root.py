@@ -498,6 +498,11 @@ class MemoryRoot(StorageRoot):
         found = self.store.find(self.path(name))
         return found.stamp if found else None
 
+    def mark(self, name: str) -> str | None:
+        """The time of writing, which no two files share."""
+        stamp = self._stamp(name)
+        return None if stamp is None else str(stamp[1])
+
     def list(self) -> list[str]:
         """Names of the files and folders directly below this root; empty if it does not exist."""
         self._access()

@@ -307,6 +307,8 @@ class DeltaLog:
         if seen is None:
             guard = self.root.guard
             expected = None if guard is None else guard.seen(self.root)  # before the poll: others may commit meanwhile
+            if since is None:
+                self.root.catch_up(base)
             try:
                 read = read_commits_after(self.root, base)
             except CorruptRecordException as error:

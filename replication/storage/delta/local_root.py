@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
@@ -17,6 +18,7 @@ from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, writing
 
+_GET_GENERATION = 0x80087601  # FS_IOC_GETVERSION of Linux
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
 
@@ -45,6 +47,24 @@ class LocalRoot(StorageRoot):
             except (FileNotFoundError, NotADirectoryError):
                 return None
         return found.st_size, found.st_mtime_ns
+
+    def mark(self, name: str) -> str | None:
+        """The number of the file's inode, and its generation: an inode that is used again has another one. Without
+        generations, as on tmpfs, it is the time of writing."""
+        with reading(self.path(name)):
+            try:
+                descriptor = os.open(self.path(name), os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                found = os.fstat(descriptor)
+                try:
+                    generation = int.from_bytes(fcntl.ioctl(descriptor, _GET_GENERATION, bytes(8))[:4], "little")
+                except OSError:
+                    generation = found.st_mtime_ns
+            finally:
+                os.close(descriptor)
+        return f"{found.st_ino}.{generation}"
 
     def list(self) -> list[str]:
         """Names of the files and folders directly below this root; empty if it does not exist."""

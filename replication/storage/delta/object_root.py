@@ -98,6 +98,12 @@ class ObjectRoot(StorageRoot):
             return _stamp_of(self._store.head(self._key(name)))
         return None
 
+    def mark(self, name: str) -> str | None:
+        """The time at which the store has written the object."""
+        with reading(self.path(name)), suppress(FileNotFoundError), os_errors():
+            return str(self._store.head(self._key(name))["last_modified"].timestamp())
+        return None
+
     def checkpoint_table(self, version: int) -> TableHandle:
         """Writes a checkpoint of a version and returns a handle on it. Raises DeltaError, LakelogException, OSError."""
         try:

@@ -157,6 +157,9 @@ class StorageRoot(ABC):
 
     # Tables
 
+    def catch_up(self, version: int) -> None:  # noqa: B027
+        """Makes all commits after a version visible that were decided before. A root of its own decides here."""
+
     def open_table(self, version: int | None = None) -> TableHandle:
         """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError, and
         IllegalStateException in a fork."""
@@ -204,6 +207,11 @@ class StorageRoot(ABC):
     @abstractmethod
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
         """A stamp of each file, None for a file that does not exist. A file that is written again has another stamp."""
+
+    @abstractmethod
+    def mark(self, name: str) -> str | None:
+        """A mark that the store has given a file when it was made, None if there is no such file. A copy of the file,
+        or the same file restored from a backup, has another one."""
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """The size in bytes of each file, None for one that does not exist."""

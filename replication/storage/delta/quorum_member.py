@@ -1,0 +1,191 @@
+"""One root of a quorum of cluster roots: its identity, its votes, and the commits that are published there.
+
+The folder `_quorum` of the root has the file of its identity, and the events of all tables. Whoever empties the root,
+restores it from a backup or copies it elsewhere makes another file of the identity, and a root without its votes has no
+identity. So a root that may have forgotten a vote never votes again. See `quorum_slot`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.quorum_slot import Accept, Ballot, Promise, ProposedCommit, RootState, SlotEvent
+from lakelog.replication.protocol.rounds.quorum_round import CreateEvent, ReadEvent, ReadRootState
+from lakelog.replication.storage.delta.checkpoint import HINT, newest_checkpoint
+from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version, parsed
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.table_handle import add_actions
+from lakelog.replication.storage.delta.table_opening import open_version
+
+FOLDER = "_quorum"
+SLOTS_A_SEAL = 1_000
+_IDENTITY = f"{FOLDER}/root.json"
+
+
+class QuorumMember:
+    """A root of a quorum. All its methods raise KafkaStorageException if the root does not answer."""
+
+    def __init__(self, root: StorageRoot) -> None:
+        self.root = root.synced
+
+    @classmethod
+    def format(cls, root: StorageRoot) -> QuorumMember:
+        """Gives a root its identity, once. A root that has one keeps it."""
+        folder = root.synced.child(FOLDER)
+        folder.create_folder()
+        root.synced.put_if_absent(_IDENTITY, json.dumps({"root": uuid.uuid4().hex}).encode())
+        folder.sync_folder()
+        return cls(root)
+
+    def identity(self) -> str | None:
+        """The root's identity, None if it has none: the UUID in its file, and the mark that the store gives the file."""
+        with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+            found, mark = json.loads(self.root.read(_IDENTITY)), self.root.mark(_IDENTITY)
+            return None if mark is None else f"{found['root']}:{mark}"
+        return None
+
+    def create_table(self, table: Sequence[str], content: bytes) -> None:
+        """Makes the folders of a table, and its first commit, which the quorum has decided."""
+        self._events(table).create_folder()
+        log = self.root.child(*table, "_delta_log")
+        log.create_folder()
+        self._put_commit(self.root.child(*table), 0, content)
+
+    def handlers(self, table: Sequence[str]) -> Mapping[type, Callable[[Any], Any]]:
+        """The functions that carry out the steps of `quorum_round` at this root."""
+        events, folder = self._events(table), self.root.child(*table)
+
+        def create(step: CreateEvent) -> bool:
+            with suppress(KafkaStorageException):  # it may have landed, and is read next
+                is_created = events.put_if_absent(_event_name(step.slot, step.number), event_bytes(step.event))
+                events.sync_folder()
+                return is_created is not None
+            return False
+
+        def read(step: ReadEvent) -> SlotEvent | None:
+            name = _event_name(step.slot, step.number)
+            try:
+                return event_of(events.read(name))
+            except FileNotFoundError:
+                return None
+            except (ValueError, TypeError, KeyError) as error:
+                raise KafkaStorageException(f"{events.path(name)}: is no vote of a quorum: {error!r}") from error
+
+        def state(step: ReadRootState) -> RootState:
+            has_previous = folder.exists(commit_name(step.slot - 1))
+            return RootState(self.identity(), has_previous, events.exists(_seal_name(step.slot)))
+
+        return {CreateEvent: create, ReadEvent: read, ReadRootState: state}
+
+    def publish(self, table: Sequence[str], version: int, value: bytes) -> bool:
+        """Publishes a decided commit, and returns whether it did: not at a root without the version before."""
+        folder = self.root.child(*table)
+        if not folder.exists(commit_name(version - 1)):
+            return False
+        content, files = unpacked(value)
+        for name, written in files.items():
+            folder.put(name, written)
+        self._put_commit(folder, version, content)
+        return True
+
+    def bring(self, table: Sequence[str], source: QuorumMember) -> None:
+        """Publishes here what is published at another root: the commits that are missing here, in order, or its newest
+        checkpoint if they are cleaned up there."""
+        here, there = self.root.child(*table), source.root.child(*table)
+        here.child("_delta_log").create_folder()
+        self._events(table).create_folder()
+        newest, last = last_version(here), last_version(there)
+        if last > newest and (newest < 0 or not there.exists(commit_name(newest + 1))):
+            newest = self._bring_checkpoint(here, there, newest)
+        for version in range(newest + 1, last + 1):
+            content = there.read(commit_name(version))
+            _copy(here, there, [file.name for file in parsed(version, content, None).adds])
+            self._put_commit(here, version, content)
+
+    def _bring_checkpoint(self, here: StorageRoot, there: StorageRoot, newest: int) -> int:
+        version = newest_checkpoint(there)
+        if version <= newest:
+            return newest
+        _copy(here, there, add_actions(open_version(there, version)).column("path").to_pylist())
+        log, source = here.child("_delta_log"), there.child("_delta_log")
+        names = [name for name in source.list() if name.startswith(f"{version:020d}.checkpoint")]
+        _copy(log, source, names)
+        with suppress(FileNotFoundError):
+            self._put_commit(here, version, there.read(commit_name(version)))
+        with suppress(FileNotFoundError):
+            log.put(HINT, source.read(HINT))
+        return version
+
+    def _put_commit(self, folder: StorageRoot, version: int, content: bytes) -> None:
+        if folder.put_if_absent(commit_name(version), content) is None:
+            try:
+                is_other = folder.read(commit_name(version)) != content
+            except FileNotFoundError as error:  # refused although nothing is there
+                raise KafkaStorageException(f"{folder.path(commit_name(version))}: was refused") from error
+            if is_other:
+                raise KafkaStorageException(f"{folder.path(commit_name(version))}: is not the commit that was decided")
+        folder.sync_folder("_delta_log")
+
+    def _events(self, table: Sequence[str]) -> StorageRoot:
+        return self.root.child(FOLDER, *table)
+
+
+def _copy(here: StorageRoot, there: StorageRoot, names: Sequence[str]) -> None:
+    """Copies files. Those that are gone belong to no version that is needed."""
+    for name in names:
+        with suppress(FileNotFoundError):
+            if not here.exists(name):
+                here.put(name, there.read_buffer(name))
+
+
+def _event_name(slot: int, number: int) -> str:
+    return f"{slot:020d}-{number:06d}.json"
+
+
+def _seal_name(slot: int) -> str:
+    return f"sealed-{slot // SLOTS_A_SEAL:020d}"
+
+
+def event_bytes(event: SlotEvent) -> bytes:
+    """The file of an event, JSON."""
+    found: dict[str, Any] = {"root": event.root, "ballot": list(event.ballot)}
+    if isinstance(event, Accept):
+        commit = event.commit
+        found["commit"] = {
+            "nonce": commit.nonce, "session": commit.session, "previous": commit.previous,
+            "roots": list(commit.roots), "content": base64.b64encode(commit.content).decode(),
+        }  # fmt: skip
+    return json.dumps(found).encode()
+
+
+def event_of(content: bytes) -> SlotEvent:
+    """The event in a file. Raises ValueError, KeyError, TypeError."""
+    found = json.loads(content)
+    number, session = found["ballot"]
+    ballot, commit = Ballot(int(number), str(session)), found.get("commit")
+    if commit is None:
+        return Promise(str(found["root"]), ballot)
+    value = ProposedCommit(
+        commit["nonce"], commit["session"], commit["previous"], tuple(commit["roots"]),
+        base64.b64decode(commit["content"], validate=True),
+    )  # fmt: skip
+    return Accept(str(found["root"]), ballot, value)
+
+
+def packed(content: bytes, files: Sequence[AddedFile]) -> bytes:
+    """A commit and the files that it adds, as one value."""
+    named = {file.name: base64.b64encode(file.content or b"").decode() for file in files}
+    return json.dumps({"commit": content.decode(), "files": named}).encode()
+
+
+def unpacked(value: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """The commit and the files of `packed`."""
+    found = json.loads(value)
+    return found["commit"].encode(), {name: base64.b64decode(text) for name, text in found["files"].items()}

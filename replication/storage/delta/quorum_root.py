@@ -1,0 +1,135 @@
+"""A storage root that is the quorum of a cluster's roots: commits are decided by a majority, all else is the home's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
+from lakelog.replication.storage.delta.commit import NONCE, AddedFile, Stamp
+from lakelog.replication.storage.delta.commit_format import parsed
+from lakelog.replication.storage.delta.freshness import VersionCache
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.table_handle import TableHandle
+
+_COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
+_FILES_KEPT = 16  # data files that wait for their commit
+
+
+@dataclass(frozen=True)
+class QuorumRoot(StorageRoot):
+    """A folder of the cluster's roots. `names`: those of the folder below the roots."""
+
+    quorum: ClusterQuorum = field(kw_only=True, repr=False, compare=False)
+    names: tuple[str, ...] = ()
+    _waiting: OrderedDict[str, bytes] = field(default_factory=OrderedDict, repr=False, compare=False)
+
+    @classmethod
+    def over(cls, quorum: ClusterQuorum) -> QuorumRoot:
+        """The root of a quorum."""
+        home = quorum.home.root
+        return cls(home.uri, home.options, home.fsync, home.timeout_ms, home.admits_writers, quorum=quorum)
+
+    def child(self, *names: str) -> QuorumRoot:
+        """A folder below this one."""
+        return replace(self, uri="/".join((self.uri, *names)), names=(*self.names, *names), _waiting=OrderedDict())
+
+    def _at_home(self, call: Callable[[StorageRoot], Any]) -> Any:
+        return self.quorum.at_home(lambda home: call(home.child(*self.names) if self.names else home))
+
+    def catch_up(self, version: int) -> None:
+        """Makes all that is decided after a version of the table visible here."""
+        self.quorum.catch_up(self.names, version)
+
+    def put(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Keeps a data file for the commit that adds it, which has its content."""
+        self._waiting[name] = bytes(content)
+        while len(self._waiting) > _FILES_KEPT:
+            self._waiting.popitem(last=False)
+
+    def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
+        """Writes a file if there is none of the name. A commit is proposed to the quorum."""
+        found = _COMMIT.fullmatch(name)
+        if found is None:
+            return self._at_home(lambda home: home.put_if_absent(name, content))
+        first, _, rest = content.partition(b"\n")
+        head = json.loads(first)
+        head["commitInfo"] |= self.quorum.facts(self.names)
+        written = json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest
+        commit = parsed(int(found[1]), written, None)
+        files = [AddedFile(file.name, file.size, content=self._waiting.pop(file.name)) for file in commit.adds]
+        if not self.quorum.commit(self.names, commit.version, str(commit.info[NONCE]), written, files):
+            return None
+        return self.stamps([name])[0]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the home is a folder of this machine."""
+        return self.quorum.home.root.is_local
+
+    @property
+    def version_cache(self) -> VersionCache | None:
+        """The cache of the home's store."""
+        return self.quorum.home.root.version_cache
+
+    @property
+    def spark_uri(self) -> str:
+        """The folder's URI at the home for Spark."""
+        return str(self._at_home(lambda home: home.spark_uri))
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """The options of the home for delta-rs."""
+        return self.quorum.home.root.delta_options
+
+    def open_table(self, version: int | None = None) -> TableHandle:
+        """A handle on the table at the home."""
+        return self._at_home(lambda home: home.open_table(version))
+
+    def checkpoint_table(self, version: int) -> TableHandle:
+        return self._at_home(lambda home: home.checkpoint_table(version))
+
+    def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
+        return self._at_home(lambda home: home.stamps(names))
+
+    def mark(self, name: str) -> str | None:
+        return self._at_home(lambda home: home.mark(name))
+
+    def list(self) -> list[str]:
+        return self._at_home(lambda home: home.list())
+
+    def _files(self) -> dict[str, tuple[int, float]]:
+        return self._at_home(lambda home: home._files())
+
+    def read(self, name: str) -> bytes:
+        return self._at_home(lambda home: home.read(name))
+
+    def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
+        return self._at_home(lambda home: home.read_stamped(name))
+
+    def read_buffer(self, name: str) -> pa.Buffer:
+        return self._at_home(lambda home: home.read_buffer(name))
+
+    def open(self, name: str, size: int | None = None) -> pa.NativeFile:
+        return self._at_home(lambda home: home.open(name, size))
+
+    def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
+        return False
+
+    def create_folder(self) -> None:
+        self._at_home(lambda home: home.create_folder())
+
+    def delete(self, name: str) -> None:
+        self._at_home(lambda home: home.delete(name))
+
+    def delete_folder(self) -> None:
+        self._at_home(lambda home: home.delete_folder())
+
+    def sync_file(self, name: str) -> None:
+        self._at_home(lambda home: home.sync_file(name))
