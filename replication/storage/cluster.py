@@ -21,6 +21,9 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.root_guard import ClusterRootGuard
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState, check_no_fork
 from lakelog.replication.storage.log.log_txns import GENERATION
@@ -279,6 +282,9 @@ def _with_sessions(config: Config, root: StorageRoot) -> Config:
 
 def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:
     """A root with what the configuration has for it, and for all: credentials, deadlines, whether files are synced."""
+    if "," in uri:
+        members = [QuorumMember(storage_root(each, owner, config)) for each in uri.split(",")]
+        return QuorumRoot.over(ClusterQuorum(members, config.lakelog_storage_timeout_ms / 1000))
     return StorageRoot.of(uri, config.storage_options(owner), config.storage_fsync, config.lakelog_storage_timeout_ms)
 
 
@@ -298,6 +304,8 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     root = root.synced
     root.create_folder()
     check_conditional_put(root)
+    if isinstance(root, QuorumRoot):
+        root.quorum.format()
     MetadataTable.create(root)
     TopicTable.create(root)
     ProducerTable.create(root)

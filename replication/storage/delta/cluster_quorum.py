@@ -36,8 +36,8 @@ from lakelog.replication.protocol.rounds.quorum_round import (
     read_newest,
 )
 from lakelog.replication.storage.delta.commit import AddedFile, Stamp
-from lakelog.replication.storage.delta.commit_format import commit_name, read_commit
-from lakelog.replication.storage.delta.quorum_member import QuorumMember, packed
+from lakelog.replication.storage.delta.commit_format import commit_content, commit_name, last_version, read_commit
+from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember, packed
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 logger = logging.getLogger(__name__)
@@ -53,39 +53,61 @@ Value = TypeVar("Value")
 
 
 class ClusterQuorum:
-    """The roots that vote, by their identities, the nearest first. Threads may share it. `timeout` in seconds: how long
-    a step waits for a majority."""
+    """The roots that may vote, the nearest first. Threads may share it. `timeout` in seconds: how long a step waits for
+    a majority."""
 
-    def __init__(self, members: Mapping[str, QuorumMember], timeout: float = 10.0) -> None:
-        self._members = dict(members)
+    def __init__(self, roots: Sequence[QuorumMember], timeout: float = 10.0) -> None:
+        self._roots = list(roots)
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._home = next(iter(self._members))
-        self._pending = dict.fromkeys(self._members, 0)
+        self.home = self._roots[0]  # the root at which this process reads
+        self._found: dict[str, QuorumMember] = {}  # by identity
+        self._looked_at = float("-inf")
+        self._pending = dict.fromkeys([member.root.uri for member in self._roots], 0)
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, and its commit
-        self._publishing: dict[tuple[str, TableName], threading.Thread] = {}
 
     @property
-    def home(self) -> QuorumMember:
-        """The root at which this process reads."""
-        return self._members[self._home]
+    def roots(self) -> Sequence[QuorumMember]:
+        """The roots, whether they vote or not."""
+        return self._roots
+
+    @property
+    def _members(self) -> Mapping[str, QuorumMember]:
+        """The roots that have answered with an identity since this process began, by it."""
+        with self._lock:
+            missing = [member for member in self._roots if member not in self._found.values()]
+            if not missing or time.monotonic() - self._looked_at < _AWAY_SECONDS:
+                return self._found
+            self._looked_at = time.monotonic()
+        found = dict(self._found)
+        for member in missing:
+            with suppress(LakelogException):
+                if (identity := member.identity()) is not None:
+                    found[identity] = member
+        with self._lock:
+            self._found = found
+        return found
+
+    def format(self) -> None:
+        """Gives each root an identity. Raises KafkaStorageException."""
+        self._found = {member.format(): member for member in self._roots}
 
     def at_home(self, call: Callable[[StorageRoot], Value]) -> Value:
         """Calls `call` with the home. If that does not answer, the next root becomes the home. Raises the error of the
         last one, KafkaStorageException."""
         tried = set[str]()
         while True:
-            home = self._home
+            home = self.home
             try:
-                return call(self._members[home].root)
+                return call(home.root)
             except KafkaStorageException as error:
-                tried.add(home)
-                left = [root for root in self._members if root not in tried]
+                tried.add(home.root.uri)
+                left = [member for member in self._roots if member.root.uri not in tried]
                 if not left:
                     raise
                 logger.debug("%s", error)
-                if self._home == home:
+                if self.home is home:
                     self._move_home(left[0])
 
     def facts(self, table: TableName) -> dict[str, Any]:
@@ -115,10 +137,26 @@ class ClusterQuorum:
         self._settle(table, version, outcome.commit)
         return outcome.commit.nonce == nonce
 
-    def catch_up(self, table: TableName, version: int) -> None:
-        """Publishes at the home all commits after a version that were decided before this call began. Raises
-        KafkaStorageException if no majority answers."""
-        folder = self._sound_home().root.child(*table)
+    def create_table(self, table: TableName, content: bytes, cluster: TableName) -> bool:
+        """Makes a table by a commit of the table `cluster`, and returns whether it did; False if there is one."""
+        for _ in range(_ATTEMPTS):
+            version = self.catch_up(cluster, self._newest_at_home(cluster))
+            if self.home.root.child(*table).exists(commit_name(0)) or self._newest_at_home(table) >= 0:
+                return False
+            before, nonce = self._commit_of(cluster, version), uuid.uuid4().hex
+            cause = {"who": "cluster", "why": "create table", CREATES: ["/".join(table), content.decode()]}
+            commit = commit_content({**cause, **self.facts(cluster)}, nonce, (), (), {}, follows=before.nonce)
+            if self.commit(cluster, version + 1, nonce, commit, ()):
+                return True
+        raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
+
+    def _newest_at_home(self, table: TableName) -> int:
+        return last_version(self.home.root.child(*table))
+
+    def catch_up(self, table: TableName, version: int) -> int:
+        """Publishes at the home all commits after a version that were decided before this call began, and returns the
+        last one. Raises KafkaStorageException if no majority answers."""
+        folder = self.check_home().root.child(*table)
         if version >= 0 and not folder.exists(commit_name(version)):
             self._bring_home(table)
         while folder.exists(commit_name(version + 1)):
@@ -130,11 +168,14 @@ class ClusterQuorum:
                 version + 1, uuid.uuid4().hex, len(before.roots), _ATTEMPTS
             ))  # fmt: skip
             if isinstance(outcome, NotDecided):
-                return
+                return version
             if isinstance(outcome, OutcomeUnknown):
-                # Others may have cleaned up what they have decided after this version.
-                if has_brought or not self._bring_home(table):
+                # Others may have cleaned up what they have decided after this version, or may lack the version: whoever
+                # has decided it has published it at too few roots.
+                if has_brought:
                     raise KafkaStorageException(f"{'/'.join(table)}: {self._no_majority(before.roots)}")
+                self._bring_home(table)
+                self._bring_others(table)
                 has_brought = True
                 while folder.exists(commit_name(version + 1)):
                     version += 1
@@ -142,32 +183,39 @@ class ClusterQuorum:
             version += 1
             self._settle(table, version, outcome.commit)
 
-    def _sound_home(self) -> QuorumMember:
+    def check_home(self) -> QuorumMember:
         """The home, or the next root that is the one that votes: an emptied root has no commits, and no error says
         so. Raises KafkaStorageException if there is none."""
-        for root in [self._home, *self._members]:
+        members = self._members
+        if not members:
+            return self.home  # they are not formatted
+        for root, member in sorted(members.items(), key=lambda item: item[1] is not self.home):
             with suppress(KafkaStorageException):
-                if self._members[root].identity() == root:
-                    self._move_home(root)
-                    return self._members[root]
+                if member.identity() == root:
+                    self._move_home(member)
+                    return member
         raise KafkaStorageException(self._no_majority(tuple(self._members)))
 
-    def _move_home(self, root: str) -> None:
+    def _move_home(self, home: QuorumMember) -> None:
         with self._lock:
-            was, self._home = self._home, root
-        if was != root:
-            logger.warning("%s is read from now on, as %s cannot be", self._members[root].root.uri,
-                           self._members[was].root.uri)  # fmt: skip
+            was, self.home = self.home, home
+        if was is not home:
+            logger.warning("%s is read from now on, as %s cannot be", home.root.uri, was.root.uri)
 
-    def _bring_home(self, table: TableName) -> bool:
-        """Publishes at the home what other roots have. Returns whether one of them has answered."""
-        has_answered = False
-        for root, member in self._members.items():
-            if root != self._home:
+    def _bring_home(self, table: TableName) -> None:
+        """Publishes at the home what other roots have."""
+        for member in self._members.values():
+            if member is not self.home:
                 with suppress(LakelogException, OSError):
                     self.home.bring(table, member)
-                    has_answered = True
-        return has_answered
+
+    def _bring_others(self, table: TableName) -> None:
+        """Publishes at the other roots what the home has."""
+        for root, member in self._members.items():
+            if member is not self.home:
+                with suppress(LakelogException, OSError):
+                    if member.identity() == root:
+                        member.bring(table, self.home)
 
     def _session(self, table: TableName) -> str:
         with self._lock:
@@ -210,20 +258,20 @@ class ClusterQuorum:
         can be decided."""
         self._note(table, version, commit)
         done = _Answers()
-        for root in self._members:
-            self._begin(root, done, partial(self._publish, root, table, version, commit.content))
-        needed = majority(len(commit.roots))
+        members = self._members
+        for root, member in members.items():
+            self._begin(root, member, done, partial(self._publish, root, member, table, version, commit.content))
+        needed, home = majority(len(commit.roots)), next((r for r, m in members.items() if m is self.home), "")
         done.wait_for(
-            lambda found: bool(found.get(self._home)) and sum(map(bool, found.values())) >= needed,
-            len(self._members), time.monotonic() + self._timeout,
+            lambda found: bool(found.get(home)) and sum(map(bool, found.values())) >= needed,
+            len(members), time.monotonic() + self._timeout,
         )  # fmt: skip
 
-    def _publish(self, root: str, table: TableName, version: int, value: bytes) -> bool:
-        member = self._members[root]
+    def _publish(self, root: str, member: QuorumMember, table: TableName, version: int, value: bytes) -> bool:
         if member.identity() != root:
             return False  # nothing is published at a root that must be replaced
         if not member.publish(table, version, value):
-            if root == self._home:
+            if member is self.home:
                 self._bring_home(table)
             else:
                 member.bring(table, self.home)
@@ -243,39 +291,41 @@ class ClusterQuorum:
 
     def _ask(self, table: TableName, roots: Sequence[str], step: SlotStep) -> Mapping[str, Any]:
         """Runs the part of each root of a step in a thread, and returns the answers once they are enough."""
-        answers = _Answers()
-        there = [root for root in roots if root in self._members]
+        answers, members = _Answers(), self._members
+        there = [root for root in roots if root in members]
         for root in there:
-            member = self._members[root]
-            self._begin(root, answers, lambda root=root, member=member: carry_out(  # type: ignore[misc]
-                part_of(step, root), member.handlers(table)
-            ))  # fmt: skip
+            self._begin(root, members[root], answers, partial(_part, step, root, members[root], table))
         needed = majority(len(roots))
         found = answers.wait_for(
             lambda found: is_enough(step, _given(found), needed), len(there), time.monotonic() + self._timeout
         )
         return _given(found)
 
-    def _begin(self, root: str, answers: _Answers, call: Callable[[], Any]) -> None:
+    def _begin(self, root: str, member: QuorumMember, answers: _Answers, call: Callable[[], Any]) -> None:
         """Runs a call in a thread. A root at which several requests hang is taken for away."""
+        uri = member.root.uri
         with self._lock:
-            if self._pending[root] >= _PENDING:
+            if self._pending[uri] >= _PENDING:
                 answers.put(root, None)
                 return
-            self._pending[root] += 1
+            self._pending[uri] += 1
 
         def run() -> None:
             answer = None
             try:
                 answer = call()
             except (LakelogException, OSError) as error:
-                logger.debug("%s: %s", self._members[root].root.uri, error)
+                logger.debug("%s: %s", uri, error)
             finally:
                 with self._lock:
-                    self._pending[root] -= 1
+                    self._pending[uri] -= 1
                 answers.put(root, answer)
 
-        threading.Thread(target=run, name=f"quorum {self._members[root].root.uri}", daemon=True).start()
+        threading.Thread(target=run, name=f"quorum {uri}", daemon=True).start()
+
+
+def _part(step: Any, root: str, member: QuorumMember, table: TableName) -> Any:
+    return carry_out(part_of(step, root), member.handlers(table))
 
 
 class _Answers:

@@ -27,6 +27,7 @@ from lakelog.replication.storage.delta.table_opening import open_version
 FOLDER = "_quorum"
 SLOTS_A_SEAL = 1_000
 _IDENTITY = f"{FOLDER}/root.json"
+CREATES = "lakelog.creates"  # in a commit's metadata: the table that it makes, and that one's first commit
 
 
 class QuorumMember:
@@ -35,14 +36,16 @@ class QuorumMember:
     def __init__(self, root: StorageRoot) -> None:
         self.root = root.synced
 
-    @classmethod
-    def format(cls, root: StorageRoot) -> QuorumMember:
-        """Gives a root its identity, once. A root that has one keeps it."""
-        folder = root.synced.child(FOLDER)
+    def format(self) -> str:
+        """Gives the root its identity, and returns it. A root that has one keeps it."""
+        folder = self.root.child(FOLDER)
         folder.create_folder()
-        root.synced.put_if_absent(_IDENTITY, json.dumps({"root": uuid.uuid4().hex}).encode())
+        self.root.put_if_absent(_IDENTITY, json.dumps({"root": uuid.uuid4().hex}).encode())
         folder.sync_folder()
-        return cls(root)
+        found = self.identity()
+        if found is None:
+            raise KafkaStorageException(f"{self.root.path(_IDENTITY)}: cannot be read")
+        return found
 
     def identity(self) -> str | None:
         """The root's identity, None if it has none: the UUID in its file, and the mark that the store gives the file."""
@@ -92,6 +95,8 @@ class QuorumMember:
         content, files = unpacked(value)
         for name, written in files.items():
             folder.put(name, written)
+        if made := parsed(version, content, None).info.get(CREATES):
+            self.create_table(made[0].split("/"), made[1].encode())
         self._put_commit(folder, version, content)
         return True
 

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from deltalake.exceptions import CommitFailedError
 
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit import NONCE, AddedFile, Stamp
-from lakelog.replication.storage.delta.commit_format import parsed
+from lakelog.replication.storage.delta.commit_format import commit_name, parsed
 from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import TableHandle
 
+CLUSTER = "cluster"
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 _FILES_KEPT = 16  # data files that wait for their commit
 
@@ -34,7 +36,8 @@ class QuorumRoot(StorageRoot):
     def over(cls, quorum: ClusterQuorum) -> QuorumRoot:
         """The root of a quorum."""
         home = quorum.home.root
-        return cls(home.uri, home.options, home.fsync, home.timeout_ms, home.admits_writers, quorum=quorum)
+        uri = ",".join(member.root.uri for member in quorum.roots)
+        return cls(uri, home.options, home.fsync, home.timeout_ms, home.admits_writers, quorum=quorum)
 
     def child(self, *names: str) -> QuorumRoot:
         """A folder below this one."""
@@ -58,15 +61,36 @@ class QuorumRoot(StorageRoot):
         found = _COMMIT.fullmatch(name)
         if found is None:
             return self._at_home(lambda home: home.put_if_absent(name, content))
-        first, _, rest = content.partition(b"\n")
-        head = json.loads(first)
-        head["commitInfo"] |= self.quorum.facts(self.names)
-        written = json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest
+        written = self._with_facts(content)
         commit = parsed(int(found[1]), written, None)
         files = [AddedFile(file.name, file.size, content=self._waiting.pop(file.name)) for file in commit.adds]
         if not self.quorum.commit(self.names, commit.version, str(commit.info[NONCE]), written, files):
             return None
         return self.stamps([name])[0]
+
+    def create_table(self, commit: bytes) -> TableHandle:
+        """Makes a table, and returns a handle. Raises CommitFailedError if one exists, or KafkaStorageException.
+
+        A table is made by a commit of the table `cluster`, which all processes see, so that two processes never make
+        it twice. The tables of a cluster that is being formatted are made at once at all roots."""
+        content = self._with_facts(commit)
+        cluster = replace(self, uri=self.uri, names=(CLUSTER,))
+        if cluster._at_home(lambda home: home.exists(commit_name(0))):
+            is_made = self.quorum.create_table(self.names, content, (CLUSTER,))
+        else:
+            for member in self.quorum.roots:
+                member.create_table(self.names, content)
+            is_made = True
+        if not is_made:
+            raise CommitFailedError(f"{self.uri}: a table exists already")
+        return self.open_table()
+
+    def _with_facts(self, content: bytes) -> bytes:
+        """A commit whose metadata says by whom it was proposed, and who votes on the next version."""
+        first, _, rest = content.partition(b"\n")
+        head = json.loads(first)
+        head["commitInfo"] |= self.quorum.facts(self.names)
+        return json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest
 
     @property
     def is_local(self) -> bool:
@@ -89,7 +113,8 @@ class QuorumRoot(StorageRoot):
         return self.quorum.home.root.delta_options
 
     def open_table(self, version: int | None = None) -> TableHandle:
-        """A handle on the table at the home."""
+        """A handle on the table at the home. A root that is not the one that votes is no home: it may be empty."""
+        self.quorum.check_home()
         return self._at_home(lambda home: home.open_table(version))
 
     def checkpoint_table(self, version: int) -> TableHandle:
