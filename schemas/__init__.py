@@ -16,6 +16,7 @@ from lakelog.schemas.tables import (
     METADATA,
     OLDEST_FORMAT,
     PRODUCERS,
+    QUORUM_FORMAT,
     REPLICAS,
     TOPICS,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "METADATA",
     "OLDEST_FORMAT",
     "PRODUCERS",
+    "QUORUM_FORMAT",
     "REPLICAS",
     "STATE_TABLES",
     "TOPICS",

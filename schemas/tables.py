@@ -3,6 +3,7 @@
 from lakelog.schemas.table import Column, Table
 
 # `<root>/cluster`: marks a folder as a root of one cluster, in the cluster root and in each broker root.
+QUORUM_FORMAT = 6  # that of a cluster with several roots; older versions would write to one of them alone
 FORMAT_VERSION = 5
 OLDEST_FORMAT = 4  # its tables are the same, but other tools may write them
 

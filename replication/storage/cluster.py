@@ -19,13 +19,13 @@ from lakelog.replication.errors import (
     LakelogException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.root_guard import ClusterRootGuard
-from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState, check_no_fork
+from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState, check_no_fork, root_uris
 from lakelog.replication.storage.log.log_txns import GENERATION
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_identity import (
@@ -48,7 +48,7 @@ from lakelog.replication.storage.tables.producer_table import ProducerTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import Row, StateTable
 from lakelog.replication.storage.tables.topic_table import TopicTable
-from lakelog.schemas import CLUSTER, FORMAT_VERSION, LOG, METADATA, OLDEST_FORMAT, TOPICS
+from lakelog.schemas import CLUSTER, FORMAT_VERSION, LOG, METADATA, OLDEST_FORMAT, QUORUM_FORMAT, TOPICS
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +59,11 @@ class Cluster:
     """An open cluster root. Its tables show what was last read; each has a `refresh`."""
 
     def __init__(self, root: StorageRoot, config: Config) -> None:
-        root = root.synced  # clients write there too, whatever their `storage.fsync` is; a torn commit stops everybody
-        self._plain = root
-        self.guard = ClusterRootGuard(root, self._describe_root)
-        self.root = self.guard.root
+        self._use(root)
         identity = read_identity(self.root)
+        if identity["format_version"] == QUORUM_FORMAT and not isinstance(root, QuorumRoot):
+            self._use(_all_roots(root, config))
+            identity = read_identity(self.root)
         if identity["broker_id"] != CLUSTER_ROOT:
             raise InconsistentClusterIdException(
                 f"{root.uri}: is the root of broker {identity['broker_id']}, no cluster"
@@ -79,6 +79,12 @@ class Cluster:
         self.metadata = MetadataTable.open(self.root)
         self.topics = TopicTable.open(self.root)
         self._brokers = BrokerDirectory(self.root)
+
+    def _use(self, root: StorageRoot) -> None:
+        root = root.synced  # clients write there too, whatever their `storage.fsync` is; a torn commit stops everybody
+        self._plain = root
+        self.guard = ClusterRootGuard(root, self._describe_root)
+        self.root = self.guard.root
 
     @classmethod
     def open(cls, uri: str, config: Config | None = None) -> Cluster:
@@ -282,10 +288,20 @@ def _with_sessions(config: Config, root: StorageRoot) -> Config:
 
 def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:
     """A root with what the configuration has for it, and for all: credentials, deadlines, whether files are synced."""
-    if "," in uri:
-        members = [QuorumMember(storage_root(each, owner, config)) for each in uri.split(",")]
-        return QuorumRoot.over(ClusterQuorum(members, config.lakelog_storage_timeout_ms / 1000))
+    if len(uris := root_uris(uri)) > 1:
+
+        def member_at(uri: str) -> QuorumMember:
+            return QuorumMember(storage_root(uri, owner, config))
+
+        members = [member_at(each) for each in uris]
+        return QuorumRoot.over(ClusterQuorum(members, config.lakelog_storage_timeout_ms / 1000, member_at))
     return StorageRoot.of(uri, config.storage_options(owner), config.storage_fsync, config.lakelog_storage_timeout_ms)
+
+
+def _all_roots(root: StorageRoot, config: Config) -> StorageRoot:
+    """All roots of a cluster, of which this is one. Raises KafkaStorageException if it does not know the others."""
+    others = [uri for uri in QuorumMember(root).addresses() if uri != root.uri]
+    return storage_root(",".join([root.uri, *others]), "cluster", config)
 
 
 def check_may_format(root: StorageRoot, brokers: Iterable[StorageRoot] = ()) -> None:
@@ -354,7 +370,11 @@ def identity_row(
     return {
         "cluster_id": cluster_id,
         "broker_id": broker_id,
-        "format_version": OLDEST_FORMAT if root.admits_writers else FORMAT_VERSION,
+        "format_version": QUORUM_FORMAT
+        if isinstance(root, QuorumRoot)
+        else OLDEST_FORMAT
+        if root.admits_writers
+        else FORMAT_VERSION,
         "configs": list(configs.items()),
         "generation": generation,
     }

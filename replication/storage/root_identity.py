@@ -14,7 +14,7 @@ from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.local_root import is_temporary
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import StateTable
-from lakelog.schemas import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT
+from lakelog.schemas import CLUSTER, OLDEST_FORMAT, QUORUM_FORMAT
 
 CLUSTER_ROOT = -1
 
@@ -45,8 +45,8 @@ def read_identity(root: StorageRoot, broker_id: int | None = CLUSTER_ROOT) -> di
             "format again"
         )
     found = rows[0]["format_version"]
-    if not OLDEST_FORMAT <= found <= FORMAT_VERSION:
-        known = f"{OLDEST_FORMAT} to {FORMAT_VERSION}"
+    if not OLDEST_FORMAT <= found <= QUORUM_FORMAT:
+        known = f"{OLDEST_FORMAT} to {QUORUM_FORMAT}"
         raise InconsistentClusterIdException(f"{root.uri}: has format {found}, this version of Lakelog knows {known}")
     return rows[0]
 

@@ -1,4 +1,4 @@
-"""The quorum of a cluster's roots as one process sees it: a majority decides each commit, and the process reads at home.
+"""The quorum of a cluster's roots as one process sees it: a majority decides commits, and the process reads at home.
 
 Its home is one of the roots, the first one that it reaches. What is published there is decided, but others may have
 decided more. So a read of the newest version asks a majority first, and publishes at the home what it has decided. A
@@ -12,7 +12,6 @@ import random
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,14 +34,16 @@ from lakelog.replication.protocol.rounds.quorum_round import (
     propose,
     read_newest,
 )
-from lakelog.replication.storage.delta.commit import AddedFile, Stamp
 from lakelog.replication.storage.delta.commit_format import commit_content, commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember, packed
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 logger = logging.getLogger(__name__)
 
-SESSION, ROOTS = "lakelog.session", "lakelog.roots"  # in a commit's metadata: who proposed it, who votes on the next one
+SESSION, ROOTS = (
+    "lakelog.session",
+    "lakelog.roots",
+)  # in a commit's metadata: who proposed it, who votes on the next one
 _ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _AWAY_SECONDS = 5.0  # so long a root that has not answered is asked last
@@ -54,18 +55,23 @@ Value = TypeVar("Value")
 
 class ClusterQuorum:
     """The roots that may vote, the nearest first. Threads may share it. `timeout` in seconds: how long a step waits for
-    a majority."""
+    a majority. `member_at`: makes the root of a URI, for roots that were added since."""
 
-    def __init__(self, roots: Sequence[QuorumMember], timeout: float = 10.0) -> None:
+    def __init__(
+        self, roots: Sequence[QuorumMember], timeout: float = 10.0,
+        member_at: Callable[[str], QuorumMember] | None = None,
+    ) -> None:  # fmt: skip
         self._roots = list(roots)
+        self._member_at = member_at
         self._timeout = timeout
         self._lock = threading.Lock()
         self.home = self._roots[0]  # the root at which this process reads
         self._found: dict[str, QuorumMember] = {}  # by identity
-        self._looked_at = float("-inf")
+        self._looked_at = self._searched_at = float("-inf")
         self._pending = dict.fromkeys([member.root.uri for member in self._roots], 0)
         self._sessions: dict[TableName, str] = {}
-        self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, and its commit
+        self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
+        self._proposed: dict[TableName, int] = {}  # the last slot in which the session has proposed
 
     @property
     def roots(self) -> Sequence[QuorumMember]:
@@ -89,9 +95,28 @@ class ClusterQuorum:
             self._found = found
         return found
 
+    def _members_of(self, roots: Sequence[str]) -> Mapping[str, QuorumMember]:
+        """The members, after a search for these roots if some are not among them: they may have been added since."""
+        members, now = self._members, time.monotonic()
+        if self._member_at is None or members.keys() >= set(roots) or now - self._searched_at < _AWAY_SECONDS:
+            return members
+        self._searched_at = now
+        known = {member.root.uri for member in self._roots}
+        for member in list(members.values()):
+            with suppress(LakelogException):
+                for uri in member.addresses():
+                    if uri not in known:
+                        known.add(uri)
+                        with self._lock:
+                            self._roots.append(self._member_at(uri))
+                            self._pending[uri], self._looked_at = 0, float("-inf")
+        return self._members
+
     def format(self) -> None:
         """Gives each root an identity. Raises KafkaStorageException."""
         self._found = {member.format(): member for member in self._roots}
+        for member in self._roots:
+            member.note_addresses([each.root.uri for each in self._roots])
 
     def at_home(self, call: Callable[[StorageRoot], Value]) -> Value:
         """Calls `call` with the home. If that does not answer, the next root becomes the home. Raises the error of the
@@ -116,15 +141,17 @@ class ClusterQuorum:
         return {SESSION: self._session(table), ROOTS: list(newest.roots if newest else self._members)}
 
     def commit(
-        self, table: TableName, version: int, nonce: str, content: bytes, files: Sequence[AddedFile]
-    ) -> bool:
-        """Proposes a commit for a version, and returns whether it is decided; False: another one is.
+        self, table: TableName, version: int, nonce: str, content: bytes, files: Mapping[str, bytes],
+        roots: Sequence[str] | None = None,
+    ) -> bool:  # fmt: skip
+        """Proposes a commit for a version, and returns whether it is decided; False: another one is. `roots`: the
+        identities of those that vote on the next version, by default the present ones.
 
         Raises KafkaStorageException if no majority has answered: then the commit may be decided later.
         """
         before = self._commit_of(table, version - 1)
-        session = self._session(table)
-        own = ProposedCommit(nonce, session, before.nonce, before.roots, packed(content, files))
+        session = self._session_for(table, version)
+        own = ProposedCommit(nonce, session, before.nonce, tuple(roots or before.roots), packed(content, files))
         has_ballot_0 = before.session == session
         outcome = self._run(table, before.roots, propose(
             version, own, session, len(before.roots), _ATTEMPTS, has_ballot_0
@@ -146,7 +173,7 @@ class ClusterQuorum:
             before, nonce = self._commit_of(cluster, version), uuid.uuid4().hex
             cause = {"who": "cluster", "why": "create table", CREATES: ["/".join(table), content.decode()]}
             commit = commit_content({**cause, **self.facts(cluster)}, nonce, (), (), {}, follows=before.nonce)
-            if self.commit(cluster, version + 1, nonce, commit, ()):
+            if self.commit(cluster, version + 1, nonce, commit, {}):
                 return True
         raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
 
@@ -183,6 +210,43 @@ class ClusterQuorum:
             version += 1
             self._settle(table, version, outcome.commit)
 
+    def change_roots(self, table: TableName, roots: Sequence[str]) -> None:
+        """Lets these roots, by their identities, vote on the next versions of a table, in place of those that do now.
+
+        They get the table first. The commit that names them is decided by the present ones, and the next version waits
+        until a majority of the new ones has it. Raises KafkaStorageException.
+        """
+        for _ in range(_ATTEMPTS):
+            version = self.catch_up(table, self._newest_at_home(table))
+            before, nonce = self._commit_of(table, version), uuid.uuid4().hex
+            if tuple(before.roots) == tuple(roots):
+                return
+            self._bring_others(table)
+            cause = {
+                "who": "operator",
+                "why": "change cluster roots",
+                SESSION: self._session(table),
+                ROOTS: list(roots),
+            }
+            content = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
+            if self.commit(table, version + 1, nonce, content, {}, roots):
+                return
+        raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
+
+    def clean_up(self, table: TableName, version: int) -> None:
+        """Copies the home's checkpoint of a version to the other roots, cleans up there what the home has cleaned up,
+        and deletes old votes at all roots. A root that does not answer is cleaned up the next time."""
+        for root, member in self._members.items():
+            try:
+                if member.identity() != root:
+                    continue
+                if member is not self.home:
+                    member.bring(table, self.home)
+                    member.clean_up_as(table, self.home, version)
+                member.clean_up_votes(table, version)
+            except (LakelogException, OSError) as error:
+                logger.warning("%s: %s is not cleaned up now: %s", member.root.uri, "/".join(table), error)
+
     def check_home(self) -> QuorumMember:
         """The home, or the next root that is the one that votes: an emptied root has no commits, and no error says
         so. Raises KafkaStorageException if there is none."""
@@ -204,10 +268,11 @@ class ClusterQuorum:
 
     def _bring_home(self, table: TableName) -> None:
         """Publishes at the home what other roots have."""
-        for member in self._members.values():
+        for root, member in self._members.items():
             if member is not self.home:
                 with suppress(LakelogException, OSError):
-                    self.home.bring(table, member)
+                    if member.identity() == root:
+                        self.home.bring(table, member)
 
     def _bring_others(self, table: TableName) -> None:
         """Publishes at the other roots what the home has."""
@@ -219,6 +284,14 @@ class ClusterQuorum:
 
     def _session(self, table: TableName) -> str:
         with self._lock:
+            return self._sessions.setdefault(table, uuid.uuid4().hex)
+
+    def _session_for(self, table: TableName, version: int) -> str:
+        """The session for a proposal. It proposes once in a slot: a ballot that is used twice breaks the consensus."""
+        with self._lock:
+            if self._proposed.get(table, -1) >= version:
+                self._sessions[table] = uuid.uuid4().hex
+            self._proposed[table] = version
             return self._sessions.setdefault(table, uuid.uuid4().hex)
 
     def _renew(self, table: TableName) -> None:
@@ -291,7 +364,7 @@ class ClusterQuorum:
 
     def _ask(self, table: TableName, roots: Sequence[str], step: SlotStep) -> Mapping[str, Any]:
         """Runs the part of each root of a step in a thread, and returns the answers once they are enough."""
-        answers, members = _Answers(), self._members
+        answers, members = _Answers(), self._members_of(roots)
         there = [root for root in roots if root in members]
         for root in there:
             self._begin(root, members[root], answers, partial(_part, step, root, members[root], table))

@@ -296,6 +296,8 @@ class DeltaLog:
             self.root.guard.check()
         started = time.monotonic()
         since = None if max_staleness is None else started - max_staleness
+        if since is None:
+            self.root.catch_up(self.version)
         with self._commits.one_poll(self.version, since):
             return self._move(started, since)
 
@@ -307,8 +309,6 @@ class DeltaLog:
         if seen is None:
             guard = self.root.guard
             expected = None if guard is None else guard.seen(self.root)  # before the poll: others may commit meanwhile
-            if since is None:
-                self.root.catch_up(base)
             try:
                 read = read_commits_after(self.root, base)
             except CorruptRecordException as error:

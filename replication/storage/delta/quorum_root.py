@@ -6,14 +6,16 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
-from lakelog.replication.storage.delta.commit import NONCE, AddedFile, Stamp
+from lakelog.replication.storage.delta.commit import NONCE, Stamp
 from lakelog.replication.storage.delta.commit_format import commit_name, parsed
 from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -63,7 +65,7 @@ class QuorumRoot(StorageRoot):
             return self._at_home(lambda home: home.put_if_absent(name, content))
         written = self._with_facts(content)
         commit = parsed(int(found[1]), written, None)
-        files = [AddedFile(file.name, file.size, content=self._waiting.pop(file.name)) for file in commit.adds]
+        files = {file.name: self._waiting.pop(file.name) for file in commit.adds if file.name in self._waiting}
         if not self.quorum.commit(self.names, commit.version, str(commit.info[NONCE]), written, files):
             return None
         return self.stamps([name])[0]
@@ -118,7 +120,19 @@ class QuorumRoot(StorageRoot):
         return self._at_home(lambda home: home.open_table(version))
 
     def checkpoint_table(self, version: int) -> TableHandle:
-        return self._at_home(lambda home: home.checkpoint_table(version))
+        """Writes a checkpoint at the home, copies it to the other roots, and cleans up there what the home has cleaned
+        up, and old votes everywhere. Returns a handle at the home. Raises DeltaError, LakelogException, OSError."""
+        handle = self._at_home(lambda home: home.checkpoint_table(version))
+        self.quorum.clean_up(self.names, version)
+        return handle
+
+    def sizes_listed(self) -> dict[str, int]:
+        """The files in the folder at all roots that answer, and their sizes in bytes."""
+        found = self._at_home(lambda home: home.sizes_listed())
+        for member in self.quorum.roots:
+            with suppress(KafkaStorageException):
+                found = {**member.root.child(*self.names).sizes_listed(), **found}
+        return found
 
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
         return self._at_home(lambda home: home.stamps(names))
@@ -151,7 +165,11 @@ class QuorumRoot(StorageRoot):
         self._at_home(lambda home: home.create_folder())
 
     def delete(self, name: str) -> None:
+        """Deletes a file at all roots that answer."""
         self._at_home(lambda home: home.delete(name))
+        for member in self.quorum.roots:
+            with suppress(KafkaStorageException):
+                member.root.child(*self.names).delete(name)
 
     def delete_folder(self) -> None:
         self._at_home(lambda home: home.delete_folder())

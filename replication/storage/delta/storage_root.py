@@ -29,6 +29,7 @@ from lakelog.replication.storage.delta.table_handle import TableHandle
 TIMEOUT_MS = 10_000
 STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _ADDRESSES = re.compile(r"(?:[A-Za-z_]+://)?[^/,\s]+:\d+(?:,[^/,\s]+:\d+)*/?")
+_SEPARATOR = re.compile(r",(?=/|[a-z][a-z0-9]*://)")
 _EXAMPLES = "such as /data/lakelog or s3://bucket/lakelog"
 _LOCAL = "file"
 _KINDS: dict[str, type[StorageRoot]] = {}  # by the scheme of their URIs
@@ -327,6 +328,19 @@ class StorageRoot(ABC):
 
     def sync_file(self, name: str) -> None:  # noqa: B027
         """With `fsync`, makes the content of a file durable. A store in which each write is durable does nothing."""
+
+
+def root_uris(text: str) -> list[str]:
+    """The URIs of a cluster's roots, which are separated by commas: one, or three or five. Each but the first begins
+    with a slash or a scheme, so the name of a folder may have a comma. Raises InvalidConfigurationException."""
+    found = _SEPARATOR.split(text)
+    if len(found) not in (1, 3, 5):
+        raise InvalidConfigurationException(
+            f"{text} names {len(found)} roots: a cluster has one root, or three or five, of which a majority decides"
+        )
+    if len({normal_uri(uri) for uri in found}) < len(found):
+        raise InvalidConfigurationException(f"{text} names a root twice: give each root a place of its own")
+    return found
 
 
 def normal_uri(uri: str, schemes: Collection[str] = STORES) -> str:

@@ -193,6 +193,11 @@ class FaultyStore:
         self.counts[what] = self.counts.get(what, 0) + 1
 
 
+def is_below(uri: str, roots: str) -> bool:
+    """Whether a file lies in one of these roots, which are separated by commas."""
+    return uri.startswith(tuple(f"{root}/" for root in roots.split(",")))
+
+
 def _owner(uri: str) -> str:
     """The root of a broker or of the cluster that has this table. Roots are side by side in a store."""
     scheme, _, rest = uri.partition("://")

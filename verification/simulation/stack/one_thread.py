@@ -186,6 +186,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     for place in ("server.follower_rows", "storage.log.broken_segments", "storage.in_threads", "storage.root_worker"):
         changes.change(place, "threading", inline)
     changes.change("storage.delta.compare_and_set", "threading", SimpleNamespace(Event=NoPause))
+    changes.change("storage.delta.cluster_quorum", "threading", SimpleNamespace(**{**vars(inline), "Event": NoPause}))
     changes.change(Sender, "start", lambda _: None)  # `flush` carries out what was sent before
     changes.change(broker_server, "follower_session", lambda spark: spark)
     changes.change(broker_server, "pass_while_spark_runs", lambda _spark, _id, pause_point: pause_point.pass_through())

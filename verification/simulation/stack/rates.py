@@ -68,6 +68,7 @@ class Rates:
     copies: float = 0.0
     recovers: float = 0.0
     min_isr: int = 1
+    cluster_count: int = 1
     row_group_bytes: int = LEAST_BYTES
     inlined_bytes: int = INLINED_BYTES
     padding: int = 900  # each record becomes a batch and a segment, so a leader may die between two

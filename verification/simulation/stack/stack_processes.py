@@ -19,6 +19,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables import cluster_copy
 from lakelog.schemas import LOG
+from lakelog.verification.simulation.stack.faulty_store import is_below
 from lakelog.verification.simulation.stack.one_thread import InlineFetcher, OneRound, Standing
 from lakelog.verification.simulation.stack.stack_producers import StackProducer
 
@@ -101,7 +102,7 @@ class StackBroker:
 
     def may_write(self, uri: str) -> bool:
         """It may write its own root and the cluster's, also that of before the cluster was recovered."""
-        return uri.startswith((f"{self.root.uri}/", *(f"{cluster}/" for cluster in self._clusters)))
+        return is_below(uri, ",".join([self.root.uri, *self._clusters]))
 
     def die(self) -> bool:
         if self.broker is None or not self.may_die():
@@ -236,7 +237,7 @@ class StackController:
 
     def may_write(self, uri: str) -> bool:
         """It may write the cluster's tables, and their copies in the brokers' roots."""
-        return uri.startswith(f"{self._cluster}/") or f"/{cluster_copy.FOLDER}/" in uri
+        return is_below(uri, self._cluster) or f"/{cluster_copy.FOLDER}/" in uri
 
     @property
     def begun(self) -> list[object]:

@@ -19,6 +19,7 @@ from lakelog.replication.protocol.rounds.send_round import RecordMetadata
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables import cluster_copy
 from lakelog.schemas import LOG, PRODUCERS
+from lakelog.verification.simulation.stack.faulty_store import is_below
 
 TOPIC = "flights"
 PARTITIONS = 2
@@ -62,9 +63,10 @@ class StackProducer:
     _producer: Producer | None = None
 
     def may_write(self, uri: str) -> bool:
-        """It may write brokers' logs and the `producers` table."""
+        """It may write brokers' logs and the `producers` table. In a quorum it may publish what was decided in any."""
         is_producers = f"/{PRODUCERS.name}/" in uri and f"/{cluster_copy.FOLDER}/" not in uri
-        return is_producers or f"/{LOG.name}/" in uri
+        is_of_quorum = "," in self.cluster and is_below(uri, self.cluster)
+        return is_producers or is_of_quorum or f"/{LOG.name}/" in uri
 
     @property
     def begun(self) -> list[object]:

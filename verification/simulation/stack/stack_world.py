@@ -18,7 +18,7 @@ from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
-from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -101,7 +101,8 @@ class StackWorld:
         return process in self._stack
 
     def _format(self, properties: dict[str, str]) -> None:
-        root = StorageRoot.of(f"{self.store.uri}/cluster")
+        uris = [f"{self.store.uri}/cluster{number or ''}" for number in range(self.rates.cluster_count)]
+        root = storage_root(",".join(uris), "cluster", Config())
         cluster_id = format_cluster(root, Config())
         self.cluster = Cluster.open(root.uri)
         self.nodes: dict[int, StackBroker] = {}

@@ -1,0 +1,247 @@
+"""Tables whose commits a majority of three cluster roots decides, on real roots: on disks, in buckets and in memory."""
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
+from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
+from lakelog.replication.storage.delta import delta_log, quorum_member
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
+from lakelog.replication.storage.delta.commit_format import last_version
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.delta.quorum_root import QuorumRoot
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.root_identity import read_identity
+from lakelog.replication.storage.tables.state_table import StateTable
+from lakelog.schemas import CLUSTER, PRODUCERS
+
+NAMES = "abc"
+
+
+def row(name):
+    return {"name": name, "producer_id": 1, "producer_epoch": 0, "owner": "me", "idle_ms": 0}
+
+
+def add(table, name):
+    table.update({"who": "test"}, lambda rows: [*rows, row(name)], once=True)
+
+
+def names(table):
+    table.refresh()
+    return [row["name"] for row in table.rows]
+
+
+class Roots:
+    """Three folders on a disk. `process(home)`: a process whose home is this root."""
+
+    def __init__(self, folder):
+        self.folders = {name: Path(folder, name) for name in NAMES}
+        members = [QuorumMember(StorageRoot.of(str(path))) for path in self.folders.values()]
+        root = QuorumRoot.over(ClusterQuorum(members, timeout=60))
+        root.create_folder()
+        root.quorum.format()
+        StateTable.create(root.child("producers"), PRODUCERS)
+        StateTable.create(root.child("cluster"), CLUSTER)
+
+    def process(self, home="a"):
+        order = sorted(self.folders, key=lambda name: name != home)
+        members = [QuorumMember(StorageRoot.of(str(self.folders[name]))) for name in order]
+        return QuorumRoot.over(ClusterQuorum(members, timeout=60))
+
+    def table(self, home="a"):
+        return StateTable.open(self.process(home).child("producers"), PRODUCERS)
+
+    def plain(self, name):
+        """The rows that any reader of Delta sees at one root."""
+        table = StateTable.open(StorageRoot.of(str(self.folders[name])).child("producers"), PRODUCERS)
+        return [row["name"] for row in table.rows]
+
+    def remove(self, name):
+        """The root is not there, until it is put back."""
+        self.folders[name].rename(f"{self.folders[name]}.away")
+
+    def put_back(self, name):
+        Path(f"{self.folders[name]}.away").rename(self.folders[name])
+
+    def votes(self, name):
+        folder = self.folders[name] / "_quorum" / "producers"
+        return len(list(folder.glob("*.json"))) if folder.exists() else 0
+
+
+@pytest.fixture
+def roots(root):
+    return Roots(root)
+
+
+def test_commits_of_racing_processes_are_each_there_once_at_all_roots(roots):
+    def work(name):
+        table = roots.table(name)
+        for number in range(10):
+            add(table, f"{name}{number}")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in NAMES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = sorted(f"{name}{number}" for name in NAMES for number in range(10))
+    for name in NAMES:
+        assert sorted(names(roots.table(name))) == expected
+        assert sorted(roots.plain(name)) == expected  # which the read has published there
+
+
+@pytest.mark.parametrize("home", NAMES)
+def test_a_process_goes_on_without_one_root_and_brings_it_up_to_date_later(roots, home):
+    table = roots.table(home)
+    add(table, "first")
+    roots.remove("a")
+    add(table, "second")
+    assert names(roots.table("a")) == names(table) == ["first", "second"]
+    roots.put_back("a")
+    add(table, "third")
+    assert names(roots.table("a")) == ["first", "second", "third"]
+    assert roots.plain("a") == ["first", "second", "third"]
+
+
+def test_a_root_that_was_emptied_has_no_vote_and_gets_no_commit(roots):
+    table = roots.table("b")
+    add(table, "first")
+    shutil.rmtree(roots.folders["a"])
+    roots.folders["a"].mkdir()
+    add(table, "second")
+    assert names(roots.table("a")) == ["first", "second"]
+    assert not list(roots.folders["a"].iterdir())
+
+
+@pytest.mark.parametrize("kind", ["a copy of another", "restored from a backup", "without its votes"])
+def test_a_root_that_may_have_forgotten_votes_has_no_vote(roots, kind):
+    folder, table = roots.folders["a"], roots.table("b")
+    shutil.copytree(folder, f"{folder}.backup")
+    add(table, "first")
+    if kind == "without its votes":
+        shutil.rmtree(folder / "_quorum")
+    else:
+        shutil.rmtree(folder)
+        source = f"{folder}.backup" if kind == "restored from a backup" else roots.folders["c"]
+        shutil.copytree(source, folder)
+    had = roots.votes("a")
+    add(table, "second")
+    assert names(roots.table("a")) == ["first", "second"]
+    roots.remove("b")
+    with pytest.raises(KafkaStorageException, match="no majority of the 3 cluster roots has answered"):
+        add(roots.table("c"), "third")
+    assert roots.votes("a") >= had
+
+
+def test_a_commit_of_which_one_root_knows_is_finished_or_harmless(roots):
+    """Its writer has died after one of three votes."""
+    table = roots.table("a")
+    add(table, "first")
+    roots.remove("b")
+    roots.remove("c")
+    with pytest.raises(KafkaStorageException):
+        add(table, "torn")
+    roots.put_back("b")
+    roots.put_back("c")
+    other = roots.table("b")
+    add(other, "second")
+    assert names(other) in (["first", "second"], ["first", "torn", "second"])
+    assert names(roots.table("a")) == names(other)
+
+
+def test_without_a_majority_nothing_is_written_and_reads_of_what_is_there_go_on(roots):
+    table = roots.table("a")
+    add(table, "first")
+    names(table)
+    roots.remove("b")
+    roots.remove("c")
+    with pytest.raises(KafkaStorageException, match="no majority of the 3 cluster roots has answered"):
+        add(table, "second")
+    assert roots.plain("a") == ["first"]
+
+
+def test_two_processes_that_make_one_table_make_it_once(roots):
+    made, errors = [], []
+
+    def make(name):
+        try:
+            made.append(StateTable.create(roots.process(name).child("brokers", "7"), PRODUCERS))
+        except InconsistentClusterIdException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=make, args=(name,)) for name in NAMES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(made), len(errors)) == (1, 2)
+    contents = {(folder / "brokers/7/_delta_log" / f"{0:020d}.json").read_bytes() for folder in roots.folders.values()}
+    assert len(contents) == 1
+
+
+def test_a_root_that_was_away_for_longer_than_commits_are_kept_gets_a_checkpoint(roots, monkeypatch):
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 5)
+    table = roots.table("b")
+    add(table, "first")
+    roots.remove("a")
+    for number in range(12):
+        add(table, f"{number}")
+        table.maintain()
+    roots.put_back("a")
+    add(table, "last")
+    assert names(roots.table("a")) == names(table)
+    assert roots.plain("a") == names(table)
+
+
+def test_old_votes_are_sealed_and_then_deleted_and_a_slow_writer_sees_the_seal(roots, monkeypatch):
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 5)
+    monkeypatch.setattr(quorum_member, "SLOTS_A_SEAL", 4)
+    monkeypatch.setattr(quorum_member, "_SEALED_SECONDS", 0.0)
+    table = roots.table("a")
+    for number in range(20):
+        add(table, f"{number}")
+        table.maintain()
+    votes = sorted(path.name for path in (roots.folders["b"] / "_quorum" / "producers").iterdir())
+    assert [name for name in votes if name.startswith("sealed")]
+    assert not [name for name in votes if name.startswith(f"{1:020d}")]
+    assert names(table) == [f"{number}" for number in range(20)]
+
+
+def test_a_cluster_is_found_by_any_one_of_its_roots_and_older_versions_refuse_it(root):
+    uris = [f"{root}/{name}" for name in NAMES]
+    config = Config()
+    cluster_id = format_cluster(storage_root(",".join(uris), "cluster", config), config)
+    for uri in uris:
+        cluster = Cluster.open(uri)
+        assert cluster.cluster_id == cluster_id
+        assert sorted(member.root.uri for member in cluster.root.quorum.roots) == uris
+        assert read_identity(StorageRoot.of(uri))["format_version"] == 6
+
+
+def test_votes_are_json_that_anyone_reads(roots):
+    add(roots.table("a"), "first")
+    votes = [json.loads(path.read_bytes()) for path in (roots.folders["b"] / "_quorum" / "producers").iterdir()]
+    assert {tuple(sorted(vote)) for vote in votes} == {("ballot", "root"), ("ballot", "commit", "root")}
+    assert last_version(StorageRoot.of(str(roots.folders["b"] / "producers"))) == 1
+
+
+def test_a_lost_root_is_replaced_while_others_go_on(roots):
+    table = roots.table("b")
+    add(table, "first")
+    shutil.rmtree(roots.folders["a"])
+    quorum = roots.process("b").quorum
+    fresh = QuorumMember(StorageRoot.of(str(roots.folders["a"]))).format()
+    voting = [QuorumMember(StorageRoot.of(str(roots.folders[name]))).identity() for name in "bc"]
+    operator = roots.process("b").quorum
+    operator.change_roots(("producers",), [fresh, *voting])
+    add(table, "second")
+    roots.remove("b")
+    assert names(roots.table("a")) == ["first", "second"]
+    add(roots.table("c"), "third")
+    assert roots.plain("a") == ["first", "second", "third"]
+    assert quorum.home is not None
