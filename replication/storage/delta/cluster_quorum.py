@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.quorum_slot import ProposedCommit, majority
@@ -48,6 +48,19 @@ _ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _AWAY_SECONDS = 5.0  # so long a root that has not answered is asked last
 _PENDING = 8  # requests of this process that may hang at one root
+
+
+class RootStatus(NamedTuple):
+    """What one root is to the quorum. `identity`: None if it has none or does not answer. `has_vote`: whether the
+    newest commit of the table `cluster` names it. `behind`: the number of commits, of all tables, that are published at
+    the root that is furthest and not here. `error`: why it does not answer."""
+
+    uri: str
+    identity: str | None
+    has_vote: bool
+    behind: int | None
+    error: str = ""
+
 
 TableName: TypeAlias = tuple[str, ...]
 Value = TypeVar("Value")
@@ -209,6 +222,33 @@ class ClusterQuorum:
                 continue
             version += 1
             self._settle(table, version, outcome.commit)
+
+    def describe(self, cluster: TableName) -> list[RootStatus]:
+        """What each root is to the quorum, those that vote and do not answer included. Raises KafkaStorageException if
+        no majority answers."""
+        voting = self._commit_of(cluster, self.catch_up(cluster, self._newest_at_home(cluster))).roots
+        newest: dict[str, dict[TableName, int]] = {}
+        identities: dict[str, str | None] = {}
+        errors: dict[str, str] = {}
+        for member in self._roots:
+            uri = member.root.uri
+            try:
+                identities[uri] = member.identity()
+                newest[uri] = {table: member.newest(table) for table in member.tables()}
+            except (LakelogException, OSError) as error:
+                errors[uri] = str(error)
+        furthest: dict[TableName, int] = {}
+        for found in newest.values():
+            for table, version in found.items():
+                furthest[table] = max(version, furthest.get(table, -1))
+        return [
+            RootStatus(
+                uri, identities.get(uri), identities.get(uri) in voting,
+                sum(v - newest[uri].get(t, -1) for t, v in furthest.items()) if uri in newest else None,
+                errors.get(uri, ""),
+            )
+            for uri in (member.root.uri for member in self._roots)
+        ]  # fmt: skip
 
     def change_roots(self, table: TableName, roots: Sequence[str]) -> None:
         """Lets these roots, by their identities, vote on the next versions of a table, in place of those that do now.

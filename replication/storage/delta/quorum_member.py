@@ -27,6 +27,7 @@ from lakelog.replication.storage.delta.table_opening import open_version
 FOLDER = "_quorum"
 SLOTS_A_SEAL = 1_000
 _IDENTITY = f"{FOLDER}/root.json"
+_DEEPEST = 2  # folders of a table below the root
 _ADDRESSES = f"{FOLDER}/addresses.json"
 _SURE_SECONDS = 10.0  # so long a process relies on what it has read at a root
 _SEALED_SECONDS = 3600.0  # between the seal of votes and their deletion
@@ -86,6 +87,22 @@ class QuorumMember:
                 f"{self.root.path(_ADDRESSES)}: does not name the roots of the cluster ({error}); give all of them, "
                 "separated by commas"
             ) from error
+
+    def tables(self) -> list[tuple[str, ...]]:
+        """The tables that are published here, by the names of their folders below the root."""
+
+        def below(names: tuple[str, ...]) -> list[tuple[str, ...]]:
+            found = self.root.child(*names).list() if names else self.root.list()
+            if "_delta_log" in found:
+                return [names]
+            folders = [name for name in found if name != FOLDER and "." not in name] if len(names) < _DEEPEST else []
+            return [table for name in folders for table in below((*names, name))]
+
+        return below(())
+
+    def newest(self, table: Sequence[str]) -> int:
+        """The newest version of a table that is published here, -1 without the table."""
+        return last_version(self.root.child(*table))
 
     def create_table(self, table: Sequence[str], content: bytes) -> None:
         """Makes the folders of a table, and its first commit, which the quorum has decided."""
