@@ -7,6 +7,7 @@ commit is decided by a round of `quorum_round`, and then published at all roots.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
@@ -109,13 +110,14 @@ class ClusterQuorum:
         return found
 
     def _members_of(self, roots: Sequence[str]) -> Mapping[str, QuorumMember]:
-        """The members, after a search for these roots if some are not among them: they may have been added since."""
+        """The members, after a search for these roots if some are not among them: they may have been added since, or
+        lie where others were that are lost."""
         members, now = self._members, time.monotonic()
-        if self._member_at is None or members.keys() >= set(roots) or now - self._searched_at < _AWAY_SECONDS:
+        if members.keys() >= set(roots) or now - self._searched_at < _AWAY_SECONDS:
             return members
         self._searched_at = now
         known = {member.root.uri for member in self._roots}
-        for member in list(members.values()):
+        for member in list(members.values()) if self._member_at else ():
             with suppress(LakelogException):
                 for uri in member.addresses():
                     if uri not in known:
@@ -123,7 +125,14 @@ class ClusterQuorum:
                         with self._lock:
                             self._roots.append(self._member_at(uri))
                             self._pending[uri], self._looked_at = 0, float("-inf")
-        return self._members
+        found = dict(self._members)
+        for member in self._roots:
+            with suppress(LakelogException):
+                if (identity := member.identity()) in roots:
+                    found[identity] = member
+        with self._lock:
+            self._found = found
+        return found
 
     def format(self) -> None:
         """Gives each root an identity. Raises KafkaStorageException."""
@@ -148,23 +157,25 @@ class ClusterQuorum:
                 if self.home is home:
                     self._move_home(left[0])
 
-    def facts(self, table: TableName) -> dict[str, Any]:
-        """What a commit's metadata says of the quorum: its proposer's session, and who votes on the next version."""
-        _, newest = self._newest.get(table, (-1, None))
-        return {SESSION: self._session(table), ROOTS: list(newest.roots if newest else self._members)}
+    def first_commit(self, table: TableName, content: bytes, roots: Sequence[str] = ()) -> bytes:
+        """The commit that makes a table, with the facts of the quorum. `roots`: the identities of those that vote on
+        the next version, by default those that are formatted now."""
+        return _with_facts(content, self._session(table), roots or tuple(self._members))
 
     def commit(
         self, table: TableName, version: int, nonce: str, content: bytes, files: Mapping[str, bytes],
         roots: Sequence[str] | None = None,
     ) -> bool:  # fmt: skip
         """Proposes a commit for a version, and returns whether it is decided; False: another one is. `roots`: the
-        identities of those that vote on the next version, by default the present ones.
+        identities of those that vote on the next version, by default the present ones. The commit's metadata say it.
 
         Raises KafkaStorageException if no majority has answered: then the commit may be decided later.
         """
         before = self._commit_of(table, version - 1)
         session = self._session_for(table, version)
-        own = ProposedCommit(nonce, session, before.nonce, tuple(roots or before.roots), packed(content, files))
+        voting = tuple(roots or before.roots)
+        value = packed(_with_facts(content, session, voting), files)
+        own = ProposedCommit(nonce, session, before.nonce, voting, value)
         has_ballot_0 = before.session == session
         outcome = self._run(table, before.roots, propose(
             version, own, session, len(before.roots), _ATTEMPTS, has_ballot_0
@@ -184,8 +195,9 @@ class ClusterQuorum:
             if self.home.root.child(*table).exists(commit_name(0)) or self._newest_at_home(table) >= 0:
                 return False
             before, nonce = self._commit_of(cluster, version), uuid.uuid4().hex
-            cause = {"who": "cluster", "why": "create table", CREATES: ["/".join(table), content.decode()]}
-            commit = commit_content({**cause, **self.facts(cluster)}, nonce, (), (), {}, follows=before.nonce)
+            first = self.first_commit(table, content, before.roots)
+            cause = {"who": "cluster", "why": "create table", CREATES: ["/".join(table), first.decode()]}
+            commit = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
             if self.commit(cluster, version + 1, nonce, commit, {}):
                 return True
         raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
@@ -193,17 +205,35 @@ class ClusterQuorum:
     def _newest_at_home(self, table: TableName) -> int:
         return last_version(self.home.root.child(*table))
 
+    def bring_newest(self, table: TableName) -> None:
+        """Publishes at the home all commits of a table that were decided before this call began. If no majority answers
+        it does what it can, so that reads of what is there go on. Raises KafkaStorageException if no root answers."""
+        self.check_home(table)
+        newest = self._newest_at_home(table)
+        if newest < 0:
+            self._bring_home(table)
+            newest = self._newest_at_home(table)
+        if newest >= 0:
+            try:
+                self.catch_up(table, newest)
+            except KafkaStorageException as error:
+                logger.warning("%s is read as %s has it: %s", "/".join(table), self.home.root.uri, error)
+
     def catch_up(self, table: TableName, version: int) -> int:
         """Publishes at the home all commits after a version that were decided before this call began, and returns the
         last one. Raises KafkaStorageException if no majority answers."""
-        folder = self.check_home().root.child(*table)
-        if version >= 0 and not folder.exists(commit_name(version)):
+        folder = self.check_home(table).root.child(*table)
+        if not folder.exists(commit_name(version)):
             self._bring_home(table)
+            if not folder.exists(commit_name(version)):  # it is cleaned up
+                version = last_version(folder)
         while folder.exists(commit_name(version + 1)):
             version += 1
         has_brought = False
         while True:
             before = self._commit_of(table, version)
+            if not any(self._members.get(root) is self.home for root in before.roots):  # it was removed
+                folder = self.check_home(table).root.child(*table)
             outcome = self._run(table, before.roots, read_newest(
                 version + 1, uuid.uuid4().hex, len(before.roots), _ATTEMPTS
             ))  # fmt: skip
@@ -215,7 +245,7 @@ class ClusterQuorum:
                 if has_brought:
                     raise KafkaStorageException(f"{'/'.join(table)}: {self._no_majority(before.roots)}")
                 self._bring_home(table)
-                self._bring_others(table)
+                self._bring_others(table, before.roots)
                 has_brought = True
                 while folder.exists(commit_name(version + 1)):
                     version += 1
@@ -261,13 +291,8 @@ class ClusterQuorum:
             before, nonce = self._commit_of(table, version), uuid.uuid4().hex
             if tuple(before.roots) == tuple(roots):
                 return
-            self._bring_others(table)
-            cause = {
-                "who": "operator",
-                "why": "change cluster roots",
-                SESSION: self._session(table),
-                ROOTS: list(roots),
-            }
+            self._bring_others(table, roots)
+            cause = {"who": "operator", "why": "change cluster roots"}
             content = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
             if self.commit(table, version + 1, nonce, content, {}, roots):
                 return
@@ -276,9 +301,10 @@ class ClusterQuorum:
     def clean_up(self, table: TableName, version: int) -> None:
         """Copies the home's checkpoint of a version to the other roots, cleans up there what the home has cleaned up,
         and deletes old votes at all roots. A root that does not answer is cleaned up the next time."""
+        voting = self._voting(table)
         for root, member in self._members.items():
             try:
-                if member.identity() != root:
+                if root not in voting or member.identity() != root:
                     continue
                 if member is not self.home:
                     member.bring(table, self.home)
@@ -287,18 +313,21 @@ class ClusterQuorum:
             except (LakelogException, OSError) as error:
                 logger.warning("%s: %s is not cleaned up now: %s", member.root.uri, "/".join(table), error)
 
-    def check_home(self) -> QuorumMember:
-        """The home, or the next root that is the one that votes: an emptied root has no commits, and no error says
-        so. Raises KafkaStorageException if there is none."""
+    def check_home(self, table: TableName) -> QuorumMember:
+        """The home, or the next root that votes on the table: an emptied root has no commits, and no error says so, and
+        one that was removed gets none. Raises KafkaStorageException if there is none."""
         members = self._members
         if not members:
             return self.home  # they are not formatted
+        voting = self._voting(table)
+        if voting:
+            members = {root: member for root, member in self._members_of(voting).items() if root in voting}
         for root, member in sorted(members.items(), key=lambda item: item[1] is not self.home):
             with suppress(KafkaStorageException):
                 if member.identity() == root:
                     self._move_home(member)
                     return member
-        raise KafkaStorageException(self._no_majority(tuple(self._members)))
+        raise KafkaStorageException(self._no_majority(tuple(voting or self._members)))
 
     def _move_home(self, home: QuorumMember) -> None:
         with self._lock:
@@ -308,19 +337,30 @@ class ClusterQuorum:
 
     def _bring_home(self, table: TableName) -> None:
         """Publishes at the home what other roots have."""
+        voting = self._voting(table)
         for root, member in self._members.items():
-            if member is not self.home:
-                with suppress(LakelogException, OSError):
-                    if member.identity() == root:
-                        self.home.bring(table, member)
+            if member is not self.home and (not voting or root in voting):
+                self._bring(table, self.home, member, root, member)
 
-    def _bring_others(self, table: TableName) -> None:
-        """Publishes at the other roots what the home has."""
-        for root, member in self._members.items():
-            if member is not self.home:
-                with suppress(LakelogException, OSError):
-                    if member.identity() == root:
-                        member.bring(table, self.home)
+    def _bring_others(self, table: TableName, roots: Sequence[str]) -> None:
+        """Publishes at the other ones of these roots what the home has."""
+        members = self._members_of(roots)
+        for root in roots:
+            if (member := members.get(root)) is not None and member is not self.home:
+                self._bring(table, member, self.home, root, member)
+
+    def _bring(self, table: TableName, to: QuorumMember, source: QuorumMember, root: str, of: QuorumMember) -> None:
+        """Publishes at one root what another one has, if the root `of` is still the one with this identity."""
+        try:
+            if of.identity() == root:
+                to.bring(table, source)
+        except (LakelogException, OSError) as error:
+            logger.debug("%s: %s does not get what %s has: %s", "/".join(table), to.root.uri, source.root.uri, error)
+
+    def _voting(self, table: TableName) -> Sequence[str]:
+        """The roots that vote on the next version of a table, as far as this process knows; none if it does not."""
+        _, newest = self._newest.get(table, (-1, None))
+        return newest.roots if newest else ()
 
     def _session(self, table: TableName) -> str:
         with self._lock:
@@ -371,7 +411,7 @@ class ClusterQuorum:
         can be decided."""
         self._note(table, version, commit)
         done = _Answers()
-        members = self._members
+        members = {root: member for root, member in self._members_of(commit.roots).items() if root in commit.roots}
         for root, member in members.items():
             self._begin(root, member, done, partial(self._publish, root, member, table, version, commit.content))
         needed, home = majority(len(commit.roots)), next((r for r, m in members.items() if m is self.home), "")
@@ -435,6 +475,14 @@ class ClusterQuorum:
                 answers.put(root, answer)
 
         threading.Thread(target=run, name=f"quorum {uri}", daemon=True).start()
+
+
+def _with_facts(content: bytes, session: str, roots: Sequence[str]) -> bytes:
+    """A commit whose metadata says by whom it was proposed, and who votes on the next version."""
+    first, _, rest = content.partition(b"\n")
+    head = json.loads(first)
+    head["commitInfo"] |= {SESSION: session, ROOTS: list(roots)}
+    return json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest
 
 
 def _part(step: Any, root: str, member: QuorumMember, table: TableName) -> Any:

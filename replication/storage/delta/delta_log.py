@@ -296,10 +296,12 @@ class DeltaLog:
             self.root.guard.check()
         started = time.monotonic()
         since = None if max_staleness is None else started - max_staleness
-        if since is None:
-            self.root.catch_up(self.version)
+        decided = self.root.catch_up(self.version) if since is None else -1
         with self._commits.one_poll(self.version, since):
-            return self._move(started, since)
+            found = self._move(started, since)
+        if self.version < decided:
+            raise KafkaStorageException(f"{self.root.uri}: version {decided} cannot be read here")
+        return found
 
     def _move(self, started: float, since: float | None) -> list[Commit] | None:
         found, noted = self._commits.in_hand(self.version), self.root.version_cache

@@ -137,7 +137,7 @@ class QuorumMember:
             sure = self._sure.get(key)
             if (
                 sure is not None and now - sure.at < _SURE_SECONDS and now - began_at < _SLOW_SECONDS
-                and sure.version >= step.slot - 1 and sure.segment == segment
+                and sure.version >= step.slot - 1 and sure.segment == segment and sure.identity == step.root
             ):  # fmt: skip
                 return RootState(sure.identity, True, False)
             identity, has_previous = self.identity(), folder.exists(commit_name(step.slot - 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -48,9 +47,9 @@ class QuorumRoot(StorageRoot):
     def _at_home(self, call: Callable[[StorageRoot], Any]) -> Any:
         return self.quorum.at_home(lambda home: call(home.child(*self.names) if self.names else home))
 
-    def catch_up(self, version: int) -> None:
-        """Makes all that is decided after a version of the table visible here."""
-        self.quorum.catch_up(self.names, version)
+    def catch_up(self, version: int) -> int:
+        """Makes all commits of the table visible here that were decided before, and returns the last version."""
+        return self.quorum.catch_up(self.names, version)
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
         """Keeps a data file for the commit that adds it, which has its content."""
@@ -63,10 +62,9 @@ class QuorumRoot(StorageRoot):
         found = _COMMIT.fullmatch(name)
         if found is None:
             return self._at_home(lambda home: home.put_if_absent(name, content))
-        written = self._with_facts(content)
-        commit = parsed(int(found[1]), written, None)
+        commit = parsed(int(found[1]), content, None)
         files = {file.name: self._waiting.pop(file.name) for file in commit.adds if file.name in self._waiting}
-        if not self.quorum.commit(self.names, commit.version, str(commit.info[NONCE]), written, files):
+        if not self.quorum.commit(self.names, commit.version, str(commit.info[NONCE]), content, files):
             return None
         return self.stamps([name])[0]
 
@@ -75,24 +73,17 @@ class QuorumRoot(StorageRoot):
 
         A table is made by a commit of the table `cluster`, which all processes see, so that two processes never make
         it twice. The tables of a cluster that is being formatted are made at once at all roots."""
-        content = self._with_facts(commit)
         cluster = replace(self, uri=self.uri, names=(CLUSTER,))
         if cluster._at_home(lambda home: home.exists(commit_name(0))):
-            is_made = self.quorum.create_table(self.names, content, (CLUSTER,))
+            is_made = self.quorum.create_table(self.names, commit, (CLUSTER,))
         else:
+            content = self.quorum.first_commit(self.names, commit)
             for member in self.quorum.roots:
                 member.create_table(self.names, content)
             is_made = True
         if not is_made:
             raise CommitFailedError(f"{self.uri}: a table exists already")
         return self.open_table()
-
-    def _with_facts(self, content: bytes) -> bytes:
-        """A commit whose metadata says by whom it was proposed, and who votes on the next version."""
-        first, _, rest = content.partition(b"\n")
-        head = json.loads(first)
-        head["commitInfo"] |= self.quorum.facts(self.names)
-        return json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest
 
     @property
     def is_local(self) -> bool:
@@ -115,8 +106,9 @@ class QuorumRoot(StorageRoot):
         return self.quorum.home.root.delta_options
 
     def open_table(self, version: int | None = None) -> TableHandle:
-        """A handle on the table at the home. A root that is not the one that votes is no home: it may be empty."""
-        self.quorum.check_home()
+        """A handle on the table at the home, which first gets what was decided before, if a majority answers."""
+        if version is None:
+            self.quorum.bring_newest(self.names)
         return self._at_home(lambda home: home.open_table(version))
 
     def checkpoint_table(self, version: int) -> TableHandle:

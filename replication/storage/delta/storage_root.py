@@ -158,8 +158,10 @@ class StorageRoot(ABC):
 
     # Tables
 
-    def catch_up(self, version: int) -> None:  # noqa: B027
-        """Makes all commits after a version visible that were decided before. A root of its own decides here."""
+    def catch_up(self, version: int) -> int:
+        """Makes all commits visible that were decided before, and returns the last version; `version` is one that the
+        caller knows. A root that is alone decides by being written, and returns -1."""
+        return -1
 
     def open_table(self, version: int | None = None) -> TableHandle:
         """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError, and
@@ -338,7 +340,7 @@ def root_uris(text: str) -> list[str]:
         raise InvalidConfigurationException(
             f"{text} names {len(found)} roots: a cluster has one root, or three or five, of which a majority decides"
         )
-    if len({normal_uri(uri) for uri in found}) < len(found):
+    if len(found) > 1 and len({StorageRoot.of(uri).uri for uri in found}) < len(found):
         raise InvalidConfigurationException(f"{text} names a root twice: give each root a place of its own")
     return found
 

@@ -10,9 +10,9 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
-from lakelog.replication.storage.delta import delta_log, quorum_member
-from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
-from lakelog.replication.storage.delta.commit_format import last_version
+from lakelog.replication.storage.delta import cluster_quorum, delta_log, quorum_member
+from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
+from lakelog.replication.storage.delta.commit_format import commit_name, drop_commits_before, last_version, read_commit
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -245,3 +245,74 @@ def test_a_lost_root_is_replaced_while_others_go_on(roots):
     add(roots.table("c"), "third")
     assert roots.plain("a") == ["first", "second", "third"]
     assert quorum.home is not None
+
+
+def voting(roots, name):
+    """The roots that the newest commit at one root names."""
+    table = StorageRoot.of(str(roots.folders[name])).child("producers")
+    return read_commit(table, last_version(table)).info[ROOTS]
+
+
+def test_a_commit_without_one_root_lets_all_roots_vote_on_the_next(roots):
+    expected = voting(roots, "b")
+    roots.remove("a")
+    add(roots.table("b"), "first")
+    assert voting(roots, "b") == voting(roots, "c") == expected
+    other = roots.process("b").child("brokers", "1")
+    StateTable.create(other, PRODUCERS)
+    first = read_commit(StorageRoot.of(str(roots.folders["c"])).child("brokers", "1"), 0)
+    assert first.info[ROOTS] == expected
+
+
+def test_a_reader_that_slept_until_its_version_was_cleaned_up_reads_on(roots, monkeypatch):
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 5)
+    sleeper, table = roots.table("a"), roots.table("a")
+    for number in range(20):
+        add(table, f"{number}")
+        table.maintain()
+    drop_commits_before(StorageRoot.of(str(roots.folders["a"])).child("producers"), 15)
+    assert not StorageRoot.of(str(roots.folders["a"])).child("producers").exists(commit_name(sleeper.version))
+    assert names(sleeper) == [f"{number}" for number in range(20)]
+
+
+def test_a_process_that_runs_counts_a_root_that_has_replaced_a_lost_one(roots, monkeypatch):
+    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    table = roots.table("b")
+    add(table, "first")
+    shutil.rmtree(roots.folders["a"])
+    fresh = QuorumMember(StorageRoot.of(str(roots.folders["a"]))).format()
+    others = [QuorumMember(StorageRoot.of(str(roots.folders[name]))).identity() for name in "bc"]
+    roots.process("c").quorum.change_roots(("producers",), [fresh, *others])
+    add(table, "second")
+    roots.remove("c")
+    add(table, "third")
+    assert roots.plain("a") == ["first", "second", "third"]
+
+
+def test_a_root_that_does_not_vote_gets_no_commit_and_is_no_home(roots):
+    table = roots.table("a")
+    add(table, "first")
+    others = [QuorumMember(StorageRoot.of(str(roots.folders[name]))).identity() for name in "bc"]
+    spare = QuorumMember(StorageRoot.of(f"{roots.folders['a']}.spare")).format()
+    roots.folders["d"] = Path(f"{roots.folders['a']}.spare")
+    roots.process("d").quorum.change_roots(("producers",), [*others, spare])
+    add(table, "second")
+    assert names(table) == names(roots.table("d")) == ["first", "second"]
+    assert roots.plain("a") == ["first"]
+    assert roots.plain("b") == roots.plain("d") == ["first", "second"]
+
+
+def test_a_read_fails_rather_than_show_less_than_was_decided(roots, monkeypatch):
+    """Its home has changed after a majority was asked."""
+    table = roots.table("a")
+    add(table, "first")
+    monkeypatch.setattr(QuorumRoot, "catch_up", lambda self, version: version + 1)
+    with pytest.raises(KafkaStorageException, match="cannot be read here"):
+        names(table)
+
+
+def test_a_table_is_opened_as_new_as_it_is(roots):
+    roots.remove("a")
+    add(roots.table("b"), "first")
+    roots.put_back("a")
+    assert [row["name"] for row in roots.table("a").rows] == ["first"]
