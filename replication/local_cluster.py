@@ -25,7 +25,7 @@ from lakelog.replication.server.registration import IdWatch, check_cluster_root
 from lakelog.replication.server.spark_check import check_spark
 from lakelog.replication.storage.cluster import Cluster, check_may_format, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.storage_root import StorageRoot, root_uris
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, is_formatted, read_identity
 
 # The object that has started the cluster at a URI in this process, the last one: a cell that runs twice finds it.
@@ -62,8 +62,9 @@ class LocalCluster(OneProcess):
             cluster.admin().create_topic("orders", partitions=6, replication_factor=3)
 
     `root` may be in an object store, such as `s3://bucket/lake`. `roots` are those that lie elsewhere, by broker id or
-    "cluster": `{2: "s3://another-bucket/lake"}`. Credentials and endpoints are settings of each root, as for other
-    brokers: `storage.<cluster or broker id>.<option>` in `configs`, or `LAKELOG_STORAGE_…` in the environment.
+    "cluster": `{2: "s3://another-bucket/lake"}`. The cluster may have three or five roots, separated by commas.
+    Credentials and endpoints are settings of each root, as for other brokers: `storage.<cluster or broker id>.<option>`
+    in `configs`, or `LAKELOG_STORAGE_…` in the environment.
     """
 
     def __init__(
@@ -75,7 +76,10 @@ class LocalCluster(OneProcess):
         whole_number(controllers, "controllers", 0, _MOST)
         given = {} if roots is None else mapping(roots, "roots", '{2: "s3://another-bucket/lake"}')
         self._root = StorageRoot.of(root)
-        self._roots = {owner: StorageRoot.of(uri).uri for owner, uri in given.items()}
+        self._roots = {
+            owner: ",".join(StorageRoot.of(each).uri for each in (root_uris(uri) if owner == "cluster" else [uri]))
+            for owner, uri in given.items()
+        }
         self._configs = {} if configs is None else dict(mapping(configs, "configs", '{"min.insync.replicas": 2}'))
         self.broker_ids = tuple(range(1, brokers + 1))
         self.cluster_uri = self._roots.get("cluster", self._root.child("cluster").uri)

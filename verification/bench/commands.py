@@ -105,6 +105,9 @@ def _requests(command: ArgumentParser) -> None:
     ):
         command.add_argument(flag, metavar="N,N", type=whole_numbers(1), default=[3], help=f"{what}; default: 3")
     _number(command, "--controllers", 1, 2, "controllers in the same session")
+    _number(
+        command, "--cluster-roots", 1, 1, "roots of the cluster: one, or three or five, of which a majority decides"
+    )
     _number(command, "--seconds", 1, 60, "seconds in which the requests of the idle cluster are counted")
     _number(command, "--sends", 1, 10, "acknowledged sends of one record a partition")
     command.add_argument(
@@ -230,7 +233,14 @@ def requests(args: argparse.Namespace) -> int:
     interval = args.poll_interval_ms
     configs = {} if interval is None else {"lakelog.poll.interval.ms": interval}
     plan = RequestsPlan(
-        args.brokers, args.partitions, args.controllers, args.seconds, args.sends, configs, args.latencies
+        args.brokers,
+        args.partitions,
+        args.controllers,
+        args.seconds,
+        args.sends,
+        configs,
+        args.latencies,
+        args.cluster_roots,
     )
     with _session() as spark:
         found = measure_requests(spark, plan)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 from urllib.request import urlopen
 
+from lakelog.replication.storage.delta.quorum_member import FOLDER
 from lakelog.verification.s3.server import Response, StoreProcess, StoreServer, serve
 
 KINDS = ("HEAD", "GET", "LIST", "PUT", "POST", "DELETE")
@@ -40,6 +41,9 @@ def counted(method: str, url: str) -> Counted:
     key = given.get("prefix", [""])[0] if is_listing else unquote(path).lstrip("/").partition("/")[2]
     _, _, below = key.partition("/")  # the folder of the cluster
     _, _, in_root = below.partition("/")
+    if in_root.startswith(f"{FOLDER}/"):
+        table, _, file = in_root.removeprefix(f"{FOLDER}/").partition("/")
+        return Counted("LIST" if is_listing else method, table if file else "root", "votes")
     table, _, file = in_root.partition("/")
     if not file:
         return Counted("LIST" if is_listing else method, table or "root", "files")

@@ -16,7 +16,7 @@ from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.replication.clients.producer import Producer, raise_first_error
-from lakelog.replication.config import Config
+from lakelog.replication.config import Config, Owner
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.verification.bench.counting_store import KINDS, ROOT, Counted, counting_store
 from lakelog.verification.bench.measuring import bench_folder
@@ -46,6 +46,7 @@ class RequestsPlan:
     sends: int = 10
     configs: Mapping[str, object] = field(default_factory=dict)
     latencies: Mapping[str, int] = field(default_factory=dict)  # milliseconds, by kind of request
+    cluster_roots: int = 1
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -84,7 +85,11 @@ def _measure(spark: SparkSession, plan: RequestsPlan, brokers: int, partitions: 
         owners = ("cluster", *range(1, brokers + 1))
         access = {f"storage.{owner}.{name}": value for owner in owners for name, value in options.items()}
         configs = {**access, **plan.configs}
-        with LocalCluster(spark, f"s3://bucket/{ROOT}", brokers, configs, plan.controllers) as cluster:
+        uri = f"s3://bucket/{ROOT}"
+        roots: dict[Owner, str] = {
+            "cluster": ",".join(f"{uri}/cluster{number or ''}" for number in range(plan.cluster_roots))
+        }
+        with LocalCluster(spark, uri, brokers, configs, plan.controllers, roots=roots) as cluster:
             cluster.admin().create_topic(TOPIC, partitions, min(brokers, REPLICAS))
             sender = _Sender(cluster.cluster_uri, Config.from_properties(configs), partitions)
             sender.send()
