@@ -7,6 +7,7 @@ commit is decided by a round of `quorum_round`, and then published at all roots.
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import random
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.quorum_slot import ProposedCommit, majority
@@ -48,6 +50,7 @@ SESSION, ROOTS = (
 _ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _AWAY_SECONDS = 5.0  # so long a root that has not answered is asked last
+_EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
 _PENDING = 8  # requests of this process that may hang at one root
 
 
@@ -64,6 +67,7 @@ class RootStatus(NamedTuple):
 
 
 TableName: TypeAlias = tuple[str, ...]
+_QUORUMS: WeakSet[ClusterQuorum] = WeakSet()  # those of this process
 Value = TypeVar("Value")
 
 
@@ -86,6 +90,7 @@ class ClusterQuorum:
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
         self._proposed: dict[TableName, int] = {}  # the last slot in which the session has proposed
+        _QUORUMS.add(self)
 
     @property
     def roots(self) -> Sequence[QuorumMember]:
@@ -165,17 +170,18 @@ class ClusterQuorum:
     def commit(
         self, table: TableName, version: int, nonce: str, content: bytes, files: Mapping[str, bytes],
         roots: Sequence[str] | None = None,
-    ) -> bool:  # fmt: skip
-        """Proposes a commit for a version, and returns whether it is decided; False: another one is. `roots`: the
-        identities of those that vote on the next version, by default the present ones. The commit's metadata say it.
+    ) -> int:  # fmt: skip
+        """Proposes a commit for a version, and returns its size in bytes if it is decided; 0: another one is. `roots`:
+        the identities of those that vote on the next version, by default the present ones. The commit's metadata say
+        it.
 
         Raises KafkaStorageException if no majority has answered: then the commit may be decided later.
         """
         before = self._commit_of(table, version - 1)
         session = self._session_for(table, version)
         voting = tuple(roots or before.roots)
-        value = packed(_with_facts(content, session, voting), files)
-        own = ProposedCommit(nonce, session, before.nonce, voting, value)
+        content = _with_facts(content, session, voting)
+        own = ProposedCommit(nonce, session, before.nonce, voting, packed(content, files))
         has_ballot_0 = before.session == session
         outcome = self._run(table, before.roots, propose(
             version, own, session, len(before.roots), _ATTEMPTS, has_ballot_0
@@ -185,8 +191,9 @@ class ClusterQuorum:
             raise KafkaStorageException(f"{'/'.join(table)}: version {version}: {self._no_majority(before.roots)}")
         if outcome.commit.nonce != nonce:
             self._renew(table)
-        self._settle(table, version, outcome.commit)
-        return outcome.commit.nonce == nonce
+        is_own = outcome.commit.nonce == nonce
+        self._settle(table, version, outcome.commit, waits=not is_own or roots is not None)
+        return len(content) if is_own else 0
 
     def create_table(self, table: TableName, content: bytes, cluster: TableName) -> bool:
         """Makes a table by a commit of the table `cluster`, and returns whether it did; False if there is one."""
@@ -199,6 +206,7 @@ class ClusterQuorum:
             cause = {"who": "cluster", "why": "create table", CREATES: ["/".join(table), first.decode()]}
             commit = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
             if self.commit(cluster, version + 1, nonce, commit, {}):
+                self.home.await_published(cluster, timeout=self._timeout)  # the table is made by that
                 return True
         raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
 
@@ -222,13 +230,13 @@ class ClusterQuorum:
     def catch_up(self, table: TableName, version: int) -> int:
         """Publishes at the home all commits after a version that were decided before this call began, and returns the
         last one. Raises KafkaStorageException if no majority answers."""
-        folder = self.check_home(table).root.child(*table)
-        if not folder.exists(commit_name(version)):
+        home = self.check_home(table)
+        folder = home.root.child(*table)
+        home.await_published(table, timeout=self._timeout)
+        if not home.has_lately(table, version) and not folder.exists(commit_name(version)):
             self._bring_home(table)
             if not folder.exists(commit_name(version)):  # it is cleaned up
                 version = last_version(folder)
-        while folder.exists(commit_name(version + 1)):
-            version += 1
         has_brought = False
         while True:
             before = self._commit_of(table, version)
@@ -239,6 +247,10 @@ class ClusterQuorum:
             ))  # fmt: skip
             if isinstance(outcome, NotDecided):
                 return version
+            if folder.exists(commit_name(version + 1)):
+                while folder.exists(commit_name(version + 1)):
+                    version += 1
+                continue
             if isinstance(outcome, OutcomeUnknown):
                 # Others may have cleaned up what they have decided after this version, or may lack the version: whoever
                 # has decided it has published it at too few roots.
@@ -247,8 +259,6 @@ class ClusterQuorum:
                 self._bring_home(table)
                 self._bring_others(table, before.roots)
                 has_brought = True
-                while folder.exists(commit_name(version + 1)):
-                    version += 1
                 continue
             version += 1
             self._settle(table, version, outcome.commit)
@@ -324,7 +334,7 @@ class ClusterQuorum:
             members = {root: member for root, member in self._members_of(voting).items() if root in voting}
         for root, member in sorted(members.items(), key=lambda item: item[1] is not self.home):
             with suppress(KafkaStorageException):
-                if member.identity() == root:
+                if member.is_still(root):
                     self._move_home(member)
                     return member
         raise KafkaStorageException(self._no_majority(tuple(voting or self._members)))
@@ -406,30 +416,45 @@ class ClusterQuorum:
 
     # Publishing
 
-    def _settle(self, table: TableName, version: int, commit: ProposedCommit) -> None:
-        """Publishes a decided commit at all roots, and waits for the home and a majority: only then the next version
-        can be decided."""
+    def _settle(self, table: TableName, version: int, commit: ProposedCommit, waits: bool = True) -> None:
+        """Publishes a decided commit at all roots, and waits for the home, where it is read, and a majority, which the
+        next version needs. What this process reads or proposes later waits for that too, so the writer of a commit in
+        an object store need not wait here."""
         self._note(table, version, commit)
         done = _Answers()
         members = {root: member for root, member in self._members_of(commit.roots).items() if root in commit.roots}
         for root, member in members.items():
-            self._begin(root, member, done, partial(self._publish, root, member, table, version, commit.content))
+            member.begin_publishing(table, version)
+            self._begin(
+                root, member, done, partial(self._publish, root, member, table, version, commit.content),
+                partial(member.end_publishing, table, version),
+            )  # fmt: skip
         needed, home = majority(len(commit.roots)), next((r for r, m in members.items() if m is self.home), "")
-        done.wait_for(
-            lambda found: bool(found.get(home)) and sum(map(bool, found.values())) >= needed,
-            len(members), time.monotonic() + self._timeout,
-        )  # fmt: skip
+        if waits or self.home.root.is_local:
+            done.wait_for(
+                lambda found: (home in found or not home) and sum(map(bool, found.values())) >= needed,
+                len(members), time.monotonic() + self._timeout,
+            )  # fmt: skip
 
     def _publish(self, root: str, member: QuorumMember, table: TableName, version: int, value: bytes) -> bool:
-        if member.identity() != root:
+        if not member.is_still(root):
             return False  # nothing is published at a root that must be replaced
+        member.await_published(table, version - 1, self._timeout)
         if not member.publish(table, version, value):
             if member is self.home:
                 self._bring_home(table)
             else:
+                self.home.await_published(table, version, self._timeout)
                 member.bring(table, self.home)
             member.publish(table, version, value)
         return True
+
+    def flush(self, timeout: float = _EXIT_SECONDS) -> None:
+        """Waits until this process publishes nothing, at most `timeout` seconds. What is decided and not published is
+        seen by those alone who ask a majority."""
+        deadline = time.monotonic() + timeout
+        for member in self._roots:
+            member.await_all(max(0.0, deadline - time.monotonic()))
 
     # Asking
 
@@ -454,14 +479,19 @@ class ClusterQuorum:
         )
         return _given(found)
 
-    def _begin(self, root: str, member: QuorumMember, answers: _Answers, call: Callable[[], Any]) -> None:
-        """Runs a call in a thread. A root at which several requests hang is taken for away."""
+    def _begin(
+        self, root: str, member: QuorumMember, answers: _Answers, call: Callable[[], Any],
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Runs a call in a thread, and then `at_end`. A root at which several requests hang is taken for away."""
         uri = member.root.uri
         with self._lock:
-            if self._pending[uri] >= _PENDING:
-                answers.put(root, None)
-                return
-            self._pending[uri] += 1
+            is_away = self._pending[uri] >= _PENDING
+            self._pending[uri] += not is_away
+        if is_away:
+            at_end()
+            answers.put(root, None)
+            return
 
         def run() -> None:
             answer = None
@@ -472,6 +502,7 @@ class ClusterQuorum:
             finally:
                 with self._lock:
                     self._pending[uri] -= 1
+                at_end()
                 answers.put(root, answer)
 
         threading.Thread(target=run, name=f"quorum {uri}", daemon=True).start()
@@ -511,3 +542,9 @@ class _Answers:
 
 def _given(answers: Mapping[str, Any]) -> dict[str, Any]:
     return {root: answer for root, answer in answers.items() if answer is not None}
+
+
+@atexit.register
+def _flush_all() -> None:
+    for quorum in list(_QUORUMS):
+        quorum.flush()

@@ -297,6 +297,11 @@ class DeltaLog:
         started = time.monotonic()
         since = None if max_staleness is None else started - max_staleness
         decided = self.root.catch_up(self.version) if since is None else -1
+        if decided == self.version:
+            self.polled_at = started
+            if self.root.version_cache is not None:
+                self.root.version_cache.polled(self.root.uri, decided, started)
+            return []
         with self._commits.one_poll(self.version, since):
             found = self._move(started, since)
         if self.version < decided:
@@ -469,14 +474,14 @@ class DeltaLog:
             *facts, follows=self._unique_id, overwrite=overwrite, data_change=data_change, expire=expire
         )
         try:
-            if not self._commits.may_follow(self.version):
+            if not self.root.is_sequential and not self._commits.may_follow(self.version):
                 raise FileNotFoundError(f"version {self.version} is gone")
             stamp = self.root.put_if_absent(commit_name(expected), content)
             if stamp is None:
                 raise FileExistsError(f"version {expected} exists")
         except (OSError, KafkaStorageException) as error:
             self._settle(expected, nonce, error)
-        if not self._commits.is_there(expected - 1):
+        if not self.root.is_sequential and not self._commits.is_there(expected - 1):
             self._settle(expected, nonce, TimeoutError("the commit before it may have been cleaned up"))
         if self.root.guard is not None:  # the commit before may be the same in an older copy that is there by now
             self.root.guard.confirm(self.root)

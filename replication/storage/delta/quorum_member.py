@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from lakelog.replication.storage.delta.commit_format import commit_name, last_ve
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.replication.storage.delta.table_opening import open_version
+from lakelog.replication.storage.in_threads import in_threads
 
 FOLDER = "_quorum"
 SLOTS_A_SEAL = 1_000
@@ -51,7 +53,10 @@ class QuorumMember:
 
     def __init__(self, root: StorageRoot) -> None:
         self.root = root.synced
-        self._sure: dict[tuple[str, ...], _Sure] = {}  # by table
+        self.sure: dict[tuple[str, ...], _Sure] = {}  # by table
+        self._identified: tuple[str | None, float] = None, float("-inf")  # the identity, and when it was read
+        self._changed = threading.Condition()
+        self._publishing: dict[tuple[str, ...], set[int]] = {}  # versions that this process publishes now, by table
         self._sealed_at: dict[
             tuple[tuple[str, ...], int], float
         ] = {}  # when a segment of a table was first seen sealed
@@ -69,10 +74,55 @@ class QuorumMember:
 
     def identity(self) -> str | None:
         """The root's identity, None if it has none: the UUID in its file, and the store's mark of the file."""
+        began_at, identity = time.monotonic(), None
         with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-            found, mark = json.loads(self.root.read(_IDENTITY)), self.root.mark(_IDENTITY)
-            return None if mark is None else f"{found['root']}:{mark}"
-        return None
+            content, mark = self.all_of(lambda: self.root.read(_IDENTITY), lambda: self.root.mark(_IDENTITY))
+            identity = None if mark is None else f"{json.loads(content)['root']}:{mark}"
+        self._identified = identity, began_at
+        return identity
+
+    def is_still(self, root: str) -> bool:
+        """Whether this is the root with that identity; in an object store as this process has read it at most 10 s ago,
+        because that takes two requests."""
+        identity, at = self._identified
+        is_sure = not self.root.is_local and identity == root and time.monotonic() - at < _SURE_SECONDS
+        return is_sure or self.identity() == root
+
+    def has_lately(self, table: Sequence[str], version: int) -> bool:
+        """Whether this process has found, at most 10 s ago, that a version of a table is published here; False on a
+        disk, where looking costs nothing."""
+        sure = self.sure.get(tuple(table))
+        is_recent = sure is not None and time.monotonic() - sure.at < _SURE_SECONDS
+        return not self.root.is_local and is_recent and sure is not None and sure.version >= version
+
+    def begin_publishing(self, table: Sequence[str], version: int) -> None:
+        """Lets votes and reads of this process wait until `end_publishing`."""
+        with self._changed:
+            self._publishing.setdefault(tuple(table), set()).add(version)
+
+    def end_publishing(self, table: Sequence[str], version: int) -> None:
+        """The version is published here, or cannot be."""
+        with self._changed:
+            self._publishing.get(tuple(table), set()).discard(version)
+            self._changed.notify_all()
+
+    def await_published(self, table: Sequence[str], version: int | None = None, timeout: float | None = None) -> None:
+        """Waits until this process publishes no version of the table here, or none up to this one."""
+        under_way = self._publishing.get(tuple(table))
+        if under_way:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: not any(version is None or each <= version for each in under_way), timeout
+                )
+
+    def await_all(self, timeout: float) -> None:
+        """Waits until this process publishes nothing here, at most `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not any(self._publishing.values()), timeout)
+
+    def all_of(self, *calls: Callable[[], Any]) -> list[Any]:
+        """The results of calls that read the root: in an object store of all at the same time."""
+        return in_threads(lambda call: call(), calls, 1 if self.root.is_local else len(calls))
 
     def note_addresses(self, uris: Sequence[str]) -> None:
         """Notes the URIs of all roots, for processes that know this one alone."""
@@ -113,45 +163,12 @@ class QuorumMember:
 
     def handlers(self, table: Sequence[str]) -> Mapping[type, Callable[[Any], Any]]:
         """The functions that carry out the steps of `quorum_round` at this root."""
-        events, folder, began_at = self._events(table), self.root.child(*table), time.monotonic()
-
-        def create(step: CreateEvent) -> bool:
-            with suppress(KafkaStorageException):  # it may have landed, and is read next
-                is_created = events.put_if_absent(_event_name(step.slot, step.number), event_bytes(step.event))
-                events.sync_folder()
-                return is_created is not None
-            return False
-
-        def read(step: ReadEvent) -> SlotEvent | None:
-            name = _event_name(step.slot, step.number)
-            try:
-                return event_of(events.read(name))
-            except FileNotFoundError:
-                return None
-            except (ValueError, TypeError, KeyError) as error:
-                raise KafkaStorageException(f"{events.path(name)}: is no vote of a quorum: {error!r}") from error
-
-        def state(step: ReadRootState) -> RootState:
-            """Events are deleted an hour after they are sealed, so a recent state counts for a vote that took less."""
-            now, segment, key = time.monotonic(), step.slot // SLOTS_A_SEAL, tuple(table)
-            sure = self._sure.get(key)
-            if (
-                sure is not None and now - sure.at < _SURE_SECONDS and now - began_at < _SLOW_SECONDS
-                and sure.version >= step.slot - 1 and sure.segment == segment and sure.identity == step.root
-            ):  # fmt: skip
-                return RootState(sure.identity, True, False)
-            identity, has_previous = self.identity(), folder.exists(commit_name(step.slot - 1))
-            is_sealed = events.exists(_seal_name(step.slot))
-            if identity is not None and has_previous and not is_sealed:
-                self._sure[key] = _Sure(now, identity, step.slot - 1, segment)
-            return RootState(identity, has_previous, is_sealed)
-
-        return {CreateEvent: create, ReadEvent: read, ReadRootState: state}
+        return _Voter(self, tuple(table), self._events(table)).handlers()
 
     def publish(self, table: Sequence[str], version: int, value: bytes) -> bool:
         """Publishes a decided commit, and returns whether it did: not at a root without the version before."""
         folder, key = self.root.child(*table), tuple(table)
-        sure = self._sure.get(key)
+        sure = self.sure.get(key)
         is_sure = sure is not None and time.monotonic() - sure.at < _SURE_SECONDS and sure.version == version - 1
         if not is_sure and not folder.exists(commit_name(version - 1)):
             return False
@@ -162,7 +179,7 @@ class QuorumMember:
             self.create_table(made[0].split("/"), made[1].encode())
         self._put_commit(folder, version, content)
         if sure is not None and sure.version < version:
-            self._sure[key] = sure._replace(version=version)
+            self.sure[key] = sure._replace(version=version)
         return True
 
     def bring(self, table: Sequence[str], source: QuorumMember) -> None:
@@ -236,6 +253,71 @@ class QuorumMember:
 
     def _events(self, table: Sequence[str]) -> StorageRoot:
         return self.root.child(FOLDER, *table)
+
+
+class _Voter:
+    """One root's part of a step. Events are deleted an hour after they are sealed, so a state of the root that was read
+    a moment ago counts for a vote that has taken less."""
+
+    def __init__(self, member: QuorumMember, table: tuple[str, ...], events: StorageRoot) -> None:
+        self._member, self._table, self._events = member, table, events
+        self._folder, self._began_at = member.root.child(*table), time.monotonic()
+
+    def handlers(self) -> Mapping[type, Callable[[Any], Any]]:
+        return {CreateEvent: self._create, ReadEvent: self._read, ReadRootState: self._state}
+
+    def _create(self, step: CreateEvent) -> bool:
+        """In an object store it reads the state meanwhile, if that is due."""
+        if self._member.root.is_local or self._is_sure(step.slot, step.event.root):
+            return self._put(step)
+        return bool(self._member.all_of(lambda: self._put(step), lambda: self._read_state(step.slot))[0])
+
+    def _put(self, step: CreateEvent) -> bool:
+        with suppress(KafkaStorageException):  # it may have landed, and is read next
+            is_created = self._events.put_if_absent(_event_name(step.slot, step.number), event_bytes(step.event))
+            self._events.sync_folder()
+            return is_created is not None
+        return False
+
+    def _read(self, step: ReadEvent) -> SlotEvent | None:
+        name = _event_name(step.slot, step.number)
+        try:
+            return event_of(self._events.read(name))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError) as error:
+            raise KafkaStorageException(f"{self._events.path(name)}: is no vote of a quorum: {error!r}") from error
+
+    def _state(self, step: ReadRootState) -> RootState:
+        self._member.await_published(self._table, step.slot - 1, _SLOW_SECONDS)
+        if self._is_sure(step.slot, step.root):
+            return RootState(step.root, True, False)
+        found = self._read_state(step.slot)
+        if found is None:
+            raise KafkaStorageException(f"{self._member.root.uri}: its state cannot be read")
+        return found
+
+    def _is_sure(self, slot: int, root: str) -> bool:
+        now, sure = time.monotonic(), self._member.sure.get(self._table)
+        return (
+            sure is not None and now - sure.at < _SURE_SECONDS and now - self._began_at < _SLOW_SECONDS
+            and sure.version >= slot - 1 and sure.segment == slot // SLOTS_A_SEAL and sure.identity == root
+        )  # fmt: skip
+
+    def _read_state(self, slot: int) -> RootState | None:
+        """The state as it is now; None if the root does not answer."""
+        self._member.await_published(self._table, slot - 1, _SLOW_SECONDS)
+        now = time.monotonic()
+        with suppress(KafkaStorageException):
+            identity, has_previous, is_sealed = self._member.all_of(
+                self._member.identity,
+                lambda: self._folder.exists(commit_name(slot - 1)),
+                lambda: self._events.exists(_seal_name(slot)),
+            )
+            if identity is not None and has_previous and not is_sealed:
+                self._member.sure[self._table] = _Sure(now, identity, slot - 1, slot // SLOTS_A_SEAL)
+            return RootState(identity, has_previous, is_sealed)
+        return None
 
 
 def _copy(here: StorageRoot, there: StorageRoot, names: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from lakelog.replication.storage.delta.table_handle import TableHandle
 
 CLUSTER = "cluster"
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
+_DECIDED = 0  # in the stamps of files, in place of the time of writing
 _FILES_KEPT = 16  # data files that wait for their commit
 
 
@@ -45,6 +46,7 @@ class QuorumRoot(StorageRoot):
         return replace(self, uri="/".join((self.uri, *names)), names=(*self.names, *names), _waiting=OrderedDict())
 
     def _at_home(self, call: Callable[[StorageRoot], Any]) -> Any:
+        self.quorum.home.await_published(self.names, timeout=self.timeout_ms / 1000)
         return self.quorum.at_home(lambda home: call(home.child(*self.names) if self.names else home))
 
     def catch_up(self, version: int) -> int:
@@ -64,9 +66,8 @@ class QuorumRoot(StorageRoot):
             return self._at_home(lambda home: home.put_if_absent(name, content))
         commit = parsed(int(found[1]), content, None)
         files = {file.name: self._waiting.pop(file.name) for file in commit.adds if file.name in self._waiting}
-        if not self.quorum.commit(self.names, commit.version, str(commit.info[NONCE]), content, files):
-            return None
-        return self.stamps([name])[0]
+        size = self.quorum.commit(self.names, commit.version, str(commit.info[NONCE]), content, files)
+        return (size, _DECIDED) if size else None
 
     def create_table(self, commit: bytes) -> TableHandle:
         """Makes a table, and returns a handle. Raises CommitFailedError if one exists, or KafkaStorageException.
@@ -126,8 +127,14 @@ class QuorumRoot(StorageRoot):
                 found = {**member.root.child(*self.names).sizes_listed(), **found}
         return found
 
+    @property
+    def is_sequential(self) -> bool:
+        """Votes count only at roots that have the commit before."""
+        return True
+
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
-        return self._at_home(lambda home: home.stamps(names))
+        """The sizes of files: a commit has the same content at all roots, and is written there at other times."""
+        return [stamp and (stamp[0], _DECIDED) for stamp in self._at_home(lambda home: home.stamps(names))]
 
     def mark(self, name: str) -> str | None:
         return self._at_home(lambda home: home.mark(name))
@@ -142,7 +149,8 @@ class QuorumRoot(StorageRoot):
         return self._at_home(lambda home: home.read(name))
 
     def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
-        return self._at_home(lambda home: home.read_stamped(name))
+        content, stamp = self._at_home(lambda home: home.read_stamped(name))
+        return content, (stamp[0], _DECIDED)
 
     def read_buffer(self, name: str) -> pa.Buffer:
         return self._at_home(lambda home: home.read_buffer(name))

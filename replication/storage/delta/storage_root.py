@@ -158,6 +158,11 @@ class StorageRoot(ABC):
 
     # Tables
 
+    @property
+    def is_sequential(self) -> bool:
+        """Whether a commit lands only if the one before it is there, so that nobody needs to look for that."""
+        return False
+
     def catch_up(self, version: int) -> int:
         """Makes all commits visible that were decided before, and returns the last version; `version` is one that the
         caller knows. A root that is alone decides by being written, and returns -1."""
