@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from lakelog.jobs.cli.console import one_line
 from lakelog.replication.errors import InvalidConfigurationException
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.storage_root import StorageRoot, root_uris
 
 CLUSTER_VARIABLE = "LAKELOG_CLUSTER"
 _CLUSTER = "--cluster"
@@ -100,8 +100,13 @@ def root_uri(text: str) -> str:
 
 
 def _cluster_uri(text: str) -> str:
-    """As `root_uri`; an empty one counts as missing."""
-    return root_uri(text) if text else text
+    """As `root_uri`, or a list of several, separated by commas; an empty one counts as missing."""
+    try:
+        for uri in root_uris(text) if text else ():
+            root_uri(uri)
+    except InvalidConfigurationException as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _examples(verb: str) -> str:

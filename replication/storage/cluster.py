@@ -58,6 +58,8 @@ _SEEN = "cluster-seen.json"  # a file in the root of a broker
 class Cluster:
     """An open cluster root. Its tables show what was last read; each has a `refresh`."""
 
+    root: StorageRoot
+
     def __init__(self, root: StorageRoot, config: Config) -> None:
         self._use(root)
         identity = read_identity(self.root)
@@ -237,7 +239,8 @@ class Cluster:
         return root
 
     def _check_apart(self, root: StorageRoot, broker_id: int) -> None:
-        check_apart(root, self.root.uri, "the cluster")
+        for part in self.root.parts:
+            check_apart(root, part.uri, "the cluster")
         for other, registration in self.brokers.items():
             way_out = f", or first shut broker {other} down and delete its root, or start it at another root"
             try:
@@ -289,6 +292,8 @@ def _with_sessions(config: Config, root: StorageRoot) -> Config:
 def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:
     """A root with what the configuration has for it, and for all: credentials, deadlines, whether files are synced."""
     if len(uris := root_uris(uri)) > 1:
+        if owner != "cluster":
+            raise InvalidConfigurationException(f"{uri}: names {len(uris)} roots, and broker {owner} has one")
 
         def member_at(uri: str) -> QuorumMember:
             return QuorumMember(storage_root(uri, owner, config))

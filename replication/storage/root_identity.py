@@ -25,8 +25,18 @@ _SCHEMES = {"s3a": "s3", "abfss": "abfs"}  # Hadoop's name for S3, and Azure's w
 
 
 def is_formatted(root: StorageRoot) -> bool:
-    """Whether the folder has been made a root. Raises KafkaStorageException if it cannot be read."""
-    return last_version(root.child(CLUSTER.name)) >= 0
+    """Whether the folder has been made a root, or one of several cluster roots, as one may have been emptied. Raises
+    KafkaStorageException if it cannot be read."""
+    errors = list[KafkaStorageException]()
+    for part in root.parts:
+        try:
+            if last_version(part.child(CLUSTER.name)) >= 0:
+                return True
+        except KafkaStorageException as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return False
 
 
 def read_identity(root: StorageRoot, broker_id: int | None = CLUSTER_ROOT) -> dict[str, Any]:
@@ -74,14 +84,16 @@ def brokers_beside(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> dic
     """Brokers' roots, by URI, and the ids of their clusters: those beside a cluster root in the usual layout, `cluster`
     and `broker-N` in one folder, and `others`. Those that cannot be read are left out."""
     found: dict[str, str] = {}
-    with suppress(LakelogException):
-        folder = replace(root, uri=root.uri.rpartition("/")[0], guard=None)
-        beside = [folder.child(name) for name in folder.list() if _BROKER_FOLDER.fullmatch(name)]
-        for each in {broker.uri: broker for broker in (*beside, *others)}.values():
-            with suppress(LakelogException):
-                identity = read_identity(each, None) if is_formatted(each) else None
-                if identity is not None and identity["broker_id"] != CLUSTER_ROOT:
-                    found[each.uri] = identity["cluster_id"]
+    roots = list(others)
+    for part in root.parts:
+        with suppress(LakelogException):
+            folder = replace(part, uri=part.uri.rpartition("/")[0], guard=None)
+            roots += [folder.child(name) for name in folder.list() if _BROKER_FOLDER.fullmatch(name)]
+    for each in {broker.uri: broker for broker in roots}.values():
+        with suppress(LakelogException):
+            identity = read_identity(each, None) if is_formatted(each) else None
+            if identity is not None and identity["broker_id"] != CLUSTER_ROOT:
+                found[each.uri] = identity["cluster_id"]
     return found
 
 
@@ -136,6 +148,12 @@ def check_is_folder(root: StorageRoot) -> None:
 def check_new(root: StorageRoot, may_be_nested: bool = False) -> None:
     """Raises InconsistentClusterIdException if a folder holds anything, or lies in a root: then none is made of it. A
     file does not count that a killed `recover` or `format` had not written to its end."""
+    for number, part in enumerate(root.parts if len(root.parts) > 1 else ()):
+        check_new(part, may_be_nested)
+        for other in root.parts[:number]:
+            check_apart(part, other.uri, "the cluster")
+    if len(root.parts) > 1:
+        return
     check_is_folder(root)
     found = [name for name in root.list() if not is_temporary(name)]
     if found and (owner := _owner(root)):

@@ -12,9 +12,20 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 def check_conditional_put(root: StorageRoot) -> None:
     """Refuses a store that takes a second put of one key: there a commit could be lost without a word.
 
-    It leaves no file behind. Raises InvalidConfigurationException, or KafkaStorageException if the root cannot be
-    written.
+    It leaves no file behind. Of several cluster roots it asks each. Raises InvalidConfigurationException, or
+    KafkaStorageException if the root cannot be written, or no majority of them.
     """
+    away = list[KafkaStorageException]()
+    for part in root.parts:
+        try:
+            _check(part)
+        except KafkaStorageException as error:
+            away.append(error)
+    if 2 * len(away) >= len(root.parts):
+        raise away[0]
+
+
+def _check(root: StorageRoot) -> None:
     name = f"_probe-{uuid.uuid4().hex}"
     try:
         root.put_if_absent(name, b"first")  # refused if the answer to it was lost, and it was sent again

@@ -38,7 +38,7 @@ class QuorumRoot(StorageRoot):
     def over(cls, quorum: ClusterQuorum) -> QuorumRoot:
         """The root of a quorum."""
         home = quorum.home.root
-        uri = ",".join(member.root.uri for member in quorum.roots)
+        uri = ",".join(sorted(member.root.uri for member in quorum.roots))  # one name, whichever the home is
         return cls(uri, home.options, home.fsync, home.timeout_ms, home.admits_writers, quorum=quorum)
 
     def child(self, *names: str) -> QuorumRoot:
@@ -48,6 +48,11 @@ class QuorumRoot(StorageRoot):
     def _at_home(self, call: Callable[[StorageRoot], Any]) -> Any:
         self.quorum.home.await_published(self.names, timeout=self.timeout_ms / 1000)
         return self.quorum.at_home(lambda home: call(home.child(*self.names) if self.names else home))
+
+    @property
+    def parts(self) -> Sequence[StorageRoot]:
+        """The folder at each root, those included that do not answer."""
+        return [member.root.child(*self.names) if self.names else member.root for member in self.quorum.roots]
 
     def catch_up(self, version: int) -> int:
         """Makes all commits of the table visible here that were decided before, and returns the last version."""
@@ -162,7 +167,10 @@ class QuorumRoot(StorageRoot):
         return False
 
     def create_folder(self) -> None:
-        self._at_home(lambda home: home.create_folder())
+        """Creates the folders of the roots. The quorum makes those below: else a root that is lost would come back."""
+        if not self.names:
+            for part in self.parts:
+                part.create_folder()
 
     def delete(self, name: str) -> None:
         """Deletes a file at all roots that answer."""

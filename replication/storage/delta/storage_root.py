@@ -134,6 +134,11 @@ class StorageRoot(ABC):
         """The same root, whose writes survive a power cut, whatever `storage.fsync` says."""
         return replace(self, fsync=self.fsync or self.is_local)
 
+    @property
+    def parts(self) -> Sequence[StorageRoot]:
+        """The folders in which a write lands: this one, or one at each root of a quorum."""
+        return (self,)
+
     def poll_staleness(self, longest: float) -> float:
         """The maximum staleness of a poll in seconds, at most `longest`. It shrinks while commits are frequent."""
         return longest if self.version_cache is None else self.version_cache.max_staleness(longest)
