@@ -9,13 +9,19 @@ from lakelog.jobs.cli.verb_parser import add_cluster, parser_of
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     InconsistentClusterIdException,
+    InconsistentClusterRootException,
     InvalidConfigurationException,
     KafkaStorageException,
+    LakelogException,
+    error_or,
 )
+from lakelog.replication.protocol.topic import Entity
 from lakelog.replication.storage.cluster import Cluster, check_may_format, format_cluster, storage_root
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.root_identity import brokers_beside, is_formatted, read_identity
+from lakelog.schemas import CONFIGS
+from tests.processes import wait_until
 
 CONFIG = Config()
 PLACES = ("north/cluster", "west/cluster", "south/cluster")
@@ -121,3 +127,37 @@ def test_a_list_that_makes_no_sense_is_wrong_usage(given, capsys):
     with pytest.raises(SystemExit):
         parser.parse_args(["--cluster", given])
     assert "--cluster" in capsys.readouterr().err
+
+
+def move(root, places, end):
+    for place in places:
+        Path(root, place + end[0]).rename(f"{root}/{place}{end[1]}")
+
+
+AWAY, BACK = ("", ".away"), (".away", "")
+
+
+def change(cluster, value):
+    cluster.configs.change({Entity("brokers", "1"): {"background.threads": value}}, {"who": "test"})
+
+
+def test_a_root_that_is_behind_is_no_older_copy(cluster, root):
+    """The process has seen what was decided without it. It catches up, or says that it cannot."""
+    north, west, south = ([place] for place in PLACES)
+    change(cluster, "1")
+    move(root, west, AWAY)
+    change(cluster, "2")
+    move(root, west, BACK)
+    move(root, [*north, *south], AWAY)
+    with pytest.raises(KafkaStorageException) as lacking:
+        cluster.guard.reopen(cluster.root.child(CONFIGS.name))
+    assert not isinstance(lacking.value, InconsistentClusterRootException)
+    move(root, south, BACK)
+    found = wait_until(lambda: ok(cluster.guard.reopen, cluster.root.child(CONFIGS.name)), "a majority")
+    assert found[0].version() == 2
+    assert not cluster.guard.is_wrong
+
+
+def ok(call, *arguments):
+    found = error_or(call, *arguments)
+    return None if isinstance(found, LakelogException) else found

@@ -50,6 +50,7 @@ SESSION, ROOTS = (
 _ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _AWAY_SECONDS = 5.0  # so long a root that has not answered is asked last
+_NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else can be done
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
 _PENDING = 8  # requests of this process that may hang at one root
 
@@ -118,14 +119,16 @@ class ClusterQuorum:
         """The members, after a search for these roots if some are not among them: they may have been added since, or
         lie where others were that are lost."""
         members, now = self._members, time.monotonic()
-        if members.keys() >= set(roots) or now - self._searched_at < _AWAY_SECONDS:
+        has_majority = len(members.keys() & set(roots)) >= majority(len(roots))
+        pause = _AWAY_SECONDS if has_majority else _NO_MAJORITY_SECONDS
+        if members.keys() >= set(roots) or now - self._searched_at < pause:
             return members
         self._searched_at = now
         known = {member.root.uri for member in self._roots}
-        for member in list(members.values()) if self._member_at else ():
+        for member in list(members.values()):
             with suppress(LakelogException):
                 for uri in member.addresses():
-                    if uri not in known:
+                    if uri not in known and self._member_at is not None:
                         known.add(uri)
                         with self._lock:
                             self._roots.append(self._member_at(uri))
@@ -133,7 +136,7 @@ class ClusterQuorum:
         found = dict(self._members)
         for member in self._roots:
             with suppress(LakelogException):
-                if (identity := member.identity()) in roots:
+                if (identity := member.identity()) is not None and identity in roots:
                     found[identity] = member
         with self._lock:
             self._found = found

@@ -298,6 +298,10 @@ class _Voter:
         return found
 
     def _is_sure(self, slot: int, root: str) -> bool:
+        """On a disk never: to look costs little there, and a folder that was just unmounted, moved or emptied looks
+        like one without votes."""
+        if self._member.root.is_local:
+            return False
         now, sure = time.monotonic(), self._member.sure.get(self._table)
         return (
             sure is not None and now - sure.at < _SURE_SECONDS and now - self._began_at < _SLOW_SECONDS

@@ -217,6 +217,8 @@ class ClusterRootGuard:
         version = max([handle.version(), *(commit.version for commit in tail)])
         if str(handle.metadata().id) != seen.table_id:
             return self._other_table(name, is_gone=False)
+        if version < seen.version and len(self._plain.parts) > 1:  # another of the roots may be read by now
+            version = self._table(name).catch_up(version)
         if version < seen.version:
             text = f"is an older copy: {name} has version {version}, and version {seen.version} was seen"
             return _Difference("older", text)
