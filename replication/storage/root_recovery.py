@@ -59,6 +59,7 @@ from lakelog.replication.storage.cluster import identity_row, put_note, storage_
 from lakelog.replication.storage.cluster_backup import Backup
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
+from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_identity import identify
 from lakelog.replication.storage.log.log_txns import GENERATION
@@ -312,7 +313,7 @@ class Recovery:
     def _mark(self) -> dict[str, Any] | None:
         """What an earlier recovery of this cluster has noted in the new root; None if there was none."""
         try:
-            found = json.loads(self.root.read(_MARK))
+            found = json.loads(self.root.files().read(_MARK))
             return dict(found) if found["cluster_id"] == self.cluster_id else None
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
@@ -490,7 +491,9 @@ class Recovery:
         InvalidConfigurationException as `check_conditional_put`: the same command goes on."""
         self.root.create_folder()
         mark = {"cluster_id": self.cluster_id, "generation": self.generation}
-        self.root.put(_MARK, json.dumps(mark).encode())
+        if isinstance(self.root, QuorumRoot):
+            self.root.quorum.format()
+        self.root.files().put(_MARK, json.dumps(mark).encode())
         check_conditional_put(self.root)
         for broker in self.brokers:
             broker.close(self.broker_epochs[broker.broker_id], self.generation, self._seen.known, self.root.uri)

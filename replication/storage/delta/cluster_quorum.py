@@ -11,6 +11,7 @@ import atexit
 import json
 import logging
 import random
+import re
 import threading
 import time
 import uuid
@@ -19,6 +20,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
+
+import pyarrow as pa
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.quorum_slot import ProposedCommit, majority
@@ -38,7 +41,7 @@ from lakelog.replication.protocol.rounds.quorum_round import (
     read_newest,
 )
 from lakelog.replication.storage.delta.commit_format import commit_content, commit_name, last_version, read_commit
-from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember, packed
+from lakelog.replication.storage.delta.quorum_member import CREATES, FOLDER, QuorumMember, packed
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 logger = logging.getLogger(__name__)
@@ -51,6 +54,8 @@ _ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _AWAY_SECONDS = 5.0  # so long a root that has not answered is asked last
 _NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else can be done
+_CLUSTER = ("cluster",)  # the table whose voters have the files of no table
+FILES = re.compile(r"sinks(-\d+)?")  # names of folders below the roots, which have folders of such files
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
 _PENDING = 8  # requests of this process that may hang at one root
 
@@ -68,6 +73,7 @@ class RootStatus(NamedTuple):
 
 
 TableName: TypeAlias = tuple[str, ...]
+_Handlers: TypeAlias = Callable[[QuorumMember, TableName], Mapping[type, Callable[[Any], Any]]]
 _QUORUMS: WeakSet[ClusterQuorum] = WeakSet()  # those of this process
 Value = TypeVar("Value")
 
@@ -305,11 +311,81 @@ class ClusterQuorum:
             if tuple(before.roots) == tuple(roots):
                 return
             self._bring_others(table, roots)
+            if table == _CLUSTER:
+                self._bring_files(roots)
             cause = {"who": "operator", "why": "change cluster roots"}
             content = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
             if self.commit(table, version + 1, nonce, content, {}, roots):
                 return
         raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
+
+    # Files of no table
+
+    def at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
+        """Calls `call` with each root that votes on the table `cluster`, and returns the results of a majority, the
+        home's first. The others go on with it. Raises KafkaStorageException."""
+        found = self._of_majority(self._voters(), call)
+        if found is None:  # others may vote by now
+            roots = self._voters(is_sure=True)
+            found = self._of_majority(roots, call)
+            if found is None:
+                raise KafkaStorageException(self._no_majority(roots))
+        return found
+
+    def _of_majority(self, roots: Sequence[str], call: Callable[[StorageRoot], Value]) -> Sequence[Value] | None:
+        answers, members, needed = _Answers(), self._members_of(roots), majority(len(roots))
+        there = {root: members[root] for root in roots if root in members}
+        for root, member in there.items():
+            self._begin(root, member, answers, partial(_of_voter, root, member, call))
+        deadline = time.monotonic() + self._timeout
+        found = _given(answers.wait_for(lambda found: len(_given(found)) >= needed, len(there), deadline))
+        if len(found) < needed:
+            return None
+        return [found[root][0] for root in sorted(found, key=lambda root: there[root] is not self.home)]
+
+    def _voters(self, is_sure: bool = False) -> tuple[str, ...]:
+        """The roots that vote on the table `cluster`, as this process knows them or, `is_sure`, as a majority does. All
+        roots while they are made."""
+        if is_sure or _CLUSTER not in self._newest:
+            self.check_home(_CLUSTER)
+            newest = self._newest_at_home(_CLUSTER)
+            if newest < 0:
+                return tuple(self._members)
+            return self._commit_of(_CLUSTER, self.catch_up(_CLUSTER, newest)).roots
+        return self._newest[_CLUSTER][1].roots
+
+    def decide_file(self, names: TableName, content: bytes) -> bool:
+        """Writes a file at a majority, and returns whether it did; False if another content was decided for these
+        names: then that is written. Raises KafkaStorageException."""
+        roots, nonce = self._voters(is_sure=True), uuid.uuid4().hex
+        self.at_majority(lambda root: root.child(FOLDER, *names).create_folder())
+        own = ProposedCommit(nonce, uuid.uuid4().hex, roots=roots, content=content)
+        outcome = self._run(names, roots, propose(0, own, own.session, len(roots), _ATTEMPTS), QuorumMember.of_file)
+        if not isinstance(outcome, SlotSettled):
+            raise KafkaStorageException(f"{'/'.join(names)}: {self._no_majority(roots)}")
+        decided = outcome.commit
+        self.at_majority(lambda root: _write(root.child(*names[:-1]), names[-1], decided.content))
+        return decided.nonce == nonce
+
+    def forget_file(self, names: TableName) -> None:
+        """Deletes the votes for a file, or for all in a folder. Raises KafkaStorageException."""
+        self.at_majority(lambda root: root.child(FOLDER, *names).delete_folder())
+
+    def _bring_files(self, roots: Sequence[str]) -> None:
+        """Copies the files of no table to roots that will vote and do not yet: a majority of the new ones must have
+        each. Raises KafkaStorageException."""
+        added = set(roots) - set(self._voters(is_sure=True))
+        new = [member for root, member in self._members_of(roots).items() if root in added]
+        folders = {names for found in self.at_majority(_folders_of_files) for names in found} if new else set()
+        for names in sorted(folders):
+            self._bring_folder(names, new)
+
+    def _bring_folder(self, names: TableName, new: Sequence[QuorumMember]) -> None:
+        for name in {name for found in self.at_majority(lambda root: root.child(*names).list()) for name in found}:
+            contents = self.at_majority(partial(_content, names, name))
+            content = next((each for each in contents if each is not None), None)
+            for member in new if content is not None else ():
+                _write(member.root.child(*names), name, content)
 
     def clean_up(self, table: TableName, version: int) -> None:
         """Copies the home's checkpoint of a version to the other roots, cleans up there what the home has cleaned up,
@@ -461,8 +537,10 @@ class ClusterQuorum:
 
     # Asking
 
-    def _run(self, table: TableName, roots: Sequence[str], work: Any) -> Any:
-        ask = partial(self._ask, table, roots)
+    def _run(
+        self, table: TableName, roots: Sequence[str], work: Any, handlers: _Handlers = QuorumMember.handlers
+    ) -> Any:  # fmt: skip
+        ask = partial(self._ask, table, roots, handlers)
         pause = threading.Event()
 
         def back_off(step: BackOff) -> None:
@@ -470,12 +548,14 @@ class ClusterQuorum:
 
         return carry_out(work, {AskForPromises: ask, AskToAccept: ask, ReadSlot: ask, BackOff: back_off})
 
-    def _ask(self, table: TableName, roots: Sequence[str], step: SlotStep) -> Mapping[str, Any]:
+    def _ask(
+        self, table: TableName, roots: Sequence[str], handlers: _Handlers, step: SlotStep
+    ) -> Mapping[str, Any]:  # fmt: skip
         """Runs the part of each root of a step in a thread, and returns the answers once they are enough."""
         answers, members = _Answers(), self._members_of(roots)
         there = [root for root in roots if root in members]
         for root in there:
-            self._begin(root, members[root], answers, partial(_part, step, root, members[root], table))
+            self._begin(root, members[root], answers, partial(_part, step, root, handlers(members[root], table)))
         needed = majority(len(roots))
         found = answers.wait_for(
             lambda found: is_enough(step, _given(found), needed), len(there), time.monotonic() + self._timeout
@@ -519,8 +599,30 @@ def _with_facts(content: bytes, session: str, roots: Sequence[str]) -> bytes:
     return json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest
 
 
-def _part(step: Any, root: str, member: QuorumMember, table: TableName) -> Any:
-    return carry_out(part_of(step, root), member.handlers(table))
+def _part(step: Any, root: str, handlers: Mapping[type, Callable[[Any], Any]]) -> Any:
+    return carry_out(part_of(step, root), handlers)
+
+
+def _of_voter(root: str, member: QuorumMember, call: Callable[[StorageRoot], Value]) -> tuple[Value] | None:
+    return (call(member.root),) if member.is_still(root) else None
+
+
+def _write(folder: StorageRoot, name: str, content: bytes | pa.Buffer) -> None:
+    folder.write(name, content)
+    folder.sync_folder()
+
+
+def _content(names: TableName, name: str, root: StorageRoot) -> pa.Buffer | None:
+    try:
+        return root.child(*names).read_buffer(name)
+    except FileNotFoundError:
+        return None
+
+
+def _folders_of_files(root: StorageRoot) -> list[TableName]:
+    """The folders of files of no table, below those of `FILES`."""
+    kinds = [name for name in root.list() if FILES.fullmatch(name)]
+    return [(kind, name) for kind in kinds for name in root.child(kind).list()]
 
 
 class _Answers:

@@ -165,6 +165,10 @@ class QuorumMember:
         """The functions that carry out the steps of `quorum_round` at this root."""
         return _Voter(self, tuple(table), self._events(table)).handlers()
 
+    def of_file(self, names: Sequence[str]) -> Mapping[type, Callable[[Any], Any]]:
+        """As `handlers`, for a file of no table: slot 0, which follows on nothing."""
+        return _FileVoter(self, tuple(names), self._events(names)).handlers()
+
     def publish(self, table: Sequence[str], version: int, value: bytes) -> bool:
         """Publishes a decided commit, and returns whether it did: not at a root without the version before."""
         folder, key = self.root.child(*table), tuple(table)
@@ -322,6 +326,16 @@ class _Voter:
                 self._member.sure[self._table] = _Sure(now, identity, slot - 1, slot // SLOTS_A_SEAL)
             return RootState(identity, has_previous, is_sealed)
         return None
+
+
+class _FileVoter(_Voter):
+    """A root's part of a vote on a file."""
+
+    def _create(self, step: CreateEvent) -> bool:
+        return self._put(step)
+
+    def _state(self, step: ReadRootState) -> RootState:
+        return RootState(self._member.identity(), has_previous=True, is_sealed=False)
 
 
 def _copy(here: StorageRoot, there: StorageRoot, names: Sequence[str]) -> None:

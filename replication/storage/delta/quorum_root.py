@@ -17,6 +17,7 @@ from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit import NONCE, Stamp
 from lakelog.replication.storage.delta.commit_format import commit_name, parsed
 from lakelog.replication.storage.delta.freshness import VersionCache
+from lakelog.replication.storage.delta.quorum_folder import QuorumFolder
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import TableHandle
 
@@ -44,6 +45,14 @@ class QuorumRoot(StorageRoot):
     def child(self, *names: str) -> QuorumRoot:
         """A folder below this one."""
         return replace(self, uri="/".join((self.uri, *names)), names=(*self.names, *names), _waiting=OrderedDict())
+
+    def files(self, *names: str) -> QuorumFolder:
+        """A folder below this one for files that belong to no table."""
+        below = QuorumFolder(
+            self.uri, self.options, self.fsync, self.timeout_ms, self.admits_writers, self.guard,
+            quorum=self.quorum, names=self.names,
+        )  # fmt: skip
+        return below.child(*names) if names else below
 
     def _at_home(self, call: Callable[[StorageRoot], Any]) -> Any:
         self.quorum.home.await_published(self.names, timeout=self.timeout_ms / 1000)

@@ -157,6 +157,10 @@ class StorageRoot(ABC):
         """A folder below this one."""
         return replace(self, uri="/".join((self.uri, *names)))
 
+    def files(self, *names: str) -> StorageRoot:
+        """A folder below this one for files that belong to no table. Of several cluster roots a majority has them."""
+        return self.child(*names)
+
     def path(self, name: str = "") -> str:
         """The path of a file; `name` is relative to this root."""
         return f"{self.uri}/{name}" if name else self.uri

@@ -1,0 +1,131 @@
+"""A folder of the cluster's roots whose files belong to no table, such as the stage of a streaming query.
+
+A majority of the roots gets each file, and a majority is asked for what is there. So a file that was written is found
+while any minority is away, and a root that was away does not hide it. Of racing writers of one name, the quorum lets
+one win. A file never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import pyarrow as pa
+
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
+from lakelog.replication.storage.delta.commit import Stamp
+from lakelog.replication.storage.delta.freshness import VersionCache
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class QuorumFolder(StorageRoot):
+    """The folder. `names`: those of the folder below the roots. All methods raise KafkaStorageException if no majority
+    answers."""
+
+    quorum: ClusterQuorum = field(kw_only=True, repr=False, compare=False)
+    names: tuple[str, ...] = ()
+
+    def child(self, *names: str) -> QuorumFolder:
+        """A folder below this one."""
+        return replace(self, uri="/".join((self.uri, *names)), names=(*self.names, *names))
+
+    def _at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
+        return self.quorum.at_majority(lambda root: call(root.child(*self.names) if self.names else root))
+
+    def _found(self, name: str, call: Callable[[StorageRoot], Value]) -> Value:
+        """What `call` returns at a root that has the file. Raises FileNotFoundError if a majority has none."""
+
+        def look(folder: StorageRoot) -> tuple[Value] | None:
+            try:
+                return (call(folder),)
+            except FileNotFoundError:
+                return None
+
+        for found in self._at_majority(look):
+            if found is not None:
+                return found[0]
+        raise FileNotFoundError(self.path(name))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the home is a folder of this machine."""
+        return self.quorum.home.root.is_local
+
+    @property
+    def version_cache(self) -> VersionCache | None:
+        """None: no tables lie here."""
+        return None
+
+    @property
+    def parts(self) -> Sequence[StorageRoot]:
+        """The folder at each root, those included that do not answer."""
+        return [member.root.child(*self.names) for member in self.quorum.roots]
+
+    def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
+        """A stamp of each file, by the first root that has it."""
+        found = self._at_majority(lambda folder: folder.stamps(names))
+        return [next((stamp for stamp in stamps if stamp is not None), None) for stamps in zip(*found, strict=True)]
+
+    def list(self) -> list[str]:
+        """Names that any of a majority has."""
+        return sorted({name for names in self._at_majority(lambda folder: folder.list()) for name in names})
+
+    def _files(self) -> dict[str, tuple[int, float]]:
+        found: dict[str, tuple[int, float]] = {}
+        for files in self._at_majority(lambda folder: folder._files()):
+            found |= {name: max(file, found.get(name, file), key=lambda file: file[1]) for name, file in files.items()}
+        return found
+
+    def read(self, name: str) -> bytes:
+        return self._found(name, lambda folder: folder.read(name))
+
+    def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
+        return self._found(name, lambda folder: folder.read_stamped(name))
+
+    def read_buffer(self, name: str) -> pa.Buffer:
+        return self._found(name, lambda folder: folder.read_buffer(name))
+
+    def open(self, name: str, size: int | None = None) -> pa.NativeFile:
+        return self._found(name, lambda folder: folder.open(name, size))
+
+    def mark(self, name: str) -> str | None:
+        return next((mark for mark in self._at_majority(lambda folder: folder.mark(name)) if mark is not None), None)
+
+    def put(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Writes a file, and makes its folder: only roots that vote get either."""
+
+        def put(folder: StorageRoot) -> None:
+            folder.write(name, content)
+            folder.sync_folder()
+
+        self._at_majority(put)
+
+    def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
+        """Writes a file if there is none of the name. The quorum decides which one that is, once and for all."""
+        if name in self.list():
+            return None
+        return (len(content), 0) if self.quorum.decide_file((*self.names, name), content) else None
+
+    def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
+        return False
+
+    def create_folder(self) -> None:
+        """Does nothing: a folder comes with its first file."""
+
+    def delete(self, name: str) -> None:
+        """Deletes a file, and the votes for it, at all roots that answer in time."""
+        self._at_majority(lambda folder: folder.delete(name))
+        self.quorum.forget_file((*self.names, name))
+
+    def delete_folder(self) -> None:
+        """Deletes the folder and the votes for its files at all roots that answer in time."""
+        self._at_majority(lambda folder: folder.delete_folder())
+        self.quorum.forget_file(self.names)
+
+    def sync_folder(self, name: str = "") -> None:
+        """Makes names durable whose writer may have died before it did."""
+        self._at_majority(lambda folder: folder.sync_folder(name) if folder.list() else None)

@@ -1,0 +1,112 @@
+"""Files of no table in a cluster with three roots, such as the stage of a query."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.storage.cluster import format_cluster, storage_root
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.staged_batch import stages_of
+
+NAMES = "abc"
+
+
+def stage(root, order=NAMES):
+    uris = ",".join(f"{root}/{name}" for name in order)
+    return stages_of(storage_root(uris, "cluster", Config()), 0).child("query")
+
+
+@pytest.fixture
+def cluster(root):
+    found = storage_root(",".join(f"{root}/{name}" for name in NAMES), "cluster", Config())
+    format_cluster(found, Config())
+    return found
+
+
+def move(root, name, end=("", ".away")):
+    Path(root, name + end[0]).rename(Path(root, name + end[1]))
+
+
+BACK = (".away", "")
+
+
+@pytest.mark.parametrize("away", NAMES)
+@pytest.mark.usefixtures("cluster")
+def test_a_file_is_read_where_it_is_although_a_root_was_away_when_it_was_written(root, away):
+    move(root, away)
+    stage(root).write("part-1", b"one")
+    move(root, away, BACK)
+    for order in ("abc", "bca", "cab"):
+        found = stage(root, order)
+        assert (found.list(), found.read("part-1"), found.sizes_listed()) == (["part-1"], b"one", {"part-1": 3})
+    (other,) = sorted(set(NAMES) - {away})[:1]
+    move(root, other)
+    assert stage(root).list() == ["part-1"]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_without_a_majority_nothing_is_found_and_nothing_is_absent(root):
+    folder = stage(root)
+    folder.write("part-1", b"one")
+    for name in "ab":
+        move(root, name)
+    for call in (folder.list, lambda: folder.read("part-2"), lambda: folder.write("part-2", b"two")):
+        with pytest.raises(KafkaStorageException, match="no majority of the 3 cluster roots"):
+            call()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_of_racing_writers_of_one_name_one_wins_and_its_content_is_everywhere(root):
+    won = []
+
+    def put(order):
+        if stage(root, order).put_if_absent("batch-1", order.encode()) is not None:
+            won.append(order)
+
+    threads = [threading.Thread(target=put, args=(order,)) for order in ("abc", "bca", "cab")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    for order in ("abc", "bca", "cab"):
+        assert stage(root, order).read("batch-1") == won[0].encode()
+        assert stage(root, order).put_if_absent("batch-1", b"another") is None
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_root_that_was_emptied_gets_no_file(root):
+    move(root, "a")
+    Path(root, "a").mkdir()
+    stage(root).write("part-1", b"one")
+    assert stage(root).list() == ["part-1"]
+    assert not list(Path(root, "a").iterdir())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_deleted_files_leave_no_votes(root):
+    folder = stage(root)
+    folder.put_if_absent("batch-1", b"one")
+    folder.write("part-1", b"two")
+    folder.delete("batch-1")
+    folder.delete_folder()
+    assert not folder.list()
+    assert folder.put_if_absent("batch-1", b"anew") is not None
+    assert folder.read("batch-1") == b"anew"
+
+
+def test_a_root_that_is_added_gets_the_files_of_a_majority(root, cluster):
+    move(root, "c")
+    stage(root).put_if_absent("batch-1", b"one")
+    move(root, "c", BACK)
+    move(root, "a")  # only b has it
+    fresh = QuorumMember(StorageRoot.of(f"{root}/a"))
+    fresh.root.create_folder()
+    kept = [QuorumMember(StorageRoot.of(f"{root}/{name}")).identity() for name in "bc"]
+    storage_root(cluster.uri, "cluster", Config()).quorum.change_roots(("cluster",), [fresh.format(), *kept])
+    move(root, "b")
+    assert stage(root).read("batch-1") == b"one"
