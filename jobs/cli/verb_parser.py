@@ -85,8 +85,8 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Adds --cluster, whose default is in the environment."""
     parser.add_argument(
         _CLUSTER, type=_cluster_uri, default=os.environ.get(CLUSTER_VARIABLE), metavar="URI",
-        help=f"root of the cluster, such as /lake/cluster or s3://bucket/cluster; default: {CLUSTER_VARIABLE} of the "
-        "environment",
+        help="root of the cluster, such as /lake/cluster or s3://bucket/cluster; of a cluster with several roots any "
+        f"one, or all, separated by commas; default: {CLUSTER_VARIABLE} of the environment",
     )  # fmt: skip
 
 
@@ -127,6 +127,7 @@ class _Help(argparse.HelpFormatter):
 Example = tuple[str, str]
 
 _LAKE = "--cluster /lake/cluster"
+_LIST = "--cluster /a/cluster,/b/cluster,/c/cluster"
 
 EXAMPLES: dict[str, tuple[Example, ...]] = {
     "quickstart": (
@@ -154,6 +155,8 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "format": (
         ("Make the root of a cluster", f"lakelog format {_LAKE}"),
         ("Make the root of broker 1", f"lakelog format {_LAKE} --broker-id 1 --root /lake/broker-1"),
+        ("Make a cluster with three roots, of which any two go on without the third",
+         f"lakelog format {_LIST}"),
     ),
     "backup": (
         ("Write a backup of the cluster root", f"lakelog backup {_LAKE} --out /backups/cluster.tar.gz"),
@@ -164,6 +167,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
          "      --roots /lake/broker-1 /lake/broker-2 /lake/broker-3"),
         ("Make the root of the cluster again",
          "lakelog recover --cluster /lake/cluster-2 --roots /lake/broker-1 /lake/broker-2 /lake/broker-3"),
+    ),
+    "cluster-roots": (
+        ("Show whether each root votes, and how far it is behind", f"lakelog cluster-roots {_LIST}"),
+        ("Replace a lost root by an empty folder elsewhere",
+         f"lakelog cluster-roots {_LIST} --replace /c/cluster /d/cluster"),
+        ("Replace a root that was emptied or restored, at its own place",
+         f"lakelog cluster-roots {_LIST} --replace /c/cluster /c/cluster"),
+        ("Go from three roots to five", f"lakelog cluster-roots {_LIST} --add /d/cluster /e/cluster"),
     ),
     "topics": (
         ("Create a topic",

@@ -48,6 +48,9 @@ VERBS = {
     "format": Verb("lakelog.jobs.format", False, "make the root of a cluster or of a broker"),
     "backup": Verb("lakelog.jobs.backup", False, "write a backup of the cluster root, without records, to a file"),
     "recover": Verb("lakelog.jobs.recover", False, "make a lost cluster root again from the roots of its brokers"),
+    "cluster-roots": Verb(
+        "lakelog.jobs.cluster_roots", False, "show the roots of a cluster; replace a lost one, add or remove two"
+    ),
     "topics": Verb("lakelog.jobs.topics", False, "create, list, describe, alter or delete topics"),
     "configs": Verb("lakelog.jobs.configs", False, "describe or alter the settings of topics and brokers"),
     "reassign-partitions": Verb("lakelog.jobs.reassign_partitions", False, "move partitions to other brokers"),

@@ -66,6 +66,8 @@ class Cluster:
         if identity["format_version"] == QUORUM_FORMAT and not isinstance(root, QuorumRoot):
             self._use(_all_roots(root, config))
             identity = read_identity(self.root)
+        if isinstance(self._plain, QuorumRoot):
+            _check_list(self._plain, identity)
         if identity["broker_id"] != CLUSTER_ROOT:
             raise InconsistentClusterIdException(
                 f"{root.uri}: is the root of broker {identity['broker_id']}, no cluster"
@@ -294,19 +296,41 @@ def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:
     if len(uris := root_uris(uri)) > 1:
         if owner != "cluster":
             raise InvalidConfigurationException(f"{uri}: names {len(uris)} roots, and broker {owner} has one")
-
-        def member_at(uri: str) -> QuorumMember:
-            return QuorumMember(storage_root(uri, owner, config))
-
-        members = [member_at(each) for each in uris]
-        return QuorumRoot.over(ClusterQuorum(members, config.lakelog_storage_timeout_ms / 1000, member_at))
+        return _quorum_root(uris, owner, config)
     return StorageRoot.of(uri, config.storage_options(owner), config.storage_fsync, config.lakelog_storage_timeout_ms)
 
 
+def _quorum_root(uris: Iterable[str], owner: Owner, config: Config) -> QuorumRoot:
+    def member_at(uri: str) -> QuorumMember:
+        return QuorumMember(storage_root(uri, owner, config))
+
+    members = [member_at(each) for each in uris]
+    return QuorumRoot.over(ClusterQuorum(members, config.lakelog_storage_timeout_ms / 1000, member_at))
+
+
 def _all_roots(root: StorageRoot, config: Config) -> StorageRoot:
-    """All roots of a cluster, of which this is one. Raises KafkaStorageException if it does not know the others."""
-    others = [uri for uri in QuorumMember(root).addresses() if uri != root.uri]
-    return storage_root(",".join([root.uri, *others]), "cluster", config)
+    """All roots of a cluster, of which this is one, or was. Raises KafkaStorageException if it does not know them."""
+    uris = dict.fromkeys(sorted(QuorumMember(root).addresses().values(), key=lambda uri: uri != root.uri))
+    return _quorum_root(uris, "cluster", config)  # while roots are replaced there may be one more
+
+
+def _check_list(root: QuorumRoot, identity: Row) -> None:
+    """Raises InconsistentClusterIdException if the roots of a list are not all of one cluster with several roots. Those
+    that vote are; one that is empty or does not answer may be lost."""
+    if identity["format_version"] != QUORUM_FORMAT:
+        raise InconsistentClusterIdException(
+            f"{root.quorum.home.root.uri}: is the only root of its cluster, so give it without the other ones"
+        )
+
+    def cluster_at(member: QuorumMember) -> str | None:
+        return str(read_identity(member.root, None)["cluster_id"]) if is_formatted(member.root) else None
+
+    for uri, found in root.quorum.without_vote((CLUSTER.name,), cluster_at).items():
+        if found not in (None, identity["cluster_id"]):
+            raise InconsistentClusterIdException(
+                f"{uri}: is the root of cluster {found}, and the other roots are those of cluster "
+                f"{identity['cluster_id']}; give the roots of one cluster"
+            )
 
 
 def check_may_format(root: StorageRoot, brokers: Iterable[StorageRoot] = ()) -> None:
@@ -372,14 +396,13 @@ def identity_row(
     root: StorageRoot, cluster_id: str, broker_id: int, configs: Mapping[str, str], generation: int | None = None
 ) -> Row:
     """The row of the table `cluster` that makes a folder the root of a cluster or of a broker."""
+    format_version = OLDEST_FORMAT if root.admits_writers else FORMAT_VERSION
+    if isinstance(root, QuorumRoot):
+        format_version = QUORUM_FORMAT
     return {
         "cluster_id": cluster_id,
         "broker_id": broker_id,
-        "format_version": QUORUM_FORMAT
-        if isinstance(root, QuorumRoot)
-        else OLDEST_FORMAT
-        if root.admits_writers
-        else FORMAT_VERSION,
+        "format_version": format_version,
         "configs": list(configs.items()),
         "generation": generation,
     }

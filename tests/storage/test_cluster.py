@@ -32,7 +32,7 @@ from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.group_tables import MemberTable
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
-from lakelog.schemas import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT
+from lakelog.schemas import CLUSTER, FORMAT_VERSION, OLDEST_FORMAT, QUORUM_FORMAT
 from lakelog.verification.memory_root import MemoryStore
 
 
@@ -125,10 +125,10 @@ def test_a_root_is_not_made_a_cluster_again_and_says_whose_it_is(cluster, broker
             refused()
 
 
-@pytest.mark.parametrize("version", [OLDEST_FORMAT - 1, FORMAT_VERSION + 1])
+@pytest.mark.parametrize("version", [OLDEST_FORMAT - 1, QUORUM_FORMAT + 1])
 def test_another_format_is_refused(broker, version):
     StateTable.create(broker.child("cluster"), CLUSTER, [identity(version=version)])
-    known = f"knows {OLDEST_FORMAT} to {FORMAT_VERSION}$"
+    known = f"knows {OLDEST_FORMAT} to {QUORUM_FORMAT}$"
     with pytest.raises(InconsistentClusterIdException, match=f"has format {version}.* {known}"):
         check_identity(broker, "c", 1)
 
@@ -323,7 +323,7 @@ def test_a_root_inside_another_root_is_refused_through_a_link(cluster, root):
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([identity(version=FORMAT_VERSION + 1)], rf"has format {FORMAT_VERSION + 1}, this version .*"),
+        ([identity(version=QUORUM_FORMAT + 1)], rf"has format {QUORUM_FORMAT + 1}, this version .*"),
         ([], "is not finished: run `lakelog recover` again if it was begun here, else empty .* and format again"),
     ],
 )

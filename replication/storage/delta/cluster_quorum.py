@@ -57,13 +57,14 @@ _NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else
 _CLUSTER = ("cluster",)  # the table whose voters have the files of no table
 FILES = re.compile(r"sinks(-\d+)?")  # names of folders below the roots, which have folders of such files
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
+_SOON_SECONDS = 1.0
 _PENDING = 8  # requests of this process that may hang at one root
 
 
 class RootStatus(NamedTuple):
     """What one root is to the quorum. `identity`: None if it has none or does not answer. `has_vote`: whether the
     newest commit of the table `cluster` names it. `behind`: the number of commits, of all tables, that are published at
-    the root that is furthest and not here. `error`: why it does not answer."""
+    the root that is furthest and not here. `error`: why it does not answer, or must be replaced."""
 
     uri: str
     identity: str | None
@@ -72,6 +73,7 @@ class RootStatus(NamedTuple):
     error: str = ""
 
 
+_LOST = "is not the root that has voted: it was lost, emptied, restored or copied, and must be replaced"
 TableName: TypeAlias = tuple[str, ...]
 _Handlers: TypeAlias = Callable[[QuorumMember, TableName], Mapping[type, Callable[[Any], Any]]]
 _QUORUMS: WeakSet[ClusterQuorum] = WeakSet()  # those of this process
@@ -104,6 +106,20 @@ class ClusterQuorum:
         """The roots, whether they vote or not."""
         return self._roots
 
+    def root_at(self, uri: str) -> QuorumMember:
+        """The root of this URI, from now on one of those that may vote. Its identity is read again."""
+        with self._lock:
+            member = next((each for each in self._roots if each.root.uri == uri), None)
+            if member is None:
+                if self._member_at is None:
+                    raise KafkaStorageException(f"{uri}: is none of the roots that this process knows")
+                member = self._member_at(uri)
+                self._roots = [*self._roots, member]
+                self._pending[member.root.uri] = 0
+            self._found = {identity: each for identity, each in self._found.items() if each is not member}
+            self._looked_at = self._searched_at = float("-inf")
+            return member
+
     @property
     def _members(self) -> Mapping[str, QuorumMember]:
         """The roots that have answered with an identity since this process began, by it."""
@@ -133,12 +149,10 @@ class ClusterQuorum:
         known = {member.root.uri for member in self._roots}
         for member in list(members.values()):
             with suppress(LakelogException):
-                for uri in member.addresses():
+                for uri in member.addresses().values():
                     if uri not in known and self._member_at is not None:
                         known.add(uri)
-                        with self._lock:
-                            self._roots.append(self._member_at(uri))
-                            self._pending[uri], self._looked_at = 0, float("-inf")
+                        self.root_at(uri)
         found = dict(self._members)
         for member in self._roots:
             with suppress(LakelogException):
@@ -151,8 +165,7 @@ class ClusterQuorum:
     def format(self) -> None:
         """Gives each root an identity. Raises KafkaStorageException."""
         self._found = {member.format(): member for member in self._roots}
-        for member in self._roots:
-            member.note_addresses([each.root.uri for each in self._roots])
+        self.note_addresses({identity: member.root.uri for identity, member in self._found.items()})
 
     def at_home(self, call: Callable[[StorageRoot], Value]) -> Value:
         """Calls `call` with the home. If that does not answer, the next root becomes the home. Raises the error of the
@@ -272,32 +285,99 @@ class ClusterQuorum:
             version += 1
             self._settle(table, version, outcome.commit)
 
+    def voting(self, table: TableName) -> tuple[str, ...]:
+        """The identities of the roots that vote on the next version of a table. Raises KafkaStorageException if no
+        majority of them answers."""
+        return self._commit_of(table, self.catch_up(table, self._newest_at_home(table))).roots
+
+    def addresses(self) -> dict[str, str]:
+        """The URIs of roots by their identities, as the roots that answer have noted them, and as they are."""
+        found: dict[str, str] = {}
+        for addresses in self._at_roots(lambda member: member.addresses()).values():
+            if not isinstance(addresses, LakelogException):
+                found |= addresses
+        return found | {identity: member.root.uri for identity, member in self._members.items()}
+
+    def note_addresses(self, addresses: Mapping[str, str]) -> None:
+        """Notes the URIs of roots, by their identities, at all roots that answer and are no others by now."""
+
+        def note(member: QuorumMember) -> None:
+            if member.identity() is not None:
+                member.note_addresses(addresses)
+
+        for uri, error in self._at_roots(note).items():
+            if error is not None:
+                logger.warning("%s does not learn where the roots of the cluster are: %s", uri, error)
+
+    def tables(self) -> list[TableName]:
+        """The tables that are published at any root that votes and answers."""
+        found = self._at_roots(lambda member: member.tables() if member.identity() in self._members else [])
+        return sorted({t for tables in found.values() if not isinstance(tables, LakelogException) for t in tables})
+
     def describe(self, cluster: TableName) -> list[RootStatus]:
-        """What each root is to the quorum, those that vote and do not answer included. Raises KafkaStorageException if
-        no majority answers."""
-        voting = self._commit_of(cluster, self.catch_up(cluster, self._newest_at_home(cluster))).roots
-        newest: dict[str, dict[TableName, int]] = {}
-        identities: dict[str, str | None] = {}
-        errors: dict[str, str] = {}
-        for member in self._roots:
-            uri = member.root.uri
-            try:
-                identities[uri] = member.identity()
-                newest[uri] = {table: member.newest(table) for table in member.tables()}
-            except (LakelogException, OSError) as error:
-                errors[uri] = str(error)
+        """What each root is to the quorum, those that vote and do not answer included. Without a majority it goes by
+        what is published at the home."""
+        try:
+            voting = self.voting(cluster)
+        except KafkaStorageException as error:
+            logger.debug("%s", error)
+            voting = self._commit_of(cluster, self._newest_at_home(cluster)).roots
+        uris = self.addresses()
+        for root in voting:
+            if root in uris:
+                self.root_at(uris[root])
+
+        def look(member: QuorumMember) -> tuple[str | None, dict[TableName, int]]:
+            return member.identity(), {table: member.newest(table) for table in member.tables()}
+
+        found = self._at_roots(look)
+        newest = {uri: seen[1] for uri, seen in found.items() if not isinstance(seen, LakelogException)}
+        identities = {uri: seen[0] for uri, seen in found.items() if not isinstance(seen, LakelogException)}
         furthest: dict[TableName, int] = {}
-        for found in newest.values():
-            for table, version in found.items():
+        for uri, tables in newest.items():
+            for table, version in tables.items() if identities[uri] in voting else ():
                 furthest[table] = max(version, furthest.get(table, -1))
+        lost = {uris[root]: root for root in voting if root in uris and root not in identities.values()}
+        unknown = [
+            RootStatus(root, root, True, None, "no root says where it is") for root in voting if root not in uris
+        ]
         return [
             RootStatus(
-                uri, identities.get(uri), identities.get(uri) in voting,
-                sum(v - newest[uri].get(t, -1) for t, v in furthest.items()) if uri in newest else None,
-                errors.get(uri, ""),
+                uri, identities.get(uri), identities.get(uri) in voting or (uri in lost and uri not in newest),
+                sum(max(0, v - newest[uri].get(t, -1)) for t, v in furthest.items()) if uri in newest else None,
+                str(seen) if isinstance(seen, LakelogException) else _LOST if uri in lost else "",
             )
-            for uri in (member.root.uri for member in self._roots)
-        ]  # fmt: skip
+            for uri, seen in found.items()
+        ] + unknown  # fmt: skip
+
+    def without_vote(self, table: TableName, call: Callable[[QuorumMember], Value]) -> dict[str, Value]:
+        """What `call` returns for each root that does not vote on a table, by URI, without those that do not answer
+        soon."""
+        voting, known = self._voting(table), self._members
+        members = [each for each in self._roots if not any(known.get(root) is each for root in voting)]
+        found = self._at_roots(call, members, _SOON_SECONDS)
+        return {uri: given for uri, given in found.items() if not isinstance(given, LakelogException)}
+
+    def _at_roots(
+        self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Value | LakelogException]:  # fmt: skip
+        """Calls `call` with each of these roots, by default all, in a thread: what it returns, by URI, or the error."""
+        answers, timeout = _Answers(), self._timeout if timeout is None else timeout
+        members = list(self._roots) if members is None else members
+
+        def ask(member: QuorumMember) -> Any:
+            try:
+                return (call(member),)
+            except (LakelogException, OSError) as error:
+                return (error if isinstance(error, LakelogException) else KafkaStorageException(str(error)),)
+
+        for member in members:
+            self._begin(member.root.uri, member, answers, partial(ask, member))
+        found = answers.wait_for(lambda _: False, len(members), time.monotonic() + timeout)
+        uris = [member.root.uri for member in members]
+        late = KafkaStorageException(f"has not answered within {timeout:g} s")
+        return {uri: given[0] if (given := found.get(uri)) is not None else late for uri in uris}
 
     def change_roots(self, table: TableName, roots: Sequence[str]) -> None:
         """Lets these roots, by their identities, vote on the next versions of a table, in place of those that do now.

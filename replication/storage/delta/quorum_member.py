@@ -124,15 +124,30 @@ class QuorumMember:
         """The results of calls that read the root: in an object store of all at the same time."""
         return in_threads(lambda call: call(), calls, 1 if self.root.is_local else len(calls))
 
-    def note_addresses(self, uris: Sequence[str]) -> None:
-        """Notes the URIs of all roots, for processes that know this one alone."""
-        self.root.put(_ADDRESSES, json.dumps(list(uris)).encode())
+    def clear(self) -> None:
+        """Deletes all but the noted addresses: the tables, the identity and the votes. A clearing that is interrupted
+        is finished by another one."""
+        files = self.root.sizes_listed()
+        for name in self.root.list():
+            if name != FOLDER:
+                self.root.delete(name) if name in files else self.root.child(name).delete_folder()
+        self.root.delete(_IDENTITY)
+        folder = self.root.child(FOLDER)
+        for name in folder.list():
+            if name not in folder.sizes_listed():
+                folder.child(name).delete_folder()
+        self.sure.clear()
 
-    def addresses(self) -> list[str]:
-        """The URIs of all roots, as they were last noted here."""
+    def note_addresses(self, addresses: Mapping[str, str]) -> None:
+        """Notes the URIs of all roots, by their identities, for processes that know this one alone."""
+        self.root.child(FOLDER).create_folder()
+        self.root.put(_ADDRESSES, json.dumps(dict(addresses), indent=1).encode())
+
+    def addresses(self) -> dict[str, str]:
+        """The URIs of all roots, by their identities, as they were last noted here."""
         try:
-            return [str(uri) for uri in json.loads(self.root.read(_ADDRESSES))]
-        except (FileNotFoundError, ValueError, TypeError) as error:
+            return {str(identity): str(uri) for identity, uri in json.loads(self.root.read(_ADDRESSES)).items()}
+        except (FileNotFoundError, ValueError, TypeError, AttributeError) as error:
             raise KafkaStorageException(
                 f"{self.root.path(_ADDRESSES)}: does not name the roots of the cluster ({error}); give all of them, "
                 "separated by commas"
@@ -197,7 +212,10 @@ class QuorumMember:
             newest = self._bring_checkpoint(here, there, newest)
         for version in range(newest + 1, last + 1):
             content = there.read(commit_name(version))
-            _copy(here, there, [file.name for file in parsed(version, content, None).adds])
+            commit = parsed(version, content, None)
+            _copy(here, there, [file.name for file in commit.adds])
+            if made := commit.info.get(CREATES):
+                self.create_table(made[0].split("/"), made[1].encode())
             self._put_commit(here, version, content)
 
     def clean_up_as(self, table: Sequence[str], source: QuorumMember, version: int) -> None:

@@ -25,11 +25,11 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 from lakelog.verification.memory_root import MemoryStore
 from lakelog.verification.simulation.history_events import Violation
-from lakelog.verification.simulation.stack.cluster_roots import ClusterRoots
 from lakelog.verification.simulation.stack.disasters import BROKERS, Disasters
 from lakelog.verification.simulation.stack.faulty_store import FaultyStore, StoreUser
 from lakelog.verification.simulation.stack.one_thread import Changes, Clock, in_one_thread
 from lakelog.verification.simulation.stack.rates import COPIED, Rates
+from lakelog.verification.simulation.stack.stack_cluster_roots import ClusterRoots
 from lakelog.verification.simulation.stack.stack_processes import Process, StackBroker, StackController
 from lakelog.verification.simulation.stack.stack_producers import PARTITIONS, TOPIC, Interrupted, StackProducer
 from lakelog.verification.simulation.stack.step_invariants import Committed, check_changes, checked, no_error_gets_out

@@ -1,0 +1,80 @@
+"""Shows the roots of a cluster, of which a majority decides; replaces a lost one, adds two, or removes two.
+
+The cluster runs on meanwhile. A new root learns all tables before it votes. A root that was lost, emptied, restored or
+copied may have forgotten votes, so it does not vote until --replace has made it anew. A command that was interrupted is
+finished by the same command. Afterwards give the new list to processes that you start; those that run find the roots.
+"""
+
+import argparse
+import sys
+
+from lakelog.jobs.cli.console import FAILED, OK, TABLE, Report, Row, run, say
+from lakelog.jobs.cli.options import FORMS, admin_parser
+from lakelog.jobs.cli.progress import counting_bar
+from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.verb_parser import VerbParser, root_uri
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.cluster_quorum import RootStatus
+from lakelog.replication.storage.root_changes import RootChanges
+
+_COLUMNS = ("uri", "votes", "commits_behind", "error")
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    return run(make_parser(), _cluster_roots, argv)
+
+
+def make_parser() -> VerbParser:
+    """The arguments."""
+    parser = admin_parser("cluster-roots", __doc__, FORMS)
+    group = parser.add_argument_group("actions, of which at most one is given").add_mutually_exclusive_group()
+    group.add_argument(
+        "--describe", action="store_true",
+        help="show whether each root votes, and how many commits it is behind; the default",
+    )  # fmt: skip
+    group.add_argument(
+        "--replace", type=root_uri, nargs=2, metavar=("OLD", "NEW"),
+        help="let the root NEW vote in place of OLD; it may be the same place, if that is emptied or restored",
+    )  # fmt: skip
+    group.add_argument("--add", type=root_uri, nargs=2, metavar=("URI", "URI"), help="from three roots to five")
+    group.add_argument("--remove", type=root_uri, nargs=2, metavar=("URI", "URI"), help="from five roots to three")
+    return parser
+
+
+def _cluster_roots(args: argparse.Namespace) -> int:
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    if args.replace or args.add or args.remove:
+        _change(args, cluster)
+    return _show(RootChanges(cluster).describe(), args.output)
+
+
+def _change(args: argparse.Namespace, cluster: Cluster) -> None:
+    with counting_bar(sys.stderr.isatty()) as progress:
+        task = progress.add_task("tables", total=None)
+        roots = RootChanges(cluster, lambda done, tables: progress.update(task, completed=done, total=tables))
+        if args.replace:
+            has_changed = roots.replace(*args.replace)
+        else:
+            has_changed = roots.add(args.add) if args.add else roots.remove(args.remove)
+    if not has_changed:
+        say("Nothing was left to do: the roots of the cluster are so already.")
+
+
+def _show(found: list[RootStatus], output: str) -> int:
+    rows = [_row(each) for each in found]
+    Report(rows, _COLUMNS).show(output)
+    if output == TABLE and len(found) > 1:
+        voting = [each.uri for each in found if each.has_vote]
+        say(f"Give processes that you start --cluster {','.join(voting)}")
+    return FAILED if any(each.error for each in found) else OK
+
+
+def _row(each: RootStatus) -> Row:
+    return {
+        "uri": each.uri,
+        "votes": each.has_vote,
+        "commits_behind": each.behind,
+        "error": " ".join(each.error.split()) or None,
+        "identity": each.identity or None,
+    }

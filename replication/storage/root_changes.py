@@ -1,0 +1,183 @@
+"""Changes the roots of a cluster while it runs: one is replaced, two are added or removed.
+
+Each table changes by a commit of its own that names the roots that vote on its next version: first the table `cluster`,
+by which all tables are made, then the others. A change that was interrupted is finished by the same call, or by the
+next change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from lakelog.replication.errors import InvalidRequestException, KafkaStorageException, LakelogException
+from lakelog.replication.protocol.quorum_slot import majority
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum, RootStatus, TableName
+from lakelog.replication.storage.delta.conditional_put import check_conditional_put
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.delta.quorum_root import QuorumRoot
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.root_identity import CLUSTER_ROOT, check_apart, check_new, is_formatted, read_identity
+from lakelog.schemas import CLUSTER
+
+SIZES = (3, 5)  # the numbers of roots of which a majority decides
+_CLUSTER = (CLUSTER.name,)
+
+
+def no_progress(done: int, tables: int) -> None:
+    """Reports to nobody how many tables have changed."""
+
+
+class RootChanges:
+    """The roots of an open cluster. `report(done, tables)` hears how many of the tables have changed. All methods raise
+    InvalidRequestException for a change that cannot be made, and KafkaStorageException."""
+
+    def __init__(self, cluster: Cluster, report: Callable[[int, int], None] = no_progress) -> None:
+        self._cluster = cluster
+        self._report = report
+
+    def describe(self) -> list[RootStatus]:
+        """The state of each root; a root that is alone has the only vote."""
+        root = self._cluster.root
+        return root.quorum.describe(_CLUSTER) if isinstance(root, QuorumRoot) else [RootStatus(root.uri, "", True, 0)]
+
+    def replace(self, old: str, new: str) -> bool:
+        """Lets a new root vote in place of one that may be lost. `new` may be the place of the old one, emptied or
+        restored. Returns whether anything was left to do."""
+        quorum = self._quorum()
+        old, new = StorageRoot.of(old).uri, StorageRoot.of(new).uri
+        voting, uris = self._voting()
+        fresh = quorum.root_at(new)
+        if fresh.identity() in voting:
+            if old == new or old not in uris.values():
+                return self._finish(voting)
+            raise InvalidRequestException(f"{new}: is a root of the cluster already; give a new one")
+        left = [identity for identity in voting if uris.get(identity) == old]
+        if not left:
+            raise self._no_root(old, uris)
+        # The old root may be back, and have a vote until the new one has it.
+        made = self._make(fresh, voting, uris)
+        return self._change([made if identity == left[0] else identity for identity in voting], uris | {made: new})
+
+    def add(self, added: Sequence[str]) -> bool:
+        """Lets more roots vote. Returns whether anything was left to do."""
+        quorum = self._quorum()
+        voting, uris = self._voting()
+        roots = [quorum.root_at(StorageRoot.of(uri).uri) for uri in added]
+        if len(set(map(id, roots))) < len(roots):
+            raise InvalidRequestException(f"{added[0]}: is given twice; give each root a place of its own")
+        missing = [root for root in roots if root.identity() not in voting]
+        if not missing:
+            return self._finish(voting)
+        _check_size(len(voting) + len(missing), len(voting))
+        made = {self._make(root, voting, uris): root.root.uri for root in missing}
+        return self._change([*voting, *made], uris | made)
+
+    def remove(self, removed: Sequence[str]) -> bool:
+        """Lets roots vote no more. They keep what they have. Returns whether anything was left to do."""
+        voting, uris = self._voting()
+        gone = [StorageRoot.of(uri).uri for uri in removed]
+        left = [identity for identity in voting if uris.get(identity) not in gone]
+        if len(left) == len(voting):
+            if self._finish(voting) or all(self._was_root(uri, voting) for uri in gone):
+                return False
+            raise self._no_root(gone[0], uris)
+        _check_size(len(left), len(voting))
+        return self._change(left, uris)
+
+    def _quorum(self) -> ClusterQuorum:
+        root = self._cluster.root
+        if not isinstance(root, QuorumRoot):
+            raise InvalidRequestException(
+                f"{root.uri}: is the only root of its cluster, which stays so: `lakelog format` makes a cluster with "
+                "three or five roots"
+            )
+        return root.quorum
+
+    def _voting(self) -> tuple[tuple[str, ...], dict[str, str]]:
+        """The identities of the roots that vote, and the URIs of those that are known."""
+        quorum = self._quorum()
+        voting = quorum.voting(_CLUSTER)
+        return voting, {identity: uri for identity, uri in quorum.addresses().items() if identity in voting}
+
+    def _make(self, fresh: QuorumMember, voting: Sequence[str], uris: Mapping[str, str]) -> str:
+        """Makes a root that does not vote yet, and returns its identity. A former root is cleared before."""
+        root = fresh.root
+        if not self._was_root(root.uri, voting):
+            check_new(root)
+        for uri in uris.values():
+            if uri != root.uri:
+                check_apart(root, uri, "the cluster")
+        for broker, registration in self._cluster.refresh_brokers().items():
+            check_apart(root, registration.root, f"broker {broker}")
+        root.create_folder()
+        check_conditional_put(root)
+        fresh.note_addresses(uris)  # it shows whose root this is, should this be interrupted
+        fresh.clear()
+        made = fresh.format()
+        self._quorum().root_at(root.uri)
+        return made
+
+    def _was_root(self, uri: str, voting: Iterable[str]) -> bool:
+        """Whether a root of this cluster is there, or was."""
+        root = self._quorum().root_at(uri)
+        with suppress(LakelogException):
+            if root.addresses().keys() & set(voting):
+                return True
+        with suppress(LakelogException):
+            found = read_identity(root.root) if is_formatted(root.root) else {}
+            return (found.get("cluster_id"), found.get("broker_id")) == (self._cluster.cluster_id, CLUSTER_ROOT)
+        return False
+
+    def _finish(self, voting: Sequence[str]) -> bool:
+        return self._change(voting, self._voting()[1])
+
+    def _change(self, target: Sequence[str], uris: Mapping[str, str]) -> bool:
+        """Lets the roots of these identities vote on all tables; whether any table had others."""
+        quorum = self._quorum()
+        roots = {identity: quorum.root_at(uris[identity]) for identity in target if identity in uris}
+        self._check_answers(target, roots)
+        quorum.note_addresses(uris)
+        has_changed = self._change_table(_CLUSTER, target, roots)
+        tables = [table for table in quorum.tables() if table != _CLUSTER]
+        for done, table in enumerate(tables, 1):
+            self._report(done, len(tables) + 1)
+            has_changed |= self._change_table(table, target, roots)
+        self._report(len(tables) + 1, len(tables) + 1)
+        quorum.note_addresses({identity: uri for identity, uri in uris.items() if identity in target})
+        return has_changed
+
+    def _change_table(self, table: TableName, target: Sequence[str], roots: Mapping[str, QuorumMember]) -> bool:
+        quorum = self._quorum()
+        voting = quorum.voting(table)
+        if voting == tuple(target):
+            return False
+        for identity, root in roots.items():
+            if identity not in voting:
+                root.bring(table, quorum.home)
+        quorum.change_roots(table, target)
+        return True
+
+    def _check_answers(self, target: Sequence[str], roots: Mapping[str, QuorumMember]) -> None:
+        """Without a majority of the roots that are to vote, the change would stop the cluster."""
+        silent = [root.root.uri for identity, root in roots.items() if not _answers(identity, root)]
+        if len(roots) - len(silent) < majority(len(target)):
+            raise KafkaStorageException(
+                f"no majority of the {len(target)} roots that are to vote answers: {' and '.join(silent)} must first"
+            )
+
+    def _no_root(self, uri: str, uris: Mapping[str, str]) -> InvalidRequestException:
+        return InvalidRequestException(f"{uri}: is no root of the cluster; its roots are {', '.join(uris.values())}")
+
+
+def _answers(identity: str, root: QuorumMember) -> bool:
+    try:
+        return root.identity() == identity
+    except KafkaStorageException:
+        return False
+
+
+def _check_size(roots: int, now: int) -> None:
+    if roots not in SIZES:
+        raise InvalidRequestException(f"the cluster has {now} roots and would have {roots}: it may have three or five")

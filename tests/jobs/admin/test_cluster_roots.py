@@ -1,0 +1,268 @@
+"""`lakelog cluster-roots` on three and five real folders, while a process uses the cluster."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lakelog.jobs import cluster_roots
+from lakelog.replication.config import Config
+from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
+from lakelog.replication.storage.delta import cluster_quorum
+from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
+from lakelog.replication.storage.delta.commit_format import last_version, read_commit
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.root_changes import RootChanges
+from lakelog.replication.storage.tables.broker_table import BrokerTable
+from tests.jobs.conftest import Run
+from tests.storage.delta.test_cluster_quorum import add, names
+
+CONFIG = Config(lakelog_storage_timeout_ms=60_000)
+
+
+class Lake:
+    """A cluster whose roots are the folders a, b and c; a broker has registered."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.uris = [str(folder / name) for name in "abc"]
+        self.cluster_id = format_cluster(storage_root(self.all, "cluster", CONFIG), CONFIG)
+        row = BrokerRegistration(1, str(folder / "broker-1"), None, 1, -1, False, None, "id", 0)
+        BrokerTable.open_or_create(self.opened().root, 1).register(lambda _: row)
+
+    @property
+    def all(self) -> str:
+        return ",".join(self.uris)
+
+    def opened(self, *names: str) -> Cluster:
+        uri = ",".join(str(self.folder / name) for name in names) or self.all
+        return Cluster.open(uri, CONFIG)
+
+    def voting(self) -> dict[str, set[str]]:
+        """The names of the folders that the newest commit of each table names, by table, as each of them has it."""
+        found: dict[str, set[str]] = {}
+        members = [QuorumMember(StorageRoot.of(str(path))) for path in self.folder.iterdir() if path.is_dir()]
+        uris = {identity: Path(m.root.uri).name for m in members if (identity := m.identity()) is not None}
+        names = {name for member in members for name in member.tables()}
+        for table in names:
+            folders = [member.root.child(*table) for member in members if member.newest(table) >= 0]
+            newest = max(folders, key=last_version)
+            roots = read_commit(newest, last_version(newest)).info[ROOTS]
+            found["/".join(table)] = {uris.get(root, root) for root in roots}
+        return found
+
+    def is_decided_by(self, names: str) -> bool:
+        voting = self.voting()
+        assert len(voting) == 9  # those of the cluster, and that of the broker
+        return all(roots == set(names) for roots in voting.values())
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    return Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def on_lake(lake: Lake, lakelog: Run) -> Run:
+    return lambda *words: lakelog(cluster_roots, "--cluster", lake.all, *words)
+
+
+def rows(out: str) -> dict[str, dict[str, object]]:
+    return {Path(row["uri"]).name: row for row in json.loads(out)}
+
+
+def test_it_shows_who_votes_and_who_is_behind_and_which_root_is_away_or_emptied(lake: Lake, on_lake: Run) -> None:
+    status, out, err = on_lake()
+    assert status == 0
+    assert [line.split()[1:] for line in out.splitlines()[2:]] == [["yes", "0"]] * 3
+    assert f"--cluster {lake.all}" in err
+    Path(lake.uris[2]).rename(f"{lake.uris[2]}.away")
+    producers = lake.opened().producers
+    add(producers._table, "p")
+    status, out, _ = on_lake("-o", "json")
+    found = rows(out)
+    assert status == 1
+    assert [found[name]["votes"] for name in "abc"] == [True, True, False]
+    assert "must be replaced" in found["c"]["error"]
+    shutil.rmtree(lake.uris[2], ignore_errors=True)
+    Path(f"{lake.uris[2]}.away").rename(lake.uris[2])
+    assert rows(on_lake("-o", "json")[1])["c"]["commits_behind"] in (0, 1)
+
+
+def test_a_cluster_with_one_root_is_shown_as_one_that_votes_and_does_not_change(tmp_path: Path, lakelog: Run) -> None:
+    uri = str(tmp_path / "one")
+    format_cluster(StorageRoot.of(uri), Config())
+    status, out, _ = lakelog(cluster_roots, "--cluster", uri, "-o", "json")
+    assert status == 0
+    assert [(row["uri"], row["votes"], row["commits_behind"]) for row in json.loads(out)] == [(uri, True, 0)]
+    status, _, err = lakelog(cluster_roots, "--cluster", uri, "--add", f"{uri}2", f"{uri}3")
+    assert status == 1
+    assert "is the only root of its cluster" in err
+
+
+@pytest.mark.parametrize("kind", ["emptied", "restored", "without its votes", "elsewhere", "in good order"])
+def test_a_root_is_replaced_while_a_process_goes_on_and_the_others_may_then_be_lost(
+    lake: Lake, on_lake: Run, kind: str
+) -> None:
+    a, new = Path(lake.uris[0]), Path(lake.uris[0])
+    shutil.copytree(a, lake.folder.with_name("backup"))
+    table = lake.opened("b", "a", "c").producers._table
+    add(table, "first")
+    if kind in ("emptied", "restored"):
+        shutil.rmtree(a)
+        a.mkdir()
+    if kind == "restored":
+        shutil.copytree(lake.folder.with_name("backup"), a, dirs_exist_ok=True)
+    if kind == "without its votes":
+        shutil.rmtree(a / "_quorum")
+    if kind in ("elsewhere", "in good order"):
+        new = lake.folder / "d"
+    if kind == "elsewhere":
+        shutil.rmtree(a)
+    status, out, err = on_lake("--replace", a, new, "-o", "json")
+    assert (status, err) == (0, "")
+    assert {name for name, row in rows(out).items() if row["votes"]} == {new.name, "b", "c"}
+    assert lake.is_decided_by(f"{new.name}bc")
+    assert json.loads((new / "_quorum/addresses.json").read_text()).keys() == set(
+        json.loads((Path(lake.uris[1]) / "_quorum/addresses.json").read_text())
+    )
+    add(table, "second")
+    Path(lake.uris[1]).rename(lake.folder.with_name("b.lost"))
+    assert names(lake.opened(new.name).producers._table) == ["first", "second"]
+    add(table, "third")
+    assert [row["name"] for row in lake.opened("c").producers._table.rows] == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("after", range(12))
+def test_a_replacement_that_is_interrupted_anywhere_is_finished_by_the_same_command(
+    lake: Lake, on_lake: Run, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    shutil.rmtree(lake.uris[0])
+    left, plain = after, ClusterQuorum.change_roots
+
+    def interrupted(call):
+        def work(*words, **more):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KafkaStorageException("interrupted")
+            return call(*words, **more)
+
+        return work
+
+    with monkeypatch.context() as patch:
+        for name in ("clear", "format", "note_addresses"):
+            patch.setattr(QuorumMember, name, interrupted(getattr(QuorumMember, name)))
+        patch.setattr(ClusterQuorum, "change_roots", interrupted(plain))
+        on_lake("--replace", lake.uris[0], lake.uris[0])
+    add(lake.opened().producers._table, "meanwhile")
+    assert on_lake("--replace", lake.uris[0], lake.uris[0])[0] == 0
+    assert lake.is_decided_by("abc")
+    status, _, err = on_lake("--replace", lake.uris[0], lake.uris[0])
+    assert status == 0
+    assert "Nothing was left to do" in err
+    assert names(lake.opened("a").producers._table) == ["meanwhile"]
+
+
+def test_two_roots_are_added_and_others_removed_and_each_command_may_be_given_again(lake: Lake, on_lake: Run) -> None:
+    table = lake.opened("a").producers._table
+    add(table, "first")
+    d, e = lake.folder / "d", lake.folder / "e"
+    for _ in range(2):
+        assert on_lake("--add", d, e)[0] == 0
+        assert lake.is_decided_by("abcde")
+    for name in "ab":
+        Path(lake.folder / name).rename(lake.folder.with_name(f"{name}.away"))
+    add(table, "second")
+    for name in "ab":
+        lake.folder.with_name(f"{name}.away").rename(lake.folder / name)
+    for _ in range(2):
+        assert on_lake("--remove", lake.uris[0], lake.uris[1])[0] == 0
+        assert lake.is_decided_by("cde")
+    shutil.rmtree(lake.uris[2])
+    add(table, "third")
+    assert names(lake.opened("d").producers._table) == ["first", "second", "third"]
+    assert names(lake.opened("a").producers._table) == ["first", "second", "third"]  # a root that was removed knows
+
+
+def test_the_second_of_five_roots_is_replaced_while_another_one_is_lost_too(lake: Lake, on_lake: Run) -> None:
+    d, e, f = (lake.folder / name for name in "def")
+    on_lake("--add", d, e)
+    shutil.rmtree(lake.uris[0])
+    shutil.rmtree(lake.uris[1])
+    assert on_lake("--replace", lake.uris[0], f)[0] == 1  # the table shows that b must be replaced, too
+    assert on_lake("--replace", lake.uris[1], lake.uris[1])[0] == 0
+    assert lake.is_decided_by("fbcde")
+
+
+REFUSALS = {
+    "--replace {lake}/other {lake}/new": "is no root of the cluster; its roots are",
+    "--replace {lake}/a {lake}/b": "is a root of the cluster already",
+    "--replace {lake}/a {lake}/full": "must be empty to be formatted",
+    "--replace {lake}/a {lake}/foreign": "is the root of cluster",
+    "--replace {lake}/a {lake}/b/new": "lies in",
+    "--replace {lake}/a {lake}/broker-1/new": "the root of broker 1",
+    "--remove {lake}/a {lake}/b": "has 3 roots and would have 1: it may have three or five",
+    "--remove {lake}/other {lake}/new": "is no root of the cluster",
+    "--add {lake}/a {lake}/other": "has 3 roots and would have 4",
+    "--add {lake}/other {lake}/other": "is given twice",
+}
+
+
+@pytest.mark.parametrize("words", REFUSALS)
+def test_a_change_that_cannot_be_is_refused_in_one_sentence_and_changes_nothing(
+    lake: Lake, on_lake: Run, words: str
+) -> None:
+    (lake.folder / "full").mkdir()
+    (lake.folder / "full" / "file").touch()
+    format_cluster(StorageRoot.of(str(lake.folder / "foreign")), Config())
+    status, out, err = on_lake(*words.format(lake=lake.folder).split())
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert REFUSALS[words] in err
+    assert all(row["votes"] for row in rows(on_lake("-o", "json")[1]).values())
+
+
+def test_a_change_that_would_leave_no_majority_is_not_made(lake: Lake, on_lake: Run) -> None:
+    d, e = lake.folder / "d", lake.folder / "e"
+    on_lake("--add", d, e)
+    shutil.rmtree(lake.uris[0])
+    shutil.rmtree(lake.uris[1])
+    status, _, err = on_lake("--remove", d, e)
+    assert status == 1
+    assert "no majority of the 3 roots that are to vote answers" in err
+    add(lake.opened("c").producers._table, "first")
+
+
+def test_a_table_that_is_made_during_a_change_gets_the_new_roots(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ClusterQuorum.change_roots
+    made = []
+
+    def change(quorum, table, roots):
+        if table == ("metadata",):
+            made.append(BrokerTable.open_or_create(lake.opened("b").root, 2))
+        plain(quorum, table, roots)
+        if table == ("cluster",):
+            made.append(BrokerTable.open_or_create(lake.opened("c").root, 3))
+
+    monkeypatch.setattr(ClusterQuorum, "change_roots", change)
+    assert RootChanges(lake.opened("b")).replace(lake.uris[0], str(lake.folder / "d"))
+    voting = lake.voting()
+    assert {tuple(sorted(roots)) for roots in voting.values()} == {("b", "c", "d")}
+    assert len(voting) == 11
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("order", [("a", "b", "foreign"), ("foreign", "a", "b"), ("foreign", "c", "nothing")])
+@pytest.mark.parametrize("roots", ["", ",/d,/e"])
+def test_a_list_with_a_root_of_another_cluster_is_refused(lake: Lake, order: tuple[str, ...], roots: str) -> None:
+    uri = str(lake.folder / "foreign")
+    uris = ",".join([uri, *(f"{lake.folder}{name}" for name in roots.split(",") if name)])
+    format_cluster(storage_root(uris, "cluster", CONFIG), CONFIG)
+    with pytest.raises(InconsistentClusterIdException) as error:
+        lake.opened(*order)
+    assert "give the roots of one cluster" in str(error.value) or "is the only root of its cluster" in str(error.value)
