@@ -8,7 +8,8 @@ finished by the same command. Afterwards give the new list to processes that you
 import argparse
 import sys
 
-from lakelog.jobs.cli.console import FAILED, OK, TABLE, Report, Row, run, say
+from lakelog.jobs.admin.cluster_status import ROOT_COLUMNS, root_row
+from lakelog.jobs.cli.console import FAILED, OK, TABLE, Report, run, say
 from lakelog.jobs.cli.options import FORMS, admin_parser
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.settings import settings
@@ -16,8 +17,6 @@ from lakelog.jobs.cli.verb_parser import VerbParser, root_uri
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.cluster_quorum import RootStatus
 from lakelog.replication.storage.root_changes import RootChanges
-
-_COLUMNS = ("uri", "votes", "commits_behind", "error")
 
 
 def main(argv: list[str]) -> int:
@@ -62,19 +61,9 @@ def _change(args: argparse.Namespace, cluster: Cluster) -> None:
 
 
 def _show(found: list[RootStatus], output: str) -> int:
-    rows = [_row(each) for each in found]
-    Report(rows, _COLUMNS).show(output)
+    rows = [root_row(each) for each in found]
+    Report(rows, ROOT_COLUMNS).show(output)
     if output == TABLE and len(found) > 1:
         voting = [each.uri for each in found if each.has_vote]
         say(f"Give processes that you start --cluster {','.join(voting)}")
     return FAILED if any(each.error for each in found) else OK
-
-
-def _row(each: RootStatus) -> Row:
-    return {
-        "uri": each.uri,
-        "votes": each.has_vote,
-        "commits_behind": each.behind,
-        "error": " ".join(each.error.split()) or None,
-        "identity": each.identity or None,
-    }

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from lakelog.jobs.admin.cluster_notes import read_notes
 from lakelog.jobs.admin.cluster_status import (
+    ROOT_COLUMNS,
     ClusterState,
     Partition,
     Problem,
@@ -19,6 +20,7 @@ from lakelog.jobs.admin.cluster_status import (
     line_of,
     notes,
     problems,
+    root_row,
     summary,
 )
 from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, observe, unwritable
@@ -31,6 +33,8 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.quorum_root import QuorumRoot
+from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.root_identity import check_identity, describe_brokers_beside
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
@@ -66,8 +70,9 @@ def _state(cluster: Cluster) -> ClusterState:
     refused = read_notes(cluster, {broker: seen.registration for broker, seen in brokers.items()}).refused
     others = "" if brokers else describe_brokers_beside(cluster.root)
     return ClusterState(
-        controller, brokers, _partitions(cluster), rows, _throttled(cluster), unwritable(cluster.root), refused, others
-    )
+        controller, brokers, _partitions(cluster), rows, _throttled(cluster), unwritable(cluster.root), refused, others,
+        RootChanges(cluster).describe() if isinstance(cluster.root, QuorumRoot) else (),
+    )  # fmt: skip
 
 
 def _throttled(cluster: Cluster) -> list[str]:
@@ -104,6 +109,7 @@ def _object(cluster: Cluster, state: ClusterState, found: list[Problem], known: 
         "controller": controller_row(state.controller),
         "brokers": [figures._asdict() for figures in broker_figures(state)],
         "partitions": len(state.partitions),
+        **({"roots": [root_row(root) for root in state.roots]} if state.roots else {}),
         "problems": [problem._asdict() for problem in found],
         "notes": [note._asdict() for note in known],
     }
@@ -113,6 +119,9 @@ def _print(cluster: Cluster, state: ClusterState, found: list[Problem], known: l
     for name, words in {"cluster": cluster.root.uri, **summary(state)}.items():
         print(f"{name:<12}{words}")
     print()
+    if state.roots:
+        Report([root_row(root) for root in state.roots], ROOT_COLUMNS).show()
+        print()
     if state.brokers:
         Report([figures._asdict() for figures in broker_figures(state)]).show()
         print()

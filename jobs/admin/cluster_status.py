@@ -27,11 +27,13 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
+from lakelog.replication.storage.delta.cluster_quorum import RootStatus
 
 _WAITING = Outcome(None, "no controller has decided it yet")
 _NOTHING = Outcome(None, "nothing needed to be done")
 
 SHOWN = 10  # names of one problem
+ROOT_COLUMNS = ("uri", "votes", "commits_behind", "error")  # of `root_row`, those of a table
 
 
 def controller_row(seen: SeenController) -> Row:
@@ -119,7 +121,7 @@ class ClusterState(NamedTuple):
     """What was read. `rows`: the replicas of each broker that is alive, or why they cannot be read. `throttled`: the
     topics with throttled replicas. `unwritable`: why the cluster root cannot be written, None if it can.
     `refused`: why brokers refuse the cluster root, see `Notes`. `unregistered`: whose the brokers' roots beside it
-    are if no broker has registered."""
+    are if no broker has registered. `roots`: those of the cluster if it has several."""
 
     controller: SeenController
     brokers: Mapping[int, SeenBroker]
@@ -129,6 +131,7 @@ class ClusterState(NamedTuple):
     unwritable: str | None = None
     refused: Mapping[int, str] = {}
     unregistered: str = ""
+    roots: Sequence[RootStatus] = ()
 
 
 class Problem(NamedTuple):
@@ -183,6 +186,7 @@ def _lag(rows: Sequence[ReplicaStatus] | None) -> int | None:
 def problems(state: ClusterState, invocation: Invocation) -> list[Problem]:
     """All that is wrong, the causes first. The advice names commands of this `invocation`."""
     return [
+        *(problem for root in state.roots for problem in _of_one_root(root, invocation)),
         *_of_the_root(state, invocation),
         *_of_processes(state, invocation),
         *_of_partitions(state, invocation),
@@ -220,6 +224,28 @@ def _of_throttles(state: ClusterState, invocation: Invocation) -> list[Problem]:
 
 def _has_quota(registration: BrokerRegistration) -> bool:
     return (registration.leader_replication_quota, registration.follower_replication_quota) != (None, None)
+
+
+def root_row(root: RootStatus) -> Row:
+    """One of the roots of a cluster."""
+    return {
+        "uri": root.uri,
+        "votes": root.has_vote,
+        "commits_behind": root.behind,
+        "error": " ".join(root.error.split()) or None,
+        "identity": root.identity or None,
+    }
+
+
+def _of_one_root(root: RootStatus, invocation: Invocation) -> list[Problem]:
+    """Why one of several roots is no help. The cluster goes on while a majority of them answers."""
+    if not root.error:
+        return []
+    what = f"cluster root {root.uri}: {root_row(root)['error']}"
+    replace = invocation.command("cluster-roots", "--replace", root.uri, root.uri)
+    if not root.has_vote:
+        return [Problem(what, (), f"make it anew: {replace}")]
+    return [Problem(what, (), f"make it answer again, then it catches up by itself; if it is lost: {replace}")]
 
 
 def _of_the_root(state: ClusterState, invocation: Invocation) -> list[Problem]:

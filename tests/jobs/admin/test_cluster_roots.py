@@ -1,12 +1,13 @@
 """`lakelog cluster-roots` on three and five real folders, while a process uses the cluster."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 
-from lakelog.jobs import cluster_roots
+from lakelog.jobs import cluster_roots, status
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
@@ -77,16 +78,16 @@ def rows(out: str) -> dict[str, dict[str, object]]:
 
 
 def test_it_shows_who_votes_and_who_is_behind_and_which_root_is_away_or_emptied(lake: Lake, on_lake: Run) -> None:
-    status, out, err = on_lake()
-    assert status == 0
+    code, out, err = on_lake()
+    assert code == 0
     assert [line.split()[1:] for line in out.splitlines()[2:]] == [["yes", "0"]] * 3
     assert f"--cluster {lake.all}" in err
     Path(lake.uris[2]).rename(f"{lake.uris[2]}.away")
     producers = lake.opened().producers
     add(producers._table, "p")
-    status, out, _ = on_lake("-o", "json")
+    code, out, _ = on_lake("-o", "json")
     found = rows(out)
-    assert status == 1
+    assert code == 1
     assert [found[name]["votes"] for name in "abc"] == [True, True, False]
     assert "must be replaced" in found["c"]["error"]
     shutil.rmtree(lake.uris[2], ignore_errors=True)
@@ -94,14 +95,32 @@ def test_it_shows_who_votes_and_who_is_behind_and_which_root_is_away_or_emptied(
     assert rows(on_lake("-o", "json")[1])["c"]["commits_behind"] in (0, 1)
 
 
+def test_status_shows_the_roots_of_a_cluster_with_several_and_what_to_do_about_one(lake: Lake, lakelog: Run) -> None:
+    uri, gone = lake.uris[0], Path(lake.uris[2])
+    _, out, _ = lakelog(status, "--cluster", uri)
+    assert [line.split()[1:] for line in out.splitlines() if line.startswith(str(lake.folder))] == [["yes", "0"]] * 3
+    assert "cluster root " not in out
+    shutil.rmtree(gone)
+    code, out, _ = lakelog(status, "--cluster", uri, "-o", "json")
+    found = json.loads(out)
+    assert code == 1
+    assert [row["votes"] for row in found["roots"]].count(True) == 2
+    problem = found["problems"][0]
+    assert problem["what"].startswith(f"cluster root {gone}: is not the root that has voted")
+    command = shlex.split(problem["do"].partition("`")[2].rstrip("`"))
+    assert command[:2] == ["lakelog", "cluster-roots"]
+    assert lakelog(cluster_roots, *command[2:])[0] == 0
+    assert "cluster root " not in lakelog(status, "--cluster", uri)[1]
+
+
 def test_a_cluster_with_one_root_is_shown_as_one_that_votes_and_does_not_change(tmp_path: Path, lakelog: Run) -> None:
     uri = str(tmp_path / "one")
     format_cluster(StorageRoot.of(uri), Config())
-    status, out, _ = lakelog(cluster_roots, "--cluster", uri, "-o", "json")
-    assert status == 0
+    code, out, _ = lakelog(cluster_roots, "--cluster", uri, "-o", "json")
+    assert code == 0
     assert [(row["uri"], row["votes"], row["commits_behind"]) for row in json.loads(out)] == [(uri, True, 0)]
-    status, _, err = lakelog(cluster_roots, "--cluster", uri, "--add", f"{uri}2", f"{uri}3")
-    assert status == 1
+    code, _, err = lakelog(cluster_roots, "--cluster", uri, "--add", f"{uri}2", f"{uri}3")
+    assert code == 1
     assert "is the only root of its cluster" in err
 
 
@@ -124,8 +143,8 @@ def test_a_root_is_replaced_while_a_process_goes_on_and_the_others_may_then_be_l
         new = lake.folder / "d"
     if kind == "elsewhere":
         shutil.rmtree(a)
-    status, out, err = on_lake("--replace", a, new, "-o", "json")
-    assert (status, err) == (0, "")
+    code, out, err = on_lake("--replace", a, new, "-o", "json")
+    assert (code, err) == (0, "")
     assert {name for name, row in rows(out).items() if row["votes"]} == {new.name, "b", "c"}
     assert lake.is_decided_by(f"{new.name}bc")
     assert json.loads((new / "_quorum/addresses.json").read_text()).keys() == set(
@@ -163,8 +182,8 @@ def test_a_replacement_that_is_interrupted_anywhere_is_finished_by_the_same_comm
     add(lake.opened().producers._table, "meanwhile")
     assert on_lake("--replace", lake.uris[0], lake.uris[0])[0] == 0
     assert lake.is_decided_by("abc")
-    status, _, err = on_lake("--replace", lake.uris[0], lake.uris[0])
-    assert status == 0
+    code, _, err = on_lake("--replace", lake.uris[0], lake.uris[0])
+    assert code == 0
     assert "Nothing was left to do" in err
     assert names(lake.opened("a").producers._table) == ["meanwhile"]
 
@@ -221,8 +240,8 @@ def test_a_change_that_cannot_be_is_refused_in_one_sentence_and_changes_nothing(
     (lake.folder / "full").mkdir()
     (lake.folder / "full" / "file").touch()
     format_cluster(StorageRoot.of(str(lake.folder / "foreign")), Config())
-    status, out, err = on_lake(*words.format(lake=lake.folder).split())
-    assert (status, out, err.count("\n")) == (1, "", 1)
+    code, out, err = on_lake(*words.format(lake=lake.folder).split())
+    assert (code, out, err.count("\n")) == (1, "", 1)
     assert REFUSALS[words] in err
     assert all(row["votes"] for row in rows(on_lake("-o", "json")[1]).values())
 
@@ -232,8 +251,8 @@ def test_a_change_that_would_leave_no_majority_is_not_made(lake: Lake, on_lake: 
     on_lake("--add", d, e)
     shutil.rmtree(lake.uris[0])
     shutil.rmtree(lake.uris[1])
-    status, _, err = on_lake("--remove", d, e)
-    assert status == 1
+    code, _, err = on_lake("--remove", d, e)
+    assert code == 1
     assert "no majority of the 3 roots that are to vote answers" in err
     add(lake.opened("c").producers._table, "first")
 
