@@ -43,6 +43,7 @@ from lakelog.replication.protocol.rounds.quorum_round import (
 from lakelog.replication.storage.delta.commit_format import commit_content, commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.quorum_member import CREATES, FOLDER, QuorumMember, packed
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.schemas import CLUSTER
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class ClusterQuorum:
         self._lock = threading.Lock()
         self.home = self._roots[0]  # the root at which this process reads
         self._found: dict[str, QuorumMember] = {}  # by identity
+        self._sound = set[str]()  # identities of roots that have named themselves
         self._looked_at = self._searched_at = float("-inf")
         self._pending = dict.fromkeys([member.root.uri for member in self._roots], 0)
         self._sessions: dict[TableName, str] = {}
@@ -138,12 +140,15 @@ class ClusterQuorum:
         return found
 
     def _members_of(self, roots: Sequence[str]) -> Mapping[str, QuorumMember]:
-        """The members, after a search for these roots if some are not among them: they may have been added since, or
-        lie where others were that are lost."""
+        """The members, after a search if some of these roots are not among them."""
+        return self._members if self._members.keys() >= set(roots) else self._search(roots)
+
+    def _search(self, roots: Sequence[str]) -> Mapping[str, QuorumMember]:
+        """The members as they are now, at most every few seconds, or more often without a majority of these roots: some
+        may have been added since, or lie where others were that are lost."""
         members, now = self._members, time.monotonic()
         has_majority = len(members.keys() & set(roots)) >= majority(len(roots))
-        pause = _AWAY_SECONDS if has_majority else _NO_MAJORITY_SECONDS
-        if members.keys() >= set(roots) or now - self._searched_at < pause:
+        if now - self._searched_at < (_AWAY_SECONDS if has_majority else _NO_MAJORITY_SECONDS):
             return members
         self._searched_at = now
         known = {member.root.uri for member in self._roots}
@@ -153,11 +158,11 @@ class ClusterQuorum:
                     if uri not in known and self._member_at is not None:
                         known.add(uri)
                         self.root_at(uri)
-        found = dict(self._members)
+        found = dict(members)
         for member in self._roots:
             with suppress(LakelogException):
-                if (identity := member.identity()) is not None and identity in roots:
-                    found[identity] = member
+                if (identity := member.identity()) is not None:
+                    found = {root: each for root, each in found.items() if each is not member} | {identity: member}
         with self._lock:
             self._found = found
         return found
@@ -484,19 +489,41 @@ class ClusterQuorum:
 
     def check_home(self, table: TableName) -> QuorumMember:
         """The home, or the next root that votes on the table: an emptied root has no commits, and no error says so, and
-        one that was removed gets none. Raises KafkaStorageException if there is none."""
+        one that was removed gets none. If none of them is there the roots that vote may be others by now, so any root
+        will do. Raises KafkaStorageException if there is none."""
         members = self._members
         if not members:
             return self.home  # they are not formatted
         voting = self._voting(table)
         if voting:
-            members = {root: member for root, member in self._members_of(voting).items() if root in voting}
-        for root, member in sorted(members.items(), key=lambda item: item[1] is not self.home):
-            with suppress(KafkaStorageException):
+            members = self._members_of(voting)
+        in_order = sorted(
+            members.items(), key=lambda item: (bool(voting) and item[0] not in voting, item[1] is not self.home)
+        )
+        bare = list[QuorumMember]()
+        for root, member in in_order:
+            with suppress(KafkaStorageException, CorruptRecordException, FileNotFoundError):
                 if member.is_still(root):
-                    self._move_home(member)
-                    return member
+                    if root in voting or self._is_sound(root, member):
+                        self._move_home(member)
+                        return member
+                    if member.newest((CLUSTER.name,)) < 0:
+                        bare.append(member)
+        for member in bare:  # the cluster is being formatted, or the root is about to get its tables
+            self._move_home(member)
+            return member
         raise KafkaStorageException(self._no_majority(tuple(voting or self._members)))
+
+    def _is_sound(self, root: str, member: QuorumMember) -> bool:
+        """Whether a root's own table `cluster` names it. An older copy of a root has another identity than the one that
+        it names."""
+        if root not in self._sound:
+            folder = member.root.child(CLUSTER.name)
+            version = last_version(folder)
+            if version < 0 or root not in read_commit(folder, version).info.get(ROOTS, ()):
+                return False
+            self._sound.add(root)
+        return True
 
     def _move_home(self, home: QuorumMember) -> None:
         with self._lock:
@@ -505,10 +532,10 @@ class ClusterQuorum:
             logger.warning("%s is read from now on, as %s cannot be", home.root.uri, was.root.uri)
 
     def _bring_home(self, table: TableName) -> None:
-        """Publishes at the home what other roots have."""
-        voting = self._voting(table)
-        for root, member in self._members.items():
-            if member is not self.home and (not voting or root in voting):
+        """Publishes at the home what other roots have, whether they vote or not: it may be older than the change that
+        has let them vote."""
+        for root, member in self._search(self._voting(table)).items():
+            if member is not self.home:
                 self._bring(table, self.home, member, root, member)
 
     def _bring_others(self, table: TableName, roots: Sequence[str]) -> None:

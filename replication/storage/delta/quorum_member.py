@@ -208,6 +208,10 @@ class QuorumMember:
         here.child("_delta_log").create_folder()
         self._events(table).create_folder()
         newest, last = last_version(here), last_version(there)
+        if newest >= 0 and not here.exists(commit_name(0)) and newest_checkpoint(here) < 0:
+            newest = -1  # a late commit has landed, and the root was emptied before
+        if newest >= 0 and last > newest:
+            self._check_same_table(here, there, newest)
         if last > newest and (newest < 0 or not there.exists(commit_name(newest + 1))):
             newest = self._bring_checkpoint(here, there, newest)
         for version in range(newest + 1, last + 1):
@@ -248,6 +252,18 @@ class QuorumMember:
                 for name in names:
                     if name[:20].isdigit() and int(name[:20]) // SLOTS_A_SEAL == segment:
                         events.delete(name)
+
+    def _check_same_table(self, here: StorageRoot, there: StorageRoot, version: int) -> None:
+        """Raises KafkaStorageException if the other root has another table, as a root of another cluster does."""
+        mine = here.read(commit_name(version))
+        try:
+            is_same = there.read(commit_name(version)) == mine
+        except FileNotFoundError:  # it is cleaned up there
+            is_same = (
+                open_version(there, last_version(there)).metadata().id == open_version(here, version).metadata().id
+            )
+        if not is_same:
+            raise KafkaStorageException(f"{there.uri}: has another table than {here.uri}")
 
     def _bring_checkpoint(self, here: StorageRoot, there: StorageRoot, newest: int) -> int:
         version = newest_checkpoint(there)

@@ -226,7 +226,8 @@ def test_a_cluster_is_found_by_any_one_of_its_roots_and_older_versions_refuse_it
 
 def test_votes_are_json_that_anyone_reads(roots):
     add(roots.table("a"), "first")
-    votes = [json.loads(path.read_bytes()) for path in (roots.folders["b"] / "_quorum" / "producers").iterdir()]
+    paths = [path for folder in roots.folders.values() for path in (folder / "_quorum" / "producers").glob("0*.json")]
+    votes = [json.loads(path.read_bytes()) for path in paths]
     assert {tuple(sorted(vote)) for vote in votes} == {("ballot", "root"), ("ballot", "commit", "root")}
     assert last_version(StorageRoot.of(str(roots.folders["b"] / "producers"))) == 1
 
@@ -317,3 +318,40 @@ def test_a_table_is_opened_as_new_as_it_is(roots):
     add(roots.table("b"), "first")
     roots.put_back("a")
     assert [row["name"] for row in roots.table("a").rows] == ["first"]
+
+
+def test_an_older_copy_of_a_root_gets_no_commit(roots):
+    table = roots.table("b")
+    add(table, "first")
+    assert names(roots.table("a")) == ["first"]
+    copy = f"{roots.folders['a']}.backup"
+    shutil.copytree(roots.folders["a"], copy)
+    add(table, "second")
+    shutil.rmtree(roots.folders["a"])
+    shutil.copytree(copy, roots.folders["a"])
+    assert names(roots.table("a")) == ["first", "second"]
+    add(roots.table("a"), "third")
+    assert roots.plain("a") == ["first"]
+
+
+def test_a_root_that_has_one_late_commit_gets_all_of_them(roots):
+    """It was emptied, and then a commit has landed that was sent to it before."""
+    table = roots.table("b")
+    for number in range(3):
+        add(table, f"{number}")
+    names(roots.table("c"))
+    spare = StorageRoot.of(f"{roots.folders['a']}.spare")
+    late, source = commit_name(2), StorageRoot.of(str(roots.folders["c"]))
+    spare.child("producers", "_delta_log").create_folder()
+    spare.child("producers").put(late, source.child("producers").read(late))
+    QuorumMember(spare).bring(("producers",), QuorumMember(source))
+    assert len(StateTable.open(spare.child("producers"), PRODUCERS).rows) == 3
+
+
+def test_a_root_gets_nothing_of_another_table(roots):
+    add(roots.table("b"), "first")
+    names(roots.table("b"))
+    other = StorageRoot.of(f"{roots.folders['a']}.other")
+    StateTable.create(other.child("producers"), PRODUCERS)
+    with pytest.raises(KafkaStorageException, match="has another table"):
+        QuorumMember(other).bring(("producers",), QuorumMember(StorageRoot.of(str(roots.folders["b"]))))

@@ -67,6 +67,7 @@ class FaultyStore:
         self._others = others
         self._late: list[tuple[str, Callable[[], object]]] = []
         self.has_faults, self.is_careful = False, False
+        self.reach: Callable[[str], None] = lambda _: None  # called before each access of a process, and may raise
         self.accesses = 0
         self.counts: dict[str, int] = {}
 
@@ -81,6 +82,7 @@ class FaultyStore:
         actor.accesses += 1
         if actor.accesses > ACCESSES_OF_A_STEP:
             raise Violation("every_loop_ends", f"{actor.name} reads {uri}: access {actor.accesses} of one step")
+        self.reach(uri)
         if not self.has_faults or self.is_careful:
             return
         luck, rates = self._rng.random(), self._rates

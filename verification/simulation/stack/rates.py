@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakelog.replication.storage.delta.commit_format import INLINED_BYTES
+from lakelog.replication.storage.delta.quorum_member import SLOTS_A_SEAL
 from lakelog.replication.storage.log.row_groups import LEAST_BYTES
 
 LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER = "lost", "refused", "late", "dies before", "dies after"
@@ -19,6 +20,9 @@ OUTDATED, ASTRAY = "restored from before a recovery", "started on a cluster root
 OLDER, EMPTY, OTHERS = "an older cluster root", "an empty cluster root", "the cluster root of others"
 COPIED, RECOVERED, FENCED = "copied", "a lost cluster root", "a cluster root recovered elsewhere"
 LOST_TOGETHER = "a broker's root lost with the cluster root"
+ROOT_AWAY, ROOT_HANGS, ROOT_FAILS = "one of three roots away", "one of three roots hangs", "one of three roots fails"
+ROOT_EMPTIED, ROOT_RESTORED = "one of three roots emptied", "one of three roots restored"
+ROOT_REPLACED = "one of three roots replaced"
 
 _COMMITS = {
     LOST: 0.02, REFUSED: 0.01, LATE: 0.01, DIES_BEFORE: 0.004, DIES_AFTER: 0.006, OVERTAKEN: 0.08, FROZEN: 0.003,
@@ -47,9 +51,10 @@ class Rates:
     begins before it waits for them. For each event: `cluster_roots` (another root lies at the address of the cluster
     root for a while), `recovers` (the cluster root is lost, and recovered from the brokers' roots) and `copies` (a
     producer is copied, and goes on twice). `min_isr`: the topic's `min.insync.replicas`. If one root may be missing, a
-    broker's root is sometimes lost with the cluster root. `row_group_bytes`: the least size of a row
-    group, and `inlined_bytes`: the largest size of a file that lies in its commit. Small ones let row groups and files
-    be copied that have few records.
+    broker's root is sometimes lost with the cluster root. `cluster_count`: the number of cluster roots. If there are
+    several, one of them has a fault at an event by the rate `root_faults`, and `slots_a_seal` versions of a table have
+    their votes deleted together. `row_group_bytes`: the least size of a row group, and `inlined_bytes`: the largest
+    size of a file that lies in its commit. Small ones let row groups and files be copied that have few records.
     """
 
     commits: Mapping[str, float] = field(default_factory=lambda: dict(_COMMITS))
@@ -69,6 +74,8 @@ class Rates:
     recovers: float = 0.0
     min_isr: int = 1
     cluster_count: int = 1
+    root_faults: float = 0.0
+    slots_a_seal: int = SLOTS_A_SEAL
     row_group_bytes: int = LEAST_BYTES
     inlined_bytes: int = INLINED_BYTES
     padding: int = 900  # each record becomes a batch and a segment, so a leader may die between two
@@ -96,6 +103,17 @@ def drawn(seed: int) -> Rates:
         **_recovering(seed),
         **_rare(seed),
     )
+
+
+def drawn_with_roots(seed: int, count: int) -> Rates:
+    """The rates of one seed for a cluster with so many roots. None of the faults is there that assume one root."""
+    if count == 1:
+        return drawn(seed)
+    rng = random.Random(f"voting roots of {seed}")
+    return replace(
+        drawn(seed), recovers=0.0, cluster_roots=0.0, cluster_count=count,
+        root_faults=rng.choice((0, 0.01, 0.03)), slots_a_seal=rng.choice((4, 20, SLOTS_A_SEAL)),
+    )  # fmt: skip
 
 
 def _recovering(seed: int) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class _MayBeLost(Exception):
     """A recovery says that acknowledged records may be lost."""
 
 
-class _Operator:
+class Operator:
     """Runs `lakelog recover`."""
 
     name, keeps_records, is_dead = "operator", False, False
@@ -256,7 +256,7 @@ class ClusterRoots:
     def _recovered(
         self, missing: Sequence[StackBroker], check: Callable[[Plan], None] = lambda _: None
     ) -> StorageRoot:  # fmt: skip
-        world, operator = self._world, _Operator()
+        world, operator = self._world, Operator()
         self._count += 1
         root = StorageRoot.of(f"{world.store.uri}/cluster-{self._count}")
         given = [(node.number, node.root.uri) for node in world.nodes.values() if node not in missing]
@@ -266,7 +266,7 @@ class ClusterRoots:
                     Recovery(root, open_broker_roots(given, Config(), may_mend=True), Config()).execute(check)
                 return root
             except (LakelogException, OSError, BrokerKilled) as error:
-                operator = _Operator()
+                operator = Operator()
                 world.trace.append(f"{world.clock.now:.1f} recover: {type(error).__name__}: {error}")
                 with world.acting(None):
                     if is_finished(root):  # its last answer was lost

@@ -6,7 +6,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from lakelog.replication.protocol.partition_log import PartitionLog
@@ -24,11 +24,13 @@ from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.shrink import shorten
 from lakelog.verification.simulation.stack.breaks import StackSabotage
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.rates import COPIED, drawn
+from lakelog.verification.simulation.stack.rates import COPIED, drawn_with_roots
+from lakelog.verification.simulation.stack.stack_cluster_roots import Operator
 from lakelog.verification.simulation.stack.stack_processes import StackBroker
 from lakelog.verification.simulation.stack.stack_producers import PARTITIONS
 from lakelog.verification.simulation.stack.stack_world import TOPIC_ID, StackWorld
 from lakelog.verification.simulation.stack.step_invariants import violation_of
+from lakelog.verification.simulation.stack.voting_roots import VotingRoots
 
 _RUNS = 100  # at most, to shrink a history
 _FOR_DAYS = 4  # every fourth seed runs for days, until all unneeded files must be deleted
@@ -42,6 +44,7 @@ class StackHistory(NamedTuple):
     """A run and its result. `violation` is None if every invariant held. `faults` counts the faults by kind."""
 
     seed: int
+    cluster_count: int
     events: tuple[int, ...]
     steps: int
     violation: Violation | None
@@ -58,20 +61,25 @@ def shrink_stack(failed: StackHistory, sabotage: StackSabotage | None = None) ->
     """The shortest history found that still fails. Raises ValueError if the given one did not fail."""
 
     def again(events: Sequence[int]) -> Violation | None:
-        return run(failed.seed, events, sabotage).violation
+        return run(failed.seed, events, sabotage, failed.cluster_count).violation
 
-    return run(failed.seed, shorten(failed.events, failed.violation, again, _RUNS), sabotage)
+    events = shorten(failed.events, failed.violation, again, _RUNS)
+    return run(failed.seed, events, sabotage, failed.cluster_count)
 
 
-def run(seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotage | None = None) -> StackHistory:
-    """Runs a world under one seed: a storm, or the schedule of a sabotage, then calm, then the check."""
+def run(
+    seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotage | None = None, cluster_count: int = 1
+) -> StackHistory:
+    """Runs a world under one seed: a storm, or the schedule of a sabotage, then calm, then the check. With several
+    cluster roots it works without one of them in the end."""
     with _quiet(), Changes() as changes:
         if sabotage is not None:
             sabotage.apply(changes)
         schedule = sabotage.schedule if sabotage else None
         world, violation = None, None
         try:
-            world = StackWorld(seed, changes, drawn(seed)) if schedule is None else StackWorld(seed, changes)
+            rates = drawn_with_roots(seed, cluster_count) if schedule is None else None
+            world = StackWorld(seed, changes, rates)
             if schedule is None:
                 world.storm(events)
             else:
@@ -79,14 +87,19 @@ def run(seed: int, events: Sequence[int] = range(EVENTS), sabotage: StackSabotag
                 schedule(world)
             world.calm()
             check(world)
-            check_that_it_goes_on(world)
+            with world.voting.without(world.voting.drawn()) if world.voting else nullcontext():
+                check_that_it_goes_on(world)
+            if world.voting:
+                check_roots(world, world.voting)
             if schedule is None and seed % _FOR_DAYS == 0:
                 check_files(world)
         except (Exception, Violation) as error:
             violation = violation_of(error).with_traceback(None)
         steps, trace = (world.faults.accesses, world.trace) if world else (0, [])
         faults = dict(world.faults.counts) if world else {}
-        return StackHistory(seed, () if schedule else tuple(events), steps, violation, tuple(trace), faults)
+        return StackHistory(
+            seed, cluster_count, () if schedule else tuple(events), steps, violation, tuple(trace), faults
+        )
 
 
 @contextmanager
@@ -110,6 +123,25 @@ def check(world: StackWorld) -> None:
     for number in range(PARTITIONS):
         _check_partition(world, TopicIdPartition(TOPIC_ID, number))
     _check_copies(world)
+
+
+def check_roots(world: StackWorld, voting: VotingRoots) -> None:
+    """Each cluster root has its tables with all files, and with any one of them away the others have all that was
+    answered. Raises Violation."""
+    voting.mend()
+    voting.ledger.check()
+    expected = _state(world.cluster.root.uri)
+    for uri in voting.uris:
+        with voting.without(uri), world.acting(Operator()):
+            found = _state(voting.uri)
+        if found != expected:
+            raise Violation("any_one_root_may_be_away", f"without {uri}: {found}, and with all of them {expected}")
+
+
+def _state(uri: str) -> list[object]:
+    cluster = Cluster.open(uri)
+    found = [cluster.topics.snapshot(), cluster.metadata.snapshot(), cluster.producers.snapshot()]
+    return [cluster.identity, *(rows for _, rows in found)]
 
 
 def check_files(world: StackWorld) -> None:

@@ -263,7 +263,7 @@ class StackController:
             try:
                 cluster = Cluster.open(self._cluster, Config.from_properties(SESSIONS))
                 self._process = Controller(cluster, self.name)
-            except LakelogException:
+            except (LakelogException, BrokerKilled):
                 return
         with suppress(BrokerKilled):
             self._process.round()

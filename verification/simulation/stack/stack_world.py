@@ -33,6 +33,7 @@ from lakelog.verification.simulation.stack.stack_cluster_roots import ClusterRoo
 from lakelog.verification.simulation.stack.stack_processes import Process, StackBroker, StackController
 from lakelog.verification.simulation.stack.stack_producers import PARTITIONS, TOPIC, Interrupted, StackProducer
 from lakelog.verification.simulation.stack.step_invariants import Committed, check_changes, checked, no_error_gets_out
+from lakelog.verification.simulation.stack.voting_roots import VotingRoots
 
 TOPIC_ID = "flights-id"
 CLIENTS = 4  # at most
@@ -66,6 +67,9 @@ class StackWorld:
         changes.change("storage.delta.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
         self.store = MemoryStore(f"world-{seed}", self.rng.random() < 0.5, self.clock.wall, self.faults)
         self.roots = ClusterRoots(self, seed)
+        self.cluster: Cluster
+        self.voting = VotingRoots(self, seed, changes) if self.rates.cluster_count > 1 else None
+        changes.change("storage.delta.quorum_member", "SLOTS_A_SEAL", self.rates.slots_a_seal)
         self._are_apart = self.rng.random() < 0.5  # otherwise all share their polls, as in one process
         self.store.process = self._looker
         changes.enter_context(self.store.opened())
@@ -82,6 +86,16 @@ class StackWorld:
 
     def _actor(self) -> StoreUser | None:
         return self._stack[-1] if self._stack else None
+
+    @property
+    def actor(self) -> StoreUser | None:
+        """The process that uses the store now; None is the simulation itself."""
+        return self._actor()
+
+    @property
+    def running(self) -> list[StoreUser | None]:
+        """The processes that are in the middle of a step."""
+        return list(self._stack)
 
     def _looker(self) -> str | None:
         """The process whose polls the running one may share. The simulation may see another cluster root than all
@@ -101,9 +115,11 @@ class StackWorld:
         return process in self._stack
 
     def _format(self, properties: dict[str, str]) -> None:
-        uris = [f"{self.store.uri}/cluster{number or ''}" for number in range(self.rates.cluster_count)]
-        root = storage_root(",".join(uris), "cluster", Config())
+        uri = self.voting.uri if self.voting else f"{self.store.uri}/cluster"
+        root = storage_root(uri, "cluster", Config())
         cluster_id = format_cluster(root, Config())
+        if self.voting:
+            self.voting.ledger.is_formatted = True
         self.cluster = Cluster.open(root.uri)
         self.nodes: dict[int, StackBroker] = {}
         for number in BROKERS:
@@ -119,7 +135,7 @@ class StackWorld:
         made = (new_partition(TOPIC, TOPIC_ID, p, ar, BROKERS) for p, ar in enumerate(replicas))
         joined = (replace(r, isr_epochs=dict.fromkeys(r.isr, 1)) for r in made)
         self.cluster.metadata.put(joined, {"who": "world"})
-        self._seen = self.partitions()
+        self._seen = self._published()
 
     def need(self, min_isr: int) -> None:
         """Sets the topic's `min.insync.replicas`."""
@@ -152,12 +168,14 @@ class StackWorld:
         if self.clock.now >= actor.frozen_until:
             self.trace.append(f"{self.clock.now:.1f} {'  ' * len(self._stack)}{actor.name}")
             actor.accesses = 0
+            if self.voting:
+                self.voting.note_step(actor)
             if isinstance(actor, StackBroker):
                 actor.moved_at = self.clock.now
             with self.acting(actor), no_error_gets_out():
                 actor.step(self.rng)
             with self.acting(None):
-                self._seen, before = self.partitions(), self._seen
+                self._seen, before = self._published(), self._seen
                 check_changes(before, self._seen, self.logs)
             if isinstance(actor, StackBroker):
                 self.disasters.mend(actor)
@@ -183,6 +201,8 @@ class StackWorld:
             self.faults.is_careful = self.disasters.is_awaited()
             if self.faults.has_faults:
                 self.roots.happen()
+                if self.voting:
+                    self.voting.happen()
                 self._copy()
         if self.faults.has_faults and self.rng.random() < self.rates.breaks:
             with no_error_gets_out():
@@ -222,6 +242,8 @@ class StackWorld:
         for event in events:
             self.rng.seed(f"{self.seed}/{event}")
             self.roots.rng.seed(f"roots of {self.seed}/{event}")
+            if self.voting:
+                self.voting.rng.seed(f"voting roots of {self.seed}/{event}")
             self.happen(self.processes())
         self.faults.has_faults = False
 
@@ -231,6 +253,9 @@ class StackWorld:
         self.cluster.metadata.refresh()
         return dict(self.cluster.metadata.partitions)
 
+    def _published(self) -> dict[TopicIdPartition, PartitionRegistration]:
+        return self.voting.partitions() if self.voting else self.partitions()
+
     def calm(self) -> None:
         """Runs without faults until every replica is in sync and all records are committed. Raises Violation if that
         does not come."""
@@ -239,6 +264,8 @@ class StackWorld:
                 self.roots.put_back()
             self.roots.end_lost()
             self.faults.land(all_of_them=True)
+            if self.voting:
+                self.voting.mend()
         for actor in self.servers():
             actor.frozen_until = 0.0
         self._fetch_all(True)
