@@ -205,6 +205,7 @@ class IdWatch:
         pause = stopping or threading.Event()
         while not self._is_free and self._seen is not None and self._table is not None:
             self._table.refresh()
+            self._table.read_sign()
             now = self._table.registration
             if now is None or now.shutting_down:
                 self._is_free = True

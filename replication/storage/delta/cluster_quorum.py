@@ -41,6 +41,7 @@ from lakelog.replication.protocol.rounds.quorum_round import (
     read_newest,
 )
 from lakelog.replication.storage.delta.commit_format import commit_content, commit_name, last_version, read_commit
+from lakelog.replication.storage.delta.life_signs import LifeSigns
 from lakelog.replication.storage.delta.quorum_member import CREATES, FOLDER, QuorumMember, packed
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
@@ -53,6 +54,7 @@ SESSION, ROOTS = (
 )  # in a commit's metadata: who proposed it, who votes on the next one
 _ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
+_CATCH_UP_SECONDS = 30.0  # between questions to a majority about a table that a process only polls
 _AWAY_SECONDS = 5.0  # so long a root that has not answered is asked last
 _NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else can be done
 _CLUSTER = ("cluster",)  # the table whose voters have the files of no table
@@ -101,6 +103,8 @@ class ClusterQuorum:
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
         self._proposed: dict[TableName, int] = {}  # the last slot in which the session has proposed
+        self._caught_up_at: dict[TableName, float] = {}
+        self.signs = LifeSigns(self)
         _QUORUMS.add(self)
 
     @property
@@ -318,6 +322,32 @@ class ClusterQuorum:
         """The tables that are published at any root that votes and answers."""
         found = self._at_roots(lambda member: member.tables() if member.identity() in self._members else [])
         return sorted({t for tables in found.values() if not isinstance(tables, LakelogException) for t in tables})
+
+    def catch_up_now_and_then(self, table: TableName, version: int) -> None:
+        """Lets a thread look for votes on the next version at the other roots, and catch up if there is one; at most
+        once in 30 s a table and process. Any majority that has decided it includes one of them."""
+        now, cache = time.monotonic(), self.home.root.version_cache
+        if now - self._caught_up_at.get(table, float("-inf")) < _CATCH_UP_SECONDS:
+            return
+        self._caught_up_at[table] = now
+        if cache is not None and not cache.is_due(self.home.root.child(*table).uri, _CATCH_UP_SECONDS):
+            return
+
+        def run() -> None:
+            try:
+                if self._has_vote_elsewhere(table, version + 1):
+                    self.catch_up(table, version)
+            except (LakelogException, OSError) as error:
+                logger.debug("%s: %s", "/".join(table), error)
+
+        threading.Thread(target=run, name="catch up", daemon=True).start()
+
+    def _has_vote_elsewhere(self, table: TableName, version: int) -> bool:
+        for member in list(self._members.values()):
+            with suppress(LakelogException, OSError):
+                if member is not self.home and member.has_vote(table, version):
+                    return True
+        return False
 
     def describe(self, cluster: TableName) -> list[RootStatus]:
         """What each root is to the quorum, those that vote and do not answer included. Without a majority it goes by

@@ -43,10 +43,11 @@ def is_commit(name: str) -> bool:
 
 def newest_commit(root: StorageRoot) -> tuple[str, float]:
     """The name of a table's newest commit and its time of writing by the store's clock, from one listing; "" and 0
-    without any commit."""
+    without any commit. A later sign of life of the table's owner counts as a commit."""
     written = {name: at for name, at in root.child("_delta_log").modified().items() if is_commit(name)}
-    newest = max(written, default="")
-    return newest, written.get(newest, 0.0)
+    newest, shown_at = max(written, default=""), root.sign_written_at()
+    written_at = written.get(newest, 0.0)
+    return (f"{newest} {shown_at}", shown_at) if shown_at > written_at else (newest, written_at)
 
 
 def read_commit(root: StorageRoot, version: int) -> Commit:

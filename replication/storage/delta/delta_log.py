@@ -297,6 +297,8 @@ class DeltaLog:
         started = time.monotonic()
         since = None if max_staleness is None else started - max_staleness
         decided = self.root.catch_up(self.version) if since is None else -1
+        if since is not None:
+            self.root.catch_up_now_and_then(self.version)
         if decided == self.version:
             self.polled_at = started
             if self.root.version_cache is not None:

@@ -34,9 +34,12 @@ class VersionCache:
 
     def __init__(self) -> None:
         self.commits = SharedCommits()
+        self.identities: dict[str, tuple[str | None, float]] = {}  # of roots of a quorum, and when each was read
         self._lock = threading.Lock()
         self._found: OrderedDict[str, tuple[int, float]] = OrderedDict()  # the one that was noted last at the end
         self._listings: OrderedDict[str, tuple[Sequence[str], float]] = OrderedDict()
+        self._contents: OrderedDict[str, tuple[bytes | None, float]] = OrderedDict()
+        self._asked: OrderedDict[str, float] = OrderedDict()
         self._polling: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()  # as long as a thread has it
         self._moved_at = time.monotonic()
 
@@ -68,6 +71,25 @@ class VersionCache:
                 with self._lock:
                     _put(self._listings, uri, (names, now))
             return names
+
+    def is_due(self, uri: str, seconds: float) -> bool:
+        """Whether this was not asked about a table for so many seconds."""
+        with self._lock:
+            is_due = time.monotonic() - self._asked.get(uri, float("-inf")) >= seconds
+            if is_due:
+                _put(self._asked, uri, time.monotonic())
+            return is_due
+
+    def content(self, uri: str, max_staleness: float, read_now: Callable[[], bytes | None]) -> bytes | None:
+        """The content of a file that is written over, None without one: from `read_now`, or as it has found it at most
+        `max_staleness` seconds ago."""
+        with self.one_poll(uri):
+            content, read_at = self._contents.get(uri, (None, float("-inf")))
+            if (now := time.monotonic()) - read_at >= max_staleness:
+                content = read_now()
+                with self._lock:
+                    _put(self._contents, uri, (content, now))
+            return content
 
     def polled(self, uri: str, version: int, at: float) -> None:
         """Notes a poll that began `at` a time of the monotonic clock: the table had this version and no later one."""

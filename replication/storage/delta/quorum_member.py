@@ -28,6 +28,7 @@ from lakelog.replication.storage.in_threads import in_threads
 
 FOLDER = "_quorum"
 SLOTS_A_SEAL = 1_000
+SIGNS = "signs"
 _IDENTITY = f"{FOLDER}/root.json"
 _DEEPEST = 2  # folders of a table below the root
 _ADDRESSES = f"{FOLDER}/addresses.json"
@@ -54,7 +55,9 @@ class QuorumMember:
     def __init__(self, root: StorageRoot) -> None:
         self.root = root.synced
         self.sure: dict[tuple[str, ...], _Sure] = {}  # by table
-        self._identified: tuple[str | None, float] = None, float("-inf")  # the identity, and when it was read
+        cache = root.version_cache
+        # What this process has last read, and when: identities by root, shared in an object store.
+        self._identities: dict[str, tuple[str | None, float]] = {} if cache is None else cache.identities
         self._changed = threading.Condition()
         self._publishing: dict[tuple[str, ...], set[int]] = {}  # versions that this process publishes now, by table
         self._sealed_at: dict[
@@ -65,6 +68,7 @@ class QuorumMember:
         """Gives the root its identity, and returns it. A root that has one keeps it."""
         folder = self.root.child(FOLDER)
         folder.create_folder()
+        folder.child(SIGNS).create_folder()
         self.root.put_if_absent(_IDENTITY, json.dumps({"root": uuid.uuid4().hex}).encode())
         folder.sync_folder()
         found = self.identity()
@@ -78,15 +82,21 @@ class QuorumMember:
         with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
             content, mark = self.all_of(lambda: self.root.read(_IDENTITY), lambda: self.root.mark(_IDENTITY))
             identity = None if mark is None else f"{json.loads(content)['root']}:{mark}"
-        self._identified = identity, began_at
+        self._identities[self.root.uri] = identity, began_at
         return identity
 
     def is_still(self, root: str) -> bool:
         """Whether this is the root with that identity; in an object store as this process has read it at most 10 s ago,
         because that takes two requests."""
-        identity, at = self._identified
-        is_sure = not self.root.is_local and identity == root and time.monotonic() - at < _SURE_SECONDS
-        return is_sure or self.identity() == root
+        return self.identity_lately()[0] == root
+
+    def identity_lately(self) -> tuple[str | None, float]:
+        """The identity and the monotonic time at which it was read, as `is_still` takes it."""
+        identity, at = self._identities.get(self.root.uri, (None, float("-inf")))
+        if identity is not None and not self.root.is_local and time.monotonic() - at < _SURE_SECONDS:
+            return identity, at
+        now = time.monotonic()
+        return self.identity(), now
 
     def has_lately(self, table: Sequence[str], version: int) -> bool:
         """Whether this process has found, at most 10 s ago, that a version of a table is published here; False on a
@@ -175,6 +185,10 @@ class QuorumMember:
         log = self.root.child(*table, "_delta_log")
         log.create_folder()
         self._put_commit(self.root.child(*table), 0, content)
+
+    def has_vote(self, table: Sequence[str], version: int) -> bool:
+        """Whether there is a vote on a version of a table, whether it counts or not."""
+        return self._events(table).exists(_event_name(version, 0))
 
     def handlers(self, table: Sequence[str]) -> Mapping[type, Callable[[Any], Any]]:
         """The functions that carry out the steps of `quorum_round` at this root."""
@@ -351,13 +365,13 @@ class _Voter:
         self._member.await_published(self._table, slot - 1, _SLOW_SECONDS)
         now = time.monotonic()
         with suppress(KafkaStorageException):
-            identity, has_previous, is_sealed = self._member.all_of(
-                self._member.identity,
+            (identity, at), has_previous, is_sealed = self._member.all_of(
+                self._member.identity_lately,
                 lambda: self._folder.exists(commit_name(slot - 1)),
                 lambda: self._events.exists(_seal_name(slot)),
             )
             if identity is not None and has_previous and not is_sealed:
-                self._member.sure[self._table] = _Sure(now, identity, slot - 1, slot // SLOTS_A_SEAL)
+                self._member.sure[self._table] = _Sure(min(at, now), identity, slot - 1, slot // SLOTS_A_SEAL)
             return RootState(identity, has_previous, is_sealed)
         return None
 

@@ -63,9 +63,31 @@ class QuorumRoot(StorageRoot):
         """The folder at each root, those included that do not answer."""
         return [member.root.child(*self.names) if self.names else member.root for member in self.quorum.roots]
 
+    @property
+    def has_signs(self) -> bool:
+        """As `StorageRoot.has_signs`."""
+        return True
+
+    def show_life(self, epoch: int) -> int:
+        """As `LifeSigns.show`."""
+        return self.quorum.signs.show(self.names, epoch)
+
+    def life_sign(self, epoch: int, max_staleness: float | None = None) -> int:
+        """As `LifeSigns.number`."""
+        return self.quorum.signs.number(self.names, epoch, max_staleness)
+
+    def sign_written_at(self) -> float:
+        """As `LifeSigns.written_at`."""
+        return self.quorum.signs.written_at(self.names)
+
     def catch_up(self, version: int) -> int:
         """Makes all commits of the table visible here that were decided before, and returns the last version."""
         return self.quorum.catch_up(self.names, version)
+
+    def catch_up_now_and_then(self, version: int) -> None:
+        """As `StorageRoot.catch_up_now_and_then`: a poll reads the home alone, which may lack what was decided, if
+        nobody has published it there."""
+        self.quorum.catch_up_now_and_then(self.names, version)
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
         """Keeps a data file for the commit that adds it, which has its content."""

@@ -172,10 +172,32 @@ class StorageRoot(ABC):
         """Whether a commit lands only if the one before it is there, so that nobody needs to look for that."""
         return False
 
+    @property
+    def has_signs(self) -> bool:
+        """Whether the owner of the table here shows by signs of life, and not by commits, that it is alive."""
+        return False
+
+    def show_life(self, epoch: int) -> int:
+        """Shows that the table's owner is alive, under its epoch, and returns the number of that sign of life. Raises
+        KafkaStorageException."""
+        return 0
+
+    def life_sign(self, epoch: int, max_staleness: float | None = None) -> int:
+        """A number that rises with each sign of life of the table's owner under an epoch; 0 without any. See
+        `LifeSigns.number`."""
+        return 0
+
+    def sign_written_at(self) -> float:
+        """When the newest sign of life was written, in seconds since the epoch; 0.0 without any."""
+        return 0.0
+
     def catch_up(self, version: int) -> int:
         """Makes all commits visible that were decided before, and returns the last version; `version` is one that the
         caller knows. A root that is alone decides by being written, and returns -1."""
         return -1
+
+    def catch_up_now_and_then(self, version: int) -> None:  # noqa: B027
+        """Begins to `catch_up`, and does not wait for it, if this process has not done so for a while."""
 
     def open_table(self, version: int | None = None) -> TableHandle:
         """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError, and

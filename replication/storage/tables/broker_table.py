@@ -1,7 +1,8 @@
 """`brokers/<id>`: registrations and heartbeats, a table a broker, so that no two brokers ever contend; and all of them
 as a directory, where a broken one hides no other. [BC-01]
 
-The heartbeat is the version of the table, so that one without changes is a commit without a file.
+The heartbeat is the version of the table, so that one without changes is a commit without a file. In a cluster with
+several roots that one is a sign of life, see `LifeSigns`, and the heartbeat is the sum of its number and the version.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
     """The registration table of one broker."""
 
     TABLE = BROKERS
+    _sign = 0  # the number of the sign of life that was last read or written
 
     @classmethod
     def open_or_create(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable:
@@ -56,13 +58,23 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
     @classmethod
     def open_if_registered(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable | None:
         """The table of a broker that has registered before; None if it never has."""
-        return cls.open(cluster, broker_id) if last_version(cls.folder(cluster, broker_id)) > 0 else None
+        if last_version(cls.folder(cluster, broker_id)) <= 0:
+            return None
+        table = cls.open(cluster, broker_id)
+        table.read_sign()
+        return table
+
+    def read_sign(self, max_staleness: float | None = None) -> None:
+        """Reads the sign of life under the registration as last read, as `LifeSigns.number`. Raises
+        KafkaStorageException."""
+        if self.root.has_signs and self._value is not None:
+            self._sign = self.root.life_sign(self._value.broker_epoch, max_staleness)
 
     @property
     def registration(self) -> BrokerRegistration | None:
         """The registration as last read."""
         found = self._value
-        return found and dataclasses.replace(found, heartbeat=self.version)
+        return found and dataclasses.replace(found, heartbeat=self.version + self._sign)
 
     def _decode(self, rows: list[Row]) -> BrokerRegistration | None:
         return _registration(rows[0]) if rows else None
@@ -88,6 +100,10 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
         Raises StaleBrokerEpochException if a newer process has registered under the id.
         """
 
+        found = self._value
+        if self.root.has_signs and found is not None and found.broker_epoch == broker_epoch and _has(found, changes):
+            self._sign = self.root.show_life(broker_epoch)
+            return dataclasses.replace(found, heartbeat=self.version + self._sign)
         written: list[Row] = []
 
         def change(rows: list[Row]) -> list[Row] | None:
@@ -111,6 +127,10 @@ def broker_ids(cluster: StorageRoot, max_staleness: float = 0.0) -> list[int]:
     folder, noted = cluster.child(BROKERS.name), cluster.version_cache
     names = noted.listing(folder.uri, max_staleness, folder.list) if noted else folder.list()
     return sorted(int(name) for name in names if name.isdigit())
+
+
+def _has(found: BrokerRegistration, changes: Mapping[str, object]) -> bool:
+    return all(getattr(found, name) == value for name, value in changes.items())
 
 
 def _registration(row: Row) -> BrokerRegistration:
@@ -164,6 +184,7 @@ class BrokerDirectory:
         table = self._tables.get(broker_id)
         if table is not None:
             table.refresh() if max_staleness is None else table.watch(max_staleness)
+            table.read_sign(max_staleness)
         else:
             table = BrokerTable.open_if_registered(self._cluster, broker_id)
         registration = None if table is None else _read_registration(table, broker_id)

@@ -208,6 +208,11 @@ class StateTable:
         return cls(DeltaLog.open(root), table)
 
     @property
+    def root(self) -> StorageRoot:
+        """The folder of the table."""
+        return self._log.root
+
+    @property
     def uri(self) -> str:
         """The URI of the table's folder."""
         return self._log.root.uri
@@ -450,6 +455,11 @@ class TypedTable(Generic[Value]):
     def version(self) -> int:
         """The version of the table that was last read."""
         return self._table.version
+
+    @property
+    def root(self) -> StorageRoot:
+        """The folder of the table."""
+        return self._table.root
 
     @property
     def _value(self) -> Value:

@@ -1,0 +1,151 @@
+"""Signs of life at the roots of a quorum, and the heartbeats and the lease that they stand for."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lakelog.replication.config import Config
+from lakelog.replication.errors import ControllerMovedException, KafkaStorageException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
+from lakelog.replication.storage.delta.commit_format import newest_commit
+from lakelog.replication.storage.delta.quorum_member import FOLDER
+from lakelog.replication.storage.tables.broker_table import BrokerDirectory, BrokerTable
+from lakelog.replication.storage.tables.controller_lease import ControllerLease
+
+NAMES = "abc"
+ROW = BrokerRegistration(1, "/data/broker-1", None, 1, -1, False, None, "log", 0)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return {name: tmp_path / name for name in NAMES}
+
+
+@pytest.fixture
+def cluster(folders):
+    format_cluster(storage_root(uris(folders), "cluster", Config()), Config())
+    return root_at(folders)
+
+
+def uris(folders, home="a"):
+    return ",".join(str(folders[name]) for name in sorted(NAMES, key=lambda name: name != home))
+
+
+def root_at(folders, home="a"):
+    """A process whose home is this root."""
+    return Cluster.open(uris(folders, home)).root
+
+
+def registered(cluster, epoch=1):
+    table = BrokerTable.open_or_create(cluster, 1)
+    table.register(lambda _: BrokerRegistration(**{**ROW.__dict__, "broker_epoch": epoch}))
+    return table
+
+
+def sign(folders, name, table="brokers-1"):
+    return Path(folders[name], FOLDER, "signs", f"{table}.json")
+
+
+def beat_of(directory, max_staleness=0.0):
+    directory.refresh(max_staleness)
+    return directory.registrations[1].heartbeat
+
+
+def test_a_heartbeat_without_changes_is_seen_everywhere_and_is_no_commit(cluster, folders):
+    table, directory = registered(cluster), BrokerDirectory(root_at(folders, "c"))
+    version, seen = table.version, [beat_of(directory)]
+    for _ in range(3):
+        found = table.update(1, "heartbeat", storage_error=None)
+        seen.append(beat_of(directory, None))
+        assert found.heartbeat == seen[-1]
+    assert seen == sorted(set(seen))
+    table.refresh()
+    assert table.version == version
+    assert {json.loads(sign(folders, name).read_bytes())["epoch"] for name in NAMES} == {1}
+
+
+def test_a_heartbeat_with_changes_is_a_commit(cluster, folders):
+    table = registered(cluster)
+    version = table.version
+    table.update(1, "heartbeat", storage_error="broken")
+    assert table.version == version + 1
+    directory = BrokerDirectory(root_at(folders, "b"))
+    directory.refresh()
+    assert directory.registrations[1].storage_error == "broken"
+
+
+def test_a_reader_whose_home_the_broker_cannot_reach_asks_the_others(cluster, folders):
+    directory = BrokerDirectory(root_at(folders, "a"))
+    table = registered(cluster)
+    first = beat_of(directory, None)
+    shutil.rmtree(folders["a"] / FOLDER / "signs")  # its writes fail there
+    table.update(1, "heartbeat")
+    assert beat_of(directory, None) > first
+
+
+def test_without_a_majority_no_sign_moves_on(cluster, folders):
+    table = registered(cluster)
+    table.update(1, "heartbeat")
+    for name in "bc":
+        shutil.rmtree(folders[name] / FOLDER)
+    for _ in range(3):
+        with pytest.raises(KafkaStorageException, match="no majority of the 3 cluster roots has answered"):
+            table.root.show_life(1)
+    assert json.loads(sign(folders, "a").read_bytes()) == {"epoch": 1, "number": 2}
+
+
+@pytest.mark.parametrize("late", [b'{"epoch": 1, "number": 99}', b'{"epoch": 2, "number": 1}', b"torn"])
+def test_a_late_sign_shows_no_life(cluster, folders, late):
+    """Of an earlier process that was frozen, or of a request that was slow."""
+    table = registered(cluster, 2)
+    for _ in range(3):
+        table.update(2, "heartbeat")
+    directory = BrokerDirectory(root_at(folders, "b"))
+    seen = beat_of(directory)
+    for name in NAMES:
+        sign(folders, name).write_bytes(late)
+    assert beat_of(directory) == beat_of(directory, None) == seen
+
+
+def test_an_emptied_root_gets_no_sign(cluster, folders):
+    table = registered(cluster)
+    cluster.quorum.flush()
+    shutil.rmtree(folders["c"])
+    folders["c"].mkdir()
+    table.update(1, "heartbeat")
+    assert not list(folders["c"].iterdir())
+
+
+def test_a_renewal_moves_the_lease_without_a_commit_and_an_election_ends_it(cluster, folders):
+    lease, other = ControllerLease.open(cluster), ControllerLease.open(root_at(folders, "b"))
+    held = lease.elect("one", None)
+    seen = other.read()
+    version, renewed = lease.version, lease.renew(held)
+    assert lease.version == version
+    assert other.watched(0.0) == renewed != seen
+    assert other.elect("two", seen) is None  # it has been renewed since
+    assert other.elect("two", other.read()) is not None
+    with pytest.raises(ControllerMovedException, match="two was elected under epoch 2"):
+        lease.renew(renewed)
+
+
+def test_the_age_of_a_heartbeat_is_that_of_its_newest_sign(cluster):
+    table = registered(cluster)
+    commit = newest_commit(table.root)
+    table.update(1, "heartbeat")
+    assert newest_commit(table.root) != commit
+    assert newest_commit(table.root)[1] >= commit[1]
+
+
+def test_a_poll_finds_in_time_what_was_decided_and_published_nowhere(cluster, folders, monkeypatch):
+    """Its writer has died after the votes."""
+    reader = Cluster.open(uris(folders, "c")).lease
+    lease = ControllerLease.open(cluster)
+    monkeypatch.setattr(cluster.quorum, "_settle", lambda *_, **__: None)
+    lease._table.update({"who": "test", "why": "elected"}, lambda _: [{"controller_id": "one", "controller_epoch": 1,
+                                                                       "resigned": False}])  # fmt: skip
+    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    assert reader.watched(0.0).controller_id == "one"
