@@ -80,12 +80,19 @@ def make_parser() -> VerbParser:
     parser.add_argument("--out", type=out_file, metavar="FILE", help="write the figures to this file, as JSON")
     parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="leave the cluster in this empty folder")
     parser.add_argument(
+        "--lose-a-region", action="store_true",
+        help="keep a broker's root and one of three cluster roots in each of three folders, which stand for regions; "
+        "delete one of these under load, in place of killing a leader",
+    )  # fmt: skip
+    parser.add_argument(
         "--limit", type=whole_number(1), metavar="N", help="send only the first N flights; default: all"
     )
     return parser
 
 
 def _quickstart(parser: VerbParser, arguments: argparse.Namespace) -> int:
+    if arguments.lose_a_region and arguments.store != DISK:
+        parser.error(f"--lose-a-region: it needs --store {DISK}")
     if arguments.store == S3:
         try:
             check_checkout(f"--store {S3}")
@@ -97,20 +104,21 @@ def _quickstart(parser: VerbParser, arguments: argparse.Namespace) -> int:
     spark = job_session("lakelog-quickstart")
     try:
         out = arguments.out and str(arguments.out)
-        return quickstart(spark, out, arguments.keep, arguments.limit, arguments.store)
+        return quickstart(spark, out, arguments.keep, arguments.limit, arguments.store, arguments.lose_a_region)
     finally:
         spark.stop()
 
 
 def quickstart(
-    spark: SparkSession, out: str | None, keep: Path | None, limit: int | None, store: str = "disk"
+    spark: SparkSession, out: str | None, keep: Path | None, limit: int | None, store: str = DISK,
+    loses_region: bool = False,
 ) -> int:  # fmt: skip
-    """Runs the quickstart in the folder `keep`, or in a temporary one. `store`: see `add_store`. Returns 0 if every
-    record is in its place, else 1."""
+    """Runs the quickstart in the folder `keep`, or in a temporary one. `store`: see `add_store`. `loses_region`: it
+    deletes one of three regions in place of killing a broker. Returns 0 if every record is in its place, else 1."""
     folder = Path(keep or tempfile.mkdtemp(prefix="lakelog-"))
     try:
         with _roots(folder, store) as uris:
-            status = _run(spark, uris, folder, out, limit)
+            status = _run(spark, _in_regions(folder) if loses_region else uris, folder, out, limit, loses_region)
         if keep:
             Console(markup=False, emoji=False).print(
                 f"The cluster is in {folder}: every table in it is a Delta table.{_KEPT[store]}"
@@ -132,26 +140,45 @@ def _roots(folder: Path, store: str) -> Iterator[Mapping[Owner, str]]:
         yield {owner: stores.uri(owner) for owner in owners(BROKERS)}
 
 
+def _region(folder: Path, number: int) -> Path:
+    """The folder that stands for the region of a broker and of a cluster root."""
+    return folder / f"region-{number}"
+
+
+def _in_regions(folder: Path) -> Mapping[Owner, str]:
+    """The URIs of the roots of brokers and of the cluster, if each region has one of each."""
+    brokers: dict[Owner, str] = {n: str(_region(folder, n) / root_name(n)) for n in range(1, BROKERS + 1)}
+    return brokers | {"cluster": ",".join(str(_region(folder, n) / "cluster") for n in range(1, BROKERS + 1))}
+
+
 def _run(
-    spark: SparkSession, uris: Mapping[Owner, str], folder: Path, out: str | None, limit: int | None
+    spark: SparkSession, uris: Mapping[Owner, str], folder: Path, out: str | None, limit: int | None,
+    loses_region: bool = False,
 ) -> int:  # fmt: skip
     console, started = Console(), time.monotonic()
     records = flights().slice(0, limit)
     with LocalCluster(spark, str(folder), BROKERS, roots=dict(uris)) as cluster:
         cluster.admin().create_topic(TOPIC, PARTITIONS, 3, configs=CONFIGS)
         report = ClusterReport(spark, cluster.cluster_uri, TOPIC)
-        failover_ms = _produce_over_a_failure(cluster, report, records)
+        failover_ms = _produce_over_a_failure(cluster, report, records, folder if loses_region else None)
         _settle(report)
         figures = {**_figures(spark, report, records), "failover_ms": failover_ms}
+        if report.lost is not None:
+            figures["lost_region"] = report.lost
     figures["elapsed_s"] = round(time.monotonic() - started, 1)
     _show(spark, console, report, figures)
+    if report.lost is not None:
+        _show_loss(console, report.lost, figures)
     if out:
         Path(out).write_text(json.dumps(figures, indent=2) + "\n")
     return 0 if _is_sound(figures) else 1
 
 
-def _produce_over_a_failure(cluster: LocalCluster, report: ClusterReport, records: pa.Table) -> int:
-    """Produces one half, kills the leader of most partitions, produces the rest, and starts the broker again.
+def _produce_over_a_failure(
+    cluster: LocalCluster, report: ClusterReport, records: pa.Table, regions: Path | None = None
+) -> int:  # fmt: skip
+    """Produces one half, kills the leader of most partitions, produces the rest, and starts the broker again. With
+    `regions`, the folder of the regions, it deletes that of the broker, which never comes back.
 
     Returns the ms from the kill until the next records were acknowledged.
     """
@@ -169,17 +196,22 @@ def _produce_over_a_failure(cluster: LocalCluster, report: ClusterReport, record
         victim = report.leader_of_most_partitions()
         cluster.kill_broker(victim)
         killed_at = time.monotonic()
-        progress.update(task, description=f"broker {victim} was killed")
+        if regions is not None:
+            report.lost = victim
+            shutil.rmtree(_region(regions, victim).rename(regions / "lost"))  # others still write to it
+        what = f"broker {victim} was killed" if regions is None else f"region {victim} was deleted"
+        progress.update(task, description=what)
         produce(records.slice(half, FIRST_AFTER_THE_KILL))
         failover_ms = round((time.monotonic() - killed_at) * 1000)
         progress.update(task, description="other brokers lead, acks=all")
         produce(records.slice(half + FIRST_AFTER_THE_KILL))
-    cluster.start_broker(victim)
+    if regions is None:
+        cluster.start_broker(victim)
     return failover_ms
 
 
 def _settle(report: ClusterReport) -> None:
-    """Waits until the restarted broker has caught up and all followers have the last high watermark."""
+    """Waits until the restarted broker, if any, has caught up and all followers have the last high watermark."""
     pause, deadline = threading.Event(), time.monotonic() + _SETTLE_SECONDS
     while not report.is_settled() and time.monotonic() < deadline:
         pause.wait(0.1)
@@ -209,6 +241,14 @@ def _show(spark: SparkSession, console: Console, report: ClusterReport, figures:
     for name, value in figures.items():
         if name != "partitions":
             console.print(f"{name:20} {value:,}" if isinstance(value, int) and value > 1 else f"{name:20} {value}")
+
+
+def _show_loss(console: Console, region: int, figures: Mapping[str, object]) -> None:
+    sent, lost, doubled = (figures[name] for name in ("records_sent", "records_lost", "records_duplicated"))
+    console.print(
+        f"Region {region} was deleted: a broker's root, and one of {BROKERS} cluster roots. {sent:,} records were "
+        f"acknowledged; in the {BROKERS - 1} regions left {lost:,} are missing, and {doubled:,} are there twice."
+    )
 
 
 def _is_sound(figures: dict[str, object]) -> bool:
@@ -264,7 +304,9 @@ class PartitionReport:
 
 
 class ClusterReport:
-    """Reads the tables of a cluster for one topic."""
+    """Reads the tables of a cluster for one topic. `lost`: a broker whose root is gone for good, if one is."""
+
+    lost: int | None = None
 
     def __init__(self, spark: SparkSession, cluster_uri: str, topic: str) -> None:
         self._spark = spark
@@ -284,7 +326,7 @@ class ClusterReport:
 
     def _partition(self, registration: PartitionRegistration) -> PartitionReport:
         key = registration.topic_id_partition
-        rows = {broker: self._view.replicas(broker).get(key) for broker in registration.replicas}
+        rows = {broker: self._view.replicas(broker).get(key) for broker in self._left(registration)}
         log = self._view.log(registration.leader).refresh().partition(key)
         leader = rows[registration.leader]
         return PartitionReport(
@@ -293,15 +335,19 @@ class ClusterReport:
             {broker: row.log_end_offset if row else 0 for broker, row in rows.items()},
         )  # fmt: skip
 
+    def _left(self, registration: PartitionRegistration) -> list[int]:
+        return [broker for broker in registration.replicas if broker != self.lost]
+
     def is_settled(self) -> bool:
-        """Whether every replica is in sync, every LEO equals its leader's, and every high watermark equals its LEO.
+        """Whether every replica that is left is in sync, every LEO equals its leader's, and every high watermark equals
+        its LEO.
 
         It reads leaders and ISRs again first.
         """
         self._registrations = self._view.partitions(self._topic)
         return all(
             report.high_watermark == report.log_end_offset
-            and set(report.isr) == set(report.replicas)
+            and set(report.isr) == set(report.replicas) - {self.lost}
             and set(report.replica_log_end_offsets.values()) == {report.log_end_offset}
             for report in self.partitions()
         )
@@ -330,7 +376,7 @@ class ClusterReport:
 
     def replicas_identical(self) -> bool:
         """Whether the logs of all brokers have the same records of each partition, by a join of checksums."""
-        brokers = sorted({broker for r in self._registrations.values() for broker in r.replicas})
+        brokers = sorted({broker for r in self._registrations.values() for broker in self._left(r)})
         sums = {broker: partition_checksums(self._log(broker)).cache() for broker in brokers}
         hosted = {
             broker: [r.partition for r in self._registrations.values() if broker in r.replicas] for broker in brokers

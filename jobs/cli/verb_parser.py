@@ -134,6 +134,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Run it on all flights, and write the figures to a file", "lakelog quickstart --out figures.json"),
         ("Run it on fewer flights, and keep the cluster", "lakelog quickstart --limit 20000 --keep flights"),
         ("Run it on S3 servers of its own, one for each root", "lakelog quickstart --store s3"),
+        ("Lose a broker's root and a cluster root under load", "lakelog quickstart --lose-a-region"),
     ),
     "broker": (
         ("Start broker 1 in zone eu-1", f"lakelog broker {_LAKE} --broker-id 1 --root /lake/broker-1 --rack eu-1"),

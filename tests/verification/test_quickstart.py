@@ -47,3 +47,19 @@ def test_the_quickstart_finds_every_record_on_every_replica(spark, tmp_path, cap
     assert damaged.lost_and_duplicated(half) == (500, 0), "it notices what is missing"
     less = spark.createDataFrame(flights().slice(0, 1_900).select(["key", "value"]))
     assert damaged.lost_and_duplicated(less) == (0, 100), "and what is too much"
+
+
+def test_the_quickstart_finds_every_record_when_a_region_is_deleted(spark, tmp_path, capsys):
+    out, home = tmp_path / "figures.json", tmp_path / "kept"
+    home.mkdir()
+    assert quickstart(spark, str(out), home, limit=2_000, loses_region=True) == 0
+    figures = json.loads(out.read_text())
+    assert (figures["records_sent"], figures["records_lost"], figures["records_duplicated"]) == (2_000, 0, 0)
+    assert figures["replicas_identical"] is True
+    lost = figures["lost_region"]
+    left = {f"region-{number}" for number in {1, 2, 3} - {lost}}
+    assert {path.name for path in home.glob("region-*")} == left
+    assert all(lost not in partition["isr"] and partition["leader"] != lost for partition in figures["partitions"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Region {lost} was deleted" in said
+    assert "2,000 records were acknowledged; in the 2 regions left 0 are missing, and 0 are there twice" in said
