@@ -16,6 +16,7 @@ from lakelog.replication.errors import (
     FencedClusterRootException,
     InconsistentClusterIdException,
     InvalidConfigurationException,
+    KafkaStorageException,
     LakelogException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
@@ -62,8 +63,8 @@ class Cluster:
 
     def __init__(self, root: StorageRoot, config: Config) -> None:
         self._use(root)
-        identity = read_identity(self.root)
-        if identity["format_version"] == QUORUM_FORMAT and not isinstance(root, QuorumRoot):
+        identity = self._read_identity(root, config)
+        if identity["format_version"] == QUORUM_FORMAT and not isinstance(self._plain, QuorumRoot):
             self._use(_all_roots(root, config))
             identity = read_identity(self.root)
         if isinstance(self._plain, QuorumRoot):
@@ -83,6 +84,22 @@ class Cluster:
         self.metadata = MetadataTable.open(self.root)
         self.topics = TopicTable.open(self.root)
         self._brokers = BrokerDirectory(self.root)
+
+    def _read_identity(self, root: StorageRoot, config: Config) -> Row:
+        """The identity of the cluster. One of several roots may be behind so far that only the others have it."""
+        try:
+            return read_identity(self.root)
+        except InconsistentClusterIdException:
+            if isinstance(root, QuorumRoot):
+                raise
+            try:
+                others = _all_roots(root, config)
+            except KafkaStorageException:
+                others = root
+            if others is root:
+                raise
+        self._use(others)
+        return read_identity(self.root)
 
     def _use(self, root: StorageRoot) -> None:
         root = root.synced  # clients write there too, whatever their `storage.fsync` is; a torn commit stops everybody

@@ -17,6 +17,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.topic import Entity
 from lakelog.replication.storage.cluster import Cluster, check_may_format, format_cluster, storage_root
+from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.root_identity import brokers_beside, is_formatted, read_identity
@@ -161,3 +162,17 @@ def test_a_root_that_is_behind_is_no_older_copy(cluster, root):
 def ok(call, *arguments):
     found = error_or(call, *arguments)
     return None if isinstance(found, LakelogException) else found
+
+
+def test_a_table_is_read_although_a_part_of_the_home_was_deleted(cluster, root):
+    change(cluster, "1")
+    for file in Path(root, PLACES[0], CONFIGS.name).glob("*.parquet"):
+        file.unlink()
+    assert [*Cluster.open(uri(root)).configs.configs.values()] == [{"background.threads": "1"}]
+
+
+def test_a_cluster_is_found_by_a_root_that_is_behind_since_it_was_formatted(cluster, root):
+    for file in Path(root, PLACES[2], "cluster", "_delta_log").glob("*.json"):
+        if file.name != commit_name(0).rpartition("/")[2]:
+            file.unlink()
+    assert Cluster.open(f"{root}/{PLACES[2]}").cluster_id == cluster.cluster_id

@@ -23,6 +23,7 @@ from lakelog.replication.storage.delta.table_handle import TableHandle
 
 CLUSTER = "cluster"
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
+_LOG = "_delta_log/"  # what the names of commits begin with: a missing one was not published here
 _DECIDED = 0  # in the stamps of files, in place of the time of writing
 _FILES_KEPT = 16  # data files that wait for their commit
 
@@ -181,18 +182,29 @@ class QuorumRoot(StorageRoot):
     def _files(self) -> dict[str, tuple[int, float]]:
         return self._at_home(lambda home: home._files())
 
+    def _file(self, name: str, call: Callable[[StorageRoot], Any]) -> Any:
+        """What `call` returns at the home or, for a data file that is missing there, at another root: somebody may have
+        deleted a part of the home."""
+        try:
+            return self._at_home(call)
+        except FileNotFoundError:
+            for part in () if name.startswith(_LOG) else self.parts:
+                with suppress(KafkaStorageException, OSError):
+                    return call(part)
+            raise
+
     def read(self, name: str) -> bytes:
-        return self._at_home(lambda home: home.read(name))
+        return self._file(name, lambda home: home.read(name))
 
     def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
         content, stamp = self._at_home(lambda home: home.read_stamped(name))
         return content, (stamp[0], _DECIDED)
 
     def read_buffer(self, name: str) -> pa.Buffer:
-        return self._at_home(lambda home: home.read_buffer(name))
+        return self._file(name, lambda home: home.read_buffer(name))
 
     def open(self, name: str, size: int | None = None) -> pa.NativeFile:
-        return self._at_home(lambda home: home.open(name, size))
+        return self._file(name, lambda home: home.open(name, size))
 
     def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
         return False
