@@ -24,12 +24,13 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.storage_root import StorageRoot, root_uris
 from lakelog.schemas import LOG
 from lakelog.verification.clusters.process_cluster import BrokerProcess, ControllerProcess, ProcessCluster
 from lakelog.verification.faults.cluster_health import ClusterHealth
 from lakelog.verification.faults.outages import OutageMeter, Wait
-from lakelog.verification.faults.soak_plan import BROKERS, CLUSTER, Fault
+from lakelog.verification.faults.soak_plan import Fault
+from lakelog.verification.roots.one_of_several import LOSSES, lose_root, put_new_root
 from lakelog.verification.roots.storage_faults import empty, forget_since, rot
 from lakelog.verification.roots.wrong_roots import (
     ANOTHER,
@@ -107,7 +108,7 @@ class RootFaults:
         dead = self._cluster.all() if is_everywhere else [self._brokers[fault.broker]]
         for process in dead:
             process.kill()
-        self._roots.disks.lose_power([CLUSTER, *BROKERS] if is_everywhere else [fault.broker])
+        self._roots.disks.lose_power(self._roots.disks.owners if is_everywhere else [fault.broker])
         self._let(fault.lasts_s)
         for process in dead:
             process.start()
@@ -157,6 +158,31 @@ class RootFaults:
         finally:
             self._roots.bring_back(self._cluster.uri)
         return f"the cluster root was {by} for {fault.lasts_s:.1f} s"
+
+    def lose_cluster_root(self, fault: Fault) -> str:
+        """One of several cluster roots fails, is unmounted or is emptied, and is back as it was."""
+        number, by = self._one_of_several(fault), LOSSES[int(fault.extent * len(LOSSES))]
+        uri = lose_root(self._roots, number, by)
+        try:
+            self._let(fault.lasts_s)
+        finally:
+            self._roots.bring_back(uri)
+        return f"cluster root {number} was {by} for {fault.lasts_s:.1f} s"
+
+    def new_cluster_root(self, fault: Fault) -> str:
+        """One of several cluster roots is emptied, and later a new one takes its place."""
+        number = self._one_of_several(fault)
+        uri = lose_root(self._roots, number, EMPTIED)
+        try:
+            self._let(fault.lasts_s)
+            put_new_root(self._roots, number, self._cluster.config)
+        except BaseException:
+            self._roots.bring_back(uri)
+            raise
+        return f"cluster root {number} was {EMPTIED} for {fault.lasts_s:.1f} s, and is new"
+
+    def _one_of_several(self, fault: Fault) -> int:
+        return 1 + int(fault.place * len(root_uris(self._cluster.uri)))
 
     def hang_store(self, fault: Fault) -> str:
         """The store accepts requests but does not answer."""

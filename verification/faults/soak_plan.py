@@ -18,8 +18,8 @@ STORED: Mapping[str, tuple[Owner, ...]] = {"mixed": (3,), "s3": (CLUSTER, *BROKE
 class FaultKind(NamedTuple):
     """A kind of fault: its shortest and longest duration in seconds; whether a broker is away meanwhile; whether it may
     begin only while all replicas are in sync, as a partition has one replica less, or no process may start meanwhile;
-    whether the broker's root is in an object store (None: either); whether it hits the cluster root, which must be on a
-    disk then: there the wrong root comes and goes in one rename."""
+    whether the broker's root is in an object store (None: either); whether it hits the only cluster root, which must be
+    on a disk then: there the wrong root comes and goes in one rename; whether it hits one of several cluster roots."""
 
     shortest: float
     longest: float
@@ -27,6 +27,7 @@ class FaultKind(NamedTuple):
     takes_replica: bool
     is_stored: bool | None = None
     hits_cluster: bool = False
+    hits_one_of_several: bool = False
 
 
 # A frozen process resumes before its session time-out ("freeze") or after it ("expire"). A store may hang for less or
@@ -53,6 +54,8 @@ KINDS = {
     "empty-cluster-root": FaultKind(2, 14, False, True, hits_cluster=True),
     "older-cluster-root": FaultKind(2, 14, False, True, hits_cluster=True),
     "other-cluster-root": FaultKind(2, 14, False, True, hits_cluster=True),
+    "lose-cluster-root": FaultKind(2, 14, False, False, hits_one_of_several=True),
+    "new-cluster-root": FaultKind(2, 14, False, False, hits_one_of_several=True),
     "copy-broker": FaultKind(0, 5, False, True),
 }
 
@@ -90,14 +93,17 @@ class Fault:
 
 def plan_faults(
     seed: int, seconds: float, faults: int, brokers: Sequence[int], stored: Collection[Owner],
-    kinds: Sequence[str] = tuple(KINDS),
+    kinds: Sequence[str] = tuple(KINDS), cluster_roots: int = 1,
 ) -> tuple[Fault, ...]:  # fmt: skip
     """Plans faults of these kinds, spread evenly over the time. It draws all kinds in random order, then all again.
 
     Each fault has an equal share of the time (`seconds`) and begins in the first half of it. `stored` are the
-    owners of roots in object stores. Kinds that can hit no root are left out; raises ValueError if none is left.
+    owners of roots in object stores. Kinds that can hit no root are left out, as those of the only cluster root where
+    there are several; raises ValueError if none is left.
     """
-    kinds = [kind for kind in kinds if _victims(kind, brokers, stored)]
+    several = cluster_roots > 1
+    left_out = {k for k, kind in KINDS.items() if (kind.hits_cluster and several) or kind.hits_one_of_several > several}
+    kinds = [kind for kind in kinds if kind not in left_out and _victims(kind, brokers, stored)]
     if not kinds:
         raise ValueError("no root is where these faults happen")
     draw = random.Random(seed)

@@ -175,13 +175,15 @@ def show_figures(figures: Figures) -> None:
 
 @dataclass(frozen=True)
 class SoakPlan:
-    """The duration in seconds, the number and kinds of faults, the seed, and where the roots are: see `STORED`."""
+    """The duration in seconds, the number and kinds of faults, the seed, where the roots are: see `STORED`, and how
+    many roots the cluster has."""
 
     seconds: float
     faults: int
     seed: int
     kinds: tuple[str, ...] = tuple(KINDS)
     store: str = "mixed"
+    cluster_roots: int = 1
 
     @property
     def latest_end_s(self) -> float:
@@ -190,14 +192,17 @@ class SoakPlan:
 
     def planned(self) -> tuple[Fault, ...]:
         """The faults in order. Raises ValueError if none of the kinds can hit a root."""
-        return plan_faults(self.seed, self.seconds, self.faults, BROKERS, STORED[self.store], self.kinds)
+        return plan_faults(
+            self.seed, self.seconds, self.faults, BROKERS, STORED[self.store], self.kinds, self.cluster_roots
+        )
 
 
 def run_soak(folder: Path, plan: SoakPlan, report: ProgressReport) -> dict[str, Any]:
     """Runs the soak in an empty folder and returns its figures. It calls `report` with its progress."""
     started = time.monotonic()
     has_disks = plan.store == DISKS
-    roots = LocalRoots(folder, STORED[plan.store], (CLUSTER, *BROKERS) if has_disks else ())
+    on_disks = BROKERS if plan.cluster_roots > 1 else (CLUSTER, *BROKERS)
+    roots = LocalRoots(folder, STORED[plan.store], on_disks if has_disks else (), plan.cluster_roots)
     settings = {**SETTINGS, "storage.fsync": str(has_disks).lower()}
     with ProcessCluster(roots, folder, BROKERS, settings) as cluster:
         cluster.format()

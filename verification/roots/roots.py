@@ -43,16 +43,21 @@ class LocalRoots:
     """Roots on this machine, below `folder`. Each is a plain folder, unless its owner is in one of two lists.
 
     `stored`: the owners whose roots are in object stores, one store each. `on_disks`: those whose roots are on disks of
-    their own, which can lose their power.
+    their own, which can lose their power. `cluster_roots`: how many roots the cluster has, in plain folders if several.
     """
 
-    def __init__(self, folder: Path, stored: Iterable[Owner] = (), on_disks: Iterable[Owner] = ()) -> None:
+    def __init__(
+        self, folder: Path, stored: Iterable[Owner] = (), on_disks: Iterable[Owner] = (), cluster_roots: int = 1
+    ) -> None:  # fmt: skip
         self._folder = folder
+        self._cluster_roots = cluster_roots
         self.stores = ObjectStores(folder, stored)
         self.disks = Disks(folder, on_disks)
 
     def uri(self, owner: Owner) -> str:
-        """The URI of an owner's root."""
+        """The URI of an owner's root; those of several cluster roots, separated by commas."""
+        if owner == "cluster" and self._cluster_roots > 1:
+            return ",".join(str(self._folder / f"{root_name(owner)}-{n}") for n in range(1, self._cluster_roots + 1))
         return self.stores.uri(owner) if owner in self.stores.processes else str(self.path(owner))
 
     def path(self, owner: Owner) -> Path:
@@ -101,8 +106,9 @@ class LocalRoots:
             yield self
 
 
-# By value of `--store`: makes the roots of a cluster, given the folder that they lie in and the number of brokers.
-STORES: Mapping[str, Callable[[Path, int], LocalRoots]] = {
-    DISK: lambda folder, _: LocalRoots(folder),
-    S3: lambda folder, brokers: LocalRoots(folder, stored=owners(brokers)),
+# By value of `--store`: makes the roots of a cluster, given the folder that they lie in, the number of brokers and that
+# of cluster roots.
+STORES: Mapping[str, Callable[..., LocalRoots]] = {
+    DISK: lambda folder, _, cluster_roots=1: LocalRoots(folder, cluster_roots=cluster_roots),
+    S3: lambda folder, brokers, _=1: LocalRoots(folder, stored=owners(brokers)),
 }

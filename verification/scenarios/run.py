@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -20,8 +20,10 @@ from lakelog.verification.roots.roots import STORES
 from lakelog.verification.scenarios.report import ScenarioReport, ScriptResult, StepResult, write_json
 from lakelog.verification.scenarios.scene import Scene
 from lakelog.verification.scenarios.script import Script, Step
-from lakelog.verification.scenarios.script_cluster import SETTINGS, MakeCluster, ScriptCluster
+from lakelog.verification.scenarios.script_cluster import SETTINGS, ScriptCluster
 from lakelog.verification.scenarios.script_steps import carry_out
+
+MakeCluster = Callable[[Path, Script], AbstractContextManager[ScriptCluster]]
 
 PROCESSES, SIMULATED = "processes", "simulated"
 
@@ -34,7 +36,7 @@ def run_script(
     The cluster is in the folder `keep`, which must not exist yet, or in a temporary folder.
     """
     results: list[StepResult] = []
-    with _folder(keep) as folder, make(folder, script.brokers) as cluster:
+    with _folder(keep) as folder, make(folder, script) as cluster:
         scene, started = Scene(cluster), time.monotonic()
         for step in script.steps:
             results.append(_timed(scene, step, started))
@@ -45,41 +47,50 @@ def run_script(
 
 
 @contextmanager
-def clusters_of(mode: str, store: str = DISK) -> Iterator[MakeCluster]:
-    """Yields the maker of each script's cluster: in one Spark session (ended afterwards), in processes, or in
-    memory."""
+def clusters_of(mode: str, store: str = DISK, cluster_roots: int = 1) -> Iterator[MakeCluster]:
+    """Yields the maker of each script's cluster: in one Spark session (ended afterwards), in processes, or in memory.
+    `cluster_roots`: how many it has, if the script does not say."""
     if mode == PROCESSES:
-        yield lambda folder, brokers: ScriptCluster(
-            ProcessCluster(STORES[store](folder, brokers), folder, range(1, brokers + 1), SETTINGS), is_cold=True
-        )
+
+        def in_processes(folder: Path, script: Script) -> ScriptCluster:
+            roots = STORES[store](folder, script.brokers, script.cluster_roots or cluster_roots)
+            return ScriptCluster(ProcessCluster(roots, folder, range(1, script.brokers + 1), SETTINGS), is_cold=True)
+
+        yield in_processes
         return
     if mode == SIMULATED:
         # imported late, because its modules serve tests and not real clusters
         from lakelog.verification.clusters.simulated_cluster import SimulatedCluster
 
-        yield lambda _, brokers: ScriptCluster(SimulatedCluster(range(1, brokers + 1), SETTINGS))
+        yield lambda _, script: ScriptCluster(SimulatedCluster(range(1, script.brokers + 1), SETTINGS))
         return
     from lakelog.jobs.launch.session import job_session  # imported late, because processes have their own sessions
 
     spark = job_session("lakelog-scenario")
     try:
         warm_up(spark)
-        yield clusters_in(spark, store)
+        yield clusters_in(spark, store, cluster_roots=cluster_roots)
     finally:
         spark.stop()
 
 
-def clusters_in(spark: SparkSession, store: str = DISK, is_cold: bool = False) -> MakeCluster:
-    """The maker of clusters in one Spark session. `is_cold`: the session has had none yet."""
-    return lambda folder, brokers: ScriptCluster(
-        EmbeddedCluster(spark, STORES[store](folder, brokers), folder, brokers, SETTINGS), is_cold
-    )
+def clusters_in(
+    spark: SparkSession, store: str = DISK, is_cold: bool = False, cluster_roots: int = 1
+) -> MakeCluster:  # fmt: skip
+    """The maker of clusters in one Spark session. `is_cold`: the session has had none yet. `cluster_roots`: how many
+    a cluster has, if its script does not say."""
+
+    def make(folder: Path, script: Script) -> ScriptCluster:
+        roots = STORES[store](folder, script.brokers, script.cluster_roots or cluster_roots)
+        return ScriptCluster(EmbeddedCluster(spark, roots, folder, script.brokers, SETTINGS), is_cold)
+
+    return make
 
 
 def warm_up(spark: SparkSession) -> None:
     """Sends records through a cluster of its own. In a new session the first micro-batches of followers take longer
     than the scripts' short time-outs allow."""
-    with _folder(None) as folder, clusters_in(spark, is_cold=True)(folder, 2):
+    with _folder(None) as folder, clusters_in(spark, is_cold=True)(folder, Script("", "warm-up", 2, ())):
         pass
 
 
@@ -106,7 +117,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 def run_all(scripts: Iterable[Script], args: argparse.Namespace) -> int:
     """FAILED if a step of any script had another outcome than the script expects."""
     report, results = ScenarioReport(), []
-    with clusters_of(args.mode, args.store) as make:
+    with clusters_of(args.mode, args.store, args.cluster_roots) as make:
         for script in scripts:
             report.begins(script)
             keep = args.keep and args.keep / Path(script.path).stem

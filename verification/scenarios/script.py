@@ -20,7 +20,7 @@ from lakelog.verification.scenarios.step_arguments import (
 )
 
 _BROKERS = 3
-_KEYS = ("name", "brokers", "steps")
+_KEYS = ("name", "brokers", "cluster_roots", "steps")
 
 
 class ScriptError(ValueError):
@@ -42,12 +42,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Script:
-    """A script for a cluster of `brokers` brokers."""
+    """A script for a cluster of `brokers` brokers. `cluster_roots`: how many the cluster must have; 0: any number."""
 
     path: str
     name: str
     brokers: int
     steps: tuple[Step, ...]
+    cluster_roots: int = 0
 
 
 def read_script(path: str) -> Script:
@@ -84,7 +85,8 @@ class _Reader:
                 self._fail(self._root, f"{name} is missing; a script has {', '.join(_KEYS)}")
         brokers = self._parse(*entries["brokers"], POSITIVE, "brokers") if "brokers" in entries else _BROKERS
         name = self._parse(*entries["name"], TEXT, "name")
-        return Script(self._path, name, brokers, self._steps(entries["steps"][1], brokers))
+        roots = self._parse(*entries["cluster_roots"], POSITIVE, "cluster_roots") if "cluster_roots" in entries else 0
+        return Script(self._path, name, brokers, self._steps(entries["steps"][1], brokers), roots)
 
     def _steps(self, node: yaml.Node, brokers: int) -> tuple[Step, ...]:
         if not isinstance(node, yaml.SequenceNode) or not node.value:

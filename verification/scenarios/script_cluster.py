@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 
 import pyarrow as pa
 
@@ -173,9 +172,6 @@ class ScriptCluster:
         if isinstance(server, str):
             self._away = [*(name for name in self._away if name != server), server]
         return server
-
-
-MakeCluster = Callable[[Path, int], AbstractContextManager[ScriptCluster]]
 
 
 class LivenessWatch:

@@ -21,6 +21,7 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 from lakelog.replication.storage.delta.commit_format import read_commits_after
 from lakelog.replication.storage.log.truncate import DELETION
 from lakelog.verification.clusters.cluster_under_test import Server
+from lakelog.verification.roots.one_of_several import described, lose_root, put_new_root, root_numbered
 from lakelog.verification.roots.roots import Roots
 from lakelog.verification.roots.wrong_roots import copy_cluster_root as copy
 from lakelog.verification.roots.wrong_roots import replace_cluster_root as put_in_its_place
@@ -58,9 +59,30 @@ def replace_cluster_root(scene: Scene, *, by: str) -> Observed:
     return Observed({"root_is_away": True}, f"{scene.cluster.uri} is {by}")
 
 
-def bring_cluster_root_back(scene: Scene) -> Observed:
-    """Puts the cluster root back, and waits until all running brokers send heartbeats to it."""
+def take_cluster_root_away(scene: Scene, *, root: int, by: str) -> Observed:
+    """Takes away one of several cluster roots."""
+    return Observed({"root_is_away": True}, f"{lose_root(scene.cluster.roots, root, by)} is {by}")
+
+
+def put_new_cluster_root(scene: Scene, *, root: int) -> Observed:
+    """Lets a new cluster root vote in the place of one that is lost, and waits until it has all commits."""
+    uri = put_new_root(scene.cluster.roots, root, scene.cluster.config)
+    return hold(lambda: _is_up_to_date(scene, root, uri), _WORK_SECONDS)
+
+
+def _is_up_to_date(scene: Scene, root: int, uri: str) -> Observed:
+    status = described(scene.cluster.roots, root, scene.cluster.config)
+    fault = None if status.has_vote and status.behind == 0 else f"has a vote: {status.has_vote}; {status.error}"
+    return Observed({"root_is_away": scene.cluster.roots.is_away(uri)}, uri, fault)
+
+
+def bring_cluster_root_back(scene: Scene, *, root: int | None) -> Observed:
+    """Puts the cluster root back, and waits until all running brokers send heartbeats to it. Of several roots, puts
+    back one, and waits until it has all commits."""
     roots, uri = scene.cluster.roots, scene.cluster.uri
+    if root is not None:
+        roots.bring_back(one := root_numbered(roots, root))
+        return hold(lambda: _is_up_to_date(scene, root, one), _WORK_SECONDS)
     if not roots.is_away(uri):
         raise InvalidRequestException(f"{uri}: has not been replaced")
     roots.bring_back(uri)
@@ -386,6 +408,8 @@ HANDLERS: Mapping[str, Callable[..., Observed]] = {
     "copy_cluster_root": copy_cluster_root,
     "replace_cluster_root": replace_cluster_root,
     "bring_cluster_root_back": bring_cluster_root_back,
+    "take_cluster_root_away": take_cluster_root_away,
+    "put_new_cluster_root": put_new_cluster_root,
     "no_replica_deleted": no_replica_deleted,
     "kill": _on_server(ScriptCluster.kill),
     "pause": _on_server(ScriptCluster.pause),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from lakelog.jobs.cli.numbers import is_natural, is_number
 from lakelog.replication.controller.requested_elections import PREFERRED, UNCLEAN
 from lakelog.replication.protocol.partition_registration import NO_LEADER
+from lakelog.verification.roots.one_of_several import AWAY, LOSSES
 from lakelog.verification.roots.wrong_roots import WRONG_ROOTS
 from lakelog.verification.scenarios.script_cluster import CONTROLLER
 
@@ -19,6 +20,8 @@ _SERVERS = ("kill", "pause", "resume", "stop", "start", "restart")
 SHORT = dict.fromkeys((*_SERVERS, "take_storage_away", "bring_storage_back"), "broker") | {
     "sleep": "seconds",
     "replace_cluster_root": "by",
+    "take_cluster_root_away": "root",
+    "put_new_cluster_root": "root",
 }
 
 
@@ -77,7 +80,9 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
         "sleep": {"seconds": Argument(SECONDS)},
         "copy_cluster_root": {},
         "replace_cluster_root": {"by": Argument(_choice(*WRONG_ROOTS))},
-        "bring_cluster_root_back": {},
+        "bring_cluster_root_back": {"root": Argument(POSITIVE, None)},
+        "take_cluster_root_away": {"root": Argument(POSITIVE), "by": Argument(_choice(*LOSSES), AWAY)},
+        "put_new_cluster_root": {"root": Argument(POSITIVE)},
         "no_replica_deleted": {},
         **{name: {"broker": Argument(server)} for name in _SERVERS},
         "start": {"broker": Argument(server), "expect_error": Argument(TEXT, None)},

@@ -35,6 +35,8 @@ def make_parser() -> VerbParser:
     )
     parser.add_argument("--mode", choices=["embedded", "processes", _SIMULATED], default="embedded", help=modes)
     add_store(parser)
+    roots = "roots of each cluster whose script does not say how many it needs; on local folders; default: 1"
+    parser.add_argument("--cluster-roots", type=int, choices=(1, 3, 5), default=1, help=roots)
     parser.add_argument("--out", type=out_file, metavar="FILE", help="write JSON: an object, or a list of them")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave each cluster in DIR/<name of its script>")
     return parser
@@ -44,6 +46,8 @@ def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     """All scripts are read before the first one runs."""
     if args.keep and args.mode == _SIMULATED:
         parser.error(f"--keep: nothing of --mode {_SIMULATED} can be kept, its clusters lie in memory")
+    if args.cluster_roots > 1 and (args.mode == _SIMULATED or args.store != DISK):
+        parser.error(f"--cluster-roots {args.cluster_roots}: it needs --store {DISK}, and not --mode {_SIMULATED}")
     if args.store != DISK and args.mode == _SIMULATED:
         parser.error(f"--store {args.store}: it needs --mode embedded or processes; simulated clusters lie in memory")
     try:

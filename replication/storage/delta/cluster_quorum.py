@@ -420,6 +420,7 @@ class ClusterQuorum:
         They get the table first. The commit that names them is decided by the present ones, and the next version waits
         until a majority of the new ones has it. Raises KafkaStorageException.
         """
+        self._looked_at = self._searched_at = float("-inf")  # they may just have been made
         for _ in range(_ATTEMPTS):
             version = self.catch_up(table, self._newest_at_home(table))
             before, nonce = self._commit_of(table, version), uuid.uuid4().hex

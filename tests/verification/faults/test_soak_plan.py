@@ -10,6 +10,8 @@ from lakelog.verification.faults.soak_run import SETTINGS
 
 BROKERS, STORED = (1, 2, 3), 3
 OF_CLUSTER = ["empty-cluster-root", "older-cluster-root", "other-cluster-root"]
+OF_SEVERAL = ["lose-cluster-root", "new-cluster-root"]
+OF_ONE = [kind for kind in KINDS if kind not in OF_SEVERAL]
 
 
 def plan(seed: int, seconds: float, faults: int) -> tuple[Fault, ...]:
@@ -24,9 +26,9 @@ def test_the_same_seed_makes_the_same_plan_and_another_one_another() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_every_kind_occurs_about_equally_often(seed: int) -> None:
     kinds = [fault.kind for fault in plan(seed, 2400, 100)]
-    assert set(kinds) == set(KINDS)
-    assert {kinds.count(kind) for kind in KINDS} <= {4, 5}
-    assert set(kinds[: len(KINDS)]) == set(KINDS)
+    assert set(kinds) == set(OF_ONE)
+    assert {kinds.count(kind) for kind in OF_ONE} <= {4, 5}
+    assert set(kinds[: len(OF_ONE)]) == set(OF_ONE)
 
 
 @pytest.mark.parametrize(("minutes", "faults"), [(40, 100), (4, 10), (1, 1)])
@@ -92,7 +94,7 @@ def test_kinds_may_be_chosen() -> None:
 
 def test_where_all_roots_are_in_stores_no_disk_fails_and_no_cluster_root_is_replaced() -> None:
     planned = plan_faults(1, 2400, 200, BROKERS, ["cluster", *BROKERS])
-    assert {fault.kind for fault in planned} == set(KINDS) - {"cut-power", "unwritable-root", *OF_CLUSTER}
+    assert {fault.kind for fault in planned} == set(OF_ONE) - {"cut-power", "unwritable-root", *OF_CLUSTER}
     assert {fault.broker for fault in planned if fault.kind == "hang-store"} == set(BROKERS)
 
 
@@ -100,3 +102,10 @@ def test_where_all_roots_are_in_stores_no_disk_fails_and_no_cluster_root_is_repl
 def test_kinds_that_can_hit_no_root_are_no_plan(kinds: list[str]) -> None:
     with pytest.raises(ValueError, match="no root is where these faults happen"):
         plan_faults(1, 60, 4, BROKERS, ["cluster", *BROKERS], kinds)
+
+
+def test_of_several_cluster_roots_one_is_lost_and_never_all() -> None:
+    planned = plan_faults(1, 2400, 200, BROKERS, [STORED], cluster_roots=3)
+    assert {fault.kind for fault in planned} == {*OF_ONE, *OF_SEVERAL} - {*OF_CLUSTER}
+    with pytest.raises(ValueError, match="no root is where these faults happen"):
+        plan_faults(1, 60, 4, BROKERS, [STORED], OF_SEVERAL)

@@ -75,11 +75,14 @@ def test_brokers_and_values_of_any_kind(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "nothing": ("", "script.yaml:1: is empty; a script has name, brokers, steps"),
+    "nothing": ("", "script.yaml:1: is empty; a script has name, brokers, cluster_roots, steps"),
     "no YAML": ("name: n\nsteps: [", "script.yaml:2: .*; it must be YAML"),
     "two documents": ("name: n\n---\nname: m\n", "script.yaml:2: .*; it must be YAML"),
     "a list": ("- kill: 1\n", "script.yaml:1: a script must be a mapping"),
-    "an unknown key": ("name: n\nsetps: []\n", "script.yaml:2: setps is not known; a script has name, brokers, steps"),
+    "an unknown key": (
+        "name: n\nsetps: []\n",
+        "script.yaml:2: setps is not known; a script has name, brokers, cluster_roots, steps",
+    ),
     "no name": ("steps:\n - kill: 1\n", "script.yaml:1: name is missing"),
     "no steps": ("name: n\n", "script.yaml:1: steps is missing"),
     "empty steps": ("name: n\nsteps: []\n", "script.yaml:2: steps must be a list of steps"),
