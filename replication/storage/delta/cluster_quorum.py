@@ -15,7 +15,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -102,6 +102,8 @@ class ClusterQuorum:
         self._pending = dict.fromkeys([member.root.uri for member in self._roots], 0)
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
+        self._missing: dict[str, set[TableName]] = {}  # by root: tables that it lacks commits of this process of
+        self._brought_at = float("-inf")
         self._proposed: dict[TableName, int] = {}  # the last slot in which the session has proposed
         self._caught_up_at: dict[TableName, float] = {}
         self.signs = LifeSigns(self)
@@ -640,6 +642,8 @@ class ClusterQuorum:
         self._note(table, version, commit)
         done = _Answers()
         members = {root: member for root, member in self._members_of(commit.roots).items() if root in commit.roots}
+        self._note_missing(table, set(commit.roots) - members.keys())
+        self._bring_missing()
         for root, member in members.items():
             member.begin_publishing(table, version)
             self._begin(
@@ -653,7 +657,43 @@ class ClusterQuorum:
                 len(members), time.monotonic() + self._timeout,
             )  # fmt: skip
 
+    def _note_missing(self, table: TableName, roots: Iterable[str]) -> None:
+        with self._lock:
+            for root in roots:
+                self._missing.setdefault(root, set()).add(table)
+
+    def _bring_missing(self) -> None:
+        """Brings tables to roots at which this process could not publish them, each 5 s until it can: others may never
+        commit to these tables again."""
+        now = time.monotonic()
+        with self._lock:
+            if not any(self._missing.values()) or now - self._brought_at < _AWAY_SECONDS:
+                return
+            self._brought_at, missing = now, {root: sorted(tables) for root, tables in self._missing.items() if tables}
+        for root, tables in missing.items():
+            if (member := self._members.get(root)) is not None:
+                self._begin(root, member, _Answers(), partial(self._bring_tables, root, member, tables))
+
+    def _bring_tables(self, root: str, member: QuorumMember, tables: Iterable[TableName]) -> None:
+        for table in tables:
+            if root in self._voting(table):  # else it was replaced
+                if not member.is_still(root):
+                    return
+                self._bring_home(table) if member is self.home else member.bring(table, self.home)
+            with self._lock:
+                self._missing.get(root, set()).discard(table)
+
     def _publish(self, root: str, member: QuorumMember, table: TableName, version: int, value: bytes) -> bool:
+        try:
+            is_published = self._publish_at(root, member, table, version, value)
+        except (LakelogException, OSError):
+            self._note_missing(table, [root])
+            raise
+        if not is_published:
+            self._note_missing(table, [root])
+        return is_published
+
+    def _publish_at(self, root: str, member: QuorumMember, table: TableName, version: int, value: bytes) -> bool:
         if not member.is_still(root):
             return False  # nothing is published at a root that must be replaced
         member.await_published(table, version - 1, self._timeout)

@@ -19,6 +19,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, PRODUCERS
+from tests.processes import wait_until
 
 NAMES = "abc"
 
@@ -355,3 +356,20 @@ def test_a_root_gets_nothing_of_another_table(roots):
     StateTable.create(other.child("producers"), PRODUCERS)
     with pytest.raises(KafkaStorageException, match="has another table"):
         QuorumMember(other).bring(("producers",), QuorumMember(StorageRoot.of(str(roots.folders["b"]))))
+
+
+@pytest.mark.parametrize("was_there", [True, False], ids=["since before", "since the process began"])
+def test_a_root_that_is_back_gets_tables_to_which_nobody_commits_any_more(roots, monkeypatch, was_there):
+    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    if not was_there:
+        roots.remove("c")
+    root = roots.process("a")
+    table = StateTable.open(root.child("producers"), PRODUCERS)
+    add(table, "first")
+    if was_there:
+        roots.remove("c")
+    add(table, "second")
+    roots.put_back("c")
+    others = StateTable.open(root.child("cluster"), CLUSTER)
+    others.update({"who": "test"}, lambda rows: [*rows])
+    wait_until(lambda: last_version(StorageRoot.of(str(roots.folders["c"] / "producers"))) == 2, "the table is there")
