@@ -8,11 +8,10 @@ from pathlib import Path
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidRequestException, KafkaStorageException
-from lakelog.replication.storage.cluster import storage_root
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.cluster_quorum import RootStatus
-from lakelog.replication.storage.delta.quorum_member import QuorumMember
-from lakelog.replication.storage.delta.quorum_root import CLUSTER, QuorumRoot
-from lakelog.replication.storage.delta.storage_root import StorageRoot, root_uris
+from lakelog.replication.storage.delta.storage_root import root_uris
+from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.verification.roots.roots import Roots
 from lakelog.verification.roots.wrong_roots import DELETED, EMPTIED
 
@@ -46,30 +45,16 @@ def put_new_root(roots: Roots, number: int, config: Config) -> str:
     """Gives up a cluster root that is lost, and lets a new one vote in its place; returns its URI."""
     uri = root_numbered(roots, number)
     shutil.rmtree(f"{uri}.aside", ignore_errors=True)
-    new = QuorumMember(StorageRoot.of(uri))
     with suppress(FileNotFoundError):
         Path(uri).unlink() if Path(uri).is_file() else shutil.rmtree(uri)
-    new.root.create_folder()
-    quorum = _cluster(roots, config).quorum
-    voting = [status for status in quorum.describe((CLUSTER,)) if status.has_vote and status.identity is not None]
-    identities = [new.format(), *(str(status.identity) for status in voting if status.uri != uri)]
-    tables = {table for member in quorum.roots if member.root.uri != uri for table in member.tables()}
-    for table in sorted(tables, key=lambda table: (table != (CLUSTER,), table)):
-        quorum.change_roots(table, identities)
-    new.note_addresses(root_uris(roots.uri("cluster")))
+    RootChanges(Cluster.open(roots.uri("cluster"), config)).replace(uri, uri)
     return uri
 
 
 def described(roots: Roots, number: int, config: Config) -> RootStatus:
     """What a cluster root is to the others. Raises KafkaStorageException."""
     uri = root_numbered(roots, number)
-    for status in _cluster(roots, config).quorum.describe((CLUSTER,)):
+    for status in RootChanges(Cluster.open(roots.uri("cluster"), config)).describe():
         if status.uri == uri:
             return status
     raise KafkaStorageException(f"{uri}: is not known to the other cluster roots")
-
-
-def _cluster(roots: Roots, config: Config) -> QuorumRoot:
-    found = storage_root(roots.uri("cluster"), "cluster", config)
-    assert isinstance(found, QuorumRoot)
-    return found

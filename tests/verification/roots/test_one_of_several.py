@@ -54,7 +54,7 @@ def test_a_new_root_votes_in_the_place_of_a_lost_one(roots: LocalRoots, by: str)
     change(roots, "before")
     was = described(roots, 1, CONFIG).identity
     lose_root(roots, 1, by)
-    assert not described(roots, 1, CONFIG).has_vote
+    assert described(roots, 1, CONFIG).identity is None
     uri = put_new_root(roots, 1, CONFIG)
     status = described(roots, 1, CONFIG)
     assert (status.has_vote, status.behind) == (True, 0)
