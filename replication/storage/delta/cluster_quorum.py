@@ -643,7 +643,7 @@ class ClusterQuorum:
         done = _Answers()
         members = {root: member for root, member in self._members_of(commit.roots).items() if root in commit.roots}
         self._note_missing(table, set(commit.roots) - members.keys())
-        self._bring_missing()
+        self.bring_missing()
         for root, member in members.items():
             member.begin_publishing(table, version)
             self._begin(
@@ -662,7 +662,7 @@ class ClusterQuorum:
             for root in roots:
                 self._missing.setdefault(root, set()).add(table)
 
-    def _bring_missing(self) -> None:
+    def bring_missing(self) -> None:
         """Brings tables to roots at which this process could not publish them, each 5 s until it can: others may never
         commit to these tables again."""
         now = time.monotonic()

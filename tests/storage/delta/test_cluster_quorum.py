@@ -370,6 +370,5 @@ def test_a_root_that_is_back_gets_tables_to_which_nobody_commits_any_more(roots,
         roots.remove("c")
     add(table, "second")
     roots.put_back("c")
-    others = StateTable.open(root.child("cluster"), CLUSTER)
-    others.update({"who": "test"}, lambda rows: [*rows])
+    root.child("brokers", "1").show_life(1)
     wait_until(lambda: last_version(StorageRoot.of(str(roots.folders["c"] / "producers"))) == 2, "the table is there")
