@@ -1,5 +1,6 @@
 """The tiers of `simulate`: `rules` runs the rules over records in memory; `stack` runs all shipped code except Spark
-over a store in memory; `quorum` runs the rounds of a quorum of cluster roots over stores in memory."""
+over a store in memory; `quorum` runs the rounds of a quorum of cluster roots over stores in memory; `cluster-roots` is
+`stack` with three cluster roots."""
 
 from __future__ import annotations
 
@@ -91,6 +92,18 @@ def _stack() -> Tier:
     )  # fmt: skip
 
 
+def _cluster_roots() -> Tier:
+    # Imported late, as above.
+    from lakelog.verification.simulation.stack.root_sabotages import ROOT_SABOTAGES
+    from lakelog.verification.simulation.stack.stack_history import run
+    from lakelog.verification.simulation.stack.voting_roots import COUNT
+
+    return _stack()._replace(
+        name="cluster-roots", sabotages=ROOT_SABOTAGES,
+        run=lambda seed, sabotage: run(seed, sabotage=sabotage, cluster_count=COUNT),
+    )  # fmt: skip
+
+
 def _run_quorum(seed: int, sabotage: Any) -> QuorumHistory:
     return run_quorum(seed) if sabotage is None else run_quorum(seed, sabotage.habits)
 
@@ -107,7 +120,9 @@ QUORUM = Tier(
     QUORUM_SABOTAGES, 1_000, _run_quorum, _as_it_is, _RARE_OF_QUORUM, EXPLORATIONS,
 )  # fmt: skip
 
-TIERS: Mapping[str, Callable[[], Tier]] = {"rules": lambda: RULES, "stack": _stack, "quorum": lambda: QUORUM}
+TIERS: Mapping[str, Callable[[], Tier]] = {
+    "rules": lambda: RULES, "stack": _stack, "quorum": lambda: QUORUM, "cluster-roots": _cluster_roots,
+}  # fmt: skip
 
 
 class Found(NamedTuple):

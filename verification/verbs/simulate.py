@@ -6,6 +6,7 @@ Tier rules runs the rules and rounds of the protocol over records in memory. Tie
 without Spark, the controllers and the storage, over a store in memory that refuses, hangs, loses and delays. Tier
 quorum runs the consensus of three or five cluster roots over stores that are also emptied, restored, and become copies
 of each other. Before its histories it runs through every interleaving of a few processes on one version of a table.
+Tier cluster-roots is tier stack with three cluster roots, one of which is away, hangs, fails, or is lost and replaced.
 """
 
 import argparse

@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Protocol
+from weakref import WeakSet
 
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import InconsistentClusterIdException, LakelogException
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.periodic_task import BrokerKilled
@@ -95,6 +96,7 @@ class VotingRoots:
         inline = SimpleNamespace(
             Thread=self._thread, Lock=threading.Lock, Event=NoPause, Condition=lambda: _Waiting(self._wait)
         )  # fmt: skip
+        changes.change("storage.delta.cluster_quorum", "_QUORUMS", WeakSet())  # those that end with this process
         for place in ("cluster_quorum", "quorum_member"):
             changes.change(f"storage.delta.{place}", "threading", inline)
 
@@ -227,7 +229,11 @@ class VotingRoots:
             with self._world.acting(None):
                 self._delete(uri)
             self._is_formatted = True
-        RootChanges(Cluster.open(self.uri)).replace(uri, uri)
+        try:
+            RootChanges(Cluster.open(self.uri)).replace(uri, uri)
+        except InconsistentClusterIdException:  # what was sent to the old root has landed there
+            self._is_formatted = False
+            raise
         self._mended(uri)
         self._tell(ROOT_REPLACED, f"{uri}: is replaced")
 
@@ -244,7 +250,10 @@ class VotingRoots:
             if kind in _LOST:
                 if not self._is_lost:
                     self._lose(uri, kind)
-                self._replace(uri)
+                with suppress(InconsistentClusterIdException):
+                    self._replace(uri)
+                if self.broken is not None:
+                    self._replace(uri)
             else:
                 self._mended(uri)
 
