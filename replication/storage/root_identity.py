@@ -70,11 +70,14 @@ def _why_no_root(root: StorageRoot, broker_id: int | None) -> str:
     elif broker_id is not None:
         flags = f"--cluster URI --broker-id {broker_id} --root {root.uri}"
         what, makes = f"root of broker {broker_id}", f". For a new root only: `lakelog format {flags}`"
-    check_is_folder(root)
-    found = root.list()
-    if found:
-        return f"there is no {what} at {root.uri}: the folder holds {_names(found)}"
-    why = "the folder is empty" if root.is_local and os.path.isdir(root.uri) else "nothing is there"
+    for part in root.parts:
+        check_is_folder(part)
+        if found := part.list():
+            there = "the folder" if part.uri == root.uri else part.uri
+            return f"there is no {what} at {root.uri}: {there} holds {_names(found)}"
+    why = "nothing is there"
+    if all(part.is_local and os.path.isdir(part.uri) for part in root.parts):
+        why = "the folder is empty" if len(root.parts) == 1 else "the folders are empty"
     said = f"there is no {what} at {root.uri}: {why}. {_CHECK}"
     beside = brokers_beside(root) if broker_id == CLUSTER_ROOT else {}
     return f"{said}{makes}" if not beside else f"{said}: {_clause(beside)}"
@@ -212,6 +215,24 @@ def _owner(folder: StorageRoot) -> str | None:
         return None
     broker = "" if identity["broker_id"] == CLUSTER_ROOT else f"broker {identity['broker_id']} of "
     return f"{broker}cluster {identity['cluster_id']}"
+
+
+def share_a_store(root: StorageRoot, other: StorageRoot) -> bool:
+    """Whether two roots are lost together: they lie on one device, or in one bucket."""
+    if root.is_local and other.is_local:
+        return _device(root.uri) == _device(other.uri)
+    return _bucket(root.uri) == _bucket(other.uri)
+
+
+def _device(path: str) -> int:
+    """The device that a folder lies on, or will."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return os.stat(path).st_dev
+
+
+def _bucket(uri: str) -> str:
+    return "/".join(_comparable(uri).split("/")[:3])
 
 
 def _names(found: list[str]) -> str:

@@ -99,6 +99,8 @@ class ClusterQuorum:
         self._found: dict[str, QuorumMember] = {}  # by identity
         self._sound = set[str]()  # identities of roots that have named themselves
         self._looked_at = self._searched_at = float("-inf")
+        self._silent = set[str]()  # the roots that have not answered, if therefore a majority was missing
+        self._has_warned = False  # that a majority is missing
         self._pending = dict.fromkeys([member.root.uri for member in self._roots], 0)
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
@@ -258,7 +260,11 @@ class ClusterQuorum:
             try:
                 self.catch_up(table, newest)
             except KafkaStorageException as error:
-                logger.warning("%s is read as %s has it: %s", "/".join(table), self.home.root.uri, error)
+                level = logging.DEBUG if self._has_warned else logging.WARNING
+                self._has_warned = True
+                logger.log(level, "%s is read as it was: %s", self.home.root.uri, error)
+            else:
+                self._has_warned = False
 
     def catch_up(self, table: TableName, version: int) -> int:
         """Publishes at the home all commits after a version that were decided before this call began, and returns the
@@ -457,6 +463,7 @@ class ClusterQuorum:
             self._begin(root, member, answers, partial(_of_voter, root, member, call))
         deadline = time.monotonic() + self._timeout
         found = _given(answers.wait_for(lambda found: len(_given(found)) >= needed, len(there), deadline))
+        self._note_silent(roots, found)
         if len(found) < needed:
             return None
         return [found[root][0] for root in sorted(found, key=lambda root: there[root] is not self.home)]
@@ -533,18 +540,23 @@ class ClusterQuorum:
         in_order = sorted(
             members.items(), key=lambda item: (bool(voting) and item[0] not in voting, item[1] is not self.home)
         )
-        bare = list[QuorumMember]()
+        bare, silent = list[QuorumMember](), set[str]()
         for root, member in in_order:
-            with suppress(KafkaStorageException, CorruptRecordException, FileNotFoundError):
+            try:
                 if member.is_still(root):
                     if root in voting or self._is_sound(root, member):
                         self._move_home(member)
                         return member
                     if member.newest((CLUSTER.name,)) < 0:
                         bare.append(member)
+            except KafkaStorageException:
+                silent.add(root)
+            except (CorruptRecordException, FileNotFoundError) as error:
+                logger.debug("%s: %s", member.root.uri, error)
         for member in bare:  # the cluster is being formatted, or the root is about to get its tables
             self._move_home(member)
             return member
+        self._silent = silent
         raise KafkaStorageException(self._no_majority(tuple(voting or self._members)))
 
     def _is_sound(self, root: str, member: QuorumMember) -> bool:
@@ -628,10 +640,25 @@ class ClusterQuorum:
                 self._newest[table] = version, commit._replace(content=b"")
 
     def _no_majority(self, roots: Sequence[str]) -> str:
-        unknown = [root for root in roots if root not in self._members]
-        more = f"; no address is known of {', '.join(unknown)}" if unknown else ""
-        there = ", ".join(member.root.uri for member in self._members.values())
-        return f"no majority of the {len(roots)} cluster roots has answered ({there}){more}"
+        """Why nothing could be decided, for an operator."""
+        silent = [root for root in roots if root in self._silent or root not in self._members]
+        if len(roots) - len(silent) >= majority(len(roots)):
+            return (
+                f"no majority of the {len(roots)} cluster roots has agreed, as other processes write too, or as some "
+                "must be replaced: `lakelog cluster-roots` shows them"
+            )
+        return (
+            f"no majority of the {len(roots)} cluster roots has answered, as {self._named(silent)}; if they are lost "
+            "for good, `lakelog recover` makes the cluster root again from the roots of the brokers"
+        )
+
+    def _named(self, roots: Sequence[str]) -> str:
+        uris = {identity: member.root.uri for identity, member in self._found.items()}
+        if any(root not in uris for root in roots):
+            with suppress(LakelogException):
+                uris = self.home.addresses() | uris
+        names = " and ".join(uris.get(root, f"root {root}") for root in roots)
+        return f"{names} {'does' if len(roots) == 1 else 'do'} not"
 
     # Publishing
 
@@ -738,7 +765,12 @@ class ClusterQuorum:
         found = answers.wait_for(
             lambda found: is_enough(step, _given(found), needed), len(there), time.monotonic() + self._timeout
         )
+        self._note_silent(roots, _given(found))
         return _given(found)
+
+    def _note_silent(self, roots: Sequence[str], found: Mapping[str, Any]) -> None:
+        """Notes who has not answered, if that is why there is no majority."""
+        self._silent = set(roots) - found.keys() if len(found) < majority(len(roots)) else set()
 
     def _begin(
         self, root: str, member: QuorumMember, answers: _Answers, call: Callable[[], Any],

@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs import cluster_roots, status
+from lakelog.jobs import cluster_roots, format, status, topics
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta import cluster_quorum
 from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_changes import RootChanges
+from lakelog.replication.storage.root_identity import read_identity, share_a_store
 from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.schemas import FORMAT_VERSION, QUORUM_FORMAT
 from tests.jobs.conftest import Run
 from tests.storage.delta.test_cluster_quorum import add, names
 
@@ -285,3 +287,83 @@ def test_a_list_with_a_root_of_another_cluster_is_refused(lake: Lake, order: tup
     with pytest.raises(InconsistentClusterIdException) as error:
         lake.opened(*order)
     assert "give the roots of one cluster" in str(error.value) or "is the only root of its cluster" in str(error.value)
+
+
+def test_format_makes_several_roots_and_says_which_are_lost_together(tmp_path: Path, lakelog: Run) -> None:
+    uris = [str(tmp_path / name) for name in "abc"]
+    code, out, err = lakelog(format, "--cluster", ",".join(uris), "--dry-run")
+    assert (code, out) == (0, "")
+    assert err.count("are on one device or in one bucket, so they are lost together") == 3
+    assert not list(tmp_path.iterdir())
+    code, out, _ = lakelog(format, "--cluster", ",".join(uris))
+    assert (code, out.strip()) == (0, Cluster.open(uris[1]).cluster_id)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("s3://a/x", "s3a://a/y", True),
+        ("s3://a/x", "s3://b/x", False),
+        ("s3://a/x", "gs://a/x", False),
+        ("/tmp/x", "s3://a/x", False),
+        ("/proc/x", "/x", False),
+    ],
+)
+def test_roots_share_a_store_in_one_bucket_or_on_one_device(first: str, second: str, expected: bool) -> None:
+    assert share_a_store(StorageRoot.of(first), StorageRoot.of(second)) == expected
+
+
+def test_without_a_majority_a_verb_names_the_roots_that_do_not_answer_and_the_way_out(
+    lake: Lake, lakelog: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is there may be read. It is said once that it may be old."""
+    for uri in lake.uris[:2]:
+        Path(uri).rename(f"{uri}.away")
+    code, out, err = lakelog(topics, "--cluster", lake.all, "--list")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    a, b, c = lake.uris
+    assert f"no majority of the 3 cluster roots has answered, as {a} and {b} do not; if they are lost for good, " in err
+    assert "`lakelog recover` makes the cluster root again from the roots of the brokers" in err
+    told = [record.getMessage() for record in caplog.records if "is read as it was" in record.getMessage()]
+    assert [words.partition(" ")[0] for words in told] == [c]
+    code, out, _ = lakelog(cluster_roots, "--cluster", lake.all, "-o", "json")
+    assert code == 1
+    assert [row["votes"] for row in json.loads(out)].count(True) == 1
+
+
+@pytest.mark.parametrize("nested", ["a/new", "broker-1/new"])
+def test_no_root_of_a_list_is_formatted_in_a_root(lake: Lake, lakelog: Run, nested: str) -> None:
+    format_broker(StorageRoot.of(str(lake.folder / "broker-1")), lake.cluster_id, 1)
+    uris = ",".join(str(lake.folder.parent / name) for name in ("x", f"lake/{nested}", "y"))
+    code, out, err = lakelog(format, "--cluster", uris, "--new-cluster")
+    assert (code, out, err.splitlines()[-1].count("lies in")) == (1, "", 1)
+
+
+def test_what_is_no_list_of_the_roots_of_a_cluster(lake: Lake, tmp_path: Path, lakelog: Run) -> None:
+    plain, empty = str(tmp_path / "plain"), [str(tmp_path / name) for name in ("e", "f", "g")]
+    format_cluster(StorageRoot.of(plain), Config())
+    for uris, words in [
+        (empty, "nothing is there"),
+        ([plain, *empty[:2]], "is the only root of its cluster, so give it without the other ones"),
+        ([lake.uris[0], plain, lake.uris[1]], "give the roots of one cluster"),
+    ]:
+        code, out, err = lakelog(topics, "--cluster", ",".join(uris), "--list")
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert words in err
+
+
+def test_a_list_that_lacks_a_majority_or_is_old_works(lake: Lake, on_lake: Run) -> None:
+    """Each root knows where the others are."""
+    old = lake.all
+    shutil.rmtree(lake.uris[0])
+    assert lake.opened("a", "b", "nothing").cluster_id == lake.cluster_id
+    assert on_lake("--replace", lake.uris[0], lake.folder / "d")[0] == 0
+    shutil.rmtree(lake.uris[1])
+    table = Cluster.open(old, CONFIG).producers._table
+    add(table, "first")
+    assert names(lake.opened("d").producers._table) == ["first"]
+
+
+def test_an_older_version_refuses_a_cluster_with_several_roots(lake: Lake) -> None:
+    for uri in lake.uris:
+        assert read_identity(StorageRoot.of(uri))["format_version"] == QUORUM_FORMAT > FORMAT_VERSION
