@@ -25,6 +25,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -53,12 +54,14 @@ from lakelog.replication.protocol.partition_recovery import (
 )
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
+from lakelog.replication.protocol.quorum_slot import majority
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.cluster import identity_row, put_note, storage_root
 from lakelog.replication.storage.cluster_backup import Backup
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_identity import identify
@@ -344,6 +347,8 @@ class Recovery:
 
     def _old_root_problem(self, root: StorageRoot) -> str | None:
         way_out = "With --force its generation ends for these brokers, and whoever still uses it is refused"
+        if isinstance(root, QuorumRoot) and (has_no_majority := self._lacks_majority(root)) is not None:
+            return f"{has_no_majority}. {way_out}" if has_no_majority else None
         try:
             identity = read_identity(root) if is_formatted(root) else None
         except InconsistentClusterIdException:
@@ -358,6 +363,28 @@ class Recovery:
             f"{root.uri}: the cluster root is there, so it need not be recovered: start brokers and controllers on it. "
             f"{way_out}"
         )
+
+    def _lacks_majority(self, root: QuorumRoot) -> str | None:
+        """Why nobody knows whether a majority of the old cluster roots is lost; empty if it is, None if one is there. A
+        root is lost that has no identity, or another one: it does not vote."""
+        answers, silent = dict[str, str | None](), dict[str, str]()
+        known: Mapping[str, str] = {}
+        for member in root.quorum.roots:
+            with suppress(LakelogException):
+                known = known or member.addresses()
+        for uri in known.values() or [member.root.uri for member in root.quorum.roots]:
+            try:
+                answers[uri] = QuorumMember(storage_root(uri, "cluster", self.config)).identity()
+            except LakelogException as error:
+                silent[uri] = str(error)
+        voting = sum(identity is not None and identity in (known or {identity}) for identity in answers.values())
+        needed = majority(len(answers) + len(silent))
+        if voting >= needed:
+            return None
+        if voting + len(silent) < needed:
+            return ""
+        why = "; ".join(silent.values())
+        return f"others may still use the old cluster roots, of which no majority can be read here: {why}"
 
     def plan(self) -> Plan:
         """What the new root will hold, by what the roots hold now. It writes nothing."""

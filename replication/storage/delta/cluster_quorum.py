@@ -448,7 +448,10 @@ class ClusterQuorum:
     def at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
         """Calls `call` with each root that votes on the table `cluster`, and returns the results of a majority, the
         home's first. The others go on with it. Raises KafkaStorageException."""
-        found = self._of_majority(self._voters(), call)
+        voters = self._voters()
+        if not voters:  # they are not formatted yet
+            return [call(member.root) for member in self._roots]
+        found = self._of_majority(voters, call)
         if found is None:  # others may vote by now
             roots = self._voters(is_sure=True)
             found = self._of_majority(roots, call)
