@@ -12,6 +12,7 @@ from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.quorum_member import packed
 from lakelog.verification.simulation.stack.breaks import Break, StackSabotage, at
 from lakelog.verification.simulation.stack.one_thread import Changes
+from lakelog.verification.simulation.stack.schedules import voters
 
 
 def _rule(name: str, rule: Any) -> Break:
@@ -48,7 +49,9 @@ ROOT_SABOTAGES: dict[str, StackSabotage] = {
         "one vote decides a commit of the cluster roots", _rule("majority", lambda _: 1)
     ),
     "counts_any_root": StackSabotage(
-        "a vote counts at a root that has lost its identity, and perhaps votes", _rule("counts", _is_in_order)
+        "a vote counts at a root that has lost its identity, and perhaps votes",
+        _rule("counts", _is_in_order),
+        voters.restored_root_and_one_away,
     ),
     "proposes_its_own": StackSabotage(
         "a writer proposes its own commit where another one may be decided", _rule("to_propose", _its_own)
@@ -60,6 +63,7 @@ ROOT_SABOTAGES: dict[str, StackSabotage] = {
     "publishes_at_a_lost_root": StackSabotage(
         "commits are published at a root that was emptied or restored",
         at(("storage.delta.quorum_member.QuorumMember.is_still", lambda *_: True)),
+        voters.emptied_root,
     ),
     "files_are_not_voted_on": StackSabotage(
         "the data files of a commit are not in what the roots vote on",

@@ -24,7 +24,7 @@ from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.shrink import shorten
 from lakelog.verification.simulation.stack.breaks import StackSabotage
 from lakelog.verification.simulation.stack.one_thread import Changes
-from lakelog.verification.simulation.stack.rates import COPIED, drawn_with_roots
+from lakelog.verification.simulation.stack.rates import COPIED, Rates, drawn_with_roots
 from lakelog.verification.simulation.stack.stack_cluster_roots import Operator
 from lakelog.verification.simulation.stack.stack_processes import StackBroker
 from lakelog.verification.simulation.stack.stack_producers import PARTITIONS
@@ -80,7 +80,7 @@ def run(
         schedule = sabotage.schedule if sabotage else None
         world, violation = None, None
         try:
-            rates = drawn_with_roots(seed, cluster_count) if schedule is None else None
+            rates = drawn_with_roots(seed, cluster_count) if schedule is None else Rates(cluster_count=cluster_count)
             world = StackWorld(seed, changes, rates)
             if schedule is None:
                 world.storm(events)

@@ -21,6 +21,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.periodic_task import BrokerKilled
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_format import commit_name
+from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
@@ -164,7 +165,7 @@ class VotingRoots:
         now = self._world.clock.now
         self._go_on()
         if self.rng.random() < _BACKS_UP:
-            self._back_up(self.rng.choice(self.uris))
+            self.back_up(self.rng.choice(self.uris))
         if self.broken is None:
             if self.has_faults and self.rng.random() < self._world.rates.root_faults:
                 self.break_root(self.rng.choice(self.uris), self.rng.choice(_KINDS))
@@ -178,6 +179,12 @@ class VotingRoots:
         self.broken, self._is_lost, self._have_hung = (uri, kind), False, []
         self._until = self._world.clock.now + (_SURE_SECONDS if kind in _LOST else self.rng.choice(_SECONDS))
         self._tell(kind, f"{uri}: {kind}")
+
+    def lose(self, uri: str, kind: str) -> None:
+        """Loses a root at once."""
+        self.break_root(uri, kind)
+        self._world.clock.now = self._until
+        self._lose(uri, kind)
 
     def _mend_in_time(self) -> None:
         assert self.broken is not None
@@ -207,7 +214,17 @@ class VotingRoots:
                     self._world.store.make_folder(folder)
                     for name, file in files.items():
                         self._world.store.folders[folder][name] = self._again(file)
+        self._forget()
         self._tell("lost", f"{uri}: is lost")
+
+    def _forget(self) -> None:
+        """The simulation reaches a root that is away, so it may have seen the root a moment ago."""
+        root = self._world.cluster.root
+        assert isinstance(root, QuorumRoot)
+        with self._world.acting(None):
+            for member in root.quorum.roots:
+                member.sure.clear()
+                member.identity()
 
     def _again(self, file: File) -> File:
         """A file that is written again has another time of writing."""
@@ -287,7 +304,8 @@ class VotingRoots:
         """Whether what is written now was sent to the root before it was lost, as far as anyone knows."""
         return self._world.actor is None or self._world.actor in self._in_flight.get(uri, ())
 
-    def _back_up(self, uri: str) -> None:
+    def back_up(self, uri: str) -> None:
+        """Keeps a copy of a root that is not broken."""
         folders = self._world.store.folders.items()
         if self.broken is None or self.broken[0] != uri:
             self._backups[uri] = {f: dict(files) for f, files in folders if f == uri or f.startswith(f"{uri}/")}

@@ -12,6 +12,7 @@ from lakelog.replication.storage.delta.commit_format import commit_name, last_ve
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import METADATA
 from lakelog.verification.simulation.history_events import NO_FAULTS, Violation
+from lakelog.verification.simulation.stack.breaks import StackSabotage
 from lakelog.verification.simulation.stack.one_thread import Changes
 from lakelog.verification.simulation.stack.rates import (
     ROOT_AWAY,
@@ -25,11 +26,17 @@ from lakelog.verification.simulation.stack.rates import (
     drawn_with_roots,
 )
 from lakelog.verification.simulation.stack.root_sabotages import ROOT_SABOTAGES
+from lakelog.verification.simulation.stack.schedules import voters
 from lakelog.verification.simulation.stack.stack_history import run
 from lakelog.verification.simulation.stack.stack_world import StackWorld
 from lakelog.verification.simulation.stack.voting_roots import COUNT
 
-SEEDS_THAT_CATCH = {}
+SEEDS_THAT_CATCH = {
+    "publishes_before_a_majority": 6,
+    "proposes_its_own": 6,
+    "reads_at_home": 6,
+    "files_are_not_voted_on": 7,
+}
 SEEDS = 6, 7, 8
 TRIES = 20
 
@@ -61,7 +68,7 @@ def test_what_is_broken_is_caught(name):
 @pytest.mark.parametrize("kind", [ROOT_AWAY, ROOT_FAILS, ROOT_HANGS, ROOT_EMPTIED, ROOT_RESTORED])
 def test_the_cluster_goes_on_while_a_root_is_broken_and_after_it_was_mended(world, kind):
     uri = world.voting.uris[0]
-    world.voting._back_up(uri)
+    world.voting.back_up(uri)
     world.voting.break_root(uri, kind)
     assert world.clients[0].send({0: 1, 1: 1})
     world.voting.mend()
@@ -71,6 +78,12 @@ def test_the_cluster_goes_on_while_a_root_is_broken_and_after_it_was_mended(worl
     assert world.clients[0].send({0: 1})
     world.calm()
     world.voting.ledger.check()
+
+
+@pytest.mark.parametrize("schedule", [voters.emptied_root, voters.restored_root_and_one_away])
+def test_a_directed_history_finds_nothing_as_it_is_shipped(schedule):
+    as_it_is = StackSabotage("nothing", lambda _: None, schedule)
+    assert [str(run(seed, sabotage=as_it_is, cluster_count=COUNT).violation) for seed in (1, 2)] == ["None"] * 2
 
 
 def test_processes_do_not_reach_a_root_that_is_away_and_the_simulation_does(world):
@@ -86,11 +99,10 @@ def test_processes_do_not_reach_a_root_that_is_away_and_the_simulation_does(worl
 def test_a_restored_root_has_another_identity_and_old_tables(world):
     uri, ledger = world.voting.uris[2], world.voting.ledger
     before = ledger._identity(uri)
-    world.voting._back_up(uri)
+    world.voting.back_up(uri)
     old = last_version(StorageRoot.of(uri).child(METADATA.name))
     world.cluster.metadata.put([replace(r, partition_epoch=9) for r in world.partitions().values()], {"who": "test"})
-    world.voting.break_root(uri, ROOT_RESTORED)
-    world.voting._lose(uri, ROOT_RESTORED)
+    world.voting.lose(uri, ROOT_RESTORED)
     assert ledger._identity(uri) not in (None, before)
     assert last_version(StorageRoot.of(uri).child(METADATA.name)) == old
 
