@@ -13,7 +13,7 @@ from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.errors import BrokerNotAvailableException, LakelogException
 from lakelog.replication.protocol.broker_registration import Liveness
-from lakelog.replication.storage.cluster import Cluster, storage_root
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.metadata_table import MetadataVersion, metadata_history
 from lakelog.verification.clusters.cluster_under_test import CONTROLLERS, ClusterUnderTest, Server, State
 
@@ -90,7 +90,7 @@ class ScriptCluster:
 
     def history(self) -> list[MetadataVersion]:
         """Every version of the metadata since the script began."""
-        root = storage_root(self.uri, "cluster", self.config)
+        root = Cluster.open(self.uri, self.config).root  # one that is up to date, if there are several
         return [v for v in metadata_history(root) if v.version >= self.first_version]
 
     def running(self) -> list[int]:

@@ -16,6 +16,7 @@ from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.verification.scenarios.script import ScriptError, read_script
 
 _UNREADABLE, _SIMULATED = 2, "simulated"
+_ON_DISK = f"several cluster roots need --store {DISK}, and --mode embedded or processes"
 
 
 def main(argv: list[str]) -> int:
@@ -46,8 +47,9 @@ def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     """All scripts are read before the first one runs."""
     if args.keep and args.mode == _SIMULATED:
         parser.error(f"--keep: nothing of --mode {_SIMULATED} can be kept, its clusters lie in memory")
-    if args.cluster_roots > 1 and (args.mode == _SIMULATED or args.store != DISK):
-        parser.error(f"--cluster-roots {args.cluster_roots}: it needs --store {DISK}, and not --mode {_SIMULATED}")
+    has_one_root = args.mode == _SIMULATED or args.store != DISK
+    if args.cluster_roots > 1 and has_one_root:
+        parser.error(f"--cluster-roots {args.cluster_roots}: {_ON_DISK}")
     if args.store != DISK and args.mode == _SIMULATED:
         parser.error(f"--store {args.store}: it needs --mode embedded or processes; simulated clusters lie in memory")
     try:
@@ -55,6 +57,8 @@ def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     except ScriptError as error:
         say(f"lakelog: {error}")
         return _UNREADABLE
+    if has_one_root and (several := next((script for script in scripts if script.cluster_roots > 1), None)):
+        parser.error(f"{several.path} has {several.cluster_roots} cluster roots: {_ON_DISK}")
     from lakelog.verification.scenarios.run import run_all  # Spark is not needed to find a fault in a script
 
     return run_all(scripts, args)

@@ -122,6 +122,11 @@ FAULTS = {
         HEAD + " - replace_cluster_root: burnt\n",
         "script.yaml:3: replace_cluster_root is 'burnt', it must be deleted or emptied or",
     ),
+    "a cluster root that is lost otherwise": (
+        HEAD + " - take_cluster_root_away: {root: 1, by: fire}\n",
+        "take_cluster_root_away: by is 'fire', it must be away or deleted or emptied",
+    ),
+    "no number of cluster roots": ("name: n\ncluster_roots: three\nsteps:\n - kill: 1\n", "cluster_roots is 'three'"),
     "a copy": (HEAD + " - copy_cluster_root: {to: x}\n", "copy_cluster_root: argument to is not known; known are none"),
     "no argument": (HEAD + " - no_replica_deleted: 1\n", "no_replica_deleted must be a mapping"),
     "an error": (HEAD + " - start: {broker: 1, expect_error: 5}\n", "start: expect_error is 5, it must be text"),

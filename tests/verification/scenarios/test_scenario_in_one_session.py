@@ -39,6 +39,22 @@ def test_a_script_runs_in_one_session(spark, tmp_path: Path, name: str, last_isr
     assert (tmp_path / "kept" / "cluster" / "metadata").is_dir()
 
 
+@pytest.mark.parametrize("name", ["each_of_three_cluster_roots", "new_cluster_root", "two_of_three_cluster_roots"])
+def test_a_script_runs_with_three_cluster_roots(spark, tmp_path: Path, name: str) -> None:
+    result = run_script(clusters_in(spark), script_named(name), tmp_path / "kept")
+    assert result.ok, [(r.step.line, str(r.step), r.outcome.fault) for r in result.steps if not r.ok]
+    assert {step["saw"]["leader"] for step in result.as_json()["steps"] if step["step"] == "wait"} == {1}
+    for number in (1, 2, 3):
+        assert (tmp_path / "kept" / f"cluster-{number}" / "metadata").is_dir()
+
+
+def test_any_script_runs_with_three_cluster_roots(spark, tmp_path: Path) -> None:
+    result = run_script(clusters_in(spark, cluster_roots=3), script_named("slow_follower"), tmp_path / "kept")
+    assert result.ok, [(r.step.line, str(r.step), r.outcome.fault) for r in result.steps if not r.ok]
+    assert not (tmp_path / "kept" / "cluster").exists()
+    assert result.history
+
+
 def test_a_script_runs_where_each_root_is_in_a_store_of_its_own(spark, tmp_path: Path) -> None:
     script = script_named("lost_root")
     result = run_script(clusters_in(spark, S3), script, tmp_path / "kept")

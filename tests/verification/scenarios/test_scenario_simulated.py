@@ -12,7 +12,8 @@ from lakelog.verification.scenarios.run import SIMULATED, clusters_of, run_scrip
 from lakelog.verification.scenarios.script import read_script
 from lakelog.verification.verbs.scenario import main
 
-SCRIPTS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+ALL = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+SCRIPTS = [path for path in ALL if read_script(str(path)).cluster_roots < 2]
 HEAD = "name: n\nsteps:\n  - create_topic: {topic: t, assignment: {0: [1, 2, 3]}}\n"
 
 
@@ -118,3 +119,12 @@ def test_the_other_modes_start_spark() -> None:
     assert verb.starts_spark(["simulated", "a.yaml", "--mode", "processes"])
     assert verb.starts_spark(["--mode", "embedded", "x.yaml"])
     assert verb.starts_spark([])
+
+
+def test_several_cluster_roots_are_not_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    several = [str(path) for path in ALL if path not in SCRIPTS]
+    assert len(several) == 4
+    for arguments in ([several[0]], [str(SCRIPTS[0]), "--cluster-roots", "3"]):
+        for mode in (["--mode", "simulated"], ["--store", "s3"]):
+            assert main([*arguments, *mode]) == 2
+            assert "several cluster roots need --store disk" in capsys.readouterr().err
