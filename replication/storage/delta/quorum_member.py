@@ -116,6 +116,10 @@ class QuorumMember:
             self._publishing.get(tuple(table), set()).discard(version)
             self._changed.notify_all()
 
+    def is_publishing(self, table: Sequence[str]) -> bool:
+        """Whether this process publishes a version of the table here."""
+        return bool(self._publishing.get(tuple(table)))
+
     def await_published(self, table: Sequence[str], version: int | None = None, timeout: float | None = None) -> None:
         """Waits until this process publishes no version of the table here, or none up to this one."""
         under_way = self._publishing.get(tuple(table))
@@ -319,8 +323,10 @@ class _Voter:
         return {CreateEvent: self._create, ReadEvent: self._read, ReadRootState: self._state}
 
     def _create(self, step: CreateEvent) -> bool:
-        """In an object store it reads the state meanwhile, if that is due."""
-        if self._member.root.is_local or self._is_sure(step.slot, step.event.root):
+        """In an object store it reads the state meanwhile, if that is due: not while this process publishes the version
+        before, as it knows the state once it has."""
+        is_known = self._is_sure(step.slot, step.event.root) or self._member.is_publishing(self._table)
+        if self._member.root.is_local or is_known:
             return self._put(step)
         return bool(self._member.all_of(lambda: self._put(step), lambda: self._read_state(step.slot))[0])
 

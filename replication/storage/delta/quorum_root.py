@@ -226,5 +226,11 @@ class QuorumRoot(StorageRoot):
     def delete_folder(self) -> None:
         self._at_home(lambda home: home.delete_folder())
 
+    def sync_folder(self, name: str = "") -> None:
+        """As `StorageRoot.sync_folder`. Commits are durable by the votes of a majority, and each root syncs what is
+        published there."""
+        if name != "_delta_log":
+            super().sync_folder(name)
+
     def sync_file(self, name: str) -> None:
         self._at_home(lambda home: home.sync_file(name))

@@ -13,6 +13,7 @@ from lakelog.replication.storage.cluster import Cluster, format_cluster, storage
 from lakelog.replication.storage.delta import cluster_quorum, delta_log, quorum_member
 from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import commit_name, drop_commits_before, last_version, read_commit
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -372,3 +373,24 @@ def test_a_root_that_is_back_gets_tables_to_which_nobody_commits_any_more(roots,
     roots.put_back("c")
     root.child("brokers", "1").show_life(1)
     wait_until(lambda: last_version(StorageRoot.of(str(roots.folders["c"] / "producers"))) == 2, "the table is there")
+
+
+@pytest.mark.parametrize("home", NAMES)
+def test_a_writer_in_an_object_store_does_not_wait_until_its_commit_is_published(roots, home, monkeypatch):
+    """What it reads and writes next does."""
+    monkeypatch.setattr(LocalRoot, "is_local", False)
+    may_publish, publish = threading.Event(), QuorumMember.publish
+
+    def slow(member, *args):
+        may_publish.wait(60)
+        return publish(member, *args)
+
+    monkeypatch.setattr(QuorumMember, "publish", slow)
+    table = roots.table(home)
+    table.update({"who": "test"}, lambda rows: [*rows, row("first")])
+    assert roots.plain(home) == []
+    threading.Timer(0.1, may_publish.set).start()
+    table.update({"who": "test"}, lambda rows: [*rows, row("second")])
+    assert names(table) == ["first", "second"]
+    table._log.root.quorum.flush()
+    assert [roots.plain(name) for name in NAMES] == [["first", "second"]] * 3
