@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -18,6 +19,8 @@ from lakelog.jobs.cli.waiting import wait_until
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.local_cluster import LocalCluster
+from lakelog.replication.protocol.topic import BROKER_TYPE, Entity
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.verification.bench.counting_store import KINDS, ROOT, Counted, counting_store
 from lakelog.verification.bench.measuring import bench_folder
 from lakelog.verification.bench.produce import TOPIC
@@ -32,6 +35,8 @@ _SETTLING_SECONDS = 25.0  # the followers' streams begin; after the sends, polls
 DOLLARS = {"HEAD": 0.4, "GET": 0.4, "LIST": 5.0, "PUT": 5.0, "POST": 5.0, "DELETE": 0.0}
 _MONTH_SECONDS = 30 * 86_400
 ALL = "all"
+_BETWEEN_COMMITS_SECONDS = 1.1  # so old a view of a table may be that a commit begins with, and a bit more
+_NO_BROKER, _SETTING = Entity(BROKER_TYPE, "999"), "leader.replication.throttled.rate"
 _SUMMARY = ("idle_per_second", "idle_dollars_a_month", "per_send")
 
 
@@ -56,7 +61,8 @@ class RequestsPlan:
 
 @dataclass(frozen=True)
 class Requests:
-    """The requests of one cluster: while it was idle, and during sends of one record a partition, polls included."""
+    """The requests of one cluster: while it was idle, and during sends of one record a partition, polls included.
+    `commit_seconds`: a commit of metadata by the writer of the one before, and by another writer."""
 
     brokers: int
     controllers: int
@@ -67,6 +73,8 @@ class Requests:
     send_seconds: float
     sent: Counter[Counted]
     rows_equal: bool
+    cluster_roots: int = 1
+    commit_seconds: tuple[float, float] | None = None
 
 
 def measure_requests(spark: SparkSession, plan: RequestsPlan) -> list[Requests]:
@@ -102,9 +110,12 @@ def _measure(spark: SparkSession, plan: RequestsPlan, brokers: int, partitions: 
             _settle(plan)
             with _counting(lambda: store.counts(options)) as (idle, lasted):
                 threading.Event().wait(plan.seconds)
-            is_equal = sender.has_all(cluster)
+            writers = _Writers(cluster.cluster_uri, configs)
+            seconds = writers.same(plan.sends), writers.another(plan.sends)
+            is_equal = sender.has_all(cluster) and writers.have_all()
         return Requests(
-            brokers, plan.controllers, partitions, lasted[0], idle, plan.sends, took[0], sent, is_equal
+            brokers, plan.controllers, partitions, lasted[0], idle, plan.sends, took[0], sent, is_equal,
+            plan.cluster_roots, seconds,
         )  # fmt: skip
 
 
@@ -154,6 +165,39 @@ class _Sender:
         return True
 
 
+class _Writers:
+    """Two writers of the table `configs`, whose view of the store is not the same, as if each were a process."""
+
+    def __init__(self, cluster_uri: str, configs: Mapping[str, object]) -> None:
+        agents: tuple[dict[str, object], ...] = ({}, {"storage.cluster.user_agent": "another writer"})
+        self._tables = [
+            Cluster.open(cluster_uri, Config.from_properties({**configs, **agent})).configs for agent in agents
+        ]
+        self._count = 0
+
+    def same(self, commits: int) -> float:
+        """The median seconds of a commit by the writer of the one before."""
+        self._commit(0)
+        return median(self._commit(0) for _ in range(commits))
+
+    def another(self, commits: int) -> float:
+        """The median seconds of a commit by another writer than that of the one before."""
+        return median(self._commit(number % 2) for number in range(1, commits + 1))
+
+    def _commit(self, writer: int) -> float:
+        threading.Event().wait(_BETWEEN_COMMITS_SECONDS)
+        self._count += 1
+        started = time.perf_counter()
+        self._tables[writer].change({_NO_BROKER: {_SETTING: str(self._count)}}, {"who": "bench", "why": "commit"})
+        return time.perf_counter() - started
+
+    def have_all(self) -> bool:
+        """Whether each writer sees the last commit."""
+        for table in self._tables:
+            table.refresh()
+        return all(table.configs[_NO_BROKER] == {_SETTING: str(self._count)} for table in self._tables)
+
+
 def requests_figures(found: Sequence[Requests]) -> dict[str, object]:
     """All figures. If rows differ, the counts mean nothing and are left out."""
     if not all(each.rows_equal for each in found):
@@ -177,6 +221,7 @@ def _figures(found: Requests) -> dict[str, Any]:
         "brokers": found.brokers,
         "controllers": found.controllers,
         "partitions": found.partitions,
+        "cluster_roots": found.cluster_roots,
         "idle_seconds": round(found.idle_seconds, 1),
         "idle_per_second": round(idle, 2),
         "idle_dollars_a_month": round(dollars_a_month(per_second), 2),
@@ -185,9 +230,15 @@ def _figures(found: Requests) -> dict[str, Any]:
         "per_send": round(sent, 1),
         "per_send_beside_polls": round(max(0.0, sent - polls), 1),
         "dollars_a_million_sends": round(_dollars(per_send), 2),
+        **_commits(found),
         "idle_by_table": _by_table(per_second),
         "sends_by_table": _by_table(per_send),
     }
+
+
+def _commits(found: Requests) -> dict[str, float]:
+    same, another = found.commit_seconds or (0.0, 0.0)
+    return {"commit_ms": round(1000 * same), "commit_of_another_writer_ms": round(1000 * another)} if same else {}
 
 
 def _divided(counts: Counter[Counted], by: float) -> dict[Counted, float]:
@@ -227,6 +278,8 @@ def requests_rows(found: Sequence[Requests]) -> list[Row]:
         month, million = dollars_a_month(idle), _dollars(sent)
         rows += _rows(each, "a second, idle", idle, f"${month:,.0f} a month")
         rows += _rows(each, "a send", sent, f"${million:,.0f} a million sends")
+        for name, ms in _commits(each).items():
+            rows.append({**_row(each, name.removesuffix("_ms").replace("_", " "), ALL, [], {}), "cost": f"{ms} ms"})
     return rows
 
 
