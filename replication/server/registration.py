@@ -195,12 +195,15 @@ class IdWatch:
         here = cluster.storage_of(broker_id, root_uri).uri
         self.is_registered_here = self._seen is not None and self._seen.root == here
         self._is_free = take_over or self._seen is None
+        # What the last process was writing when it was killed may lie at one of several roots, and be seen later.
+        self._may_move_once = len(cluster.root.parts) > 1
 
     def wait(self, stopping: threading.Event | None = None) -> None:
         """Returns once the heartbeat has stood still: for two heartbeat intervals if the root is the same, else for the
         session time-out. Returns at once if the last process has announced its shutdown.
 
-        Raises DuplicateBrokerRegistrationException as soon as the heartbeat moves.
+        Raises DuplicateBrokerRegistrationException as soon as the heartbeat moves; with several cluster roots, as soon
+        as it moves twice.
         """
         pause = stopping or threading.Event()
         while not self._is_free and self._seen is not None and self._table is not None:
@@ -209,6 +212,10 @@ class IdWatch:
             now = self._table.registration
             if now is None or now.shutting_down:
                 self._is_free = True
+            elif (
+                _beat(now) != _beat(self._seen) and now.broker_epoch == self._seen.broker_epoch and self._may_move_once
+            ):
+                self._may_move_once, self._seen, self._seen_at = False, now, self._clock()
             elif _beat(now) != _beat(self._seen):
                 raise DuplicateBrokerRegistrationException(
                     f"broker {self._broker_id} is at work at {now.root}: its heartbeat moves; stop it first, use "

@@ -12,7 +12,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.server.registration import IdWatch, prepare_start
-from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import is_formatted
@@ -110,6 +110,37 @@ def test_bc_01_a_second_new_process_of_the_id_is_refused_too(cluster, table):
 
     with pytest.raises(DuplicateBrokerRegistrationException):
         wait(cluster, HERE, other)
+
+
+@pytest.fixture
+def several(root):
+    """A cluster with three roots, and a process of broker 1 that is at work."""
+    uri = ",".join(f"{root}/{name}" for name in "abc")
+    format_cluster(storage_root(uri, "cluster", Config()), Config())
+    cluster = Cluster.open(uri)
+    made = BrokerTable.open_or_create(cluster.root, 1)
+    made.register(lambda _: BrokerRegistration(1, HERE, None, 3, -1, False, None, "log", 0))
+    made.update(3, "heartbeat")
+    return cluster, made
+
+
+def test_bc_01_the_last_heartbeat_of_a_killed_process_may_be_found_late_at_one_of_several_roots(several):
+    cluster, table = several
+    waited = wait(cluster, HERE, lambda: table.update(3, "heartbeat"))
+    assert waited == pytest.approx(2 * INTERVAL + 0.1, abs=0.11), "it waits anew"
+
+
+def test_bc_01_with_several_roots_a_heartbeat_that_moves_twice_refuses_the_id(several):
+    cluster, table = several
+
+    def beat():
+        table.update(3, "heartbeat")
+        pauses.happens = beat
+
+    clock = Clock()
+    watch, pauses = IdWatch(cluster, 1, HERE, clock=clock), Pauses(clock, beat)
+    with pytest.raises(DuplicateBrokerRegistrationException, match="broker 1 is at work"):
+        watch.wait(pauses)
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
