@@ -327,9 +327,16 @@ class ClusterQuorum:
                 logger.warning("%s does not learn where the roots of the cluster are: %s", uri, error)
 
     def tables(self) -> list[TableName]:
-        """The tables that are published at any root that votes and answers."""
-        found = self._at_roots(lambda member: member.tables() if member.identity() in self._members else [])
-        return sorted({t for tables in found.values() if not isinstance(tables, LakelogException) for t in tables})
+        """The tables that are published at any root that votes. The home has all that were decided. Raises
+        KafkaStorageException if it does not answer, or no majority does: a table that is left out would be lost with
+        the roots that vote on it."""
+        voting = self.voting(_CLUSTER)
+        found = self._at_roots(lambda member: (member.identity(), member.tables()))
+        answers = {uri: each for uri, each in found.items() if not isinstance(each, LakelogException)}
+        answers = {uri: (root, tables) for uri, (root, tables) in answers.items() if root in voting}
+        if len(answers) < majority(len(voting)) or self.home.root.uri not in answers:
+            raise KafkaStorageException(self._no_majority(voting))
+        return sorted({table for _, tables in answers.values() for table in tables})
 
     def catch_up_now_and_then(self, table: TableName, version: int) -> None:
         """Lets a thread look for votes on the next version at the other roots, and catch up if there is one; at most

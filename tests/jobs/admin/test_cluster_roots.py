@@ -259,6 +259,25 @@ def test_a_change_that_would_leave_no_majority_is_not_made(lake: Lake, on_lake: 
     add(lake.opened("c").producers._table, "first")
 
 
+def test_a_replacement_fails_rather_than_leave_a_table_out(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roots do not say which tables they have. A table that is left out would go on with the vote of the lost root."""
+    tables, asked = QuorumMember.tables, set[str]()
+
+    def fail_once(member: QuorumMember) -> object:
+        if member.root.uri not in asked and not member.root.uri.endswith("c"):
+            asked.add(member.root.uri)
+            raise KafkaStorageException("503 Slow Down")
+        return tables(member)
+
+    monkeypatch.setattr(QuorumMember, "tables", fail_once)
+    shutil.rmtree(lake.folder / "c")
+    changes = RootChanges(lake.opened())
+    with pytest.raises(KafkaStorageException, match="no majority"):
+        changes.replace(lake.uris[2], lake.uris[2])
+    assert changes.replace(lake.uris[2], lake.uris[2])
+    assert set(map(frozenset, lake.voting().values())) == {frozenset("abc")}
+
+
 def test_a_table_that_is_made_during_a_change_gets_the_new_roots(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = ClusterQuorum.change_roots
     made = []

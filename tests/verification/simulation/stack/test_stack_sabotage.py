@@ -101,7 +101,7 @@ def test_a_failing_history_is_shrunk():
 def test_each_tier_says_what_it_breaks():
     for tier in TIERS.values():
         words = [sabotage.what for sabotage in tier().sabotages.values()]
-        assert len(words) == len(set(words)) > 20
+        assert len(words) == len(set(words)) > 5
 
 
 def test_a_sabotage_of_what_does_not_ship_is_refused():
