@@ -20,7 +20,8 @@ from lakelog.replication.errors import (
     LakelogException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
+from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
+from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
@@ -327,8 +328,10 @@ def _quorum_root(uris: Iterable[str], owner: Owner, config: Config) -> QuorumRoo
 
 def _all_roots(root: StorageRoot, config: Config) -> StorageRoot:
     """All roots of a cluster, of which this is one, or was. Raises KafkaStorageException if it does not know them."""
-    uris = dict.fromkeys(sorted(QuorumMember(root).addresses().values(), key=lambda uri: uri != root.uri))
-    return _quorum_root(uris, "cluster", config)  # while roots are replaced there may be one more
+    addresses, folder = QuorumMember(root).addresses(), root.child(CLUSTER.name)
+    voting = read_commit(folder, last_version(folder)).info.get(ROOTS, ())  # while roots change, more are noted
+    uris = [addresses[identity] for identity in voting if identity in addresses]
+    return _quorum_root(sorted(uris, key=lambda uri: uri != root.uri), "cluster", config)
 
 
 def _check_list(root: QuorumRoot, identity: Row) -> None:

@@ -303,23 +303,25 @@ class Recovery:
         return self.brokers[0].cluster_id
 
     def _check_root(self) -> None:
-        if self._mark() is None:
+        new = [part for part in self.root.parts if not self._is_marked(part)]
+        if len(new) == len(self.root.parts):
             check_new(self.root)
         elif is_finished(self.root):
             raise InconsistentClusterIdException(
                 f"{self.root.uri}: the recovery has ended, and this is the root of cluster {self.cluster_id}: start "
                 "brokers and controllers on it"
             )
+        for part in new:
+            check_new(part)
         for broker in self.brokers:
             check_apart(self.root, broker.root.uri, f"broker {broker.broker_id}")
 
-    def _mark(self) -> dict[str, Any] | None:
-        """What an earlier recovery of this cluster has noted in the new root; None if there was none."""
+    def _is_marked(self, part: StorageRoot) -> bool:
+        """Whether an earlier recovery of this cluster has begun at one of the new roots."""
         try:
-            found = json.loads(self.root.files().read(_MARK))
-            return dict(found) if found["cluster_id"] == self.cluster_id else None
+            return bool(json.loads(part.read(_MARK))["cluster_id"] == self.cluster_id)
         except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return None
+            return False
 
     @property
     def goes_by_backup(self) -> bool:
@@ -359,6 +361,11 @@ class Recovery:
             )
         if identity is None or identity["cluster_id"] != self.cluster_id:
             return None
+        if isinstance(root, QuorumRoot):
+            try:
+                root.quorum.voting((CLUSTER.name,))
+            except KafkaStorageException as error:
+                return f"{root.uri}: others may use the old cluster root again if it comes back: {error}. {way_out}"
         return (
             f"{root.uri}: the cluster root is there, so it need not be recovered: start brokers and controllers on it. "
             f"{way_out}"
@@ -516,11 +523,12 @@ class Recovery:
 
         Raises FencedClusterRootException if another recovery is under way, KafkaStorageException and
         InvalidConfigurationException as `check_conditional_put`: the same command goes on."""
-        self.root.create_folder()
         mark = {"cluster_id": self.cluster_id, "generation": self.generation}
+        for part in self.root.parts:
+            part.create_folder()
+            part.put(_MARK, json.dumps(mark).encode())
         if isinstance(self.root, QuorumRoot):
             self.root.quorum.format()
-        self.root.files().put(_MARK, json.dumps(mark).encode())
         check_conditional_put(self.root)
         for broker in self.brokers:
             broker.close(self.broker_epochs[broker.broker_id], self.generation, self._seen.known, self.root.uri)

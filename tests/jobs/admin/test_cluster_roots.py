@@ -383,6 +383,22 @@ def test_a_list_that_lacks_a_majority_or_is_old_works(lake: Lake, on_lake: Run) 
     assert names(lake.opened("d").producers._table) == ["first"]
 
 
+def test_a_process_that_starts_during_a_change_has_the_roots_that_decide(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, seen = ClusterQuorum.change_roots, dict[str, str]()
+
+    def change(quorum, table, roots):
+        seen[table[0]] = lake.opened("b").root.uri
+        plain(quorum, table, roots)
+
+    monkeypatch.setattr(ClusterQuorum, "change_roots", change)
+    d = str(lake.folder / "d")
+    RootChanges(lake.opened("b")).replace(lake.uris[0], d)
+    assert seen.pop("cluster") == lake.all
+    assert set(seen.values()) == {",".join([*lake.uris[1:], d])}
+
+
 def test_an_older_version_refuses_a_cluster_with_several_roots(lake: Lake) -> None:
     for uri in lake.uris:
         assert read_identity(StorageRoot.of(uri))["format_version"] == QUORUM_FORMAT > FORMAT_VERSION
