@@ -90,8 +90,8 @@ class RootChanges:
         root = self._cluster.root
         if not isinstance(root, QuorumRoot):
             raise InvalidRequestException(
-                f"{root.uri}: is the only root of its cluster, which stays so: `lakelog format` makes a cluster with "
-                "three or five roots"
+                f"{root.uri}: is the only root of its cluster, which gets no other ones while it runs: the page on a "
+                "lost cluster root says how"
             )
         return root.quorum
 

@@ -361,11 +361,6 @@ class Recovery:
             )
         if identity is None or identity["cluster_id"] != self.cluster_id:
             return None
-        if isinstance(root, QuorumRoot):
-            try:
-                root.quorum.voting((CLUSTER.name,))
-            except KafkaStorageException as error:
-                return f"{root.uri}: others may use the old cluster root again if it comes back: {error}. {way_out}"
         return (
             f"{root.uri}: the cluster root is there, so it need not be recovered: start brokers and controllers on it. "
             f"{way_out}"
