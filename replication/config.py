@@ -113,7 +113,9 @@ class Settings:
 
 Owner = int | Literal["cluster"]
 
-_STORAGE_KEY = re.compile(r"storage\.(?P<owner>0|[1-9][0-9]*|cluster)\.(?P<option>[A-Za-z0-9_.]+)")
+_STORAGE_KEY = re.compile(
+    r"storage\.(?P<owner>0|[1-9][0-9]*|cluster)(?:(?<=cluster)@(?P<bucket>[A-Za-z0-9_.-]+))?\.(?P<option>[A-Za-z0-9_.]+)"
+)
 _STORAGE_HINT = " and storage.<broker id|cluster>.<option>"
 _ENVIRONMENT_PREFIX = "LAKELOG_STORAGE"
 _SESSION_MS = 6_000
@@ -162,28 +164,37 @@ class Config(Settings):
         _raise_if(problems + [f"{source_name}: {words}" for words in together])
         return config
 
-    def storage_options(self, owner: Owner, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    def storage_options(
+        self, owner: Owner, environment: Mapping[str, str] | None = None, bucket: str = ""
+    ) -> dict[str, str]:  # fmt: skip
         """The storage options of one root, such as AWS_ENDPOINT_URL. Names are upper case, with `_` for a dot.
 
         `owner` is the broker id, or "cluster" for the cluster root. Options come from the keys
         `storage.<owner>.<option>`. Variables `LAKELOG_STORAGE_<OWNER>_<OPTION>` of `environment` (by default that of
-        the process) override them.
+        the process) override them. Of several cluster roots those in a `bucket` may have options of their own, which
+        count before those of all: `storage.cluster@<bucket>.<option>`, where an option has no dot, and
+        `LAKELOG_STORAGE_CLUSTER__<BUCKET>__<OPTION>`, with `_` for each sign of the bucket's name that is no letter
+        and no digit.
         """
         if not (owner == "cluster" if isinstance(owner, str) else type(owner) is int):
             raise InvalidConfigurationException(f"owner is {owner!r:.80}: give a broker id, or cluster")
         environment = os.environ if environment is None else environment
         if not isinstance(environment, Mapping) or not all(isinstance(name, str) for name in environment):
             raise InvalidConfigurationException(f"environment is a {_kind(environment)}: give a dict of texts, or None")
-        options = {}
+        options, own = dict[str, str](), dict[str, str]()
         for key, setting in self.storage.items():
             match = _STORAGE_KEY.fullmatch(key)
-            if match and match["owner"] == str(owner):
-                options[match["option"].upper().replace(".", "_")] = setting.value
+            if match and match["owner"] == str(owner) and match["bucket"] in (None, bucket):
+                found = own if match["bucket"] else options
+                found[match["option"].upper().replace(".", "_")] = setting.value
         prefix = f"{_ENVIRONMENT_PREFIX}_{owner}_".upper()
+        prefix_of_own = f"{prefix}_{re.sub('[^A-Za-z0-9]', '_', bucket)}__".upper()
         for name in environment:
-            if name.startswith(prefix):
+            if bucket and name.startswith(prefix_of_own):
+                own[name.removeprefix(prefix_of_own).upper()] = environment[name]
+            elif name.startswith(prefix) and not name.startswith(f"{prefix}_"):
                 options[name.removeprefix(prefix).upper()] = environment[name]
-        return options
+        return options | own
 
     def topic(self, configs: Mapping[str, object]) -> TopicConfig:
         """The settings of a topic. `configs` are its own, from the topics table; the others are those of this process.

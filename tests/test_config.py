@@ -163,6 +163,26 @@ def test_storage_options_of_a_root():
     assert config.storage_options(3, environment) == {}
 
 
+def test_storage_options_of_one_of_several_cluster_roots():
+    config = Config.from_properties(
+        "storage.cluster.aws_region=eu\nstorage.cluster.k=v\nstorage.cluster@my-bucket.x.aws_region=us\n"
+        "storage.cluster@other.aws_region=af"
+    )
+    environment = {
+        "LAKELOG_STORAGE_CLUSTER_K": "of all",
+        "LAKELOG_STORAGE_CLUSTER__MY_BUCKET_X__AWS_KEY": "mine",
+        "LAKELOG_STORAGE_CLUSTER__OTHER__AWS_KEY": "another's",
+    }
+    assert config.storage_options("cluster", environment) == {"AWS_REGION": "eu", "K": "of all"}
+    mine = {"AWS_REGION": "us", "K": "of all", "AWS_KEY": "mine"}
+    assert config.storage_options("cluster", environment, "my-bucket.x") == mine
+    assert config.storage_options("cluster", {}, "third") == {"AWS_REGION": "eu", "K": "v"}
+
+
+def test_only_cluster_roots_have_options_by_bucket():
+    assert "unknown key storage.2@bucket.aws_region" in " ".join(problems_of("storage.2@bucket.aws_region=eu"))
+
+
 def test_storage_options_of_the_process(monkeypatch):
     monkeypatch.setenv("LAKELOG_STORAGE_5_AWS_REGION", "eu")
     assert Config().storage_options(5) == {"AWS_REGION": "eu"}

@@ -315,7 +315,9 @@ def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:
         if owner != "cluster":
             raise InvalidConfigurationException(f"{uri}: names {len(uris)} roots, and broker {owner} has one")
         return _quorum_root(uris, owner, config)
-    return StorageRoot.of(uri, config.storage_options(owner), config.storage_fsync, config.lakelog_storage_timeout_ms)
+    bucket = uri.partition("://")[2].partition("/")[0] if owner == "cluster" else ""
+    options = config.storage_options(owner, bucket=bucket)
+    return StorageRoot.of(uri, options, config.storage_fsync, config.lakelog_storage_timeout_ms)
 
 
 def _quorum_root(uris: Iterable[str], owner: Owner, config: Config) -> QuorumRoot:

@@ -176,3 +176,13 @@ def test_a_cluster_is_found_by_a_root_that_is_behind_since_it_was_formatted(clus
         if file.name != commit_name(0).rpartition("/")[2]:
             file.unlink()
     assert Cluster.open(f"{root}/{PLACES[2]}").cluster_id == cluster.cluster_id
+
+
+def test_each_root_may_have_credentials_of_its_own():
+    """In any order of the list, as they go by the buckets."""
+    config = Config.from_properties({"storage.cluster.aws_region": "eu", "storage.cluster@two.aws_region": "us"})
+    for uris in (["s3://one/c", "s3://two/c", "gs://three/c"], ["gs://three/c", "s3://two/c", "s3://one/c"]):
+        parts = storage_root(",".join(uris), "cluster", config).parts
+        assert {part.uri: part.options["AWS_REGION"] for part in parts} == {
+            "s3://one/c": "eu", "s3://two/c": "us", "gs://three/c": "eu",
+        }  # fmt: skip
