@@ -355,7 +355,7 @@ class ClusterQuorum:
             except (LakelogException, OSError) as error:
                 logger.debug("%s: %s", "/".join(table), error)
 
-        threading.Thread(target=run, name="catch up", daemon=True).start()
+        _start(run, "catch up")
 
     def _has_vote_elsewhere(self, table: TableName, version: int) -> bool:
         for member in list(self._members.values()):
@@ -808,7 +808,15 @@ class ClusterQuorum:
                 at_end()
                 answers.put(root, answer)
 
-        threading.Thread(target=run, name=f"quorum {uri}", daemon=True).start()
+        _start(run, f"quorum {uri}")
+
+
+def _start(run: Callable[[], None], name: str) -> None:
+    """Runs in a thread, or here and now if this process has too many."""
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError:
+        run()
 
 
 def _with_facts(content: bytes, session: str, roots: Sequence[str]) -> bytes:

@@ -394,3 +394,16 @@ def test_a_writer_in_an_object_store_does_not_wait_until_its_commit_is_published
     assert names(table) == ["first", "second"]
     table._log.root.quorum.flush()
     assert [roots.plain(name) for name in NAMES] == [["first", "second"]] * 3
+
+
+def test_a_process_without_another_thread_asks_one_root_after_another(roots, monkeypatch):
+    table = roots.table("a")
+
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    add(table, "first")
+    roots.remove("b")
+    add(table, "second")
+    assert names(table) == names(roots.table("c")) == ["first", "second"]

@@ -112,7 +112,7 @@ def drawn_with_roots(seed: int, count: int) -> Rates:
     rng = random.Random(f"voting roots of {seed}")
     return replace(
         drawn(seed), recovers=0.0, cluster_roots=0.0, cluster_count=count,
-        root_faults=rng.choice((0, 0.01, 0.03)), slots_a_seal=rng.choice((4, 20, SLOTS_A_SEAL)),
+        root_faults=rng.choice((0, 0.03, 0.1)), slots_a_seal=rng.choice((4, 20, SLOTS_A_SEAL)),
     )  # fmt: skip
 
 
