@@ -40,7 +40,14 @@ from lakelog.replication.protocol.rounds.quorum_round import (
     propose,
     read_newest,
 )
-from lakelog.replication.storage.delta.commit_format import commit_content, commit_name, last_version, read_commit
+from lakelog.replication.storage.delta.commit import Commit
+from lakelog.replication.storage.delta.commit_format import (
+    commit_content,
+    commit_name,
+    last_version,
+    parsed,
+    read_commit,
+)
 from lakelog.replication.storage.delta.life_signs import LifeSigns
 from lakelog.replication.storage.delta.quorum_member import CREATES, FOLDER, QuorumMember, packed
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -107,6 +114,7 @@ class ClusterQuorum:
         self._missing: dict[str, set[TableName]] = {}  # by root: tables that it lacks commits of this process of
         self._brought_at = float("-inf")
         self._proposed: dict[TableName, int] = {}  # the last slot in which the session has proposed
+        self._last_read: dict[TableName, Commit] = {}
         self._caught_up_at: dict[TableName, float] = {}
         self.signs = LifeSigns(self)
         _QUORUMS.add(self)
@@ -634,15 +642,21 @@ class ClusterQuorum:
         known, commit = self._newest.get(table, (-1, None))
         if commit is not None and known == version:
             return commit
-        folder = self.home.root.child(*table)
-        try:
-            found = read_commit(folder, version)
-        except (FileNotFoundError, CorruptRecordException) as error:
-            raise KafkaStorageException(f"{folder.path(commit_name(version))}: cannot be read: {error}") from error
+        found, folder = self._last_read.get(table), self.home.root.child(*table)
+        if found is None or found.version != version:
+            try:
+                found = read_commit(folder, version)
+            except (FileNotFoundError, CorruptRecordException) as error:
+                raise KafkaStorageException(f"{folder.path(commit_name(version))}: cannot be read: {error}") from error
         roots = tuple(found.info.get(ROOTS, ())) or tuple(self._members)
         commit = ProposedCommit(found.unique_id or "", str(found.info.get(SESSION, "")), roots=roots)
         self._note(table, version, commit)
         return commit
+
+    def note_read(self, table: TableName, version: int, content: bytes) -> None:
+        """Notes a commit that was just read at the home: a proposal for the next version need not read it again."""
+        with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):  # it is torn
+            self._last_read[table] = parsed(version, content, None)
 
     def _note(self, table: TableName, version: int, commit: ProposedCommit) -> None:
         with self._lock:

@@ -324,7 +324,9 @@ class DeltaLog:
                 raise KafkaStorageException(str(error)) from error
             found += read
             # Commits that follow may be those of a table that was made again.
-            is_there = (since is not None and not read and self._commits.is_sure(base)) or self._commits.is_there(base)
+            is_recent = since is not None and not read and self._commits.is_sure(base)
+            is_sequel = self.root.is_sequential and bool(read) and self._that_follow(found) == found
+            is_there = is_recent or is_sequel or self._commits.is_there(base)
             lacks_it = expected is not None and self._lacks(expected, base, self._that_follow(found))
             if not is_there or lacks_it or not all(commit.is_plain for commit in found):
                 if noted is not None:

@@ -199,6 +199,8 @@ class QuorumRoot(StorageRoot):
 
     def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
         content, stamp = self._at_home(lambda home: home.read_stamped(name))
+        if found := _COMMIT.fullmatch(name):
+            self.quorum.note_read(self.names, int(found[1]), content)
         return content, (stamp[0], _DECIDED)
 
     def read_buffer(self, name: str) -> pa.Buffer:
