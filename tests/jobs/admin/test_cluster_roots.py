@@ -402,3 +402,32 @@ def test_a_process_that_starts_during_a_change_has_the_roots_that_decide(
 def test_an_older_version_refuses_a_cluster_with_several_roots(lake: Lake) -> None:
     for uri in lake.uris:
         assert read_identity(StorageRoot.of(uri))["format_version"] == QUORUM_FORMAT > FORMAT_VERSION
+
+
+@pytest.mark.parametrize("new", ["a", "d"])
+def test_a_root_in_a_bucket_is_replaced(
+    s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, lakelog: Run, new: str
+) -> None:
+    for name, value in s3_options.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    StorageRoot.of("s3://bucket/roots", s3_options).delete_folder()
+    uris = [f"s3://bucket/roots/{name}" for name in "abc"]
+    config = Config()
+    format_cluster(storage_root(",".join(uris), "cluster", config), config)
+    table = Cluster.open(uris[1], config).producers._table
+    add(table, "first")
+    StorageRoot.of(uris[0], s3_options).delete_folder()
+    if new == "a":  # restored without its newest files
+        StorageRoot.of(f"{uris[0]}/cluster", s3_options).write("of-before", b"")
+        QuorumMember(StorageRoot.of(uris[0], s3_options)).note_addresses(
+            QuorumMember(StorageRoot.of(uris[1], s3_options)).addresses()
+        )
+    replaced = ("--replace", uris[0], f"s3://bucket/roots/{new}")
+    code, out, err = lakelog(cluster_roots, "--cluster", uris[1], *replaced, "-o", "json")
+    assert (code, err) == (0, "")
+    assert {name for name, row in rows(out).items() if row["votes"]} == {new, "b", "c"}
+    add(table, "second")
+    StorageRoot.of(uris[1], s3_options).delete_folder()
+    assert names(Cluster.open(f"s3://bucket/roots/{new}", config).producers._table) == ["first", "second"]
+    StorageRoot.of("s3://bucket/roots", s3_options).delete_folder()
