@@ -16,7 +16,7 @@ from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, root_uri
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.cluster_quorum import RootStatus
-from lakelog.replication.storage.root_changes import RootChanges
+from lakelog.replication.storage.root_changes import SIZES, RootChanges
 
 
 def main(argv: list[str]) -> int:
@@ -63,7 +63,7 @@ def _change(args: argparse.Namespace, cluster: Cluster) -> None:
 def _show(found: list[RootStatus], output: str) -> int:
     rows = [root_row(each) for each in found]
     Report(rows, ROOT_COLUMNS).show(output)
-    if output == TABLE and len(found) > 1:
-        voting = [each.uri for each in found if each.has_vote]
+    voting = [each.uri for each in found if each.has_vote]
+    if output == TABLE and len(voting) in SIZES:
         say(f"Give processes that you start --cluster {','.join(voting)}")
     return FAILED if any(each.error for each in found) else OK

@@ -87,6 +87,7 @@ def test_it_shows_who_votes_and_who_is_behind_and_which_root_is_away_or_emptied(
     Path(lake.uris[2]).rename(f"{lake.uris[2]}.away")
     producers = lake.opened().producers
     add(producers._table, "p")
+    assert "--cluster" not in on_lake()[2]  # two roots are no list
     code, out, _ = on_lake("-o", "json")
     found = rows(out)
     assert code == 1
