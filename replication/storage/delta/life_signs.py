@@ -15,19 +15,28 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.storage.delta.quorum_member import FOLDER, SIGNS
+from lakelog.replication.storage.delta.quorum_member import FOLDER, SIGNS, QuorumMember
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-
-if TYPE_CHECKING:
-    from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 
 _STILL = 2.5  # a sign stands still if it has not moved for so many times the staleness that its reader allows
 _LEAST_SECONDS = 1.0
+
+
+Value = TypeVar("Value")
+
+
+class _Roots(Protocol):
+    """What signs need of a quorum: see `ClusterQuorum`."""
+
+    home: QuorumMember
+
+    def at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
+        """Calls `call` with each root that votes, and returns the results of a majority."""
 
 
 class _Own(NamedTuple):
@@ -46,7 +55,7 @@ class _Seen(NamedTuple):
 class LifeSigns:
     """The signs of life that one process writes and reads. Threads may share it."""
 
-    def __init__(self, quorum: ClusterQuorum) -> None:
+    def __init__(self, quorum: _Roots) -> None:
         self._quorum = quorum
         self._lock = threading.Lock()
         self._own: dict[tuple[str, ...], _Own] = {}  # by the table of the writer, as below
