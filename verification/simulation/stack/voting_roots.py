@@ -43,6 +43,8 @@ from lakelog.verification.simulation.stack.stack_producers import Interrupted
 from lakelog.verification.simulation.stack.vote_ledger import VoteLedger
 
 COUNT = 3
+_MOST = 3  # faults of a history: to replace a root takes many steps
+_PAUSE_SECONDS = 5  # after a replacement that has failed
 _KINDS = ROOT_AWAY, ROOT_AWAY, ROOT_HANGS, ROOT_FAILS, ROOT_EMPTIED, ROOT_RESTORED
 _LOST = ROOT_EMPTIED, ROOT_RESTORED
 _SECONDS = 1, 4, 15, 40, 400
@@ -85,6 +87,7 @@ class VotingRoots:
         self._until = 0.0
         self._is_lost, self._is_replacing = False, False
         self._have_hung: list[object] = []
+        self._faults = 0
         self._late: list[tuple[StoreUser, Sequence[object], Callable[[], object]]] = []
         self._backups: dict[str, Mapping[str, Mapping[str, File]]] = {}
         self._published: dict[str, MetadataTable] = {}
@@ -167,7 +170,8 @@ class VotingRoots:
         if self.rng.random() < _BACKS_UP:
             self.back_up(self.rng.choice(self.uris))
         if self.broken is None:
-            if self.has_faults and self.rng.random() < self._world.rates.root_faults:
+            may_break = self.has_faults and self._faults < _MOST
+            if may_break and self.rng.random() < self._world.rates.root_faults:
                 self.break_root(self.rng.choice(self.uris), self.rng.choice(_KINDS))
         elif now >= self._until and not self._is_replacing:
             self._mend_in_time()
@@ -177,6 +181,7 @@ class VotingRoots:
         if kind == ROOT_RESTORED and uri not in self._backups:
             kind = ROOT_AWAY
         self.broken, self._is_lost, self._have_hung = (uri, kind), False, []
+        self._faults += 1
         self._until = self._world.clock.now + (_SURE_SECONDS if kind in _LOST else self.rng.choice(_SECONDS))
         self._tell(kind, f"{uri}: {kind}")
 
@@ -201,6 +206,7 @@ class VotingRoots:
                     self._replace(uri)
             except (LakelogException, OSError, BrokerKilled) as error:
                 self._world.trace.append(f"{self._world.clock.now:.1f} replace: {type(error).__name__}: {error}")
+                self._until = self._world.clock.now + _PAUSE_SECONDS
             finally:
                 self._is_replacing = False
 
