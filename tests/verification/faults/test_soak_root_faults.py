@@ -10,11 +10,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.config import Config
+from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.schemas import LOG
 from lakelog.verification.faults.soak_faults import RootFaults
 from lakelog.verification.faults.soak_plan import Fault
+from lakelog.verification.roots.one_of_several import described, root_numbered
+from lakelog.verification.roots.roots import LocalRoots
 from lakelog.verification.roots.storage_faults import empty, forget_since, rot
 from tests.jobs.admin.one_partition import log_of, one_partition, write
 from tests.storage.logs import P0, TOPIC, request, send
@@ -126,3 +129,20 @@ def test_where_there_is_no_file_none_rots(faults: RootFaults) -> None:
 def test_files_of_a_topic_whose_records_go_do_not_rot(faults: RootFaults) -> None:
     faults._kept = "another"
     assert faults.rot(fault(1)) == "broker 1 has no file yet"
+
+
+@pytest.mark.parametrize("kind", ["lose_cluster_root", "new_cluster_root"])
+@pytest.mark.parametrize("place", [0.0, 0.4, 0.9])
+def test_one_of_several_cluster_roots_is_lost_for_a_while(tmp_path: Path, kind: str, place: float) -> None:
+    config, roots = Config(), LocalRoots(tmp_path, cluster_roots=3)
+    format_cluster(storage_root(roots.uri("cluster"), "cluster", config), config)
+    number, seen = 1 + int(place * 3), list[bool]()
+    servers: Any = SimpleNamespace(roots=roots, uri=roots.uri("cluster"), config=config, brokers={})
+    faults = RootFaults(servers, TOPIC, lambda _: False, lambda _: seen.append(roots.is_away(uri)))
+    uri, identity = root_numbered(roots, number), described(roots, number, config).identity
+    said = getattr(faults, kind)(Fault(0.0, kind, 2.0, (1, 2, 3), place, 0.5))
+    assert said.startswith(f"cluster root {number} was ")
+    assert (seen, roots.is_away(uri)) == ([True], False)
+    status = described(roots, number, config)
+    assert (status.has_vote, status.behind) == (True, 0)
+    assert (status.identity != identity) == (kind == "new_cluster_root")
