@@ -20,6 +20,7 @@ from lakelog.replication.storage.cluster import Cluster, check_may_format, forma
 from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.local_root import LocalRoot
+from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.root_identity import brokers_beside, is_formatted, read_identity
 from lakelog.schemas import CONFIGS
 from tests.processes import wait_until
@@ -186,3 +187,18 @@ def test_each_root_may_have_credentials_of_its_own():
         assert {part.uri: part.options["AWS_REGION"] for part in parts} == {
             "s3://one/c": "eu", "s3://two/c": "us", "gs://three/c": "eu",
         }  # fmt: skip
+
+
+def test_a_process_goes_on_that_slept_while_all_roots_were_replaced(cluster, root):
+    sleeper = cluster
+    change(sleeper, "1")
+    for number, place in enumerate(PLACES):
+        shutil.rmtree(Path(root, place))
+        Path(root, place).mkdir()
+        opened = Cluster.open(uri(root))
+        assert RootChanges(opened).replace(f"{root}/{place}", f"{root}/{place}")
+        change(opened, f"of {number}")
+    sleeper.configs.refresh()
+    assert [*sleeper.configs.configs.values()] == [{"background.threads": "of 2"}]
+    change(sleeper, "2")
+    assert [*Cluster.open(uri(root)).configs.configs.values()] == [{"background.threads": "2"}]

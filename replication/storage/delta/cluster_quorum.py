@@ -555,6 +555,25 @@ class ClusterQuorum:
         voting = self._voting(table)
         if voting:
             members = self._members_of(voting)
+        found = self._find_home(members, voting)
+        if found is None:  # all that voted may have been replaced since this process has looked
+            found = self._find_home(self._identified(), voting)
+        if found is None:
+            raise KafkaStorageException(self._no_majority(tuple(voting or self._members)))
+        return found
+
+    def _identified(self) -> Mapping[str, QuorumMember]:
+        """The members by the identities that they have now."""
+        found = dict[str, QuorumMember]()
+        for member in self._roots:
+            with suppress(LakelogException):
+                if (identity := member.identity()) is not None:
+                    found[identity] = member
+        with self._lock:
+            self._found = {**self._found, **found}
+        return found
+
+    def _find_home(self, members: Mapping[str, QuorumMember], voting: Sequence[str]) -> QuorumMember | None:
         in_order = sorted(
             members.items(), key=lambda item: (bool(voting) and item[0] not in voting, item[1] is not self.home)
         )
@@ -575,7 +594,7 @@ class ClusterQuorum:
             self._move_home(member)
             return member
         self._silent = silent
-        raise KafkaStorageException(self._no_majority(tuple(voting or self._members)))
+        return None
 
     def _is_sound(self, root: str, member: QuorumMember) -> bool:
         """Whether a root's own table `cluster` names it. An older copy of a root has another identity than the one that
