@@ -102,8 +102,10 @@ class ClusterQuorum:
         self._member_at = member_at
         self._timeout = timeout
         self._lock = threading.Lock()
+        self._answered = threading.Condition(self._lock)
         self.home = self._roots[0]  # the root at which this process reads
         self._found: dict[str, QuorumMember] = {}  # by identity
+        self._asked = set[str]()  # URIs of roots that have not yet answered who they are
         self._sound = set[str]()  # identities of roots that have named themselves
         self._looked_at = self._searched_at = float("-inf")
         self._silent = set[str]()  # the roots that have not answered, if therefore a majority was missing
@@ -143,17 +145,38 @@ class ClusterQuorum:
         """The roots that have answered with an identity since this process began, by it."""
         with self._lock:
             missing = [member for member in self._roots if member not in self._found.values()]
-            if not missing or time.monotonic() - self._looked_at < _AWAY_SECONDS:
-                return self._found
-            self._looked_at = time.monotonic()
-        found = dict(self._found)
-        for member in missing:
-            with suppress(LakelogException):
-                if (identity := member.identity()) is not None:
-                    found[identity] = member
+            is_due = bool(missing) and time.monotonic() - self._looked_at >= _AWAY_SECONDS
+            if is_due:
+                self._looked_at = time.monotonic()
+        if is_due:
+            self._identify(missing)
+        if len(self._found) < majority(len(self._roots)):  # as a process begins
+            with self._answered:
+                self._answered.wait_for(lambda: not self._asked, self._timeout)
+        return self._found
+
+    def _identify(self, members: Sequence[QuorumMember]) -> None:
+        """Reads the identities of roots. One that hangs is waited for once, for a second, and is found when it
+        answers."""
+
+        def identify(member: QuorumMember) -> None:
+            if (identity := member.identity()) is not None:
+                with self._lock:
+                    found = {each: root for root, each in self._found.items()} | {member: identity}
+                    self._found = {found[each]: each for each in self._roots if each in found}  # the nearest first
+
+        def end(member: QuorumMember) -> None:
+            with self._answered:
+                self._asked.discard(member.root.uri)
+                self._answered.notify_all()
+
         with self._lock:
-            self._found = found
-        return found
+            members = [member for member in members if member.root.uri not in self._asked]
+            self._asked |= {member.root.uri for member in members}
+        answers = _Answers()
+        for member in members:
+            self._begin(member.root.uri, member, answers, partial(identify, member), partial(end, member))
+        answers.wait_for(lambda _: False, len(members), time.monotonic() + _SOON_SECONDS)
 
     def _members_of(self, roots: Sequence[str]) -> Mapping[str, QuorumMember]:
         """The members, after a search if some of these roots are not among them."""
@@ -174,14 +197,8 @@ class ClusterQuorum:
                     if uri not in known and self._member_at is not None:
                         known.add(uri)
                         self.root_at(uri)
-        found = dict(members)
-        for member in self._roots:
-            with suppress(LakelogException):
-                if (identity := member.identity()) is not None:
-                    found = {root: each for root, each in found.items() if each is not member} | {identity: member}
-        with self._lock:
-            self._found = found
-        return found
+        self._identify(self._roots)
+        return self._found
 
     def format(self) -> None:
         """Gives each root an identity. Raises KafkaStorageException."""

@@ -20,6 +20,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, PRODUCERS
+from tests.hanging import Hanging
 from tests.processes import wait_until
 
 NAMES = "abc"
@@ -249,6 +250,25 @@ def test_a_lost_root_is_replaced_while_others_go_on(roots):
     add(roots.table("c"), "third")
     assert roots.plain("a") == ["first", "second", "third"]
     assert quorum.home is not None
+
+
+def test_a_root_that_hangs_holds_nobody_up_and_gets_all_once_it_answers(roots, monkeypatch):
+    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    root = roots.process("b")
+    slow = next(member for member in root.quorum.roots if member.root.uri == str(roots.folders["a"]))
+    hanging = Hanging(slow.identity)
+    monkeypatch.setattr(slow, "identity", hanging)
+    table = StateTable.open(root.child("producers"), PRODUCERS)
+    table.update({"who": "test"}, lambda rows: [*rows, row("first")], once=True)
+    assert names(table) == ["first"]
+    hanging.let_go()
+
+    def is_there():
+        names(table)
+        root.quorum.bring_missing()
+        return roots.plain("a") == ["first"]
+
+    wait_until(is_there, "the commits at the root that has hung")
 
 
 def voting(roots, name):
