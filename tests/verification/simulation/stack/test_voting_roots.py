@@ -33,11 +33,11 @@ from lakelog.verification.simulation.stack.voting_roots import COUNT
 
 SEEDS_THAT_CATCH = {
     "publishes_before_a_majority": 6,
-    "proposes_its_own": 6,
+    "proposes_its_own": 10,
     "reads_at_home": 6,
     "files_are_not_voted_on": 7,
 }
-SEEDS = 6, 7, 8
+SEEDS = 7, 20, 18, 19, *range(40, 60)  # the first two have a root that is replaced
 TRIES = 20
 
 
@@ -50,9 +50,14 @@ def world():
 
 
 def test_no_invariant_is_violated():
-    histories = [run(seed, cluster_count=COUNT) for seed in SEEDS]
-    assert [str(history.violation) for history in histories if history.violation] == []
-    assert any(history.faults.get(ROOT_REPLACED) for history in histories)
+    kinds = set[str]()
+    for seed in SEEDS:
+        history = run(seed, cluster_count=COUNT)
+        assert history.violation is None
+        kinds |= history.faults.keys()
+        if seed != SEEDS[0] and ROOT_REPLACED in kinds:
+            break
+    assert ROOT_REPLACED in kinds
 
 
 @pytest.mark.parametrize("name", ROOT_SABOTAGES)
