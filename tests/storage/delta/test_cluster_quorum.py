@@ -427,3 +427,15 @@ def test_a_process_without_another_thread_asks_one_root_after_another(roots, mon
     roots.remove("b")
     add(table, "second")
     assert names(table) == names(roots.table("c")) == ["first", "second"]
+
+
+def test_a_root_that_gets_the_commits_of_the_cluster_from_another_one_gets_the_tables_that_they_make(roots):
+    """Else a change of the roots could overlook a table: its other voters may be away by then."""
+    roots.remove("c")
+    StateTable.create(roots.process("a").child("brokers", "7"), PRODUCERS)
+    roots.put_back("c")
+    source, late = (QuorumMember(StorageRoot.of(str(roots.folders[name]))) for name in "ac")
+    assert ("brokers", "7") not in late.tables()
+    late.bring(("cluster",), source)
+    assert late.newest(("brokers", "7")) == 0
+    assert late.newest(("cluster",)) == source.newest(("cluster",))
