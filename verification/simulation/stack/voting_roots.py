@@ -98,7 +98,7 @@ class VotingRoots:
         self.ledger = VoteLedger(world.store, self.uris, changes, self._began_later, self._was_in_flight)
         world.faults.reach = self.reach
         inline = SimpleNamespace(
-            Thread=self._thread, Lock=threading.Lock, Event=NoPause, Condition=lambda: _Waiting(self._wait)
+            Thread=self._thread, Lock=threading.Lock, Event=NoPause, Condition=lambda lock=None: _Waiting(self._wait, lock)
         )  # fmt: skip
         changes.change("storage.delta.cluster_quorum", "_QUORUMS", WeakSet())  # those that end with this process
         for place in ("cluster_quorum", "quorum_member"):
@@ -359,9 +359,13 @@ class _LateThread:
 class _Waiting(threading.Condition):
     """A condition that is waited for while other processes run."""
 
-    def __init__(self, wait: Callable[[Callable[[], bool], float], bool]) -> None:
-        super().__init__()
+    def __init__(self, wait: Callable[[Callable[[], bool], float], bool], lock: Any = None) -> None:
+        super().__init__(lock)
         self._wait_in_world = wait
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        return self._wait_in_world(lambda: bool(predicate()), timeout or 0.0)
+        self.release()
+        try:
+            return self._wait_in_world(lambda: bool(predicate()), timeout or 0.0)
+        finally:
+            self.acquire()
