@@ -98,7 +98,8 @@ class VotingRoots:
         self.ledger = VoteLedger(world.store, self.uris, changes, self._began_later, self._was_in_flight)
         world.faults.reach = self.reach
         inline = SimpleNamespace(
-            Thread=self._thread, Lock=threading.Lock, Event=NoPause, Condition=lambda lock=None: _Waiting(self._wait, lock)
+            Thread=self._thread, Lock=threading.Lock, Event=NoPause,
+            Condition=lambda lock=None: _Waiting(self._wait, lock),
         )  # fmt: skip
         changes.change("storage.delta.cluster_quorum", "_QUORUMS", WeakSet())  # those that end with this process
         for place in ("cluster_quorum", "quorum_member"):
