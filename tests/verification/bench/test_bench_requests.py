@@ -44,6 +44,9 @@ HEADS, PUTS = Counted("HEAD", "log", "commits"), Counted("PUT", "brokers", "file
         ("GET", "/bucket?list-type=2&prefix=lake/broker-1/", ("LIST", "root", "files")),
         ("GET", "/bucket?list-type=2", ("LIST", "root", "files")),
         ("POST", "/bucket?delete", ("POST", "root", "files")),
+        ("PUT", "/bucket/lake/cluster1/_quorum/brokers/2/7-0.json", ("PUT", "brokers", "votes")),
+        ("PUT", "/bucket/lake/cluster/_quorum/signs/brokers-2.json", ("PUT", "signs", "votes")),
+        ("HEAD", "/bucket/lake/cluster/_quorum/root.json", ("HEAD", "root", "votes")),
     ],
 )
 def test_a_request_has_a_kind_a_table_and_a_part(method: str, url: str, expected: tuple[str, str, str]) -> None:
@@ -144,3 +147,10 @@ def test_a_small_cluster_is_counted(spark: SparkSession) -> None:
     assert {what.table for what in found.sent} >= {"log"}
     assert {what.kind for what in found.idle} >= {"GET", "PUT"}, "looks, and a heartbeat every 2 s"
     assert json.dumps(requests_figures([found]))
+
+
+def test_the_times_of_commits_are_figures_and_rows() -> None:
+    found = [dataclasses.replace(requests(), cluster_roots=3, commit_seconds=(0.055, 0.149))]
+    (cluster,) = requests_figures(found)["clusters"]  # type: ignore[misc, attr-defined]
+    assert (cluster["cluster_roots"], cluster["commit_ms"], cluster["commit_of_another_writer_ms"]) == (3, 55, 149)
+    assert [row["cost"] for row in requests_rows(found)][-2:] == ["55 ms", "149 ms"]
