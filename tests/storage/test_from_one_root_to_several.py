@@ -66,7 +66,7 @@ def test_a_recovery_that_was_interrupted_while_it_made_the_roots_is_finished_by_
     def interrupted(call):
         def work(self, name, *words):
             nonlocal left
-            if name in ("recovery.json", "_quorum/root.json"):
+            if name in ("recovery.json", "_quorum/_root.json"):
                 left -= 1
                 if left < 0:
                     raise KafkaStorageException("interrupted")

@@ -29,7 +29,7 @@ from lakelog.replication.storage.in_threads import in_threads
 FOLDER = "_quorum"
 SLOTS_A_SEAL = 1_000
 SIGNS = "signs"
-_IDENTITY = f"{FOLDER}/root.json"
+_IDENTITY = f"{FOLDER}/_root.json"  # before all votes in order of names, in which stores delete many objects
 _DEEPEST = 2  # folders of a table below the root
 _ADDRESSES = f"{FOLDER}/addresses.json"
 _SURE_SECONDS = 10.0  # so long a process relies on what it has read at a root

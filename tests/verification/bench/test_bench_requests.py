@@ -46,7 +46,7 @@ HEADS, PUTS = Counted("HEAD", "log", "commits"), Counted("PUT", "brokers", "file
         ("POST", "/bucket?delete", ("POST", "root", "files")),
         ("PUT", "/bucket/lake/cluster1/_quorum/brokers/2/7-0.json", ("PUT", "brokers", "votes")),
         ("PUT", "/bucket/lake/cluster/_quorum/signs/brokers-2.json", ("PUT", "signs", "votes")),
-        ("HEAD", "/bucket/lake/cluster/_quorum/root.json", ("HEAD", "root", "votes")),
+        ("HEAD", "/bucket/lake/cluster/_quorum/_root.json", ("HEAD", "root", "votes")),
     ],
 )
 def test_a_request_has_a_kind_a_table_and_a_part(method: str, url: str, expected: tuple[str, str, str]) -> None:

@@ -129,7 +129,7 @@ class VoteLedger:
         return any(".checkpoint" in name and name[:20].isdigit() and int(name[:20]) >= version - 1 for name in names)
 
     def _identity(self, root: str) -> str | None:
-        file = self._store.find(f"{root}/{FOLDER}/root.json")
+        file = self._store.find(f"{root}/{FOLDER}/_root.json")
         return None if file is None else f"{json.loads(bytes(file.content))['root']}:{file.stamp[1]}"
 
     def _event(self, root: str, slot: Slot, number: int) -> Any:
