@@ -109,6 +109,8 @@ is_ready || set_up
 if ! is_java_there && starts_spark "$@"; then need_java; fi
 
 if [ "${1:-}" = pytest ]; then
+    # Tests start hundreds of processes. Where Python writes no bytecode, as in many containers, each compiles all sources.
+    unset PYTHONDONTWRITEBYTECODE
     cd -- "$home"
     exec "$python" -m "$@"
 fi
