@@ -178,6 +178,8 @@ class Config(Settings):
         """
         if not (owner == "cluster" if isinstance(owner, str) else type(owner) is int):
             raise InvalidConfigurationException(f"owner is {owner!r:.80}: give a broker id, or cluster")
+        if not isinstance(bucket, str):
+            raise InvalidConfigurationException(f"bucket is {bucket!r:.80}: give its name, a text")
         environment = os.environ if environment is None else environment
         if not isinstance(environment, Mapping) or not all(isinstance(name, str) for name in environment):
             raise InvalidConfigurationException(f"environment is a {_kind(environment)}: give a dict of texts, or None")

@@ -371,7 +371,7 @@ class StorageRoot(ABC):
 def root_uris(text: str) -> list[str]:
     """The URIs of a cluster's roots, which are separated by commas: one, or three or five. Each but the first begins
     with a slash or a scheme, so the name of a folder may have a comma. Raises InvalidConfigurationException."""
-    found = _SEPARATOR.split(text)
+    found = _SEPARATOR.split(text) if isinstance(text, str) else [text]  # `StorageRoot.of` says what is wrong with it
     if len(found) not in (1, 3, 5):
         raise InvalidConfigurationException(
             f"{text} names {len(found)} roots: a cluster has one root, or three or five, of which a majority decides"
