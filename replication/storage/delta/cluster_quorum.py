@@ -61,6 +61,7 @@ SESSION, ROOTS = (
 )  # in a commit's metadata: who proposed it, who votes on the next one
 _ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
+_VOTERS_SECONDS = 30.0  # so long a process relies on what it knows of who votes on the table `cluster`
 _CATCH_UP_SECONDS = 30.0  # between questions to a majority about a table that a process only polls
 _AWAY_SECONDS = 5.0  # so long a root that has not answered is asked last
 _NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else can be done
@@ -118,6 +119,8 @@ class ClusterQuorum:
         self._proposed: dict[TableName, int] = {}  # the last slot in which the session has proposed
         self._last_read: dict[TableName, Commit] = {}
         self._caught_up_at: dict[TableName, float] = {}
+        self._voters_at = float("-inf")  # when a majority was last asked who votes on the table `cluster`
+        self._doubts = set[tuple[str, ...]]()  # the voters of other tables, for which it was asked again
         self.signs = LifeSigns(self)
         _QUORUMS.add(self)
 
@@ -477,10 +480,10 @@ class ClusterQuorum:
 
     # Files of no table
 
-    def at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
+    def at_majority(self, call: Callable[[StorageRoot], Value], is_sure: bool = False) -> Sequence[Value]:
         """Calls `call` with each root that votes on the table `cluster`, and returns the results of a majority, the
-        home's first. The others go on with it. Raises KafkaStorageException."""
-        voters = self._voters()
+        home's first. The others go on with it. `is_sure`: as `_voters`. Raises KafkaStorageException."""
+        voters = self._voters(is_sure)
         if not voters:  # they are not formatted yet
             return [call(member.root) for member in self._roots]
         found = self._of_majority(voters, call)
@@ -504,15 +507,25 @@ class ClusterQuorum:
         return [found[root][0] for root in sorted(found, key=lambda root: there[root] is not self.home)]
 
     def _voters(self, is_sure: bool = False) -> tuple[str, ...]:
-        """The roots that vote on the table `cluster`, as this process knows them or, `is_sure`, as a majority does. All
-        roots while they are made."""
-        if is_sure or _CLUSTER not in self._newest:
+        """The roots that vote on the table `cluster`, as this process has known them for 30 s at most or, `is_sure`,
+        as a majority does. All roots while they are made."""
+        now = time.monotonic()
+        if is_sure or _CLUSTER not in self._newest or now - self._voters_at >= _VOTERS_SECONDS:
             self.check_home(_CLUSTER)
             newest = self._newest_at_home(_CLUSTER)
             if newest < 0:
                 return tuple(self._members)
-            return self._commit_of(_CLUSTER, self.catch_up(_CLUSTER, newest)).roots
+            roots = self._commit_of(_CLUSTER, self.catch_up(_CLUSTER, newest)).roots
+            self._voters_at = now
+            return roots
         return self._newest[_CLUSTER][1].roots
+
+    def _doubt(self, roots: tuple[str, ...]) -> None:
+        """Lets a majority be asked who votes on the table `cluster`, once, if other roots vote on another table."""
+        _, cluster = self._newest.get(_CLUSTER, (-1, None))
+        if cluster is not None and cluster.roots != roots and roots not in self._doubts:
+            self._doubts.add(roots)
+            self._voters_at = float("-inf")
 
     def decide_file(self, names: TableName, content: bytes) -> bool:
         """Writes a file at a majority, and returns whether it did; False if another content was decided for these
@@ -692,12 +705,16 @@ class ClusterQuorum:
     def note_read(self, table: TableName, version: int, content: bytes) -> None:
         """Notes a commit that was just read at the home: a proposal for the next version need not read it again."""
         with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):  # it is torn
-            self._last_read[table] = parsed(version, content, None)
+            found = self._last_read[table] = parsed(version, content, None)
+            if table != _CLUSTER and ROOTS in found.info:
+                self._doubt(tuple(found.info[ROOTS]))
 
     def _note(self, table: TableName, version: int, commit: ProposedCommit) -> None:
         with self._lock:
             if version > self._newest.get(table, (-1, None))[0]:
                 self._newest[table] = version, commit._replace(content=b"")
+        if table != _CLUSTER:
+            self._doubt(commit.roots)
 
     def _no_majority(self, roots: Sequence[str]) -> str:
         """Why nothing could be decided, for an operator."""

@@ -34,7 +34,7 @@ class QuorumFolder(StorageRoot):
         return replace(self, uri="/".join((self.uri, *names)), names=(*self.names, *names))
 
     def _at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
-        return self.quorum.at_majority(lambda root: call(root.child(*self.names) if self.names else root))
+        return self.quorum.at_majority(lambda root: call(root.child(*self.names) if self.names else root), is_sure=True)
 
     def _found(self, name: str, call: Callable[[StorageRoot], Value]) -> Value:
         """What `call` returns at a root that has the file. Raises FileNotFoundError if a majority has none."""

@@ -10,8 +10,11 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import ControllerMovedException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
+from lakelog.replication.storage.delta import cluster_quorum
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import newest_commit
 from lakelog.replication.storage.delta.quorum_member import FOLDER
+from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.tables.broker_table import BrokerDirectory, BrokerTable
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
 
@@ -149,3 +152,39 @@ def test_a_poll_finds_in_time_what_was_decided_and_published_nowhere(cluster, fo
                                                                        "resigned": False}])  # fmt: skip
     monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
     assert reader.watched(0.0).controller_id == "one"
+
+
+def replace_all(folders):
+    """An operator lets the roots d, e and f vote in place of a, b and c, which stay on."""
+    for old, new in zip(NAMES, "def", strict=True):
+        folders[new] = folders["a"].parent / new
+        RootChanges(Cluster.open(uris(folders))).replace(str(folders[old]), str(folders[new]))
+
+
+@pytest.mark.parametrize("learns", ["in time", "by a commit", "by a read"])
+def test_signs_go_to_the_roots_that_vote_although_those_that_did_are_on(cluster, folders, monkeypatch, learns):
+    table = registered(cluster)
+    table.update(1, "heartbeat")
+    replace_all(folders)
+    if learns == "in time":
+        monkeypatch.setattr(cluster_quorum, "_VOTERS_SECONDS", 0.0)
+    elif learns == "by a commit":
+        table.update(1, "heartbeat", storage_error="broken")
+    else:
+        table.refresh()
+    number = table.update(1, "heartbeat").heartbeat - table.version
+    assert sum(json.loads(sign(folders, name).read_bytes())["number"] == number for name in "def") >= 2
+
+
+def test_who_votes_is_asked_once_in_a_while(cluster, monkeypatch):
+    table, asked, plain = registered(cluster), [], ClusterQuorum.catch_up
+
+    def catch_up(quorum, *words):
+        asked.append(words)
+        return plain(quorum, *words)
+
+    table.update(1, "heartbeat")
+    monkeypatch.setattr(ClusterQuorum, "catch_up", catch_up)
+    for _ in range(5):
+        table.update(1, "heartbeat")
+    assert not asked

@@ -7,9 +7,10 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.storage.cluster import format_cluster, storage_root
+from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.staged_batch import stages_of
 
 NAMES = "abc"
@@ -97,6 +98,16 @@ def test_deleted_files_leave_no_votes(root):
     assert not folder.list()
     assert folder.put_if_absent("batch-1", b"anew") is not None
     assert folder.read("batch-1") == b"anew"
+
+
+def test_files_are_written_and_found_where_they_are_decided_though_the_former_roots_are_on(root, cluster):
+    late = stage(root)
+    late.write("part-1", b"one")
+    for old, new in zip(NAMES, "def", strict=True):
+        RootChanges(Cluster.open(cluster.uri)).replace(f"{root}/{old}", f"{root}/{new}")
+    late.write("part-2", b"two")
+    stage(root, "def").write("part-3", b"three")
+    assert late.list() == stage(root, "def").list() == ["part-1", "part-2", "part-3"]
 
 
 def test_a_root_that_is_added_gets_the_files_of_a_majority(root, cluster):
