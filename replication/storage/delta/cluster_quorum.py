@@ -297,13 +297,8 @@ class ClusterQuorum:
     def catch_up(self, table: TableName, version: int) -> int:
         """Publishes at the home all commits after a version that were decided before this call began, and returns the
         last one. Raises KafkaStorageException if no majority answers."""
-        home = self.check_home(table)
+        home, version = self._home_with(table, version)
         folder = home.root.child(*table)
-        home.await_published(table, timeout=self._timeout)
-        if not home.has_lately(table, version) and not folder.exists(commit_name(version)):
-            self._bring_home(table)
-            if not folder.exists(commit_name(version)):  # it is cleaned up
-                version = last_version(folder)
         has_brought = False
         while True:
             before = self._commit_of(table, version)
@@ -313,7 +308,8 @@ class ClusterQuorum:
                 version + 1, uuid.uuid4().hex, len(before.roots), _ATTEMPTS
             ))  # fmt: skip
             if isinstance(outcome, NotDecided):
-                return version
+                # Another thread, or the check above, may have moved the home to a root that is behind.
+                return version if self.home is home else self.catch_up(table, version)
             if folder.exists(commit_name(version + 1)):
                 while folder.exists(commit_name(version + 1)):
                     version += 1
@@ -322,13 +318,50 @@ class ClusterQuorum:
                 # Others may have cleaned up what they have decided after this version, or may lack the version: whoever
                 # has decided it has published it at too few roots.
                 if has_brought:
-                    raise KafkaStorageException(f"{'/'.join(table)}: {self._no_majority(before.roots)}")
+                    error = f"{'/'.join(table)}: {self._no_majority(before.roots)}"
+                    home, version = self._leave_home(table, version + 1, before.roots, error)
+                    folder, has_brought = home.root.child(*table), False
+                    continue
                 self._bring_home(table)
                 self._bring_others(table, before.roots)
                 has_brought = True
                 continue
             version += 1
-            self._settle(table, version, outcome.commit)
+            published = self._settle(table, version, outcome.commit)
+            if not any(self._members.get(root) is self.home for root in published):
+                error = f"{'/'.join(table)}: version {version} is decided, and published at no root that answers"
+                home, version = self._leave_home(table, version, published, error)
+                folder = home.root.child(*table)
+
+    def _home_with(self, table: TableName, version: int) -> tuple[QuorumMember, int]:
+        """The home, and this version or, if it is cleaned up or cannot be published there, the newest one there."""
+        home = self.check_home(table)
+        folder = home.root.child(*table)
+        home.await_published(table, timeout=self._timeout)
+        if not home.has_lately(table, version) and not folder.exists(commit_name(version)):
+            self._bring_home(table)
+            if not folder.exists(commit_name(version)):
+                version = last_version(folder)
+            if version < 0:
+                return self._leave_home(table, 0, tuple(self._members), f"{'/'.join(table)}: is at no root")
+        return home, version
+
+    def _leave_home(
+        self, table: TableName, version: int, roots: Sequence[str], error: str
+    ) -> tuple[QuorumMember, int]:  # fmt: skip
+        """Moves the home, which lacks a version and does not get it, as its disk may be full, to the first of these
+        roots that has it. Returns the home and its newest version. Raises KafkaStorageException with this error if
+        there is none."""
+        members = [(root, member) for root, member in self._members.items() if root in roots]
+        found = self._at_roots(
+            lambda member: (member.identity(), member.newest(table)), [each for _, each in members], _SOON_SECONDS
+        )
+        for root, member in members:
+            answer = found[member.root.uri]
+            if not isinstance(answer, LakelogException) and answer[0] == root and answer[1] >= version:
+                self._move_home(member)
+                return member, answer[1]
+        raise KafkaStorageException(error)
 
     def voting(self, table: TableName) -> tuple[str, ...]:
         """The identities of the roots that vote on the next version of a table. Raises KafkaStorageException if no
@@ -739,10 +772,12 @@ class ClusterQuorum:
 
     # Publishing
 
-    def _settle(self, table: TableName, version: int, commit: ProposedCommit, waits: bool = True) -> None:
+    def _settle(
+        self, table: TableName, version: int, commit: ProposedCommit, waits: bool = True
+    ) -> Sequence[str]:  # fmt: skip
         """Publishes a decided commit at all roots, and waits for the home, where it is read, and a majority, which the
         next version needs. What this process reads or proposes later waits for that too, so the writer of a commit in
-        an object store need not wait here."""
+        an object store need not wait here. Returns the roots that are known to have it by now."""
         self._note(table, version, commit)
         done = _Answers()
         members = {root: member for root, member in self._members_of(commit.roots).items() if root in commit.roots}
@@ -755,11 +790,13 @@ class ClusterQuorum:
                 partial(member.end_publishing, table, version),
             )  # fmt: skip
         needed, home = majority(len(commit.roots)), next((r for r, m in members.items() if m is self.home), "")
-        if waits or self.home.root.is_local:
-            done.wait_for(
-                lambda found: (home in found or not home) and sum(map(bool, found.values())) >= needed,
-                len(members), time.monotonic() + self._timeout,
-            )  # fmt: skip
+        if not waits and not self.home.root.is_local:
+            return []
+        found = done.wait_for(
+            lambda found: (home in found or not home) and sum(map(bool, found.values())) >= needed,
+            len(members), time.monotonic() + self._timeout,
+        )  # fmt: skip
+        return [root for root, is_published in found.items() if is_published]
 
     def _note_missing(self, table: TableName, roots: Iterable[str]) -> None:
         with self._lock:
@@ -807,7 +844,7 @@ class ClusterQuorum:
             else:
                 self.home.await_published(table, version, self._timeout)
                 member.bring(table, self.home)
-            member.publish(table, version, value)
+            return member.publish(table, version, value) or member.newest(table) >= version
         return True
 
     def flush(self, timeout: float = _EXIT_SECONDS) -> None:

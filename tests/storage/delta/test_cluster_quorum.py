@@ -439,3 +439,78 @@ def test_a_root_that_gets_the_commits_of_the_cluster_from_another_one_gets_the_t
     late.bring(("cluster",), source)
     assert late.newest(("brokers", "7")) == 0
     assert late.newest(("cluster",)) == source.newest(("cluster",))
+
+
+@pytest.fixture
+def cannot_write(roots, monkeypatch):
+    """Lets a root refuse commits from now on: its disk is full. It can be read."""
+    put_commit = QuorumMember._put_commit
+
+    def fill(name):
+        def put(member, folder, *args):
+            if member.root.uri == str(roots.folders[name]):
+                raise KafkaStorageException(f"{folder.uri}: no space left on device")
+            put_commit(member, folder, *args)
+
+        monkeypatch.setattr(QuorumMember, "_put_commit", put)
+
+    return fill
+
+
+def test_a_process_leaves_a_home_that_it_can_read_and_not_write(roots, cannot_write):
+    table = roots.table("a")
+    add(table, "first")
+    cannot_write("a")
+    for number in range(3):
+        add(roots.table("b"), f"{number}")
+    assert names(table) == ["first", "0", "1", "2"]
+    add(table, "last")
+    assert names(table)[-1] == "last"
+    assert roots.plain("a") == ["first"]
+    assert table._log.root.quorum.home.root.uri == str(roots.folders["b"])
+
+
+def test_a_writer_leaves_a_home_that_it_can_no_longer_write(roots, cannot_write):
+    table = roots.table("a")
+    add(table, "first")
+    cannot_write("a")
+    for number in range(3):
+        add(table, f"{number}")
+    assert names(table) == ["first", "0", "1", "2"]
+
+
+def test_a_process_leaves_a_home_that_could_not_be_written_when_its_table_was_made(roots, cannot_write):
+    cannot_write("a")
+    made = StateTable.create(roots.process("b").child("brokers", "7"), PRODUCERS)
+    add(made, "first")
+    quorum = roots.process("a").quorum
+    assert quorum.catch_up(("brokers", "7"), 0) == 1
+    assert quorum.home.newest(("brokers", "7")) == 1
+
+
+def test_a_process_leaves_a_home_that_cannot_get_what_others_have_cleaned_up(roots, cannot_write, monkeypatch):
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 5)
+    monkeypatch.setattr(quorum_member, "SLOTS_A_SEAL", 4)
+    monkeypatch.setattr(quorum_member, "_SEALED_SECONDS", 0.0)
+    sleeper, writer = roots.table("a"), roots.table("b")
+    cannot_write("a")
+    for number in range(20):
+        add(writer, f"{number}")
+        writer.maintain()
+    assert names(sleeper) == [f"{number}" for number in range(20)]
+    assert roots.plain("a") == []
+
+
+def test_a_reader_gets_an_error_if_no_root_can_be_written(roots, monkeypatch):
+    table, other = roots.table("a"), roots.table("b")
+    add(table, "first")
+
+    def fail(*_):
+        raise KafkaStorageException("no space left on device")
+
+    monkeypatch.setattr(QuorumMember, "_put_commit", fail)
+    other.update({"who": "test"}, lambda rows: [*rows, row("second")], once=True)
+    with pytest.raises(KafkaStorageException, match="is decided, and published at no root that answers"):
+        names(table)
+    monkeypatch.undo()
+    assert names(table) == ["first", "second"]
