@@ -70,6 +70,8 @@ FILES = re.compile(r"sinks(-\d+)?")  # names of folders below the roots, which h
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
 _SOON_SECONDS = 1.0
 _PENDING = 8  # requests of this process that may hang at one root
+_HANGS_SECONDS = 1.0  # so long a request is under way before it counts as one that hangs
+_MOST_PENDING = 64  # requests of this process at one root, whether they hang or not
 
 
 class RootStatus(NamedTuple):
@@ -111,7 +113,8 @@ class ClusterQuorum:
         self._looked_at = self._searched_at = float("-inf")
         self._silent = set[str]()  # the roots that have not answered, if therefore a majority was missing
         self._has_warned = False  # that a majority is missing
-        self._pending = dict.fromkeys([member.root.uri for member in self._roots], 0)
+        # By URI: when the requests that are under way have begun.
+        self._pending: dict[str, list[float]] = {member.root.uri: [] for member in self._roots}
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
         self._missing: dict[str, set[TableName]] = {}  # by root: tables that it lacks commits of this process of
@@ -138,7 +141,7 @@ class ClusterQuorum:
                     raise KafkaStorageException(f"{uri}: is none of the roots that this process knows")
                 member = self._member_at(uri)
                 self._roots = [*self._roots, member]
-                self._pending[member.root.uri] = 0
+                self._pending[member.root.uri] = []
             self._found = {identity: each for identity, each in self._found.items() if each is not member}
             self._looked_at = self._searched_at = float("-inf")
             return member
@@ -785,10 +788,12 @@ class ClusterQuorum:
         self.bring_missing()
         for root, member in members.items():
             member.begin_publishing(table, version)
-            self._begin(
+            has_begun = self._begin(
                 root, member, done, partial(self._publish, root, member, table, version, commit.content),
                 partial(member.end_publishing, table, version),
             )  # fmt: skip
+            if not has_begun:
+                self._note_missing(table, [root])
         needed, home = majority(len(commit.roots)), next((r for r, m in members.items() if m is self.home), "")
         if not waits and not self.home.root.is_local:
             return []
@@ -889,16 +894,19 @@ class ClusterQuorum:
     def _begin(
         self, root: str, member: QuorumMember, answers: _Answers, call: Callable[[], Any],
         at_end: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
-        """Runs a call in a thread, and then `at_end`. A root at which several requests hang is taken for away."""
-        uri = member.root.uri
+    ) -> bool:  # fmt: skip
+        """Runs a call in a thread, and then `at_end`. A root at which several requests hang is taken for away: then
+        this does not run the call, and returns False."""
+        uri, began_at = member.root.uri, time.monotonic()
         with self._lock:
-            is_away = self._pending[uri] >= _PENDING
-            self._pending[uri] += not is_away
+            pending = self._pending[uri]
+            is_away = self._hanging(uri) >= _PENDING or len(pending) >= _MOST_PENDING
+            if not is_away:
+                pending.append(began_at)
         if is_away:
             at_end()
             answers.put(root, None)
-            return
+            return False
 
         def run() -> None:
             answer = None
@@ -908,11 +916,17 @@ class ClusterQuorum:
                 logger.debug("%s: %s", uri, error)
             finally:
                 with self._lock:
-                    self._pending[uri] -= 1
+                    pending.remove(began_at)
                 at_end()
                 answers.put(root, answer)
 
         _start(run, f"quorum {uri}")
+        return True
+
+    def _hanging(self, uri: str) -> int:
+        """The number of requests of this process that hang at a root."""
+        latest = time.monotonic() - _HANGS_SECONDS
+        return sum(began_at <= latest for began_at in tuple(self._pending[uri]))
 
 
 def _start(run: Callable[[], None], name: str) -> None:

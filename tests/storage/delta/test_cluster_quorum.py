@@ -514,3 +514,58 @@ def test_a_reader_gets_an_error_if_no_root_can_be_written(roots, monkeypatch):
         names(table)
     monkeypatch.undo()
     assert names(table) == ["first", "second"]
+
+
+def hang_at(root, name, roots, times=8):
+    """Lets requests of a process hang at one of its roots until they are let go."""
+    hanging = Hanging()
+    for _ in range(times):
+        root.quorum.at_majority(lambda each: hanging() if each.uri == str(roots.folders[name]) else None)
+    return hanging
+
+
+def wait_for_version(root, roots, name, version):
+    """Waits until a root has a version of a table to which nobody commits any more."""
+
+    def is_there():
+        root.child("brokers", "1").show_life(1)
+        return last_version(StorageRoot.of(str(roots.folders[name] / "producers"))) == version
+
+    wait_until(is_there, "the commit is there")
+
+
+def test_many_requests_of_a_process_that_do_not_hang_leave_it_all_roots(roots, monkeypatch):
+    monkeypatch.setattr(cluster_quorum, "_HANGS_SECONDS", 60.0)
+    root = roots.process("a")
+    table = StateTable.open(root.child("producers"), PRODUCERS)
+    slow = [hang_at(root, name, roots) for name in "bc"]
+    add(table, "first")
+    for each in slow:
+        each.let_go()
+    root.quorum.flush()
+    assert [roots.plain(name) for name in NAMES] == [["first"]] * 3
+
+
+def test_a_commit_that_is_not_sent_to_a_root_that_hangs_is_brought_there_later(roots, monkeypatch):
+    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_quorum, "_HANGS_SECONDS", 0.0)
+    root = roots.process("a")
+    table = StateTable.open(root.child("producers"), PRODUCERS)
+    hanging = hang_at(root, "c", roots)
+    add(table, "first")
+    assert roots.plain("c") == []
+    hanging.let_go()
+    wait_for_version(root, roots, "c", 1)
+
+
+def test_a_commit_that_a_root_does_not_take_is_brought_there_later(roots, monkeypatch):
+    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    root = roots.process("a")
+    table = StateTable.open(root.child("producers"), PRODUCERS)
+    late = next(member for member in root.quorum.roots if member.root.uri == str(roots.folders["c"]))
+    with monkeypatch.context() as away:
+        away.setattr(late, "publish", lambda *_: False)
+        away.setattr(late, "bring", lambda *_: None)
+        add(table, "first")
+    assert roots.plain("c") == []
+    wait_for_version(root, roots, "c", 1)
