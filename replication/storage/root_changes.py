@@ -56,6 +56,7 @@ class RootChanges:
         left = [identity for identity in voting if uris.get(identity) == old]
         if not left:
             raise self._no_root(old, uris)
+        self._finish(voting)
         # The old root may be back, and have a vote until the new one has it.
         made = self._make(fresh, voting, uris)
         return self._change([made if identity == left[0] else identity for identity in voting], uris | {made: new})
@@ -71,6 +72,7 @@ class RootChanges:
         if not missing:
             return self._finish(voting)
         _check_size(len(voting) + len(missing), len(voting))
+        self._finish(voting)
         made = {self._make(root, voting, uris): root.root.uri for root in missing}
         return self._change([*voting, *made], uris | made)
 
@@ -80,10 +82,11 @@ class RootChanges:
         gone = [StorageRoot.of(uri).uri for uri in removed]
         left = [identity for identity in voting if uris.get(identity) not in gone]
         if len(left) == len(voting):
-            if self._finish(voting) or all(self._was_root(uri, voting) for uri in gone):
-                return False
+            if (has_changed := self._finish(voting)) or all(self._was_root(uri, voting) for uri in gone):
+                return has_changed
             raise self._no_root(gone[0], uris)
         _check_size(len(left), len(voting))
+        self._finish(voting)
         return self._change(left, uris)
 
     def _quorum(self) -> ClusterQuorum:
@@ -113,11 +116,21 @@ class RootChanges:
             check_apart(root, registration.root, f"broker {broker}")
         root.create_folder()
         check_conditional_put(root)
+        self._check_no_vote(fresh)
         fresh.note_addresses(uris)  # it shows whose root this is, should this be interrupted
         fresh.clear()
         made = fresh.format()
         self._quorum().root_at(root.uri)
         return made
+
+    def _check_no_vote(self, fresh: QuorumMember) -> None:
+        """Raises InvalidRequestException if a root has a vote on any table."""
+        quorum, identity = self._quorum(), fresh.identity()
+        for table in quorum.tables() if identity is not None else ():
+            if identity in quorum.voting(table):
+                raise InvalidRequestException(
+                    f"{fresh.root.uri}: has a vote on {'/'.join(table)}, so it stays as it is"
+                )
 
     def _was_root(self, uri: str, voting: Iterable[str]) -> bool:
         """Whether a root of this cluster is there, or was."""
@@ -131,6 +144,7 @@ class RootChanges:
         return False
 
     def _finish(self, voting: Sequence[str]) -> bool:
+        """Finishes a change that was interrupted; whether any table was left: its former roots may have votes."""
         return self._change(voting, self._voting()[1])
 
     def _change(self, target: Sequence[str], uris: Mapping[str, str]) -> bool:
@@ -138,7 +152,9 @@ class RootChanges:
         quorum = self._quorum()
         roots = {identity: quorum.root_at(uris[identity]) for identity in target if identity in uris}
         self._check_answers(target, roots)
-        quorum.note_addresses(uris)
+        # Until all tables have changed, those that vote on the others must be found.
+        noted = quorum.noted_addresses({*quorum.voting(_CLUSTER), *target})
+        quorum.note_addresses({**noted, **uris})
         has_changed = self._change_table(_CLUSTER, target, roots)
         tables = [table for table in quorum.tables() if table != _CLUSTER]
         for done, table in enumerate(tables, 1):

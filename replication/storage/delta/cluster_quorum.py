@@ -379,6 +379,12 @@ class ClusterQuorum:
                 found |= addresses
         return found | {identity: member.root.uri for identity, member in self._members.items()}
 
+    def noted_addresses(self, roots: Iterable[str]) -> dict[str, str]:
+        """The URIs of roots by their identities, as these of them have noted them that answer."""
+        members = [member for root, member in self._members.items() if root in roots]
+        found = self._at_roots(lambda member: member.addresses(), members).values()
+        return {root: uri for each in found if not isinstance(each, LakelogException) for root, uri in each.items()}
+
     def note_addresses(self, addresses: Mapping[str, str]) -> None:
         """Notes the URIs of roots, by their identities, at all roots that answer and are no others by now."""
 

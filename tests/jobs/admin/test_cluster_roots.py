@@ -9,7 +9,7 @@ import pytest
 
 from lakelog.jobs import cluster_roots, format, status, topics
 from lakelog.replication.config import Config
-from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
+from lakelog.replication.errors import InconsistentClusterIdException, InvalidRequestException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta import cluster_quorum
@@ -160,7 +160,7 @@ def test_a_root_is_replaced_while_a_process_goes_on_and_the_others_may_then_be_l
     assert [row["name"] for row in lake.opened("c").producers._table.rows] == ["first", "second", "third"]
 
 
-@pytest.mark.parametrize("after", range(12))
+@pytest.mark.parametrize("after", range(4, 22))
 def test_a_replacement_that_is_interrupted_anywhere_is_finished_by_the_same_command(
     lake: Lake, on_lake: Run, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
@@ -189,6 +189,45 @@ def test_a_replacement_that_is_interrupted_anywhere_is_finished_by_the_same_comm
     assert code == 0
     assert "Nothing was left to do" in err
     assert names(lake.opened("a").producers._table) == ["meanwhile"]
+
+
+@pytest.mark.parametrize("words", ["--replace {d} {c}", "--add {c} {e}", "--remove {d} {e}"])
+def test_a_change_first_finishes_one_that_was_interrupted(
+    lake: Lake, on_lake: Run, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A root that votes no more on the table `cluster` still does on others, and loses no votes until it does not."""
+    c, d, e = (lake.folder / name for name in "cde")
+    add(lake.opened().producers._table, "first")
+    plain, clear, voting = ClusterQuorum.change_roots, QuorumMember.clear, []
+
+    def interrupted(quorum: ClusterQuorum, table: tuple[str, ...], roots: tuple[str, ...]) -> None:
+        if table != ("cluster",):
+            raise KafkaStorageException("interrupted")
+        plain(quorum, table, roots)
+
+    def cleared(member: QuorumMember) -> None:
+        voting.append({name for names in lake.voting().values() for name in names} & {Path(member.root.uri).name})
+        clear(member)
+
+    first = ("--add", d, e) if "remove" in words else ("--replace", c, d)
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterQuorum, "change_roots", interrupted)
+        assert on_lake(*first)[0] == 1
+    assert not lake.is_decided_by("abcde" if "remove" in words else "abd")
+    assert str(c) in json.loads((lake.folder / "a/_quorum/addresses.json").read_text()).values()
+    monkeypatch.setattr(QuorumMember, "clear", cleared)
+    assert on_lake(*words.format(c=c, d=d, e=e).split())[0] == 0
+    assert not any(voting)
+    assert lake.is_decided_by("abcde" if "add" in words else "abc")
+    assert names(lake.opened("a").producers._table) == ["first"]
+    noted = json.loads((lake.folder / "a/_quorum/addresses.json").read_text()).values()
+    assert {Path(uri).name for uri in noted} == set("abcde" if "add" in words else "abc")
+
+
+def test_a_root_that_has_a_vote_on_any_table_is_not_cleared(lake: Lake) -> None:
+    changes = RootChanges(lake.opened())
+    with pytest.raises(InvalidRequestException, match=f"{lake.uris[2]}: has a vote on .*, so it stays as it is"):
+        changes._check_no_vote(QuorumMember(StorageRoot.of(lake.uris[2])))
 
 
 def test_two_roots_are_added_and_others_removed_and_each_command_may_be_given_again(lake: Lake, on_lake: Run) -> None:
