@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.quorum_slot import ProposedCommit, majority
@@ -124,6 +125,7 @@ class ClusterQuorum:
         self._caught_up_at: dict[TableName, float] = {}
         self._voters_at = float("-inf")  # when a majority was last asked who votes on the table `cluster`
         self._doubts = set[tuple[str, ...]]()  # the voters of other tables, for which it was asked again
+        self._cleaning = set[tuple[str, TableName]]()  # tables that are being cleaned up at roots
         self.signs = LifeSigns(self)
         _QUORUMS.add(self)
 
@@ -604,18 +606,68 @@ class ClusterQuorum:
 
     def clean_up(self, table: TableName, version: int) -> None:
         """Copies the home's checkpoint of a version to the other roots, cleans up there what the home has cleaned up,
-        and deletes old votes at all roots. A root that does not answer is cleaned up the next time."""
+        and deletes old votes at all roots. It waits for the home, and for the others a second, which go on with it. A
+        root that does not answer is cleaned up the next time."""
+        voting, home = self._voting(table), self.home
+        of = {member: root for root, member in self._members.items() if root in voting}
+
+        def clean(member: QuorumMember) -> None:
+            self._clean_up_at(of[member], member, home, table, version)
+
+        found: dict[str, Any] = {}
+        try:
+            if home in of:
+                clean(home)
+        except (LakelogException, OSError) as error:
+            found[home.root.uri] = error
+        found |= self._soon(clean, [member for member in of if member is not home])
+        for uri, failed in found.items():
+            if failed is not None:
+                logger.warning("%s: %s is not cleaned up now: %s", uri, "/".join(table), failed)
+
+    def _clean_up_at(
+        self, root: str, member: QuorumMember, home: QuorumMember, table: TableName, version: int
+    ) -> None:  # fmt: skip
+        key = root, table
+        with self._lock:
+            if key in self._cleaning:
+                raise KafkaStorageException("is still being cleaned up")
+            self._cleaning.add(key)
+        try:
+            if member.identity() != root:
+                return
+            if member is not home:
+                member.bring(table, home)
+                member.clean_up_as(table, home, version)
+            member.clean_up_votes(table, version)
+        except DeltaError as error:
+            raise KafkaStorageException(str(error)) from error
+        finally:
+            with self._lock:
+                self._cleaning.discard(key)
+
+    def at_others(self, table: TableName, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
+        """Calls `call` with each other root than the home that votes on a table, as far as this process knows, and
+        returns what those return that answer within a second. The others go on with it."""
         voting = self._voting(table)
-        for root, member in self._members.items():
-            try:
-                if root not in voting or member.identity() != root:
-                    continue
-                if member is not self.home:
-                    member.bring(table, self.home)
-                    member.clean_up_as(table, self.home, version)
-                member.clean_up_votes(table, version)
-            except (LakelogException, OSError) as error:
-                logger.warning("%s: %s is not cleaned up now: %s", member.root.uri, "/".join(table), error)
+        members = self._members_of(voting) if voting else {}
+        of = {member: root for root, member in members.items() if root in voting}
+
+        def ask(member: QuorumMember) -> tuple[Value] | None:
+            return _of_voter(of[member], member, call) if voting else (call(member.root),)
+
+        others = [member for member in (of if voting else self._roots) if member is not self.home]
+        found = self._soon(ask, others).values()
+        return [given[0] for given in found if given is not None and not isinstance(given, LakelogException)]
+
+    def _soon(
+        self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember]
+    ) -> dict[str, Value | LakelogException]:  # fmt: skip
+        """As `_at_roots`, and waits a second. It does not wait for a root at which an earlier request hangs: many calls
+        in a row would wait a second each."""
+        hanging = [member for member in members if self._hanging(member.root.uri)]
+        late = self._at_roots(call, hanging, 0.0)
+        return late | self._at_roots(call, [each for each in members if each not in hanging], _SOON_SECONDS)
 
     def check_home(self, table: TableName) -> QuorumMember:
         """The home, or the next root that votes on the table: an emptied root has no commits, and no error says so, and

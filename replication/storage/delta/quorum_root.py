@@ -158,11 +158,10 @@ class QuorumRoot(StorageRoot):
         return handle
 
     def sizes_listed(self) -> dict[str, int]:
-        """The files in the folder at all roots that answer, and their sizes in bytes."""
+        """The files in the folder at all roots that answer soon, and their sizes in bytes."""
         found = self._at_home(lambda home: home.sizes_listed())
-        for member in self.quorum.roots:
-            with suppress(KafkaStorageException):
-                found = {**member.root.child(*self.names).sizes_listed(), **found}
+        for sizes in self.quorum.at_others(self.names, lambda root: root.child(*self.names).sizes_listed()):
+            found = {**sizes, **found}
         return found
 
     @property
@@ -219,11 +218,9 @@ class QuorumRoot(StorageRoot):
                 part.create_folder()
 
     def delete(self, name: str) -> None:
-        """Deletes a file at all roots that answer."""
+        """Deletes a file at all roots that answer. A root that does not still lists it later, for the next sweep."""
         self._at_home(lambda home: home.delete(name))
-        for member in self.quorum.roots:
-            with suppress(KafkaStorageException):
-                member.root.child(*self.names).delete(name)
+        self.quorum.at_others(self.names, lambda root: root.child(*self.names).delete(name))
 
     def delete_folder(self) -> None:
         self._at_home(lambda home: home.delete_folder())

@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, PRODUCERS
-from tests.hanging import Hanging
+from tests.hanging import Hanging, ends, in_background
 from tests.processes import wait_until
 
 NAMES = "abc"
@@ -275,6 +276,43 @@ def voting(roots, name):
     """The roots that the newest commit at one root names."""
     table = StorageRoot.of(str(roots.folders[name])).child("producers")
     return read_commit(table, last_version(table)).info[ROOTS]
+
+
+def test_a_root_that_hangs_does_not_hold_up_the_maintenance_of_a_table(roots, monkeypatch):
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 5)
+    root = roots.process("a")
+    table = StateTable.open(root.child("producers"), PRODUCERS)
+    for number in range(6):
+        add(table, f"{number}")
+    hanging = Hanging()
+
+    def hang(plain, folder, *args):
+        if folder.uri.startswith(str(roots.folders["c"])):
+            hanging()
+        return plain(folder, *args)
+
+    for name in ("list", "delete"):
+        plain = getattr(LocalRoot, name)
+        monkeypatch.setattr(LocalRoot, name, lambda *args, plain=plain: hang(plain, *args))
+    folder = root.child("producers")
+    work = (table.maintain, folder.sizes_listed, *[partial(folder.delete, f"{number}") for number in range(20)])
+    assert ends(in_background(lambda: [each() for each in work]))
+    hanging.let_go()
+
+
+def test_a_file_is_listed_until_all_roots_that_vote_have_deleted_it(roots):
+    folder = roots.process("a").child("producers")
+    StateTable.open(folder, PRODUCERS)
+    for path in roots.folders.values():
+        (path / "producers" / "old.parquet").touch()
+    roots.remove("c")
+    folder.delete("old.parquet")
+    assert "old.parquet" not in folder.sizes_listed()
+    roots.put_back("c")
+    wait_until(lambda: "old.parquet" in folder.sizes_listed(), "the next sweep sees it")
+    folder.delete("old.parquet")
+    wait_until(lambda: not (roots.folders["c"] / "producers" / "old.parquet").exists(), "it is deleted")
+    assert "old.parquet" not in folder.sizes_listed()
 
 
 def test_a_commit_without_one_root_lets_all_roots_vote_on_the_next(roots):
