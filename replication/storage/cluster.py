@@ -27,7 +27,7 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.root_guard import ClusterRootGuard
-from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState, check_no_fork, normal_uri, root_uris
+from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState, check_no_fork, root_uris
 from lakelog.replication.storage.log.log_txns import GENERATION
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_identity import (
@@ -315,7 +315,7 @@ def storage_root(uri: str, owner: Owner, config: Config) -> StorageRoot:
         if owner != "cluster":
             raise InvalidConfigurationException(f"{uri}: names {len(uris)} roots, and broker {owner} has one")
         return _quorum_root(uris, owner, config)
-    bucket = normal_uri(uri).partition("://")[2].partition("/")[0] if owner == "cluster" else ""
+    bucket = StorageRoot.of(uri).uri.partition("://")[2].partition("/")[0] if owner == "cluster" else ""
     options = config.storage_options(owner, bucket=bucket)
     return StorageRoot.of(uri, options, config.storage_fsync, config.lakelog_storage_timeout_ms)
 
