@@ -267,14 +267,19 @@ class ClusterQuorum:
         """Makes a table by a commit of the table `cluster`, and returns whether it did; False if there is one."""
         for _ in range(_ATTEMPTS):
             version = self.catch_up(cluster, self._newest_at_home(cluster))
-            if self.home.root.child(*table).exists(commit_name(0)) or self._newest_at_home(table) >= 0:
+            home = self.home.root  # one root for both questions: with the commits of `cluster` it has their tables
+            if home.child(*table).exists(commit_name(0)) or last_version(home.child(*table)) >= 0:
                 return False
+            if not home.child(*cluster).exists(commit_name(version)):
+                continue
             before, nonce = self._commit_of(cluster, version), uuid.uuid4().hex
             first = self.first_commit(table, content, before.roots)
             cause = {"who": "cluster", "why": "create table", CREATES: ["/".join(table), first.decode()]}
             commit = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
             if self.commit(cluster, version + 1, nonce, commit, {}):
                 self.home.await_published(cluster, timeout=self._timeout)  # the table is made by that
+                if not self.home.root.child(*table).exists(commit_name(0)):
+                    self.catch_up(cluster, version + 1)
                 return True
         raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
 

@@ -20,11 +20,13 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.quorum_slot import Accept, Ballot, Promise, ProposedCommit, RootState, SlotEvent
 from lakelog.replication.protocol.rounds.quorum_round import CreateEvent, ReadEvent, ReadRootState
 from lakelog.replication.storage.delta.checkpoint import HINT, newest_checkpoint
+from lakelog.replication.storage.delta.commit import Commit
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version, parsed
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.replication.storage.delta.table_opening import open_version
 from lakelog.replication.storage.in_threads import in_threads
+from lakelog.schemas import CLUSTER
 
 FOLDER = "_quorum"
 SLOTS_A_SEAL = 1_000
@@ -212,8 +214,7 @@ class QuorumMember:
         content, files = unpacked(value)
         for name, written in files.items():
             folder.put(name, written)
-        if made := parsed(version, content, None).info.get(CREATES):
-            self.create_table(made[0].split("/"), made[1].encode())
+        self._create_made(parsed(version, content, None))
         self._put_commit(folder, version, content)
         if sure is not None and sure.version < version:
             self.sure[key] = sure._replace(version=version)
@@ -231,14 +232,25 @@ class QuorumMember:
         if newest >= 0 and last > newest:
             self._check_same_table(here, there, newest)
         if last > newest and (newest < 0 or not there.exists(commit_name(newest + 1))):
+            if tuple(table) == (CLUSTER.name,):  # the commits that have made tables may be cleaned up
+                for made in source.tables():
+                    if made != (CLUSTER.name,) and self.newest(made) < 0:
+                        self.bring(made, source)
             newest = self._bring_checkpoint(here, there, newest)
         for version in range(newest + 1, last + 1):
             content = there.read(commit_name(version))
             commit = parsed(version, content, None)
             _copy(here, there, [file.name for file in commit.adds])
-            if made := commit.info.get(CREATES):
-                self.create_table(made[0].split("/"), made[1].encode())
+            self._create_made(commit)
             self._put_commit(here, version, content)
+
+    def _create_made(self, commit: Commit) -> None:
+        """Makes the table that a commit of the table `cluster` makes, if it is not there. So all roots have the same
+        one if two commits make it: the first."""
+        if made := commit.info.get(CREATES):
+            table = made[0].split("/")
+            if self.newest(table) < 0:
+                self.create_table(table, made[1].encode())
 
     def clean_up_as(self, table: Sequence[str], source: QuorumMember, version: int) -> None:
         """Copies a checkpoint from another root, and deletes the older commits and checkpoints that it has deleted."""

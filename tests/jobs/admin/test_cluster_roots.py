@@ -35,7 +35,9 @@ class Lake:
         self.uris = [str(folder / name) for name in "abc"]
         self.cluster_id = format_cluster(storage_root(self.all, "cluster", CONFIG), CONFIG)
         row = BrokerRegistration(1, str(folder / "broker-1"), None, 1, -1, False, None, "id", 0)
-        BrokerTable.open_or_create(self.opened().root, 1).register(lambda _: row)
+        root = self.opened().root
+        BrokerTable.open_or_create(root, 1).register(lambda _: row)
+        root.quorum.flush()  # tests delete roots
 
     @property
     def all(self) -> str:

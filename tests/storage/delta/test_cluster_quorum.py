@@ -13,9 +13,15 @@ from lakelog.replication.errors import InconsistentClusterIdException, KafkaStor
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 from lakelog.replication.storage.delta import cluster_quorum, delta_log, quorum_member
 from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
-from lakelog.replication.storage.delta.commit_format import commit_name, drop_commits_before, last_version, read_commit
+from lakelog.replication.storage.delta.commit_format import (
+    commit_content,
+    commit_name,
+    drop_commits_before,
+    last_version,
+    read_commit,
+)
 from lakelog.replication.storage.delta.local_root import LocalRoot
-from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import read_identity
@@ -607,3 +613,70 @@ def test_a_commit_that_a_root_does_not_take_is_brought_there_later(roots, monkey
         add(table, "first")
     assert roots.plain("c") == []
     wait_for_version(root, roots, "c", 1)
+
+
+def first_commits(roots, among=NAMES):
+    """The different first commits of the table `brokers/7` at these roots."""
+    return {(roots.folders[name] / "brokers/7" / commit_name(0)).read_bytes() for name in among}
+
+
+def test_a_table_that_was_made_while_the_home_could_not_be_written_is_not_made_again(roots, cannot_write):
+    root = roots.process("a")
+    cannot_write("a")
+    StateTable.create(root.child("brokers", "7"), PRODUCERS)
+    for name in NAMES:
+        with pytest.raises(InconsistentClusterIdException):
+            StateTable.create(roots.process(name).child("brokers", "7"), PRODUCERS)
+    assert len(first_commits(roots, "bc")) == 1
+    StateTable.create(roots.process("b").child("brokers", "8"), PRODUCERS)
+
+
+def test_a_home_without_the_newest_commit_of_the_cluster_does_not_say_which_tables_there_are(
+    roots, cannot_write, monkeypatch
+):
+    """Its process has just moved there."""
+    StateTable.create(roots.process("b").child("brokers", "6"), PRODUCERS)
+    cannot_write("a")
+    StateTable.create(roots.process("b").child("brokers", "7"), PRODUCERS)
+    root = roots.process("a")
+    monkeypatch.setattr(root.quorum, "catch_up", lambda *_: 2)
+    made = b"".join(first_commits(roots, "b"))
+    with pytest.raises(KafkaStorageException, match="brokers/7: lost"):
+        root.quorum.create_table(("brokers", "7"), made, ("cluster",))
+    assert QuorumMember(StorageRoot.of(str(roots.folders["b"]))).newest(("cluster",)) == 2
+
+
+def test_of_two_commits_that_make_one_table_the_first_wins_at_all_roots(roots):
+    quorum = roots.process("a").quorum
+    StateTable.create(roots.process("b").child("brokers", "7"), PRODUCERS)
+    quorum.flush()
+    (first,) = first_commits(roots)
+    roots.remove("c")
+    before = quorum.catch_up(("cluster",), 0)
+    follows = quorum._commit_of(("cluster",), before).nonce
+    other = quorum.first_commit(("brokers", "7"), first.replace(b"producer_epoch", b"producer_EPOCH"))
+    again = commit_content({CREATES: ["brokers/7", other.decode()]}, "again", (), (), {}, follows=follows)
+    assert quorum.commit(("cluster",), before + 1, "again", again, {})
+    roots.put_back("c")
+    StateTable.create(roots.process("c").child("brokers", "8"), PRODUCERS)
+    members = [QuorumMember(StorageRoot.of(str(roots.folders[name]))) for name in NAMES]
+    wait_until(lambda: [member.newest(("cluster",)) for member in members] == [before + 2] * 3, "all are published")
+    assert first_commits(roots) == {first}
+
+
+def test_a_root_that_gets_a_checkpoint_of_the_cluster_gets_the_tables_that_older_commits_have_made(roots, monkeypatch):
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 5)
+    roots.remove("c")
+    process = roots.process("a")
+    StateTable.create(process.child("brokers", "7"), PRODUCERS)
+    table = StateTable.open(process.child("cluster"), CLUSTER)
+    for _ in range(12):
+        table.update({"who": "test"}, lambda rows: rows, once=True)
+        process.quorum.flush()
+        table.maintain()
+    roots.put_back("c")
+    source, late = (QuorumMember(StorageRoot.of(str(roots.folders[name]))) for name in "ac")
+    drop_commits_before(source.root.child("cluster"), 5)
+    late.bring(("cluster",), source)
+    assert late.newest(("cluster",)) == source.newest(("cluster",))
+    assert late.newest(("brokers", "7")) == 0
