@@ -126,7 +126,9 @@ class FakeCluster:
                 take_away=take_away,
                 bring_back=self._bring_back,
                 stores=SimpleNamespace(processes=dict.fromkeys(ALL, self.store)),
-                disks=SimpleNamespace(owners=self.has_disks, lose_power=self.without_power.append),
+                disks=SimpleNamespace(
+                    owners=["cluster", 1, 2, 3] * self.has_disks, lose_power=self.without_power.append
+                ),
             ),
         )
         self.roots = RootFaults(cluster, "kept", lambda broker: broker in self.alone, self._let)
