@@ -415,9 +415,10 @@ class ClusterQuorum:
             raise KafkaStorageException(self._no_majority(voting))
         return sorted({table for _, tables in answers.values() for table in tables})
 
-    def catch_up_now_and_then(self, table: TableName, version: int) -> None:
+    def catch_up_now_and_then(self, table: TableName, version: int | None = None) -> None:
         """Lets a thread look for votes on the next version at the other roots, and catch up if there is one; at most
-        once in 30 s a table and process. Any majority that has decided it includes one of them."""
+        once in 30 s a table and process. Any majority that has decided it includes one of them. `version`: the newest
+        one that is known, by default that at the home."""
         now, cache = time.monotonic(), self.home.root.version_cache
         if now - self._caught_up_at.get(table, float("-inf")) < _CATCH_UP_SECONDS:
             return
@@ -426,9 +427,20 @@ class ClusterQuorum:
             return
 
         def run() -> None:
+            newest = self._newest_at_home(table) if version is None else version
+            if self._has_vote_elsewhere(table, newest + 1):
+                self.catch_up(table, newest)
+
+        self._start_catching_up(table, run)
+
+    def catch_up_soon(self, table: TableName) -> None:
+        """Lets a thread catch up, as there is a newer version than the home has."""
+        self._start_catching_up(table, lambda: self.catch_up(table, self._newest_at_home(table)))
+
+    def _start_catching_up(self, table: TableName, call: Callable[[], Any]) -> None:
+        def run() -> None:
             try:
-                if self._has_vote_elsewhere(table, version + 1):
-                    self.catch_up(table, version)
+                call()
             except (LakelogException, OSError) as error:
                 logger.debug("%s: %s", "/".join(table), error)
 

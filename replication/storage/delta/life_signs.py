@@ -38,6 +38,9 @@ class _Roots(Protocol):
     def at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
         """Calls `call` with each root that votes, and returns the results of a majority."""
 
+    def catch_up_soon(self, table: tuple[str, ...]) -> None:
+        """Begins to read what was decided on a table."""
+
 
 class _Own(NamedTuple):
     epoch: int
@@ -60,6 +63,7 @@ class LifeSigns:
         self._lock = threading.Lock()
         self._own: dict[tuple[str, ...], _Own] = {}  # by the table of the writer, as below
         self._seen: dict[tuple[str, ...], _Seen] = {}
+        self._newer = set[tuple[tuple[str, ...], int]]()  # tables and epochs that signs had before the table did
 
     def show(self, table: tuple[str, ...], epoch: int) -> int:
         """Writes the next sign of a table's owner, and returns its number. Raises KafkaStorageException if no majority
@@ -99,6 +103,7 @@ class LifeSigns:
                 if not found:
                     raise
             seen = seen._replace(asked_at=now)
+        self._note_epoch(table, max(map(_epoch, found)), epoch)
         newest = max(_number(content, epoch) for content in found)
         with self._lock:
             known = self._seen.get(table, seen)
@@ -107,6 +112,14 @@ class LifeSigns:
             seen = seen._replace(number=max(newest, seen.number, least), moved_at=now if is_new else seen.moved_at)
             self._seen[table] = seen
         return seen.number
+
+    def _note_epoch(self, table: tuple[str, ...], found: int, known: int) -> None:
+        """A sign of a later epoch than is known shows that the table has a newer version than the home."""
+        with self._lock:
+            is_new = found > known and (table, found) not in self._newer
+            self._newer |= {(table, found)} if is_new else set()
+        if is_new:
+            self._quorum.catch_up_soon(table)
 
     def written_at(self, table: tuple[str, ...]) -> float:
         """When the newest sign was written, by the clock of its store, in seconds since the epoch; 0.0 without one."""
@@ -119,6 +132,13 @@ def _number(content: bytes | None, epoch: int) -> int:
         found: Mapping[str, int] = json.loads(content or b"")
         return int(found["number"]) if int(found["epoch"]) == epoch else 0
     return 0
+
+
+def _epoch(content: bytes | None) -> int:
+    """The epoch of a sign; -1 if it is torn, or not there."""
+    with suppress(ValueError, TypeError, KeyError):
+        return int(json.loads(content or b"")["epoch"])
+    return -1
 
 
 def _signs(root: StorageRoot) -> StorageRoot:

@@ -86,7 +86,7 @@ class QuorumRoot(StorageRoot):
         """Makes all commits of the table visible here that were decided before, and returns the last version."""
         return self.quorum.catch_up(self.names, version)
 
-    def catch_up_now_and_then(self, version: int) -> None:
+    def catch_up_now_and_then(self, version: int | None = None) -> None:
         """As `StorageRoot.catch_up_now_and_then`: a poll reads the home alone, which may lack what was decided, if
         nobody has published it there."""
         self.quorum.catch_up_now_and_then(self.names, version)

@@ -196,8 +196,9 @@ class StorageRoot(ABC):
         caller knows. A root that is alone decides by being written, and returns -1."""
         return -1
 
-    def catch_up_now_and_then(self, version: int) -> None:  # noqa: B027
-        """Begins to `catch_up`, and does not wait for it, if this process has not done so for a while."""
+    def catch_up_now_and_then(self, version: int | None = None) -> None:  # noqa: B027
+        """Begins to `catch_up`, and does not wait for it, if this process has not done so for a while.
+        `version`: the newest one that the caller knows, if any."""
 
     def open_table(self, version: int | None = None) -> TableHandle:
         """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError, and

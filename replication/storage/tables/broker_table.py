@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from lakelog.replication.errors import (
     CorruptRecordException,
     InconsistentClusterIdException,
     InconsistentClusterRootException,
+    KafkaStorageException,
     LakelogException,
     StaleBrokerEpochException,
 )
@@ -23,7 +25,7 @@ from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import Row, TypedTable
-from lakelog.schemas import BROKERS
+from lakelog.schemas import BROKERS, CLUSTER
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +58,25 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
             ) from error
 
     @classmethod
-    def open_if_registered(cls, cluster: StorageRoot, broker_id: int) -> BrokerTable | None:
-        """The table of a broker that has registered before; None if it never has."""
-        if last_version(cls.folder(cluster, broker_id)) <= 0:
-            return None
+    def open_if_registered(
+        cls, cluster: StorageRoot, broker_id: int, max_staleness: float | None = None
+    ) -> BrokerTable | None:  # fmt: skip
+        """The table of a broker that has registered before; None if it never has. With several roots the home may lack
+        the registration: a poll, which gives a `max_staleness`, finds it within 30 s."""
+        root = cls.folder(cluster, broker_id)
+        version = last_version(root)
+        if version < 0 and max_staleness is None:
+            _find_tables(cluster)
+            version = last_version(root) if cluster.has_signs else version
+        if version <= 0:
+            if not cluster.has_signs or version < 0:
+                return None
+            if max_staleness is not None:
+                root.catch_up_now_and_then(version)
+                return None
         table = cls.open(cluster, broker_id)
+        if table.version <= 0:
+            return None
         table.read_sign()
         return table
 
@@ -129,6 +145,19 @@ def broker_ids(cluster: StorageRoot, max_staleness: float = 0.0) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
+def _find_tables(cluster: StorageRoot, max_staleness: float | None = None) -> None:
+    """With several roots, makes the tables at the home that others have made; a poll does so each 30 s."""
+    if not cluster.has_signs:
+        return
+    tables = cluster.child(CLUSTER.name)
+    if max_staleness is not None:
+        tables.catch_up_now_and_then()
+        return
+    if (version := last_version(tables)) >= 0:
+        with suppress(KafkaStorageException):  # what is there is read
+            tables.catch_up(version)
+
+
 def _has(found: BrokerRegistration, changes: Mapping[str, object]) -> bool:
     return all(getattr(found, name) == value for name, value in changes.items())
 
@@ -165,6 +194,7 @@ class BrokerDirectory:
         read: then the store fails.
         """
         errors: dict[int, LakelogException] = {}
+        _find_tables(self._cluster, max_staleness)
         there = broker_ids(self._cluster, 0.0 if max_staleness is None else LONGEST_SECONDS)
         if self._cluster.guard is not None and not self._tables.keys() <= set(there):
             self._cluster.guard.check()
@@ -186,7 +216,7 @@ class BrokerDirectory:
             table.refresh() if max_staleness is None else table.watch(max_staleness)
             table.read_sign(max_staleness)
         else:
-            table = BrokerTable.open_if_registered(self._cluster, broker_id)
+            table = BrokerTable.open_if_registered(self._cluster, broker_id, max_staleness)
         registration = None if table is None else _read_registration(table, broker_id)
         if table is not None and registration is not None:
             self._tables[broker_id], self._registrations[broker_id] = table, registration

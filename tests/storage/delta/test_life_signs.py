@@ -188,3 +188,54 @@ def test_who_votes_is_asked_once_in_a_while(cluster, monkeypatch):
     for _ in range(5):
         table.update(1, "heartbeat")
     assert not asked
+
+
+def move(folders, name, end=("", ".away")):
+    Path(f"{folders[name]}{end[0]}").rename(f"{folders[name]}{end[1]}")
+
+
+@pytest.mark.parametrize("missing", ["the table", "the registration"])
+@pytest.mark.parametrize("max_staleness", [0.0, None])
+def test_a_reader_whose_home_lacks_the_registration_of_a_broker_finds_it(
+    cluster, folders, monkeypatch, missing, max_staleness
+):
+    directory = BrokerDirectory(root_at(folders, "c"))
+    if missing == "the registration":
+        BrokerTable.open_or_create(cluster, 1)
+        cluster.quorum.flush()
+    move(folders, "c")
+    registered(cluster)
+    cluster.quorum.flush()
+    move(folders, "c", (".away", ""))
+    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    for _ in range(1 if max_staleness is None else 2):
+        directory.refresh(max_staleness)
+    assert directory.registrations.keys() == {1}
+
+
+def test_a_process_that_wants_the_id_of_a_broker_finds_it_registered_although_its_home_does_not_know(cluster, folders):
+    other = root_at(folders, "c")
+    move(folders, "c")
+    registered(cluster)
+    cluster.quorum.flush()
+    move(folders, "c", (".away", ""))
+    assert BrokerTable.open_if_registered(other, 1).registration.broker_id == 1
+    assert BrokerTable.open_if_registered(other, 2) is None
+
+
+def test_a_sign_of_a_later_epoch_lets_its_reader_catch_up(cluster, folders, monkeypatch):
+    registered(cluster)
+    directory = BrokerDirectory(root_at(folders, "c"))
+    directory.refresh(0.0)
+    cluster.quorum.flush()
+    move(folders, "c")
+    table = registered(cluster, 2)
+    cluster.quorum.flush()
+    move(folders, "c", (".away", ""))
+    monkeypatch.setattr(ClusterQuorum, "bring_missing", lambda _: None)
+    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    monkeypatch.setattr(ClusterQuorum, "catch_up_now_and_then", lambda *_: None)
+    table.update(2, "heartbeat")
+    for _ in range(2):
+        directory.refresh(0.0)
+    assert directory.registrations[1].broker_epoch == 2
