@@ -1,8 +1,10 @@
 """Shows the roots of a cluster, of which a majority decides; replaces a lost one, adds two, or removes two.
 
 The cluster runs on meanwhile. A new root learns all tables before it votes. A root that was lost, emptied, restored or
-copied may have forgotten votes, so it does not vote until --replace has made it anew. A command that was interrupted is
-finished by the same command. Afterwards give the new list to processes that you start; those that run find the roots.
+copied may have forgotten votes, so it does not vote until --replace has made it anew. In an object store wait 10 s
+before you replace such a root at its own place: for so long processes rely on what they have read there. A command that
+was interrupted is finished by the same command. Afterwards give the new list to processes that you start; those that
+run find the roots.
 """
 
 import argparse
@@ -34,10 +36,15 @@ def make_parser() -> VerbParser:
     )  # fmt: skip
     group.add_argument(
         "--replace", type=root_uri, nargs=2, metavar=("OLD", "NEW"),
-        help="let the root NEW vote in place of OLD; it may be the same place, if that is emptied or restored",
+        help="make a root at NEW and let it vote in place of OLD; NEW may be the place of OLD, and what is left of OLD "
+        "there is deleted",
     )  # fmt: skip
-    group.add_argument("--add", type=root_uri, nargs=2, metavar=("URI", "URI"), help="from three roots to five")
-    group.add_argument("--remove", type=root_uri, nargs=2, metavar=("URI", "URI"), help="from five roots to three")
+    group.add_argument(
+        "--add", type=root_uri, nargs=2, metavar=("URI", "URI"), help="let two more roots vote, five in all"
+    )
+    group.add_argument(
+        "--remove", type=root_uri, nargs=2, metavar=("URI", "URI"), help="let two of five roots vote no more"
+    )
     return parser
 
 

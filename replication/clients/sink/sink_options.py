@@ -17,7 +17,10 @@ from lakelog.schemas import LOG
 
 # Each option with its default and its meaning. The documents are made from this.
 OPTIONS: Mapping[str, tuple[str, str]] = {
-    "cluster": ("", "URI of the cluster root; `kafka.bootstrap.servers` is another name"),
+    "cluster": (
+        "",
+        "URI of the cluster root, or all, separated by commas; `kafka.bootstrap.servers` is another name",
+    ),
     "topic": ("", "topic of all records; without it the column topic names it"),
     "acks": ("all", "all, 1 or 0; a stream has all; also `kafka.acks`"),
     "includeHeaders": ("", "taken for compatibility, without effect: a column headers is always written"),

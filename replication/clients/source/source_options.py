@@ -18,7 +18,10 @@ from lakelog.replication.protocol.record_batch import TopicPartition
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
 # Each option with its default and its meaning. The documents are made from this.
 OPTIONS: Mapping[str, tuple[str, str]] = {
-    "cluster": ("", "URI of the cluster root; `kafka.bootstrap.servers` is another name"),
+    "cluster": (
+        "",
+        "URI of the cluster root, or all, separated by commas; `kafka.bootstrap.servers` is another name",
+    ),
     "subscribe": ("", "topics to read, separated by commas"),
     "subscribePattern": ("", "regular expression of Python; all topics whose whole name matches are read"),
     "assign": ("", 'partitions to read, such as {"orders": [0, 1]}'),
