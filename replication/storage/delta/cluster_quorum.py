@@ -283,6 +283,20 @@ class ClusterQuorum:
                 return True
         raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
 
+    def is_made(self, table: TableName) -> bool:
+        """Whether any root has a table, the home is asked first: it may have been emptied. Raises
+        KafkaStorageException if none of those that answer has it and one does not answer."""
+        silent: KafkaStorageException | None = None
+        for member in sorted(self._roots, key=lambda member: member is not self.home):
+            try:
+                if member.newest(table) >= 0:
+                    return True
+            except KafkaStorageException as error:
+                silent = error
+        if silent is not None:
+            raise silent
+        return False
+
     def _newest_at_home(self, table: TableName) -> int:
         return last_version(self.home.root.child(*table))
 

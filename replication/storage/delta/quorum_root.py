@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit import NONCE, Stamp
-from lakelog.replication.storage.delta.commit_format import commit_name, parsed
+from lakelog.replication.storage.delta.commit_format import parsed
 from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.quorum_folder import QuorumFolder
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -112,8 +112,7 @@ class QuorumRoot(StorageRoot):
 
         A table is made by a commit of the table `cluster`, which all processes see, so that two processes never make
         it twice. The tables of a cluster that is being formatted are made at once at all roots."""
-        cluster = replace(self, uri=self.uri, names=(CLUSTER,))
-        if cluster._at_home(lambda home: home.exists(commit_name(0))):
+        if self.quorum.is_made((CLUSTER,)):
             is_made = self.quorum.create_table(self.names, commit, (CLUSTER,))
         else:
             content = self.quorum.first_commit(self.names, commit)

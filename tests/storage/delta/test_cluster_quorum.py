@@ -615,6 +615,49 @@ def test_a_commit_that_a_root_does_not_take_is_brought_there_later(roots, monkey
     wait_for_version(root, roots, "c", 1)
 
 
+@pytest.mark.parametrize("has_identity", [True, False])
+def test_a_table_is_made_by_a_decision_though_the_home_is_bare(roots, has_identity):
+    root = roots.process("a")
+    names(StateTable.open(root.child("producers"), PRODUCERS))
+    shutil.rmtree(roots.folders["a"])
+    roots.folders["a"].mkdir()
+    if has_identity:
+        QuorumMember(StorageRoot.of(str(roots.folders["a"]))).format()
+        root = roots.process("a")
+    StateTable.create(root.child("brokers", "7"), PRODUCERS)
+    root.quorum.flush()
+    assert len(first_commits(roots, "bc")) == 1
+    made = QuorumMember(StorageRoot.of(str(roots.folders["b"])))
+    assert made.newest(("cluster",)) == 1
+    assert not (roots.folders["a"] / "brokers").exists()
+
+
+def test_a_table_is_made_by_a_decision_though_the_oldest_commits_of_the_cluster_are_cleaned_up(roots):
+    process = roots.process("a")
+    table = StateTable.open(process.child("cluster"), CLUSTER)
+    table.update({"who": "test"}, lambda rows: rows, once=True)
+    process.quorum.flush()
+    table._log.root.checkpoint_table(1)
+    for folder in roots.folders.values():
+        drop_commits_before(StorageRoot.of(str(folder / "cluster")), 1)
+    StateTable.create(process.child("brokers", "7"), PRODUCERS)
+    assert last_version(StorageRoot.of(str(roots.folders["a"] / "cluster"))) == 2
+
+
+def test_no_table_is_made_at_once_while_a_root_that_may_have_the_cluster_does_not_answer(roots, monkeypatch):
+    quorum = roots.process("a").quorum
+
+    def newest(member, _):
+        if member is quorum.home:
+            return -1
+        raise KafkaStorageException("does not answer")
+
+    monkeypatch.setattr(QuorumMember, "newest", newest)
+    with pytest.raises(KafkaStorageException, match="does not answer"):
+        StateTable.create(QuorumRoot.over(quorum).child("brokers", "7"), PRODUCERS)
+    assert not any((folder / "brokers").exists() for folder in roots.folders.values())
+
+
 def first_commits(roots, among=NAMES):
     """The different first commits of the table `brokers/7` at these roots."""
     return {(roots.folders[name] / "brokers/7" / commit_name(0)).read_bytes() for name in among}
