@@ -35,6 +35,7 @@ _IDENTITY = f"{FOLDER}/_root.json"  # before all votes in order of names, in whi
 _DEEPEST = 2  # folders of a table below the root
 _ADDRESSES = f"{FOLDER}/addresses.json"
 _SURE_SECONDS = 10.0  # so long a process relies on what it has read at a root
+_CLEAR_SECONDS = _SURE_SECONDS  # until no process relies on an identity in an object store that was deleted
 _SEALED_SECONDS = 3600.0  # between the seal of votes and their deletion
 _SLOW_SECONDS = 300.0  # a vote that has taken longer reads it again
 CREATES = "lakelog.creates"  # in a commit's metadata: the table that it makes, and that one's first commit
@@ -141,13 +142,19 @@ class QuorumMember:
         return in_threads(lambda call: call(), calls, 1 if self.root.is_local else len(calls))
 
     def clear(self) -> None:
-        """Deletes all but the noted addresses: the tables, the identity and the votes. A clearing that is interrupted
-        is finished by another one."""
+        """Deletes all but the noted addresses: the identity, the tables and the votes. It deletes what others rely on
+        for a while only when they no longer do. A clearing that is interrupted is finished by another one."""
+        had_identity = self.root.exists(_IDENTITY)
+        self.root.delete(_IDENTITY)
+        self._identities.pop(self.root.uri, None)
+        if had_identity:
+            self.root.sync_folder(FOLDER)  # else it may come back without its votes
+        if had_identity and not self.root.is_local:
+            threading.Event().wait(_CLEAR_SECONDS)
         files = self.root.sizes_listed()
         for name in self.root.list():
             if name != FOLDER:
                 self.root.delete(name) if name in files else self.root.child(name).delete_folder()
-        self.root.delete(_IDENTITY)
         folder = self.root.child(FOLDER)
         for name in folder.list():
             if name not in folder.sizes_listed():

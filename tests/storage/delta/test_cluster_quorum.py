@@ -658,6 +658,39 @@ def test_no_table_is_made_at_once_while_a_root_that_may_have_the_cluster_does_no
     assert not any((folder / "brokers").exists() for folder in roots.folders.values())
 
 
+def left_of(folder):
+    """What a root has, apart from its noted addresses."""
+    return sorted(path.name for path in [*folder.iterdir(), *(folder / "_quorum").iterdir()] if path.suffix != ".json")
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_root_is_cleared_of_its_identity_first_and_of_the_rest_once_nobody_relies_on_it(roots, monkeypatch, is_local):
+    monkeypatch.setattr(LocalRoot, "is_local", is_local)
+    folder, waited, wait = roots.folders["a"], [], threading.Event.wait
+    member = QuorumMember(StorageRoot.of(str(folder)))
+    identity, everything = member.identity(), left_of(folder)
+
+    def note(event, timeout=None):
+        if timeout == quorum_member._CLEAR_SECONDS:
+            waited.append((member.is_still(identity), member.identity(), left_of(folder)))
+        return timeout == quorum_member._CLEAR_SECONDS or wait(event, timeout)
+
+    def interrupt(_):
+        raise KafkaStorageException("interrupted")
+
+    monkeypatch.setattr(threading.Event, "wait", note)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalRoot, "delete_folder", interrupt)
+        with pytest.raises(KafkaStorageException, match="interrupted"):
+            member.clear()
+    assert (member.identity(), left_of(folder)) == (None, everything)
+    assert waited == ([] if is_local else [(False, None, everything)])
+    member.clear()
+    assert left_of(folder) == ["_quorum"]
+    assert len(waited) == (not is_local)
+    assert quorum_member._CLEAR_SECONDS >= quorum_member._SURE_SECONDS
+
+
 def first_commits(roots, among=NAMES):
     """The different first commits of the table `brokers/7` at these roots."""
     return {(roots.folders[name] / "brokers/7" / commit_name(0)).read_bytes() for name in among}
