@@ -25,15 +25,11 @@ SIZES = (3, 5)  # the numbers of roots of which a majority decides
 _CLUSTER = (CLUSTER.name,)
 
 
-def no_progress(done: int, tables: int) -> None:
-    """Reports to nobody how many tables have changed."""
-
-
 class RootChanges:
     """The roots of an open cluster. `report(done, tables)` hears how many of the tables have changed. All methods raise
     InvalidRequestException for a change that cannot be made, and KafkaStorageException."""
 
-    def __init__(self, cluster: Cluster, report: Callable[[int, int], None] = no_progress) -> None:
+    def __init__(self, cluster: Cluster, report: Callable[[int, int], object] = lambda *_: None) -> None:
         self._cluster = cluster
         self._report = report
 
@@ -50,16 +46,16 @@ class RootChanges:
         voting, uris = self._voting()
         fresh = quorum.root_at(new)
         if fresh.identity() in voting:
-            if old == new or old not in uris.values():
+            if old == new or old not in uris.values():  # an earlier call has let it vote
                 return self._finish(voting)
             raise InvalidRequestException(f"{new}: is a root of the cluster already; give a new one")
-        left = [identity for identity in voting if uris.get(identity) == old]
-        if not left:
+        replaced = next((identity for identity in voting if uris.get(identity) == old), None)
+        if replaced is None:
             raise self._no_root(old, uris)
         self._finish(voting)
         # The old root may be back, and have a vote until the new one has it.
         made = self._make(fresh, voting, uris)
-        return self._change([made if identity == left[0] else identity for identity in voting], uris | {made: new})
+        return self._change([made if identity == replaced else identity for identity in voting], uris | {made: new})
 
     def add(self, added: Sequence[str]) -> bool:
         """Lets more roots vote. Returns whether anything was left to do."""
@@ -165,6 +161,7 @@ class RootChanges:
         return has_changed
 
     def _change_table(self, table: TableName, target: Sequence[str], roots: Mapping[str, QuorumMember]) -> bool:
+        """Lets the roots of these identities vote on a table, once they have it; whether it had others."""
         quorum = self._quorum()
         voting = quorum.voting(table)
         if voting == tuple(target):

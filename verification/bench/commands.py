@@ -233,15 +233,9 @@ def requests(args: argparse.Namespace) -> int:
     interval = args.poll_interval_ms
     configs = {} if interval is None else {"lakelog.poll.interval.ms": interval}
     plan = RequestsPlan(
-        args.brokers,
-        args.partitions,
-        args.controllers,
-        args.seconds,
-        args.sends,
-        configs,
-        args.latencies,
+        args.brokers, args.partitions, args.controllers, args.seconds, args.sends, configs, args.latencies,
         args.cluster_roots,
-    )
+    )  # fmt: skip
     with _session() as spark:
         found = measure_requests(spark, plan)
     differ = "the committed records are not the records that were sent"

@@ -56,20 +56,18 @@ from lakelog.schemas import CLUSTER
 
 logger = logging.getLogger(__name__)
 
-SESSION, ROOTS = (
-    "lakelog.session",
-    "lakelog.roots",
-)  # in a commit's metadata: who proposed it, who votes on the next one
+SESSION = "lakelog.session"  # in a commit's metadata: who proposed it
+ROOTS = "lakelog.roots"  # in a commit's metadata: who votes on the next version
 _ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _VOTERS_SECONDS = 30.0  # so long a process relies on what it knows of who votes on the table `cluster`
 _CATCH_UP_SECONDS = 30.0  # between questions to a majority about a table that a process only polls
-_AWAY_SECONDS = 5.0  # so long a root that has not answered is asked last
+_AWAY_SECONDS = 5.0  # between two tries to find roots that are away, and to bring them what they lack
 _NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else can be done
-_CLUSTER = ("cluster",)  # the table whose voters have the files of no table
-FILES = re.compile(r"sinks(-\d+)?")  # names of folders below the roots, which have folders of such files
+_CLUSTER = (CLUSTER.name,)  # the table whose voters have the files of no table
+_STAGES = re.compile(r"sinks(-\d+)?")  # folders below the roots: each folder in them has files of no table
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
-_SOON_SECONDS = 1.0
+_SOON_SECONDS = 1.0  # so long a step waits for roots that it can do without
 _PENDING = 8  # requests of this process that may hang at one root
 _HANGS_SECONDS = 1.0  # so long a request is under way before it counts as one that hangs
 _MOST_PENDING = 64  # requests of this process at one root, whether they hang or not
@@ -77,8 +75,8 @@ _MOST_PENDING = 64  # requests of this process at one root, whether they hang or
 
 class RootStatus(NamedTuple):
     """What one root is to the quorum. `identity`: None if it has none or does not answer. `has_vote`: whether the
-    newest commit of the table `cluster` names it. `behind`: the number of commits, of all tables, that are published at
-    the root that is furthest and not here. `error`: why it does not answer, or must be replaced."""
+    newest commit of the table `cluster` names it. `behind`: how many commits of all tables it lacks that another root
+    has; None if it does not answer. `error`: why it does not answer, or must be replaced."""
 
     uri: str
     identity: str | None
@@ -112,22 +110,24 @@ class ClusterQuorum:
         self._asked = set[str]()  # URIs of roots that have not yet answered who they are
         self._sound = set[str]()  # identities of roots that have named themselves
         self._looked_at = self._searched_at = float("-inf")
-        self._silent = set[str]()  # the roots that have not answered, if therefore a majority was missing
+        self._silent = set[str]()  # the roots that did not answer when a majority was missing last
         self._has_warned = False  # that a majority is missing
         # By URI: when the requests that are under way have begun.
         self._pending: dict[str, list[float]] = {member.root.uri: [] for member in self._roots}
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
-        self._missing: dict[str, set[TableName]] = {}  # by root: tables that it lacks commits of this process of
+        self._missing: dict[str, set[TableName]] = {}  # by root: tables of which it lacks commits of this process
         self._brought_at = float("-inf")
         self._proposed: dict[TableName, int] = {}  # the last slot in which the session has proposed
         self._last_read: dict[TableName, Commit] = {}
         self._caught_up_at: dict[TableName, float] = {}
         self._voters_at = float("-inf")  # when a majority was last asked who votes on the table `cluster`
         self._doubts = set[tuple[str, ...]]()  # the voters of other tables, for which it was asked again
-        self._cleaning = set[tuple[str, TableName]]()  # tables that are being cleaned up at roots
+        self._under_clean_up = set[tuple[str, TableName]]()  # tables that are being cleaned up at roots
         self.signs = LifeSigns(self)
         _QUORUMS.add(self)
+
+    # The roots
 
     @property
     def roots(self) -> Sequence[QuorumMember]:
@@ -230,6 +230,8 @@ class ClusterQuorum:
                 if self.home is home:
                     self._move_home(left[0])
 
+    # Commits and reads
+
     def first_commit(self, table: TableName, content: bytes, roots: Sequence[str] = ()) -> bytes:
         """The commit that makes a table, with the facts of the quorum. `roots`: the identities of those that vote on
         the next version, by default those that are formatted now."""
@@ -239,9 +241,10 @@ class ClusterQuorum:
         self, table: TableName, version: int, nonce: str, content: bytes, files: Mapping[str, bytes],
         roots: Sequence[str] | None = None,
     ) -> int:  # fmt: skip
-        """Proposes a commit for a version, and returns its size in bytes if it is decided; 0: another one is. `roots`:
-        the identities of those that vote on the next version, by default the present ones. The commit's metadata say
-        it.
+        """Proposes a commit for a version. Returns its size in bytes if it is decided, 0 if another one is.
+
+        `roots`: the identities of those that vote on the next version, by default the present ones. The commit's
+        metadata name them.
 
         Raises KafkaStorageException if no majority has answered: then the commit may be decided later.
         """
@@ -257,9 +260,9 @@ class ClusterQuorum:
         if not isinstance(outcome, SlotSettled):
             self._renew(table)
             raise KafkaStorageException(f"{'/'.join(table)}: version {version}: {self._no_majority(before.roots)}")
-        if outcome.commit.nonce != nonce:
-            self._renew(table)
         is_own = outcome.commit.nonce == nonce
+        if not is_own:
+            self._renew(table)
         self._settle(table, version, outcome.commit, waits=not is_own or roots is not None)
         return len(content) if is_own else 0
 
@@ -387,6 +390,46 @@ class ClusterQuorum:
                 return member, answer[1]
         raise KafkaStorageException(error)
 
+    def catch_up_now_and_then(self, table: TableName, version: int | None = None) -> None:
+        """Lets a thread look for votes on the next version at the other roots, and catch up if there is one; at most
+        once in 30 s a table and process. Any majority that has decided it includes one of them. `version`: the newest
+        one that is known, by default that at the home."""
+        now, cache = time.monotonic(), self.home.root.version_cache
+        if now - self._caught_up_at.get(table, float("-inf")) < _CATCH_UP_SECONDS:
+            return
+        self._caught_up_at[table] = now
+        if cache is not None and not cache.is_due(self.home.root.child(*table).uri, _CATCH_UP_SECONDS):
+            return
+
+        def run() -> None:
+            newest = self._newest_at_home(table) if version is None else version
+            if self._has_vote_elsewhere(table, newest + 1):
+                self.catch_up(table, newest)
+
+        self._start_catching_up(table, run)
+
+    def catch_up_soon(self, table: TableName) -> None:
+        """Lets a thread catch up, as there is a newer version than the home has."""
+        self._start_catching_up(table, lambda: self.catch_up(table, self._newest_at_home(table)))
+
+    def _start_catching_up(self, table: TableName, call: Callable[[], Any]) -> None:
+        def run() -> None:
+            try:
+                call()
+            except (LakelogException, OSError) as error:
+                logger.debug("%s: %s", "/".join(table), error)
+
+        _start(run, "catch up")
+
+    def _has_vote_elsewhere(self, table: TableName, version: int) -> bool:
+        for member in list(self._members.values()):
+            with suppress(LakelogException, OSError):
+                if member is not self.home and member.has_vote(table, version):
+                    return True
+        return False
+
+    # To show and to change the roots
+
     def voting(self, table: TableName) -> tuple[str, ...]:
         """The identities of the roots that vote on the next version of a table. Raises KafkaStorageException if no
         majority of them answers."""
@@ -429,44 +472,6 @@ class ClusterQuorum:
             raise KafkaStorageException(self._no_majority(voting))
         return sorted({table for _, tables in answers.values() for table in tables})
 
-    def catch_up_now_and_then(self, table: TableName, version: int | None = None) -> None:
-        """Lets a thread look for votes on the next version at the other roots, and catch up if there is one; at most
-        once in 30 s a table and process. Any majority that has decided it includes one of them. `version`: the newest
-        one that is known, by default that at the home."""
-        now, cache = time.monotonic(), self.home.root.version_cache
-        if now - self._caught_up_at.get(table, float("-inf")) < _CATCH_UP_SECONDS:
-            return
-        self._caught_up_at[table] = now
-        if cache is not None and not cache.is_due(self.home.root.child(*table).uri, _CATCH_UP_SECONDS):
-            return
-
-        def run() -> None:
-            newest = self._newest_at_home(table) if version is None else version
-            if self._has_vote_elsewhere(table, newest + 1):
-                self.catch_up(table, newest)
-
-        self._start_catching_up(table, run)
-
-    def catch_up_soon(self, table: TableName) -> None:
-        """Lets a thread catch up, as there is a newer version than the home has."""
-        self._start_catching_up(table, lambda: self.catch_up(table, self._newest_at_home(table)))
-
-    def _start_catching_up(self, table: TableName, call: Callable[[], Any]) -> None:
-        def run() -> None:
-            try:
-                call()
-            except (LakelogException, OSError) as error:
-                logger.debug("%s: %s", "/".join(table), error)
-
-        _start(run, "catch up")
-
-    def _has_vote_elsewhere(self, table: TableName, version: int) -> bool:
-        for member in list(self._members.values()):
-            with suppress(LakelogException, OSError):
-                if member is not self.home and member.has_vote(table, version):
-                    return True
-        return False
-
     def describe(self, cluster: TableName) -> list[RootStatus]:
         """What each root is to the quorum, those that vote and do not answer included. Without a majority it goes by
         what is published at the home."""
@@ -490,18 +495,17 @@ class ClusterQuorum:
         for uri, tables in newest.items():
             for table, version in tables.items() if identities[uri] in voting else ():
                 furthest[table] = max(version, furthest.get(table, -1))
-        lost = {uris[root]: root for root in voting if root in uris and root not in identities.values()}
-        unknown = [
-            RootStatus(root, root, True, None, "no root says where it is") for root in voting if root not in uris
-        ]
-        return [
-            RootStatus(
-                uri, identities.get(uri), identities.get(uri) in voting or (uri in lost and uri not in newest),
-                sum(max(0, v - newest[uri].get(t, -1)) for t, v in furthest.items()) if uri in newest else None,
-                str(seen) if isinstance(seen, LakelogException) else _LOST if uri in lost else "",
-            )
-            for uri, seen in found.items()
-        ] + unknown  # fmt: skip
+        lost = {uris[root] for root in voting if root in uris and root not in identities.values()}
+        statuses = list[RootStatus]()
+        for uri, seen in found.items():
+            if isinstance(seen, LakelogException):
+                statuses.append(RootStatus(uri, None, uri in lost, None, str(seen)))
+            else:
+                identity, versions = seen
+                behind = sum(max(0, version - versions.get(table, -1)) for table, version in furthest.items())
+                statuses.append(RootStatus(uri, identity, identity in voting, behind, _LOST if uri in lost else ""))
+        unknown = [root for root in voting if root not in uris]
+        return statuses + [RootStatus(root, root, True, None, "no root says where it is") for root in unknown]
 
     def without_vote(self, table: TableName, call: Callable[[QuorumMember], Value]) -> dict[str, Value]:
         """What `call` returns for each root that does not vote on a table, by URI, without those that do not answer
@@ -582,8 +586,8 @@ class ClusterQuorum:
         return [found[root][0] for root in sorted(found, key=lambda root: there[root] is not self.home)]
 
     def _voters(self, is_sure: bool = False) -> tuple[str, ...]:
-        """The roots that vote on the table `cluster`, as this process has known them for 30 s at most or, `is_sure`,
-        as a majority does. All roots while they are made."""
+        """The roots that vote on the table `cluster`: as a majority has said in the last 30 s, or with `is_sure` as one
+        says now. While a cluster is being formatted these are all its roots."""
         now = time.monotonic()
         if is_sure or _CLUSTER not in self._newest or now - self._voters_at >= _VOTERS_SECONDS:
             self.check_home(_CLUSTER)
@@ -635,6 +639,8 @@ class ClusterQuorum:
             for member in new if content is not None else ():
                 _write(member.root.child(*names), name, content)
 
+    # Maintenance
+
     def clean_up(self, table: TableName, version: int) -> None:
         """Copies the home's checkpoint of a version to the other roots, cleans up there what the home has cleaned up,
         and deletes old votes at all roots. It waits for the home, and for the others a second, which go on with it. A
@@ -661,9 +667,9 @@ class ClusterQuorum:
     ) -> None:  # fmt: skip
         key = root, table
         with self._lock:
-            if key in self._cleaning:
+            if key in self._under_clean_up:
                 raise KafkaStorageException("is still being cleaned up")
-            self._cleaning.add(key)
+            self._under_clean_up.add(key)
         try:
             if member.identity() != root:
                 return
@@ -675,7 +681,7 @@ class ClusterQuorum:
             raise KafkaStorageException(str(error)) from error
         finally:
             with self._lock:
-                self._cleaning.discard(key)
+                self._under_clean_up.discard(key)
 
     def at_others(self, table: TableName, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
         """Calls `call` with each other root than the home that votes on a table, as far as this process knows, and
@@ -700,10 +706,12 @@ class ClusterQuorum:
         late = self._at_roots(call, hanging, 0.0)
         return late | self._at_roots(call, [each for each in members if each not in hanging], _SOON_SECONDS)
 
+    # The home
+
     def check_home(self, table: TableName) -> QuorumMember:
-        """The home, or the next root that votes on the table: an emptied root has no commits, and no error says so, and
-        one that was removed gets none. If none of them is there the roots that vote may be others by now, so any root
-        will do. Raises KafkaStorageException if there is none."""
+        """The home if it votes on the table, or else the next root that does, which becomes the home. An emptied root
+        has no commits, though no error says so, and one that was removed gets none. If no such root is there, others
+        may vote by now, so any root will do. Raises KafkaStorageException if there is none."""
         members = self._members
         if not members:
             return self.home  # they are not formatted
@@ -739,15 +747,15 @@ class ClusterQuorum:
                     if root in voting or self._is_sound(root, member):
                         self._move_home(member)
                         return member
-                    if member.newest((CLUSTER.name,)) < 0:
+                    if member.newest(_CLUSTER) < 0:
                         bare.append(member)
             except KafkaStorageException:
                 silent.add(root)
             except (CorruptRecordException, FileNotFoundError) as error:
                 logger.debug("%s: %s", member.root.uri, error)
-        for member in bare:  # the cluster is being formatted, or the root is about to get its tables
-            self._move_home(member)
-            return member
+        if bare:  # the cluster is being formatted, or the root is about to get its tables
+            self._move_home(bare[0])
+            return bare[0]
         self._silent = silent
         return None
 
@@ -789,6 +797,8 @@ class ClusterQuorum:
                 to.bring(table, source)
         except (LakelogException, OSError) as error:
             logger.debug("%s: %s does not get what %s has: %s", "/".join(table), to.root.uri, source.root.uri, error)
+
+    # What this process knows of a table
 
     def _voting(self, table: TableName) -> Sequence[str]:
         """The roots that vote on the next version of a table, as far as this process knows; none if it does not."""
@@ -898,7 +908,7 @@ class ClusterQuorum:
                 self._missing.setdefault(root, set()).add(table)
 
     def bring_missing(self) -> None:
-        """Brings tables to roots at which this process could not publish them, each 5 s until it can: others may never
+        """Brings tables to roots at which this process could not publish them, every 5 s until it can: others may never
         commit to these tables again."""
         now = time.monotonic()
         with self._lock:
@@ -942,8 +952,8 @@ class ClusterQuorum:
         return True
 
     def flush(self, timeout: float = _EXIT_SECONDS) -> None:
-        """Waits until this process publishes nothing, at most `timeout` seconds. What is decided and not published is
-        seen by those alone who ask a majority."""
+        """Waits until this process publishes nothing, at most `timeout` seconds. Only a process that asks a majority
+        sees what is decided and not yet published."""
         deadline = time.monotonic() + timeout
         for member in self._roots:
             member.await_all(max(0.0, deadline - time.monotonic()))
@@ -984,8 +994,8 @@ class ClusterQuorum:
         self, root: str, member: QuorumMember, answers: _Answers, call: Callable[[], Any],
         at_end: Callable[[], None] = lambda: None,
     ) -> bool:  # fmt: skip
-        """Runs a call in a thread, and then `at_end`. A root at which several requests hang is taken for away: then
-        this does not run the call, and returns False."""
+        """Runs a call in a thread, and then `at_end`. `root`: the name of its answer. A root at which several requests
+        hang is taken for away: then this does not run the call, answers None, and returns False."""
         uri, began_at = member.root.uri, time.monotonic()
         with self._lock:
             pending = self._pending[uri]
@@ -1055,9 +1065,9 @@ def _content(names: TableName, name: str, root: StorageRoot) -> pa.Buffer | None
 
 
 def _folders_of_files(root: StorageRoot) -> list[TableName]:
-    """The folders of files of no table, below those of `FILES`."""
-    kinds = [name for name in root.list() if FILES.fullmatch(name)]
-    return [(kind, name) for kind in kinds for name in root.child(kind).list()]
+    """The folders that have files of no table."""
+    stages = [name for name in root.list() if _STAGES.fullmatch(name)]
+    return [(stage, name) for stage in stages for name in root.child(stage).list()]
 
 
 class _Answers:

@@ -24,8 +24,7 @@ from lakelog.replication.storage.delta.quorum_member import FOLDER, SIGNS, Quoru
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 _STILL = 2.5  # a sign stands still if it has not moved for so many times the staleness that its reader allows
-_LEAST_SECONDS = 1.0
-
+_LEAST_SECONDS = 1.0  # and not for so long
 
 Value = TypeVar("Value")
 
@@ -71,7 +70,8 @@ class LifeSigns:
         with self._lock:
             own = self._own.get(table, _Own(epoch))
             own = own if own.epoch == epoch else _Own(epoch)
-            own = self._own[table] = _Own(epoch, own.number + own.is_at_majority, False)
+            number = own.number + 1 if own.is_at_majority else own.number  # the same one until a majority has it
+            own = self._own[table] = _Own(epoch, number, False)
         content = json.dumps({"epoch": epoch, "number": own.number}).encode()
         self._quorum.at_majority(lambda root: _signs(root).put(_name(table), content))
         with self._lock:

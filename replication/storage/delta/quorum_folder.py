@@ -1,8 +1,8 @@
 """A folder of the cluster's roots whose files belong to no table, such as the stage of a streaming query.
 
-A majority of the roots gets each file, and a majority is asked for what is there. So a file that was written is found
-while any minority is away, and a root that was away does not hide it. Of racing writers of one name, the quorum lets
-one win. A file never changes.
+A writer waits until a majority of the roots has a file, and a reader asks a majority. So a reader finds the file while
+any minority is away, also if it asks a root that was away when the file was written. Of racing writers of one name, the
+quorum lets one win. A file never changes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class QuorumFolder(StorageRoot):
-    """The folder. `names`: those of the folder below the roots. All methods raise KafkaStorageException if no majority
-    answers."""
+    """The folder. `names`: its path below each root. All methods raise KafkaStorageException if no majority answers."""
 
     quorum: ClusterQuorum = field(kw_only=True, repr=False, compare=False)
     names: tuple[str, ...] = ()
@@ -71,7 +70,7 @@ class QuorumFolder(StorageRoot):
         return [next((stamp for stamp in stamps if stamp is not None), None) for stamps in zip(*found, strict=True)]
 
     def list(self) -> list[str]:
-        """Names that any of a majority has."""
+        """The names that one root of a majority has, or more."""
         return sorted({name for names in self._at_majority(lambda folder: folder.list()) for name in names})
 
     def _files(self) -> dict[str, tuple[int, float]]:

@@ -1,8 +1,8 @@
 """One root of a quorum of cluster roots: its identity, its votes, and the commits that are published there.
 
-The folder `_quorum` of the root has the file of its identity, and the events of all tables. Whoever empties the root,
-restores it from a backup or copies it elsewhere makes another file of the identity, and a root without its votes has no
-identity. So a root that may have forgotten a vote never votes again. See `quorum_slot`.
+The folder `_quorum` of the root has the file of its identity, and the events (the votes) of all tables. An emptied root
+has no identity. A copy of a root, or one that was restored from a backup, has another file of the identity, and thereby
+another identity. So a root that may have forgotten a vote never votes again. See `quorum_slot`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from lakelog.replication.storage.in_threads import in_threads
 from lakelog.schemas import CLUSTER
 
 FOLDER = "_quorum"
-SLOTS_A_SEAL = 1_000
-SIGNS = "signs"
+SIGNS = "signs"  # the folder in it of `LifeSigns`
+CREATES = "lakelog.creates"  # in a commit's metadata: the table that it makes, and that one's first commit
+SLOTS_A_SEAL = 1_000  # slots of a table that are sealed together, a segment
 _IDENTITY = f"{FOLDER}/_root.json"  # before all votes in order of names, in which stores delete many objects
 _DEEPEST = 2  # folders of a table below the root
 _ADDRESSES = f"{FOLDER}/addresses.json"
-_SURE_SECONDS = 10.0  # so long a process relies on what it has read at a root
+_SURE_SECONDS = 10.0  # so long a process relies on what it has read at a root in an object store
 _CLEAR_SECONDS = _SURE_SECONDS  # until no process relies on an identity in an object store that was deleted
 _SEALED_SECONDS = 3600.0  # between the seal of votes and their deletion
-_SLOW_SECONDS = 300.0  # a vote that has taken longer reads it again
-CREATES = "lakelog.creates"  # in a commit's metadata: the table that it makes, and that one's first commit
+_SLOW_SECONDS = 300.0  # a vote that has taken longer reads the root's state again
 
 
 class _Sure(NamedTuple):
@@ -63,9 +63,8 @@ class QuorumMember:
         self._identities: dict[str, tuple[str | None, float]] = {} if cache is None else cache.identities
         self._changed = threading.Condition()
         self._publishing: dict[tuple[str, ...], set[int]] = {}  # versions that this process publishes now, by table
-        self._sealed_at: dict[
-            tuple[tuple[str, ...], int], float
-        ] = {}  # when a segment of a table was first seen sealed
+        # When a segment of a table was first seen sealed.
+        self._sealed_at: dict[tuple[tuple[str, ...], int], float] = {}
 
     def format(self) -> str:
         """Gives the root its identity, and returns it. A root that has one keeps it."""
@@ -105,8 +104,9 @@ class QuorumMember:
         """Whether this process has found, at most 10 s ago, that a version of a table is published here; False on a
         disk, where looking costs nothing."""
         sure = self.sure.get(tuple(table))
-        is_recent = sure is not None and time.monotonic() - sure.at < _SURE_SECONDS
-        return not self.root.is_local and is_recent and sure is not None and sure.version >= version
+        if self.root.is_local or sure is None:
+            return False
+        return time.monotonic() - sure.at < _SURE_SECONDS and sure.version >= version
 
     def begin_publishing(self, table: Sequence[str], version: int) -> None:
         """Lets votes and reads of this process wait until `end_publishing`."""
@@ -296,9 +296,8 @@ class QuorumMember:
         try:
             is_same = there.read(commit_name(version)) == mine
         except FileNotFoundError:  # it is cleaned up there
-            is_same = (
-                open_version(there, last_version(there)).metadata().id == open_version(here, version).metadata().id
-            )
+            other = open_version(there, last_version(there))
+            is_same = other.metadata().id == open_version(here, version).metadata().id
         if not is_same:
             raise KafkaStorageException(f"{there.uri}: has another table than {here.uri}")
 
@@ -331,8 +330,8 @@ class QuorumMember:
 
 
 class _Voter:
-    """One root's part of a step. Events are deleted an hour after they are sealed, so a state of the root that was read
-    a moment ago counts for a vote that has taken less."""
+    """One root's part of a step. Events are deleted an hour after their seal. So a vote that takes less than five
+    minutes may rely on a state of the root that this process has read up to 10 s ago."""
 
     def __init__(self, member: QuorumMember, table: tuple[str, ...], events: StorageRoot) -> None:
         self._member, self._table, self._events = member, table, events
@@ -402,7 +401,7 @@ class _Voter:
 
 
 class _FileVoter(_Voter):
-    """A root's part of a vote on a file."""
+    """A root's part of a vote on a file, which always reads the root's state."""
 
     def _create(self, step: CreateEvent) -> bool:
         return self._put(step)

@@ -20,8 +20,8 @@ from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.quorum_folder import QuorumFolder
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import TableHandle
+from lakelog.schemas import CLUSTER
 
-CLUSTER = "cluster"
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 _LOG = "_delta_log/"  # what the names of commits begin with: a missing one was not published here
 _DECIDED = 0  # in the stamps of files, in place of the time of writing
@@ -30,7 +30,7 @@ _FILES_KEPT = 16  # data files that wait for their commit
 
 @dataclass(frozen=True)
 class QuorumRoot(StorageRoot):
-    """A folder of the cluster's roots. `names`: those of the folder below the roots."""
+    """A folder that all roots of the cluster have. `names`: its path below each root."""
 
     quorum: ClusterQuorum = field(kw_only=True, repr=False, compare=False)
     names: tuple[str, ...] = ()
@@ -112,8 +112,9 @@ class QuorumRoot(StorageRoot):
 
         A table is made by a commit of the table `cluster`, which all processes see, so that two processes never make
         it twice. The tables of a cluster that is being formatted are made at once at all roots."""
-        if self.quorum.is_made((CLUSTER,)):
-            is_made = self.quorum.create_table(self.names, commit, (CLUSTER,))
+        cluster = (CLUSTER.name,)
+        if self.quorum.is_made(cluster):
+            is_made = self.quorum.create_table(self.names, commit, cluster)
         else:
             content = self.quorum.first_commit(self.names, commit)
             for member in self.quorum.roots:
@@ -187,9 +188,10 @@ class QuorumRoot(StorageRoot):
         try:
             return self._at_home(call)
         except FileNotFoundError:
-            for part in () if name.startswith(_LOG) else self.parts:
-                with suppress(KafkaStorageException, OSError):
-                    return call(part)
+            if not name.startswith(_LOG):
+                for part in self.parts:
+                    with suppress(KafkaStorageException, OSError):
+                        return call(part)
             raise
 
     def read(self, name: str) -> bytes:

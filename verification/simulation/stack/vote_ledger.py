@@ -1,7 +1,7 @@
 """All that was voted and published at the cluster roots of one world, kept apart from the roots, which may be lost.
 
-It sees each write as it lands, and each answer that a process gets of the quorum. A vote counts if its root had the
-identity in the vote when it landed, and votes on the version.
+It sees each write as it lands, and each answer that a process gets of the quorum. A vote counts if its root votes on
+the version, and had the identity that the vote names when the vote landed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,8 +32,7 @@ _COMMIT = re.compile(r"(.+)/_delta_log/(\d{20})\.json")
 
 class VoteLedger:
     """What has landed at these roots of a store. `began_later` tells whether a root is lost, and the running process
-    has begun its step after that; `was_in_flight` whether a write was perhaps sent before.
-    `votes` counts the votes, and `commits` the published commits."""
+    has begun its step after that; `was_in_flight` whether a write was perhaps sent before."""
 
     def __init__(
         self, store: MemoryStore, uris: Sequence[str], changes: Changes, began_later: Callable[[str], bool],
@@ -48,7 +47,6 @@ class VoteLedger:
         self._made = set[tuple[str, bytes]]()  # tables that decided commits make, with their first commits
         self._answered: dict[str, int] = {}  # the newest version of each table that a process knows to be decided
         self.is_formatted = False
-        self.votes = self.commits = 0
         changes.change(store, "put", self._put_seen)
         changes.change(store, "delete", self._delete_seen)
         changes.change(ClusterQuorum, "commit", self._commit(ClusterQuorum.commit))
@@ -74,7 +72,6 @@ class VoteLedger:
         self._delete(uri)
 
     def _note_vote(self, root: str, slot: Slot, number: int, content: bytes) -> None:
-        self.votes += 1
         event, identity = event_of(content), self._identity(root)
         if self._event(root, slot, number) is not None:
             raise Violation("votes_never_change", f"{root}: vote {number} of {slot}")
@@ -99,7 +96,6 @@ class VoteLedger:
             self._made.add((made[0], made[1].encode()))
 
     def _note_commit(self, root: str, slot: Slot, content: bytes) -> None:
-        self.commits += 1
         if slot not in self._published:
             self._check_decided(root, slot, content)
             self._published[slot] = content
@@ -137,10 +133,8 @@ class VoteLedger:
         return None if file is None else event_of(bytes(file.content))
 
     def _is_sealed(self, root: str, slot: Slot) -> bool:
-        return (
-            self._store.find(f"{root}/{FOLDER}/{slot[0]}/sealed-{slot[1] // quorum_member.SLOTS_A_SEAL:020d}")
-            is not None
-        )
+        seal = f"sealed-{slot[1] // quorum_member.SLOTS_A_SEAL:020d}"
+        return self._store.find(f"{root}/{FOLDER}/{slot[0]}/{seal}") is not None
 
     # Answers
 
@@ -177,11 +171,6 @@ class VoteLedger:
         self._answered[slot[0]] = max(slot[1], self._answered.get(slot[0], -1))
 
     # At the end
-
-    @property
-    def newest(self) -> Mapping[str, int]:
-        """The newest version of each table that a process knows to be decided."""
-        return self._answered
 
     def check(self) -> None:
         """Raises Violation unless each root has its tables as they were decided, with all files."""

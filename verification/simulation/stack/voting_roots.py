@@ -45,9 +45,9 @@ from lakelog.verification.simulation.stack.vote_ledger import VoteLedger
 COUNT = 3
 _MOST = 3  # faults of a history: to replace a root takes many steps
 _PAUSE_SECONDS = 5  # after a replacement that has failed
-_KINDS = ROOT_AWAY, ROOT_AWAY, ROOT_HANGS, ROOT_FAILS, ROOT_EMPTIED, ROOT_RESTORED
+_KINDS = ROOT_AWAY, ROOT_AWAY, ROOT_HANGS, ROOT_FAILS, ROOT_EMPTIED, ROOT_RESTORED  # of a fault, one twice as often
 _LOST = ROOT_EMPTIED, ROOT_RESTORED
-_SECONDS = 1, 4, 15, 40, 400
+_SECONDS = 1, 4, 15, 40, 400  # that a fault lasts
 _SURE_SECONDS = 11  # a process relies for 10 s on what it has seen at a root
 _HANGS_SECONDS = 10.0
 _WAITS_SECONDS = 2.0  # between two looks of a process that waits for answers
@@ -94,7 +94,7 @@ class VotingRoots:
         self._seen: dict[TopicIdPartition, PartitionRegistration] = {}
         self._seen_version = -1
         self._in_flight: dict[str, list[object]] = {}  # the processes in the step in which a root was lost
-        self._is_formatted = False
+        self._is_cleared = False  # the lost root: its place is empty, and a new root may be made there
         self.ledger = VoteLedger(world.store, self.uris, changes, self._began_later, self._was_in_flight)
         world.faults.reach = self.reach
         inline = SimpleNamespace(
@@ -213,7 +213,7 @@ class VotingRoots:
 
     def _lose(self, uri: str, kind: str) -> None:
         self._is_lost = True
-        self._is_formatted, self._in_flight[uri] = False, [*self._world.running]
+        self._is_cleared, self._in_flight[uri] = False, [*self._world.running]
         with self._world.acting(None):
             self._delete(uri)
             if kind == ROOT_RESTORED:
@@ -249,14 +249,14 @@ class VotingRoots:
 
     def _replace(self, uri: str) -> None:
         """As an operator does: empties the place of a lost root, and lets it vote on all tables."""
-        if not self._is_formatted:
+        if not self._is_cleared:
             with self._world.acting(None):
                 self._delete(uri)
-            self._is_formatted = True
+            self._is_cleared = True
         try:
             RootChanges(Cluster.open(self.uri)).replace(uri, uri)
         except InconsistentClusterIdException:  # what was sent to the old root has landed there
-            self._is_formatted = False
+            self._is_cleared = False
             raise
         self._mended(uri)
         self._tell(ROOT_REPLACED, f"{uri}: is replaced")
@@ -304,7 +304,7 @@ class VotingRoots:
     def _began_later(self, uri: str) -> bool:
         """Whether the root is lost, and the running process has begun its step after that."""
         actor = self._world.actor
-        is_lost = self.broken is not None and self.broken[0] == uri and self._is_lost and not self._is_formatted
+        is_lost = self.broken is not None and self.broken[0] == uri and self._is_lost and not self._is_cleared
         return is_lost and actor is not None and actor not in self._in_flight[uri]
 
     def _was_in_flight(self, uri: str) -> bool:
