@@ -153,12 +153,20 @@ class RootChanges:
         quorum.note_addresses({**noted, **uris})
         has_changed = self._change_table(_CLUSTER, target, roots)
         tables = [table for table in quorum.tables() if table != _CLUSTER]
+        if not has_changed and any(quorum.voting(table) != tuple(target) for table in tables):
+            self._bring_files(target, noted)
         for done, table in enumerate(tables, 1):
             self._report(done, len(tables) + 1)
             has_changed |= self._change_table(table, target, roots)
         self._report(len(tables) + 1, len(tables) + 1)
         quorum.note_addresses({identity: uri for identity, uri in uris.items() if identity in target})
         return has_changed
+
+    def _bring_files(self, target: Sequence[str], noted: Mapping[str, str]) -> None:
+        """Brings what a change that was interrupted may have left at former roots."""
+        for uri in noted.values():
+            self._quorum().root_at(uri)
+        self._quorum().bring_files(target, noted)
 
     def _change_table(self, table: TableName, target: Sequence[str], roots: Mapping[str, QuorumMember]) -> bool:
         """Lets the roots of these identities vote on a table, once they have it; whether it had others."""

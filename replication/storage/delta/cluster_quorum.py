@@ -549,11 +549,14 @@ class ClusterQuorum:
             if tuple(before.roots) == tuple(roots):
                 return
             self._bring_others(table, roots)
+            read = partial(self._of_voters, before.roots)
             if table == _CLUSTER:
-                self._bring_files(roots)
+                self._bring_files(roots, read)
             cause = {"who": "operator", "why": "change cluster roots"}
             content = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
             if self.commit(table, version + 1, nonce, content, {}, roots):
+                if table == _CLUSTER:
+                    self._bring_files(roots, read)  # those that were written meanwhile
                 return
         raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
 
@@ -606,38 +609,73 @@ class ClusterQuorum:
             self._doubts.add(roots)
             self._voters_at = float("-inf")
 
+    def write_at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
+        """As `at_majority`, for a call that writes a file: again if other roots vote once it is done."""
+        for _ in range(_ATTEMPTS):
+            roots = self._voters()
+            found = self.at_majority(call)
+            if not roots or self._voters(is_sure=True) == roots:
+                return found
+        raise KafkaStorageException(f"the cluster roots have changed {_ATTEMPTS} times while a file was written")
+
     def decide_file(self, names: TableName, content: bytes) -> bool:
-        """Writes a file at a majority, and returns whether it did; False if another content was decided for these
-        names: then that is written. Raises KafkaStorageException."""
-        roots, nonce = self._voters(is_sure=True), uuid.uuid4().hex
-        self.at_majority(lambda root: root.child(FOLDER, *names).create_folder())
-        own = ProposedCommit(nonce, uuid.uuid4().hex, roots=roots, content=content)
-        outcome = self._run(names, roots, propose(0, own, own.session, len(roots), _ATTEMPTS), QuorumMember.of_file)
-        if not isinstance(outcome, SlotSettled):
-            raise KafkaStorageException(f"{'/'.join(names)}: {self._no_majority(roots)}")
-        decided = outcome.commit
-        self.at_majority(lambda root: _write(root.child(*names[:-1]), names[-1], decided.content))
-        return decided.nonce == nonce
+        """Writes a file at a majority, and returns whether it did; False if there is one of these names, or another
+        content was decided for them: then that is written. Raises KafkaStorageException."""
+        nonce, folder, name = uuid.uuid4().hex, names[:-1], names[-1]
+        decided: ProposedCommit | None = None
+        for _ in range(_ATTEMPTS):
+            roots = self._voters(is_sure=True)
+            contents = self.at_majority(partial(_content, folder, name))
+            there = next((each for each in contents if each is not None), None)
+            if there is not None:
+                if decided is None:
+                    return False
+                self.write_at_majority(partial(_write_named, names, there))
+                return decided.nonce == nonce and there.to_pybytes() == content
+            self.at_majority(lambda root: root.child(FOLDER, *names).create_folder())
+            own = decided or ProposedCommit(nonce, "", content=content)
+            own = own._replace(session=uuid.uuid4().hex, roots=roots)
+            outcome = self._run(names, roots, propose(0, own, own.session, len(roots), _ATTEMPTS), QuorumMember.of_file)
+            if not isinstance(outcome, SlotSettled):
+                raise KafkaStorageException(f"{'/'.join(names)}: {self._no_majority(roots)}")
+            decided = outcome.commit
+            if self._voters(is_sure=True) == roots:  # else a process that slept would write over another's file
+                self.at_majority(partial(_write_named, names, decided.content))
+                if self._voters(is_sure=True) == roots:
+                    return decided.nonce == nonce
+        raise KafkaStorageException(f"{'/'.join(names)}: the cluster roots have changed {_ATTEMPTS} times meanwhile")
 
     def forget_file(self, names: TableName) -> None:
         """Deletes the votes for a file, or for all in a folder. Raises KafkaStorageException."""
         self.at_majority(lambda root: root.child(FOLDER, *names).delete_folder())
 
-    def _bring_files(self, roots: Sequence[str]) -> None:
-        """Copies the files of no table to roots that will vote and do not yet: a majority of the new ones must have
-        each. Raises KafkaStorageException."""
-        added = set(roots) - set(self._voters(is_sure=True))
-        new = [member for root, member in self._members_of(roots).items() if root in added]
-        folders = {names for found in self.at_majority(_folders_of_files) for names in found} if new else set()
-        for names in sorted(folders):
-            self._bring_folder(names, new)
+    def bring_files(self, roots: Sequence[str], former: Iterable[str]) -> None:
+        """Copies the files of no table to roots that vote, from those of them and of former ones that answer. Raises
+        KafkaStorageException."""
+        known, sources = self._identified(), {*roots, *former}
+        members = [member for root, member in known.items() if root in sources]
 
-    def _bring_folder(self, names: TableName, new: Sequence[QuorumMember]) -> None:
-        for name in {name for found in self.at_majority(lambda root: root.child(*names).list()) for name in found}:
-            contents = self.at_majority(partial(_content, names, name))
-            content = next((each for each in contents if each is not None), None)
-            for member in new if content is not None else ():
-                _write(member.root.child(*names), name, content)
+        def read(call: Callable[[StorageRoot], Value]) -> list[Value]:
+            found = self._at_roots(lambda member: call(member.root), members).values()
+            return [each for each in found if not isinstance(each, LakelogException)]
+
+        self._bring_files(roots, read)
+
+    def _of_voters(self, roots: Sequence[str], call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
+        found = self._of_majority(roots, call)
+        if found is None:
+            raise KafkaStorageException(self._no_majority(roots))
+        return found
+
+    def _bring_files(self, roots: Sequence[str], read: Callable[[Callable[[StorageRoot], Any]], Sequence[Any]]) -> None:
+        """Copies the files of no table from the roots that `read` asks to a majority of those that will vote. Raises
+        KafkaStorageException."""
+        for names in sorted({names for found in read(_folders_of_files) for names in found}):
+            for name in sorted({name for found in read(partial(_names_in, names)) for name in found}):
+                contents = read(partial(_content, names, name))
+                content = next((each for each in contents if each is not None), None)
+                if content is not None:
+                    self._of_voters(roots, partial(_write_if_missing, (*names, name), content))
 
     # Maintenance
 
@@ -1055,6 +1093,19 @@ def _of_voter(root: str, member: QuorumMember, call: Callable[[StorageRoot], Val
 def _write(folder: StorageRoot, name: str, content: bytes | pa.Buffer) -> None:
     folder.write(name, content)
     folder.sync_folder()
+
+
+def _write_named(names: TableName, content: bytes | pa.Buffer, root: StorageRoot) -> None:
+    _write(root.child(*names[:-1]), names[-1], content)
+
+
+def _write_if_missing(names: TableName, content: pa.Buffer, root: StorageRoot) -> None:
+    if not root.child(*names[:-1]).exists(names[-1]):
+        _write_named(names, content, root)
+
+
+def _names_in(names: TableName, root: StorageRoot) -> list[str]:
+    return root.child(*names).list()
 
 
 def _content(names: TableName, name: str, root: StorageRoot) -> pa.Buffer | None:

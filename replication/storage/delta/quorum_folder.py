@@ -97,16 +97,15 @@ class QuorumFolder(StorageRoot):
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
         """Writes a file, and makes its folder: only roots that vote get either."""
 
-        def put(folder: StorageRoot) -> None:
+        def put(root: StorageRoot) -> None:
+            folder = root.child(*self.names)
             folder.write(name, content)
             folder.sync_folder()
 
-        self._at_majority(put)
+        self.quorum.write_at_majority(put)
 
     def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
         """Writes a file if there is none of the name. The quorum decides which one that is, once and for all."""
-        if name in self.list():
-            return None
         return (len(content), 0) if self.quorum.decide_file((*self.names, name), content) else None
 
     def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:

@@ -173,7 +173,8 @@ def test_signs_go_to_the_roots_that_vote_although_those_that_did_are_on(cluster,
     else:
         table.refresh()
     number = table.update(1, "heartbeat").heartbeat - table.version
-    assert sum(json.loads(sign(folders, name).read_bytes())["number"] == number for name in "def") >= 2
+    there = [path for path in (sign(folders, name) for name in "def") if path.exists()]  # the last one may be late
+    assert sum(json.loads(path.read_bytes())["number"] == number for path in there) >= 2
 
 
 def test_who_votes_is_asked_once_in_a_while(cluster, monkeypatch):

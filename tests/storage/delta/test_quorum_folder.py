@@ -1,6 +1,7 @@
 """Files of no table in a cluster with three roots, such as the stage of a query."""
 
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_changes import RootChanges
@@ -100,14 +102,84 @@ def test_deleted_files_leave_no_votes(root):
     assert folder.read("batch-1") == b"anew"
 
 
-def test_files_are_written_and_found_where_they_are_decided_though_the_former_roots_are_on(root, cluster):
+@pytest.mark.usefixtures("cluster")
+def test_files_are_written_and_found_where_they_are_decided_though_the_former_roots_are_on(root):
     late = stage(root)
     late.write("part-1", b"one")
-    for old, new in zip(NAMES, "def", strict=True):
-        RootChanges(Cluster.open(cluster.uri)).replace(f"{root}/{old}", f"{root}/{new}")
+    replace_all(root)
     late.write("part-2", b"two")
     stage(root, "def").write("part-3", b"three")
     assert late.list() == stage(root, "def").list() == ["part-1", "part-2", "part-3"]
+
+
+def replace_all(root):
+    for old, new in zip(NAMES, "def", strict=True):
+        changes(root).replace(f"{root}/{old}", f"{root}/{new}")
+
+
+def changes(root):
+    return RootChanges(Cluster.open(",".join(f"{root}/{name}" for name in NAMES)))
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+@pytest.mark.usefixtures("cluster")
+def test_a_file_that_is_written_while_roots_change_is_not_lost(root, monkeypatch, is_interrupted):
+    commit, bring, brought = ClusterQuorum.commit, ClusterQuorum._bring_files, []
+
+    def write_and_commit(quorum, table, version, *words):
+        if table == ("cluster",):
+            move(root, "b")
+            stage(root, "acb").write("part-1", b"one")
+            move(root, "b", BACK)
+        return commit(quorum, table, version, *words)
+
+    def bring_once(*words):
+        brought.append(words)
+        if is_interrupted and len(brought) == 2:
+            raise KafkaStorageException("interrupted")
+        bring(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterQuorum, "commit", write_and_commit)
+        patch.setattr(ClusterQuorum, "_bring_files", bring_once)
+        with pytest.raises(KafkaStorageException) if is_interrupted else nullcontext():
+            changes(root).replace(f"{root}/c", f"{root}/d")
+    changes(root).replace(f"{root}/c", f"{root}/d")
+    move(root, "a")
+    assert stage(root, "bda").read("part-1") == b"one"
+
+
+@pytest.mark.parametrize("other", [b"other", None])
+@pytest.mark.usefixtures("cluster")
+def test_a_writer_that_slept_while_all_roots_changed_decides_nothing_twice(root, monkeypatch, other):
+    late, run, asked = stage(root), ClusterQuorum._run, []
+
+    def sleep_once(quorum, table, *words):
+        if "query" in table and quorum is late.quorum and not asked:
+            asked.append(table)
+            replace_all(root)
+            if other is not None:
+                assert stage(root, "def").put_if_absent("batch-1", other) is not None
+        return run(quorum, table, *words)
+
+    monkeypatch.setattr(ClusterQuorum, "_run", sleep_once)
+    assert (late.put_if_absent("batch-1", b"late") is None) == (other is not None)
+    assert asked
+    for order in ("def", "fed"):
+        assert stage(root, order).read("batch-1") == (other or b"late")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_roots_that_stay_when_others_are_removed_have_the_files(root):
+    changes(root).add([f"{root}/d", f"{root}/e"])
+    for name in "de":
+        move(root, name)
+    stage(root).write("part-1", b"one")
+    for name in "de":
+        move(root, name, BACK)
+    changes(root).remove([f"{root}/a", f"{root}/b"])
+    move(root, "c")
+    assert stage(root, "dec").read("part-1") == b"one"
 
 
 def test_a_root_that_is_added_gets_the_files_of_a_majority(root, cluster):
