@@ -199,12 +199,12 @@ class ClusterQuorum:
             return members
         self._searched_at = now
         known = {member.root.uri for member in self._roots}
-        for member in list(members.values()):
-            with suppress(LakelogException):
-                for uri in member.addresses().values():
-                    if uri not in known and self._member_at is not None:
-                        known.add(uri)
-                        self.root_at(uri)
+        found = self._at_roots(lambda member: member.addresses(), list(members.values()), _SOON_SECONDS)
+        for addresses in found.values():
+            for uri in () if isinstance(addresses, LakelogException) else addresses.values():
+                if uri not in known and self._member_at is not None:
+                    known.add(uri)
+                    self.root_at(uri)
         self._identify(self._roots)
         return self._found
 
@@ -422,11 +422,9 @@ class ClusterQuorum:
         _start(run, "catch up")
 
     def _has_vote_elsewhere(self, table: TableName, version: int) -> bool:
-        for member in list(self._members.values()):
-            with suppress(LakelogException, OSError):
-                if member is not self.home and member.has_vote(table, version):
-                    return True
-        return False
+        others = [member for member in self._members.values() if member is not self.home]
+        found = self._at_roots(lambda member: member.has_vote(table, version), others, _SOON_SECONDS)
+        return any(has_vote is True for has_vote in found.values())
 
     # To show and to change the roots
 
@@ -766,10 +764,9 @@ class ClusterQuorum:
     def _identified(self) -> Mapping[str, QuorumMember]:
         """The members by the identities that they have now."""
         found = dict[str, QuorumMember]()
-        for member in self._roots:
-            with suppress(LakelogException):
-                if (identity := member.identity()) is not None:
-                    found[identity] = member
+        for uri, identity in self._at_roots(lambda member: member.identity(), timeout=_SOON_SECONDS).items():
+            if isinstance(identity, str):
+                found[identity] = next(member for member in self._roots if member.root.uri == uri)
         with self._lock:
             self._found = {**self._found, **found}
         return found
@@ -817,22 +814,25 @@ class ClusterQuorum:
     def _bring_home(self, table: TableName) -> None:
         """Publishes at the home what other roots have, whether they vote or not: it may be older than the change that
         has let them vote."""
-        for root, member in self._search(self._voting(table)).items():
-            if member is not self.home:
-                self._bring(table, self.home, member, root, member)
+        for member in self._answering(self._search(self._voting(table))):
+            self._bring(table, self.home, member)
 
     def _bring_others(self, table: TableName, roots: Sequence[str]) -> None:
         """Publishes at the other ones of these roots what the home has."""
         members = self._members_of(roots)
-        for root in roots:
-            if (member := members.get(root)) is not None and member is not self.home:
-                self._bring(table, member, self.home, root, member)
+        for member in self._answering({root: members[root] for root in roots if root in members}):
+            self._bring(table, member, self.home)
 
-    def _bring(self, table: TableName, to: QuorumMember, source: QuorumMember, root: str, of: QuorumMember) -> None:
-        """Publishes at one root what another one has, if the root `of` is still the one with this identity."""
+    def _answering(self, members: Mapping[str, QuorumMember]) -> Sequence[QuorumMember]:
+        """Those of these roots, without the home, that answer soon and still have these identities."""
+        others = {root: member for root, member in members.items() if member is not self.home}
+        found = self._at_roots(lambda member: member.identity(), list(others.values()), _SOON_SECONDS)
+        return [member for root, member in others.items() if found[member.root.uri] == root]
+
+    def _bring(self, table: TableName, to: QuorumMember, source: QuorumMember) -> None:
+        """Publishes at one root what another one has."""
         try:
-            if of.identity() == root:
-                to.bring(table, source)
+            to.bring(table, source)
         except (LakelogException, OSError) as error:
             logger.debug("%s: %s does not get what %s has: %s", "/".join(table), to.root.uri, source.root.uri, error)
 
@@ -1033,17 +1033,15 @@ class ClusterQuorum:
         at_end: Callable[[], None] = lambda: None,
     ) -> bool:  # fmt: skip
         """Runs a call in a thread, and then `at_end`. `root`: the name of its answer. A root at which several requests
-        hang is taken for away: then this does not run the call, answers None, and returns False."""
+        hang is taken for away, and one at which any does if no thread can be started: then this does not run the call,
+        answers None, and returns False."""
         uri, began_at = member.root.uri, time.monotonic()
         with self._lock:
             pending = self._pending[uri]
-            is_away = self._hanging(uri) >= _PENDING or len(pending) >= _MOST_PENDING
+            hanging = self._hanging(uri)
+            is_away = hanging >= _PENDING or len(pending) >= _MOST_PENDING
             if not is_away:
                 pending.append(began_at)
-        if is_away:
-            at_end()
-            answers.put(root, None)
-            return False
 
         def run() -> None:
             answer = None
@@ -1057,8 +1055,14 @@ class ClusterQuorum:
                 at_end()
                 answers.put(root, answer)
 
-        _start(run, f"quorum {uri}")
-        return True
+        if not is_away:
+            if _start(run, f"quorum {uri}", may_run_here=not hanging):
+                return True
+            with self._lock:
+                pending.remove(began_at)
+        at_end()
+        answers.put(root, None)
+        return False
 
     def _hanging(self, uri: str) -> int:
         """The number of requests of this process that hang at a root."""
@@ -1066,12 +1070,15 @@ class ClusterQuorum:
         return sum(began_at <= latest for began_at in tuple(self._pending[uri]))
 
 
-def _start(run: Callable[[], None], name: str) -> None:
-    """Runs in a thread, or here and now if this process has too many."""
+def _start(run: Callable[[], None], name: str, may_run_here: bool = True) -> bool:
+    """Runs in a thread, or here and now if this process has too many or ends, and if it may. Whether it runs."""
     try:
         threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:
-        run()
+        if may_run_here:
+            run()
+        return may_run_here
+    return True
 
 
 def _with_facts(content: bytes, session: str, roots: Sequence[str]) -> bytes:

@@ -321,6 +321,67 @@ def test_a_file_is_listed_until_all_roots_that_vote_have_deleted_it(roots):
     assert "old.parquet" not in folder.sizes_listed()
 
 
+@pytest.fixture
+def hangs(roots, monkeypatch):
+    """Lets a method of one root hang for a process until the test ends."""
+    made = []
+
+    def hang(root, name, method):
+        member = next(each for each in root.quorum.roots if each.root.uri == str(roots.folders[name]))
+        made.append(Hanging(getattr(member, method)))
+        monkeypatch.setattr(member, method, made[-1])
+
+    yield hang
+    for each in made:
+        each.let_go()
+
+
+def test_a_process_that_searches_for_roots_waits_for_none_that_hangs(roots, hangs):
+    roots.remove("c")
+    root = roots.process("a")
+    hangs(root, "b", "addresses")
+    assert ends(in_background(lambda: add(StateTable.open(root.child("producers"), PRODUCERS), "first")))
+    assert roots.plain("a") == ["first"]
+
+
+def test_a_process_brings_tables_without_a_root_that_hangs(roots, hangs):
+    root = roots.process("a")
+    StateTable.open(root.child("producers"), PRODUCERS)
+    shutil.rmtree(roots.folders["a"] / "producers")
+    hangs(root, "b", "identity")
+    assert ends(in_background(lambda: root.quorum.bring_newest(("producers",))))
+    assert roots.plain("a") == []
+
+
+def test_votes_are_found_although_a_root_hangs(roots, hangs):
+    roots.remove("a")
+    add(roots.table("b"), "first")
+    roots.put_back("a")
+    root = roots.process("a")
+    hangs(root, "b", "has_vote")
+    root.child("producers").catch_up_now_and_then(0)
+    wait_until(lambda: roots.plain("a") == ["first"], "the commit is there")
+
+
+def test_a_process_without_another_thread_asks_no_root_that_hangs(roots, monkeypatch):
+    monkeypatch.setattr(cluster_quorum, "_HANGS_SECONDS", 0.0)
+    root, start, asked = roots.process("a"), threading.Thread.start, []
+    table = StateTable.open(root.child("producers"), PRODUCERS)
+    hanging = hang_at(root, "c", roots, times=1)
+
+    def start_no_more(thread):
+        if thread.name.startswith("quorum"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_no_more)
+    root.quorum.at_majority(lambda each: asked.append(each.uri))
+    add(table, "first")
+    hanging.let_go()
+    assert asked == [str(roots.folders[name]) for name in "ab"]
+    assert [roots.plain(name) for name in NAMES] == [["first"], ["first"], []]
+
+
 def test_a_commit_without_one_root_lets_all_roots_vote_on_the_next(roots):
     expected = voting(roots, "b")
     roots.remove("a")
