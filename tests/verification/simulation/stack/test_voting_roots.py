@@ -88,7 +88,7 @@ def test_the_cluster_goes_on_while_a_root_is_broken_and_after_it_was_mended(worl
 @pytest.mark.parametrize("schedule", [voters.emptied_root, voters.restored_root_and_one_away])
 def test_a_directed_history_finds_nothing_as_it_is_shipped(schedule):
     as_it_is = StackSabotage("nothing", lambda _: None, schedule)
-    assert [str(run(seed, sabotage=as_it_is, cluster_count=COUNT).violation) for seed in (1, 2)] == ["None"] * 2
+    assert run(1, sabotage=as_it_is, cluster_count=COUNT).violation is None
 
 
 def test_processes_do_not_reach_a_root_that_is_away_and_the_simulation_does(world):
