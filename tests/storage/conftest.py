@@ -3,12 +3,17 @@
 import itertools
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.memory_root import MemoryStore
 from tests.storage.delta.tables import Place, in_memory, on_disk
+
+if TYPE_CHECKING:
+    from tests.storage.test_root_recovery import Lake
 
 _folders = itertools.count()
 
@@ -41,3 +46,17 @@ def place(request: pytest.FixtureRequest, root: str) -> Iterator[Place]:
 def table(place: Place) -> StorageRoot:
     """The folder of such a table."""
     return place.root
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> "Lake":
+    """A lake that each test copies."""
+    from tests.storage.test_root_recovery import Lake
+
+    return Lake.made(tmp_path_factory.mktemp("pattern") / "lake")
+
+
+@pytest.fixture
+def lake(pattern: "Lake", tmp_path: Path) -> "Lake":
+    """The same lake at its own place."""
+    return pattern.at(tmp_path / "lake")

@@ -12,18 +12,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import read_identity
 from lakelog.schemas import QUORUM_FORMAT
 from tests.storage.logs import TOPIC
-from tests.storage.test_root_recovery import OFFSETS, Lake
-
-
-@pytest.fixture(scope="module")
-def pattern(tmp_path_factory):
-    """A lake that each test copies."""
-    return Lake.made(tmp_path_factory.mktemp("pattern") / "lake")
-
-
-@pytest.fixture
-def lake(pattern, tmp_path):
-    return pattern.at(tmp_path / "lake")
+from tests.storage.test_root_recovery import OFFSETS
 
 
 def uris(lake, names):

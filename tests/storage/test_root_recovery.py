@@ -170,18 +170,6 @@ class Lake:
         return any(refused)
 
 
-@pytest.fixture(scope="module")
-def pattern(tmp_path_factory):
-    """A lake that each test copies."""
-    return Lake.made(tmp_path_factory.mktemp("pattern") / "lake")
-
-
-@pytest.fixture
-def lake(pattern, tmp_path):
-    """The same lake at its own place."""
-    return pattern.at(tmp_path / "lake")
-
-
 def check(lake, name="new", generation=1):
     """The new root has all that the old one had, and takes its place."""
     cluster = lake.opened(name)
