@@ -224,7 +224,9 @@ class QuorumRoot(StorageRoot):
         self.quorum.at_others(self.names, lambda root: root.child(*self.names).delete(name))
 
     def delete_folder(self) -> None:
+        """Deletes the folder at all roots that answer."""
         self._at_home(lambda home: home.delete_folder())
+        self.quorum.at_others(self.names, lambda root: root.child(*self.names).delete_folder())
 
     def sync_folder(self, name: str = "") -> None:
         """As `StorageRoot.sync_folder`. Commits are durable by the votes of a majority, and each root syncs what is

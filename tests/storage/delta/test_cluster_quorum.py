@@ -278,6 +278,12 @@ def test_a_root_that_hangs_holds_nobody_up_and_gets_all_once_it_answers(roots, m
     wait_until(is_there, "the commits at the root that has hung")
 
 
+def test_a_folder_is_deleted_at_all_roots(roots):
+    root = roots.process("b")
+    root.child("producers").delete_folder()
+    assert [Path(folder, "producers", "_delta_log").exists() for folder in roots.folders.values()] == [False] * 3
+
+
 def voting(roots, name):
     """The roots that the newest commit at one root names."""
     table = StorageRoot.of(str(roots.folders[name])).child("producers")
