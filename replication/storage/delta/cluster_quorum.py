@@ -101,6 +101,7 @@ class ClusterQuorum:
         member_at: Callable[[str], QuorumMember] | None = None,
     ) -> None:  # fmt: skip
         self._roots = list(roots)
+        self._needed = majority(len(self._roots))  # so many must have named themselves before this process works
         self._member_at = member_at
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -158,7 +159,7 @@ class ClusterQuorum:
                 self._looked_at = time.monotonic()
         if is_due:
             self._identify(missing)
-        if len(self._found) < majority(len(self._roots)):  # as a process begins
+        if len(self._found) < self._needed:
             with self._answered:
                 self._answered.wait_for(lambda: not self._asked, self._timeout)
         return self._found

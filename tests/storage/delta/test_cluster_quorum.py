@@ -278,6 +278,23 @@ def test_a_root_that_hangs_holds_nobody_up_and_gets_all_once_it_answers(roots, m
     wait_until(is_there, "the commits at the root that has hung")
 
 
+def test_roots_that_hang_and_are_no_longer_of_the_cluster_hold_nobody_up(roots, monkeypatch):
+    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    added = [QuorumMember(StorageRoot.of(f"{roots.folders['a']}.{number}")) for number in range(4)]
+    members = [QuorumMember(StorageRoot.of(str(path))) for path in roots.folders.values()]
+    quorum = ClusterQuorum(members, timeout=60, member_at=lambda uri: next(a for a in added if a.root.uri == uri))
+    table = StateTable.open(QuorumRoot.over(quorum).child("producers"), PRODUCERS)
+    hanging = [Hanging(lambda: None) for _ in added]
+    for root, hang in zip(added, hanging, strict=True):
+        monkeypatch.setattr(root, "identity", hang)
+        quorum.root_at(root.root.uri)
+    add(table, "first")
+    assert names(table) == ["first"]
+    for hang in hanging:
+        assert hang.is_entered.is_set()
+        hang.let_go()
+
+
 def test_a_folder_is_deleted_at_all_roots(roots):
     root = roots.process("b")
     root.child("producers").delete_folder()
