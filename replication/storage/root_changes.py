@@ -36,7 +36,7 @@ class RootChanges:
     def describe(self) -> list[RootStatus]:
         """The state of each root; a root that is alone has the only vote."""
         root = self._cluster.root
-        return root.quorum.describe(_CLUSTER) if isinstance(root, QuorumRoot) else [RootStatus(root.uri, "", True, 0)]
+        return root.quorum.describe() if isinstance(root, QuorumRoot) else [RootStatus(root.uri, "", True, 0)]
 
     def replace(self, old: str, new: str) -> bool:
         """Lets a new root vote in place of one that may be lost. `new` may be the place of the old one, emptied or

@@ -267,33 +267,33 @@ class ClusterQuorum:
         self._settle(table, version, outcome.commit, waits=not is_own or roots is not None)
         return len(content) if is_own else 0
 
-    def create_table(self, table: TableName, content: bytes, cluster: TableName) -> bool:
+    def create_table(self, table: TableName, content: bytes) -> bool:
         """Makes a table by a commit of the table `cluster`, and returns whether it did; False if there is one."""
         for _ in range(_ATTEMPTS):
-            version = self.catch_up(cluster, self._newest_at_home(cluster))
+            version = self.catch_up(_CLUSTER, self._newest_at_home(_CLUSTER))
             home = self.home.root  # one root for both questions: with the commits of `cluster` it has their tables
-            if home.child(*table).exists(commit_name(0)) or last_version(home.child(*table)) >= 0:
+            if last_version(home.child(*table)) >= 0:
                 return False
-            if not home.child(*cluster).exists(commit_name(version)):
+            if not home.child(*_CLUSTER).exists(commit_name(version)):
                 continue
-            before, nonce = self._commit_of(cluster, version), uuid.uuid4().hex
+            before, nonce = self._commit_of(_CLUSTER, version), uuid.uuid4().hex
             first = self.first_commit(table, content, before.roots)
             cause = {"who": "cluster", "why": "create table", CREATES: ["/".join(table), first.decode()]}
             commit = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
-            if self.commit(cluster, version + 1, nonce, commit, {}):
-                self.home.await_published(cluster, timeout=self._timeout)  # the table is made by that
+            if self.commit(_CLUSTER, version + 1, nonce, commit, {}):
+                self.home.await_published(_CLUSTER, timeout=self._timeout)  # the table is made by that
                 if not self.home.root.child(*table).exists(commit_name(0)):
-                    self.catch_up(cluster, version + 1)
+                    self.catch_up(_CLUSTER, version + 1)
                 return True
         raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
 
-    def is_made(self, table: TableName) -> bool:
-        """Whether any root has a table, the home is asked first: it may have been emptied. Raises
-        KafkaStorageException if none of those that answer has it and one does not answer."""
+    def is_made(self) -> bool:
+        """Whether any root has the table `cluster`, which the home may have lost. Raises KafkaStorageException if none
+        of those that answer has it and one does not answer."""
         silent: KafkaStorageException | None = None
         for member in sorted(self._roots, key=lambda member: member is not self.home):
             try:
-                if member.newest(table) >= 0:
+                if member.newest(_CLUSTER) >= 0:
                     return True
             except KafkaStorageException as error:
                 silent = error
@@ -471,14 +471,14 @@ class ClusterQuorum:
             raise KafkaStorageException(self._no_majority(voting))
         return sorted({table for _, tables in answers.values() for table in tables})
 
-    def describe(self, cluster: TableName) -> list[RootStatus]:
+    def describe(self) -> list[RootStatus]:
         """What each root is to the quorum, those that vote and do not answer included. Without a majority it goes by
         what is published at the home."""
         try:
-            voting = self.voting(cluster)
+            voting = self.voting(_CLUSTER)
         except KafkaStorageException as error:
             logger.debug("%s", error)
-            voting = self._commit_of(cluster, self._newest_at_home(cluster)).roots
+            voting = self._commit_of(_CLUSTER, self._newest_at_home(_CLUSTER)).roots
         uris = self.addresses()
         for root in voting:
             if root in uris:

@@ -20,7 +20,6 @@ from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.quorum_folder import QuorumFolder
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import TableHandle
-from lakelog.schemas import CLUSTER
 
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 _LOG = "_delta_log/"  # what the names of commits begin with: a missing one was not published here
@@ -112,9 +111,8 @@ class QuorumRoot(StorageRoot):
 
         A table is made by a commit of the table `cluster`, which all processes see, so that two processes never make
         it twice. The tables of a cluster that is being formatted are made at once at all roots."""
-        cluster = (CLUSTER.name,)
-        if self.quorum.is_made(cluster):
-            is_made = self.quorum.create_table(self.names, commit, cluster)
+        if self.quorum.is_made():
+            is_made = self.quorum.create_table(self.names, commit)
         else:
             content = self.quorum.first_commit(self.names, commit)
             for member in self.quorum.roots:
