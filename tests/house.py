@@ -1,7 +1,8 @@
 """`python -m tests.house`: tables for a reviewer of the structure. It judges nothing, and nothing fails by it.
 
-Calls are found by name: in the same class or module, by an import, or if the product has the name only once. So chains
-through steps, callbacks and methods of common names (`run`, `read`) end early, and the numbers are least ones.
+Calls are found by name: in the same class or module, by an import, or if the product has the name only once and no type
+of Python has such a method. So chains through steps, callbacks and methods of common names (`run`, `read`) end early,
+and the numbers are least ones.
 """
 
 import ast
@@ -15,6 +16,7 @@ from rich.table import Table
 from tests.test_house import FOLDERS, Source, imports, sources, within
 
 SHOWN = 15
+PYTHONS = {name for each in (str, bytes, list, tuple, dict, set, Counter) for name in dir(each)} | {"_replace"}
 ENTRANCES = {
     "a send": "replication.clients.producer.Producer.send_async",
     "a fetch": "replication.server.fetcher.fetch_runner.FetchRunner.run",
@@ -65,17 +67,17 @@ def calls(found: Iterable[Source]) -> dict[str, set[str]]:
     only = {last: name for name in bodies if short[last := name.rpartition(".")[2]] == 1}
     graph: dict[str, set[str]] = {}
     for source in found:
-        known = {name.rpartition(".")[2]: name for _, name in imports(source) if name in bodies}
+        known = {name.rpartition(".")[2]: name for _, name in imports(source)}
         for name, node in _definitions(source.tree, source.module):
             owner = name.rpartition(".")[0]
             places = (f"{owner}.{{}}", f"{source.module}.{{}}")
             targets = (
                 next((place.format(last) for place in places if is_own and place.format(last) in bodies), None)
                 or (known.get(last) if is_own else None)
-                or only.get(last)
+                or (only.get(last) if last not in PYTHONS else None)
                 for is_own, last in _called(node)
             )
-            graph[name] = {target for target in targets if target} - {name}
+            graph[name] = {target for target in targets if target in bodies} - {name}
     return graph
 
 

@@ -7,7 +7,8 @@ FOUND = [
     Source("jobs/a.py", "from lakelog.jobs.b import B, helper\n\n\ndef main():\n    helper()\n    B().go(1)"),
     Source(
         "jobs/b.py",
-        "def helper():\n    helper()\n\n\nclass B:\n    def go(self, x):\n        return self._go(x)\n\n"
+        "from dataclasses import swap\n\n\ndef helper():\n    helper()\n    swap('a'.title())\n\n\n"
+        "class B:\n    def go(self, x):\n        return self._go(x)\n\n    def title(self):\n        pass\n\n"
         "    def _go(self, x):\n        return x\n\n    def swap(self, x, y):\n        return self.go(y, x)",
     ),
 ]
@@ -25,6 +26,10 @@ def test_a_call_is_found_by_import_class_and_name_and_a_recursion_counts_once():
     seen, chain = reached(calls(FOUND), "jobs.a.main")
     assert chain == ["jobs.a.main", "jobs.b.B.go", "jobs.b.B._go"]
     assert seen == {*chain, "jobs.b.helper", "jobs.b.B"}
+
+
+def test_a_call_of_something_that_is_not_ours_reaches_nothing_of_ours_with_the_same_name():
+    assert calls(FOUND)["jobs.b.helper"] == set()
 
 
 def test_every_table_has_rows():
