@@ -41,22 +41,26 @@ SYNONYMS = {
 }
 
 
+_ANY = re.compile(rf"\b(?:{'|'.join(SYNONYMS)})\b")  # asked first: hardly any line has one
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^A-Za-z _-]")
+
+
 def words_of(line: str) -> str:
     """The words of a line in lower case: `LogEndOffset`, `log_end_offset` and "log end offset" are the same."""
-    return " ".join(re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^A-Za-z _-]", line)).lower()
+    return " ".join(_WORDS.findall(line)).lower()
 
 
 def synonyms(path: str, text: str):
     for number, line in enumerate(text.splitlines(), 1):
         words = words_of(line)
-        for pattern, instead in SYNONYMS.items():
+        for pattern, instead in SYNONYMS.items() if _ANY.search(words) else ():
             for found in re.finditer(rf"\b(?:{pattern})\b", words):
                 yield f"{path}:{number}: {found[0]!r}: say {instead}"
 
 
 def pairs_called_partition(source):
     """`partition` is a number everywhere; a field with the topic's id in it is `topic_id_partition`."""
-    for owner in ast.walk(source.tree):
+    for owner in ast.walk(source.tree) if "partition:" in source.text else ():
         for field in owner.body if isinstance(owner, ast.ClassDef) else ():
             is_field = isinstance(field, ast.AnnAssign) and ast.unparse(field.target) == "partition"
             if is_field and "int" not in ast.unparse(field.annotation):
