@@ -194,7 +194,7 @@ class DeltaLog:
         self._unique_id = newest.unique_id if newest else None  # of the commit of that version
         self._commits, self._checkpointed = CommitTracker(self.root), min(self._checkpointed, self._version)
         self._synced = -1  # up to this version the names of commits are durable, as far as this process has seen to it
-        self._txns: dict[str, int] = {}  # those after the version of the handle
+        self._txns: dict[str, int | None] = {}  # those after the version of the handle, and those that were asked for
         self._inlined: list[str] = []  # files whose content is in the last commit
         actions = add_actions(handle)
         paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
@@ -265,10 +265,13 @@ class DeltaLog:
 
         Raises KafkaStorageException, because a call for an `app_id` may read the table.
         """
-        if app_id in self._txns:
-            return self._txns[app_id]
+        if app_id not in self._txns:
+            self._txns[app_id] = self._search(app_id)
+        return self._txns[app_id]
+
+    def _search(self, app_id: str) -> int | None:
         try:
-            return self._handle.transaction_version(app_id)
+            return self._handle.transaction_version(app_id)  # it reads the log anew for each call
         except (DeltaError, OSError):  # a clean-up deleted commits of the handle; a newer checkpoint has their content
             self._handle = self._open_version()
             return transaction_of(self.root, self._handle, app_id)

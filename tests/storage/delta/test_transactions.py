@@ -1,6 +1,7 @@
 """Many look-ups of `txn`s read them all at once, and answer as delta-rs does."""
 
 import pytest
+from deltalake import DeltaTable
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, Role
@@ -70,6 +71,16 @@ def test_after_a_commit_the_answers_are_new(log):
     opened.move()
     after = [found.get(name) for name in NAMES]
     assert after == [opened.transaction_version(name) for name in NAMES] != before
+
+
+def test_delta_rs_searches_the_log_once_for_each_name(log, monkeypatch):
+    opened, asked, search = DeltaLog.open(log.root), [], DeltaTable.transaction_version
+    monkeypatch.setattr(
+        DeltaTable, "transaction_version", lambda table, name: asked.append(name) or search(table, name)
+    )
+    found = [(opened.transaction_version("unknown"), opened.transaction_version(BROKER_EPOCH)) for _ in range(2)]
+    assert found == [(None, 3)] * 2
+    assert asked == ["unknown", BROKER_EPOCH]
 
 
 def test_a_store_that_fails_after_the_table_was_opened_anew_is_a_storage_error(log, monkeypatch):
