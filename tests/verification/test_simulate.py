@@ -71,7 +71,7 @@ def test_the_tiers_have_the_same_figures(
         tier = of()
         use(monkeypatch, tier._replace(sabotages=dict(list(tier.sabotages.items())[:1]), explorations={}))
         out = tmp_path / f"{name}.json"
-        assert main(["--tier", name, "--seeds", "1", "--out", str(out)]) == 0
+        assert main(["--tier", name, "--seeds", "1", "--seed", "1", "--out", str(out)]) == 0
         found[name] = json.loads(out.read_text())
     assert found["rules"].keys() == found["stack"].keys() == found["quorum"].keys()
     assert {name: figures["tier"] for name, figures in found.items()} == {name: name for name in TIERS}
