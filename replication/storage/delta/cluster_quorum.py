@@ -51,6 +51,7 @@ from lakelog.replication.storage.delta.commit_format import (
 )
 from lakelog.replication.storage.delta.life_signs import LifeSigns
 from lakelog.replication.storage.delta.quorum_member import CREATES, FOLDER, QuorumMember, packed
+from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests, start_thread
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
 
@@ -67,10 +68,6 @@ _NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else
 _CLUSTER = (CLUSTER.name,)  # the table whose voters have the files of no table
 _STAGES = re.compile(r"sinks(-\d+)?")  # folders below the roots: each folder in them has files of no table
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
-_SOON_SECONDS = 1.0  # so long a step waits for roots that it can do without
-_PENDING = 8  # requests of this process that may hang at one root
-_HANGS_SECONDS = 1.0  # so long a request is under way before it counts as one that hangs
-_MOST_PENDING = 64  # requests of this process at one root, whether they hang or not
 
 
 class RootStatus(NamedTuple):
@@ -104,6 +101,7 @@ class ClusterQuorum:
         self._needed = majority(len(self._roots))  # so many must have named themselves before this process works
         self._member_at = member_at
         self._timeout = timeout
+        self._requests = RootRequests(timeout)
         self._lock = threading.Lock()
         self._answered = threading.Condition(self._lock)
         self.home = self._roots[0]  # the root at which this process reads
@@ -113,8 +111,6 @@ class ClusterQuorum:
         self._looked_at = self._searched_at = float("-inf")
         self._silent = set[str]()  # the roots that did not answer when a majority was missing last
         self._has_warned = False  # that a majority is missing
-        # By URI: when the requests that are under way have begun.
-        self._pending: dict[str, list[float]] = {member.root.uri: [] for member in self._roots}
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
         self._missing: dict[str, set[TableName]] = {}  # by root: tables of which it lacks commits of this process
@@ -144,7 +140,6 @@ class ClusterQuorum:
                     raise KafkaStorageException(f"{uri}: is none of the roots that this process knows")
                 member = self._member_at(uri)
                 self._roots = [*self._roots, member]
-                self._pending[member.root.uri] = []
             self._found = {identity: each for identity, each in self._found.items() if each is not member}
             self._looked_at = self._searched_at = float("-inf")
             return member
@@ -182,10 +177,10 @@ class ClusterQuorum:
         with self._lock:
             members = [member for member in members if member.root.uri not in self._asked]
             self._asked |= {member.root.uri for member in members}
-        answers = _Answers()
+        answers = Answers()
         for member in members:
-            self._begin(member.root.uri, member, answers, partial(identify, member), partial(end, member))
-        answers.wait_for(lambda _: False, len(members), time.monotonic() + _SOON_SECONDS)
+            self._requests.begin(member.root.uri, member, answers, partial(identify, member), partial(end, member))
+        answers.wait_for(lambda _: False, len(members), SOON_SECONDS)
 
     def _members_of(self, roots: Sequence[str]) -> Mapping[str, QuorumMember]:
         """The members, after a search if some of these roots are not among them."""
@@ -200,7 +195,7 @@ class ClusterQuorum:
             return members
         self._searched_at = now
         known = {member.root.uri for member in self._roots}
-        found = self._at_roots(lambda member: member.addresses(), list(members.values()), _SOON_SECONDS)
+        found = self._requests.at_each(lambda member: member.addresses(), list(members.values()), SOON_SECONDS)
         for addresses in found.values():
             for uri in () if isinstance(addresses, LakelogException) else addresses.values():
                 if uri not in known and self._member_at is not None:
@@ -381,8 +376,8 @@ class ClusterQuorum:
         roots that has it. Returns the home and its newest version. Raises KafkaStorageException with this error if
         there is none."""
         members = [(root, member) for root, member in self._members.items() if root in roots]
-        found = self._at_roots(
-            lambda member: (member.identity(), member.newest(table)), [each for _, each in members], _SOON_SECONDS
+        found = self._requests.at_each(
+            lambda member: (member.identity(), member.newest(table)), [each for _, each in members], SOON_SECONDS
         )
         for root, member in members:
             answer = found[member.root.uri]
@@ -420,11 +415,11 @@ class ClusterQuorum:
             except (LakelogException, OSError) as error:
                 logger.debug("%s: %s", "/".join(table), error)
 
-        _start(run, "catch up")
+        start_thread(run, "catch up")
 
     def _has_vote_elsewhere(self, table: TableName, version: int) -> bool:
         others = [member for member in self._members.values() if member is not self.home]
-        found = self._at_roots(lambda member: member.has_vote(table, version), others, _SOON_SECONDS)
+        found = self._requests.at_each(lambda member: member.has_vote(table, version), others, SOON_SECONDS)
         return any(has_vote is True for has_vote in found.values())
 
     # To show and to change the roots
@@ -437,7 +432,7 @@ class ClusterQuorum:
     def addresses(self) -> dict[str, str]:
         """The URIs of roots by their identities, as the roots that answer have noted them, and as they are."""
         found: dict[str, str] = {}
-        for addresses in self._at_roots(lambda member: member.addresses()).values():
+        for addresses in self._requests.at_each(lambda member: member.addresses(), self._roots).values():
             if not isinstance(addresses, LakelogException):
                 found |= addresses
         return found | {identity: member.root.uri for identity, member in self._members.items()}
@@ -445,7 +440,7 @@ class ClusterQuorum:
     def noted_addresses(self, roots: Iterable[str]) -> dict[str, str]:
         """The URIs of roots by their identities, as these of them have noted them that answer."""
         members = [member for root, member in self._members.items() if root in roots]
-        found = self._at_roots(lambda member: member.addresses(), members).values()
+        found = self._requests.at_each(lambda member: member.addresses(), members).values()
         return {root: uri for each in found if not isinstance(each, LakelogException) for root, uri in each.items()}
 
     def note_addresses(self, addresses: Mapping[str, str]) -> None:
@@ -455,7 +450,7 @@ class ClusterQuorum:
             if member.identity() is not None:
                 member.note_addresses(addresses)
 
-        for uri, error in self._at_roots(note).items():
+        for uri, error in self._requests.at_each(note, self._roots).items():
             if error is not None:
                 logger.warning("%s does not learn where the roots of the cluster are: %s", uri, error)
 
@@ -464,7 +459,7 @@ class ClusterQuorum:
         KafkaStorageException if it does not answer, or no majority does: a table that is left out would be lost with
         the roots that vote on it."""
         voting = self.voting(_CLUSTER)
-        found = self._at_roots(lambda member: (member.identity(), member.tables()))
+        found = self._requests.at_each(lambda member: (member.identity(), member.tables()), self._roots)
         answers = {uri: each for uri, each in found.items() if not isinstance(each, LakelogException)}
         answers = {uri: (root, tables) for uri, (root, tables) in answers.items() if root in voting}
         if len(answers) < majority(len(voting)) or self.home.root.uri not in answers:
@@ -487,7 +482,7 @@ class ClusterQuorum:
         def look(member: QuorumMember) -> tuple[str | None, dict[TableName, int]]:
             return member.identity(), {table: member.newest(table) for table in member.tables()}
 
-        found = self._at_roots(look)
+        found = self._requests.at_each(look, self._roots)
         newest = {uri: seen[1] for uri, seen in found.items() if not isinstance(seen, LakelogException)}
         identities = {uri: seen[0] for uri, seen in found.items() if not isinstance(seen, LakelogException)}
         furthest: dict[TableName, int] = {}
@@ -511,29 +506,8 @@ class ClusterQuorum:
         soon."""
         voting, known = self._voting(table), self._members
         members = [each for each in self._roots if not any(known.get(root) is each for root in voting)]
-        found = self._at_roots(call, members, _SOON_SECONDS)
+        found = self._requests.at_each(call, members, SOON_SECONDS)
         return {uri: given for uri, given in found.items() if not isinstance(given, LakelogException)}
-
-    def _at_roots(
-        self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember] | None = None,
-        timeout: float | None = None,
-    ) -> dict[str, Value | LakelogException]:  # fmt: skip
-        """Calls `call` with each of these roots, by default all, in a thread: what it returns, by URI, or the error."""
-        answers, timeout = _Answers(), self._timeout if timeout is None else timeout
-        members = list(self._roots) if members is None else members
-
-        def ask(member: QuorumMember) -> Any:
-            try:
-                return (call(member),)
-            except (LakelogException, OSError) as error:
-                return (error if isinstance(error, LakelogException) else KafkaStorageException(str(error)),)
-
-        for member in members:
-            self._begin(member.root.uri, member, answers, partial(ask, member))
-        found = answers.wait_for(lambda _: False, len(members), time.monotonic() + timeout)
-        uris = [member.root.uri for member in members]
-        late = KafkaStorageException(f"has not answered within {timeout:g} s")
-        return {uri: given[0] if (given := found.get(uri)) is not None else late for uri in uris}
 
     def change_roots(self, table: TableName, roots: Sequence[str]) -> None:
         """Lets these roots, by their identities, vote on the next versions of a table, in place of those that do now.
@@ -576,12 +550,10 @@ class ClusterQuorum:
         return found
 
     def _of_majority(self, roots: Sequence[str], call: Callable[[StorageRoot], Value]) -> Sequence[Value] | None:
-        answers, members, needed = _Answers(), self._members_of(roots), majority(len(roots))
+        members, needed = self._members_of(roots), majority(len(roots))
         there = {root: members[root] for root in roots if root in members}
-        for root, member in there.items():
-            self._begin(root, member, answers, partial(_of_voter, root, member, call))
-        deadline = time.monotonic() + self._timeout
-        found = _given(answers.wait_for(lambda found: len(_given(found)) >= needed, len(there), deadline))
+        calls = {root: (member, partial(_of_voter, root, member, call)) for root, member in there.items()}
+        found = self._requests.ask(calls, lambda found: len(found) >= needed)
         self._note_silent(roots, found)
         if len(found) < needed:
             return None
@@ -655,7 +627,7 @@ class ClusterQuorum:
         members = [member for root, member in known.items() if root in sources]
 
         def read(call: Callable[[StorageRoot], Value]) -> list[Value]:
-            found = self._at_roots(lambda member: call(member.root), members).values()
+            found = self._requests.at_each(lambda member: call(member.root), members).values()
             return [each for each in found if not isinstance(each, LakelogException)]
 
         self._bring_files(roots, read)
@@ -694,7 +666,7 @@ class ClusterQuorum:
                 clean(home)
         except (LakelogException, OSError) as error:
             found[home.root.uri] = error
-        found |= self._soon(clean, [member for member in of if member is not home])
+        found |= self._requests.soon(clean, [member for member in of if member is not home])
         for uri, failed in found.items():
             if failed is not None:
                 logger.warning("%s: %s is not cleaned up now: %s", uri, "/".join(table), failed)
@@ -731,17 +703,8 @@ class ClusterQuorum:
             return _of_voter(of[member], member, call) if voting else (call(member.root),)
 
         others = [member for member in (of if voting else self._roots) if member is not self.home]
-        found = self._soon(ask, others).values()
+        found = self._requests.soon(ask, others).values()
         return [given[0] for given in found if given is not None and not isinstance(given, LakelogException)]
-
-    def _soon(
-        self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember]
-    ) -> dict[str, Value | LakelogException]:  # fmt: skip
-        """As `_at_roots`, and waits a second. It does not wait for a root at which an earlier request hangs: many calls
-        in a row would wait a second each."""
-        hanging = [member for member in members if self._hanging(member.root.uri)]
-        late = self._at_roots(call, hanging, 0.0)
-        return late | self._at_roots(call, [each for each in members if each not in hanging], _SOON_SECONDS)
 
     # The home
 
@@ -765,7 +728,8 @@ class ClusterQuorum:
     def _identified(self) -> Mapping[str, QuorumMember]:
         """The members by the identities that they have now."""
         found = dict[str, QuorumMember]()
-        for uri, identity in self._at_roots(lambda member: member.identity(), timeout=_SOON_SECONDS).items():
+        answers = self._requests.at_each(lambda member: member.identity(), self._roots, SOON_SECONDS)
+        for uri, identity in answers.items():
             if isinstance(identity, str):
                 found[identity] = next(member for member in self._roots if member.root.uri == uri)
         with self._lock:
@@ -827,7 +791,7 @@ class ClusterQuorum:
     def _answering(self, members: Mapping[str, QuorumMember]) -> Sequence[QuorumMember]:
         """Those of these roots, without the home, that answer soon and still have these identities."""
         others = {root: member for root, member in members.items() if member is not self.home}
-        found = self._at_roots(lambda member: member.identity(), list(others.values()), _SOON_SECONDS)
+        found = self._requests.at_each(lambda member: member.identity(), list(others.values()), SOON_SECONDS)
         return [member for root, member in others.items() if found[member.root.uri] == root]
 
     def _bring(self, table: TableName, to: QuorumMember, source: QuorumMember) -> None:
@@ -920,13 +884,13 @@ class ClusterQuorum:
         next version needs. What this process reads or proposes later waits for that too, so the writer of a commit in
         an object store need not wait here. Returns the roots that are known to have it by now."""
         self._note(table, version, commit)
-        done = _Answers()
+        done = Answers()
         members = {root: member for root, member in self._members_of(commit.roots).items() if root in commit.roots}
         self._note_missing(table, set(commit.roots) - members.keys())
         self.bring_missing()
         for root, member in members.items():
             member.begin_publishing(table, version)
-            has_begun = self._begin(
+            has_begun = self._requests.begin(
                 root, member, done, partial(self._publish, root, member, table, version, commit.content),
                 partial(member.end_publishing, table, version),
             )  # fmt: skip
@@ -937,7 +901,7 @@ class ClusterQuorum:
             return []
         found = done.wait_for(
             lambda found: (home in found or not home) and sum(map(bool, found.values())) >= needed,
-            len(members), time.monotonic() + self._timeout,
+            len(members), self._timeout,
         )  # fmt: skip
         return [root for root, is_published in found.items() if is_published]
 
@@ -956,7 +920,7 @@ class ClusterQuorum:
             self._brought_at, missing = now, {root: sorted(tables) for root, tables in self._missing.items() if tables}
         for root, tables in missing.items():
             if (member := self._members.get(root)) is not None:
-                self._begin(root, member, _Answers(), partial(self._bring_tables, root, member, tables))
+                self._requests.begin(root, member, Answers(), partial(self._bring_tables, root, member, tables))
 
     def _bring_tables(self, root: str, member: QuorumMember, tables: Iterable[TableName]) -> None:
         for table in tables:
@@ -1013,73 +977,19 @@ class ClusterQuorum:
     def _ask(
         self, table: TableName, roots: Sequence[str], handlers: _Handlers, step: SlotStep
     ) -> Mapping[str, Any]:  # fmt: skip
-        """Runs the part of each root of a step in a thread, and returns the answers once they are enough."""
-        answers, members = _Answers(), self._members_of(roots)
-        there = [root for root in roots if root in members]
-        for root in there:
-            self._begin(root, members[root], answers, partial(_part, step, root, handlers(members[root], table)))
-        needed = majority(len(roots))
-        found = answers.wait_for(
-            lambda found: is_enough(step, _given(found), needed), len(there), time.monotonic() + self._timeout
-        )
-        self._note_silent(roots, _given(found))
-        return _given(found)
+        """Runs the part of each root of a step, and returns the answers once they are enough."""
+        members, needed = self._members_of(roots), majority(len(roots))
+        calls = {
+            root: (members[root], partial(_part, step, root, handlers(members[root], table)))
+            for root in roots if root in members
+        }  # fmt: skip
+        found = self._requests.ask(calls, lambda found: is_enough(step, found, needed))
+        self._note_silent(roots, found)
+        return found
 
     def _note_silent(self, roots: Sequence[str], found: Mapping[str, Any]) -> None:
         """Notes who has not answered, if that is why there is no majority."""
         self._silent = set(roots) - found.keys() if len(found) < majority(len(roots)) else set()
-
-    def _begin(
-        self, root: str, member: QuorumMember, answers: _Answers, call: Callable[[], Any],
-        at_end: Callable[[], None] = lambda: None,
-    ) -> bool:  # fmt: skip
-        """Runs a call in a thread, and then `at_end`. `root`: the name of its answer. A root at which several requests
-        hang is taken for away, and one at which any does if no thread can be started: then this does not run the call,
-        answers None, and returns False."""
-        uri, began_at = member.root.uri, time.monotonic()
-        with self._lock:
-            pending = self._pending[uri]
-            hanging = self._hanging(uri)
-            is_away = hanging >= _PENDING or len(pending) >= _MOST_PENDING
-            if not is_away:
-                pending.append(began_at)
-
-        def run() -> None:
-            answer = None
-            try:
-                answer = call()
-            except (LakelogException, OSError) as error:
-                logger.debug("%s: %s", uri, error)
-            finally:
-                with self._lock:
-                    pending.remove(began_at)
-                at_end()
-                answers.put(root, answer)
-
-        if not is_away:
-            if _start(run, f"quorum {uri}", may_run_here=not hanging):
-                return True
-            with self._lock:
-                pending.remove(began_at)
-        at_end()
-        answers.put(root, None)
-        return False
-
-    def _hanging(self, uri: str) -> int:
-        """The number of requests of this process that hang at a root."""
-        latest = time.monotonic() - _HANGS_SECONDS
-        return sum(began_at <= latest for began_at in tuple(self._pending[uri]))
-
-
-def _start(run: Callable[[], None], name: str, may_run_here: bool = True) -> bool:
-    """Runs in a thread, or here and now if this process has too many or ends, and if it may. Whether it runs."""
-    try:
-        threading.Thread(target=run, name=name, daemon=True).start()
-    except RuntimeError:
-        if may_run_here:
-            run()
-        return may_run_here
-    return True
 
 
 def _with_facts(content: bytes, session: str, roots: Sequence[str]) -> bytes:
@@ -1127,30 +1037,6 @@ def _folders_of_files(root: StorageRoot) -> list[TableName]:
     """The folders that have files of no table."""
     stages = [name for name in root.list() if _STAGES.fullmatch(name)]
     return [(stage, name) for stage in stages for name in root.child(stage).list()]
-
-
-class _Answers:
-    """The answers of roots, as they come."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._found: dict[str, Any] = {}
-
-    def put(self, root: str, answer: Any) -> None:
-        with self._changed:
-            self._found[root] = answer
-            self._changed.notify_all()
-
-    def wait_for(self, is_enough: Callable[[Mapping[str, Any]], bool], most: int, deadline: float) -> Mapping[str, Any]:
-        """The answers that have come once they are enough, or all have come, or at the deadline."""
-        with self._changed:
-            left = max(0.0, deadline - time.monotonic())
-            self._changed.wait_for(lambda: len(self._found) == most or is_enough(self._found), left)
-            return dict(self._found)
-
-
-def _given(answers: Mapping[str, Any]) -> dict[str, Any]:
-    return {root: answer for root, answer in answers.items() if answer is not None}
 
 
 @atexit.register

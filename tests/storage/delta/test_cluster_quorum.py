@@ -11,7 +11,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
-from lakelog.replication.storage.delta import cluster_quorum, delta_log, quorum_member
+from lakelog.replication.storage.delta import cluster_quorum, delta_log, quorum_member, root_requests
 from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import (
     commit_content,
@@ -385,7 +385,7 @@ def test_votes_are_found_although_a_root_hangs(roots, hangs):
 
 
 def test_a_process_without_another_thread_asks_no_root_that_hangs(roots, monkeypatch):
-    monkeypatch.setattr(cluster_quorum, "_HANGS_SECONDS", 0.0)
+    monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     root, start, asked = roots.process("a"), threading.Thread.start, []
     table = StateTable.open(root.child("producers"), PRODUCERS)
     hanging = hang_at(root, "c", roots, times=1)
@@ -661,7 +661,7 @@ def wait_for_version(root, roots, name, version):
 
 
 def test_many_requests_of_a_process_that_do_not_hang_leave_it_all_roots(roots, monkeypatch):
-    monkeypatch.setattr(cluster_quorum, "_HANGS_SECONDS", 60.0)
+    monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 60.0)
     root = roots.process("a")
     table = StateTable.open(root.child("producers"), PRODUCERS)
     slow = [hang_at(root, name, roots) for name in "bc"]
@@ -674,7 +674,7 @@ def test_many_requests_of_a_process_that_do_not_hang_leave_it_all_roots(roots, m
 
 def test_a_commit_that_is_not_sent_to_a_root_that_hangs_is_brought_there_later(roots, monkeypatch):
     monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
-    monkeypatch.setattr(cluster_quorum, "_HANGS_SECONDS", 0.0)
+    monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     root = roots.process("a")
     table = StateTable.open(root.child("producers"), PRODUCERS)
     hanging = hang_at(root, "c", roots)

@@ -1,0 +1,150 @@
+"""Requests of a process to the roots of a cluster: each runs in a thread, so no root holds up the others.
+
+A request that has begun cannot be taken back. So the process waits for those answers that it needs, and the others go
+on. It sends no more to a root at which many requests hang: else a root that never answers would take all threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
+
+logger = logging.getLogger(__name__)
+
+SOON_SECONDS = 1.0  # so long a step waits for roots that it can do without
+_PENDING = 8  # requests of this process that may hang at one root
+_HANGS_SECONDS = 1.0  # so long a request is under way before it counts as one that hangs
+_MOST_PENDING = 64  # requests of this process at one root, whether they hang or not
+
+Value = TypeVar("Value")
+
+
+class Answers:
+    """The answers of roots, as they come. None is the answer of a root that has failed."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._found: dict[str, Any] = {}
+
+    def put(self, root: str, answer: Any) -> None:
+        """Adds the answer of a root."""
+        with self._changed:
+            self._found[root] = answer
+            self._changed.notify_all()
+
+    def wait_for(self, is_enough: Callable[[Mapping[str, Any]], bool], most: int, timeout: float) -> dict[str, Any]:
+        """The answers that have come once they are enough, or `most` have come, or after `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._found) == most or is_enough(self._found), timeout)
+            return dict(self._found)
+
+
+class RootRequests:
+    """The requests of one process. Threads may share it. `timeout`: how long a step waits for answers, in seconds."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._pending: dict[str, list[float]] = {}  # by URI: when the requests that are under way have begun
+
+    def ask(
+        self, calls: Mapping[str, tuple[QuorumMember, Callable[[], Any]]],
+        is_enough: Callable[[Mapping[str, Any]], bool] = lambda _: False, timeout: float | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Runs a call at each root. Returns the answers, without those of None, once they are enough, or all have come,
+        or at the timeout. The names of the answers are those of the calls."""
+        answers = Answers()
+        for name, (member, call) in calls.items():
+            self.begin(name, member, answers, call)
+        found = answers.wait_for(
+            lambda found: is_enough(_given(found)), len(calls), self.timeout if timeout is None else timeout
+        )
+        return _given(found)
+
+    def at_each(
+        self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember], timeout: float | None = None
+    ) -> dict[str, Value | LakelogException]:
+        """Calls `call` with each of these roots: what it returns, by URI, or the error."""
+
+        def ask(member: QuorumMember) -> Any:
+            try:
+                return (call(member),)
+            except (LakelogException, OSError) as error:
+                return (error if isinstance(error, LakelogException) else KafkaStorageException(str(error)),)
+
+        timeout = self.timeout if timeout is None else timeout
+        found = self.ask({member.root.uri: (member, partial(ask, member)) for member in members}, timeout=timeout)
+        late = (KafkaStorageException(f"has not answered within {timeout:g} s"),)
+        return {member.root.uri: found.get(member.root.uri, late)[0] for member in members}
+
+    def soon(
+        self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember]
+    ) -> dict[str, Value | LakelogException]:
+        """As `at_each`, and waits a second. It does not wait for a root at which an earlier request hangs: many calls
+        in a row would wait a second each."""
+        hanging = [member for member in members if self._hanging(member.root.uri)]
+        late = self.at_each(call, hanging, 0.0)
+        return late | self.at_each(call, [each for each in members if each not in hanging], SOON_SECONDS)
+
+    def begin(
+        self, name: str, member: QuorumMember, answers: Answers, call: Callable[[], Any],
+        at_end: Callable[[], None] = lambda: None,
+    ) -> bool:  # fmt: skip
+        """Runs a call at a root in a thread, and then `at_end`. `name`: that of its answer. A root at which several
+        requests hang is taken for away, and one at which any does if no thread can be started: then this does not run
+        the call, answers None, and returns False."""
+        uri, began_at = member.root.uri, time.monotonic()
+        with self._lock:
+            pending = self._pending.setdefault(uri, [])
+            hanging = self._hanging(uri)
+            is_away = hanging >= _PENDING or len(pending) >= _MOST_PENDING
+            if not is_away:
+                pending.append(began_at)
+
+        def run() -> None:
+            answer = None
+            try:
+                answer = call()
+            except (LakelogException, OSError) as error:
+                logger.debug("%s: %s", uri, error)
+            finally:
+                with self._lock:
+                    pending.remove(began_at)
+                at_end()
+                answers.put(name, answer)
+
+        if not is_away:
+            if start_thread(run, f"quorum {uri}", may_run_here=not hanging):
+                return True
+            with self._lock:
+                pending.remove(began_at)
+        at_end()
+        answers.put(name, None)
+        return False
+
+    def _hanging(self, uri: str) -> int:
+        """The number of requests of this process that hang at a root."""
+        latest = time.monotonic() - _HANGS_SECONDS
+        return sum(began_at <= latest for began_at in tuple(self._pending.get(uri, ())))
+
+
+def start_thread(run: Callable[[], None], name: str, may_run_here: bool = True) -> bool:
+    """Runs in a thread, or here and now if this process has too many or ends, and if it may. Whether it runs."""
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError:
+        if may_run_here:
+            run()
+        return may_run_here
+    return True
+
+
+def _given(answers: Mapping[str, Any]) -> dict[str, Any]:
+    return {root: answer for root, answer in answers.items() if answer is not None}
