@@ -17,8 +17,7 @@ from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, root_uri
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.cluster_quorum import RootStatus
-from lakelog.replication.storage.root_changes import SIZES, RootChanges
+from lakelog.replication.storage.root_changes import SIZES, RootChanges, RootStatus
 
 
 def main(argv: list[str]) -> int:

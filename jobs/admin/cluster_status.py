@@ -27,7 +27,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
-from lakelog.replication.storage.delta.cluster_quorum import RootStatus
+from lakelog.replication.storage.root_changes import RootStatus
 
 _WAITING = Outcome(None, "no controller has decided it yet")
 _NOTHING = Outcome(None, "nothing needed to be done")

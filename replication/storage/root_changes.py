@@ -7,22 +7,45 @@ next change.
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from lakelog.replication.errors import InvalidRequestException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.quorum_slot import majority
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum, RootStatus, TableName
+from lakelog.replication.storage.delta.cluster_quorum import ATTEMPTS, ClusterQuorum, TableName
+from lakelog.replication.storage.delta.commit_format import commit_content
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
+from lakelog.replication.storage.delta.quorum_folder import bring_files
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, check_apart, check_new, is_formatted, read_identity
 from lakelog.schemas import CLUSTER
 
+logger = logging.getLogger(__name__)
+
 SIZES = (3, 5)  # the numbers of roots of which a majority decides
 _CLUSTER = (CLUSTER.name,)
+_LOST = "is not the root that has voted: it was lost, emptied, restored or copied, and must be replaced"
+
+Value = TypeVar("Value")
+
+
+class RootStatus(NamedTuple):
+    """What one root is to the cluster. `identity`: None if it has none or does not answer. `has_vote`: whether the
+    newest commit of the table `cluster` names it. `behind`: how many commits of all tables it lacks that another root
+    has; None if it does not answer. `error`: why it does not answer, or must be replaced."""
+
+    uri: str
+    identity: str | None
+    has_vote: bool
+    behind: int | None
+    error: str = ""
 
 
 class RootChanges:
@@ -34,9 +57,10 @@ class RootChanges:
         self._report = report
 
     def describe(self) -> list[RootStatus]:
-        """The state of each root; a root that is alone has the only vote."""
+        """The state of each root, those that vote and do not answer included; a root that is alone has the only vote.
+        Without a majority it goes by what is published at the home."""
         root = self._cluster.root
-        return root.quorum.describe() if isinstance(root, QuorumRoot) else [RootStatus(root.uri, "", True, 0)]
+        return _describe(root.quorum) if isinstance(root, QuorumRoot) else [RootStatus(root.uri, "", True, 0)]
 
     def replace(self, old: str, new: str) -> bool:
         """Lets a new root vote in place of one that may be lost. `new` may be the place of the old one, emptied or
@@ -122,7 +146,7 @@ class RootChanges:
     def _check_no_vote(self, fresh: QuorumMember) -> None:
         """Raises InvalidRequestException if a root has a vote on any table."""
         quorum, identity = self._quorum(), fresh.identity()
-        for table in quorum.tables() if identity is not None else ():
+        for table in _tables(quorum) if identity is not None else ():
             if identity in quorum.voting(table):
                 raise InvalidRequestException(
                     f"{fresh.root.uri}: has a vote on {'/'.join(table)}, so it stays as it is"
@@ -152,7 +176,7 @@ class RootChanges:
         noted = quorum.noted_addresses({*quorum.voting(_CLUSTER), *target})
         quorum.note_addresses({**noted, **uris})
         has_changed = self._change_table(_CLUSTER, target, roots)
-        tables = [table for table in quorum.tables() if table != _CLUSTER]
+        tables = [table for table in _tables(quorum) if table != _CLUSTER]
         if not has_changed and any(quorum.voting(table) != tuple(target) for table in tables):
             self._bring_files(target, noted)
         for done, table in enumerate(tables, 1):
@@ -163,10 +187,18 @@ class RootChanges:
         return has_changed
 
     def _bring_files(self, target: Sequence[str], noted: Mapping[str, str]) -> None:
-        """Brings what a change that was interrupted may have left at former roots."""
+        """Brings what a change that was interrupted may have left at former roots, those of them that answer."""
+        quorum = self._quorum()
         for uri in noted.values():
-            self._quorum().root_at(uri)
-        self._quorum().bring_files(target, noted)
+            quorum.root_at(uri)
+        sources = {*target, *noted}
+        members = [member for root, member in quorum.identified().items() if root in sources]
+
+        def read(call: Callable[[StorageRoot], Value]) -> list[Value]:
+            found = quorum.at_each(lambda member: call(member.root), members).values()
+            return [each for each in found if not isinstance(each, LakelogException)]
+
+        bring_files(quorum, target, read)
 
     def _change_table(self, table: TableName, target: Sequence[str], roots: Mapping[str, QuorumMember]) -> bool:
         """Lets the roots of these identities vote on a table, once they have it; whether it had others."""
@@ -177,7 +209,7 @@ class RootChanges:
         for identity, root in roots.items():
             if identity not in voting:
                 root.bring(table, quorum.home)
-        quorum.change_roots(table, target)
+        change_roots(quorum, table, target)
         return True
 
     def _check_answers(self, target: Sequence[str], roots: Mapping[str, QuorumMember]) -> None:
@@ -190,6 +222,78 @@ class RootChanges:
 
     def _no_root(self, uri: str, uris: Mapping[str, str]) -> InvalidRequestException:
         return InvalidRequestException(f"{uri}: is no root of the cluster; its roots are {', '.join(uris.values())}")
+
+
+def change_roots(quorum: ClusterQuorum, table: TableName, roots: Sequence[str]) -> None:
+    """Lets these roots, by their identities, vote on the next versions of a table, in place of those that do now.
+
+    They get the table first. The commit that names them is decided by the present ones, and the next version waits
+    until a majority of the new ones has it. Raises KafkaStorageException.
+    """
+    quorum.look_again()  # they may just have been made
+    for _ in range(ATTEMPTS):
+        version = quorum.catch_up(table, quorum.newest_at_home(table))
+        before, nonce = quorum.commit_of(table, version), uuid.uuid4().hex
+        if tuple(before.roots) == tuple(roots):
+            return
+        quorum.bring_others(table, roots)
+        read = partial(quorum.of_majority, before.roots)
+        if table == _CLUSTER:
+            bring_files(quorum, roots, read)
+        cause = {"who": "operator", "why": "change cluster roots"}
+        content = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
+        if quorum.commit(table, version + 1, nonce, content, {}, roots):
+            if table == _CLUSTER:
+                bring_files(quorum, roots, read)  # those that were written meanwhile
+            return
+    raise KafkaStorageException(f"{'/'.join(table)}: lost {ATTEMPTS} commits in a row to others")
+
+
+def _tables(quorum: ClusterQuorum) -> list[TableName]:
+    """The tables that are published at any root that votes. The home has all that were decided. Raises
+    KafkaStorageException if it does not answer, or no majority does: a table that is left out would be lost with the
+    roots that vote on it."""
+    voting = quorum.voting(_CLUSTER)
+    found = quorum.at_each(lambda member: (member.identity(), member.tables()))
+    answers = {uri: each for uri, each in found.items() if not isinstance(each, LakelogException)}
+    answers = {uri: (root, tables) for uri, (root, tables) in answers.items() if root in voting}
+    if len(answers) < majority(len(voting)) or quorum.home.root.uri not in answers:
+        raise KafkaStorageException(quorum.no_majority(voting))
+    return sorted({table for _, tables in answers.values() for table in tables})
+
+
+def _describe(quorum: ClusterQuorum) -> list[RootStatus]:
+    try:
+        voting = quorum.voting(_CLUSTER)
+    except KafkaStorageException as error:
+        logger.debug("%s", error)
+        voting = quorum.commit_of(_CLUSTER, quorum.newest_at_home(_CLUSTER)).roots
+    uris = quorum.addresses()
+    for root in voting:
+        if root in uris:
+            quorum.root_at(uris[root])
+
+    def look(member: QuorumMember) -> tuple[str | None, dict[TableName, int]]:
+        return member.identity(), {table: member.newest(table) for table in member.tables()}
+
+    found = quorum.at_each(look)
+    newest = {uri: seen[1] for uri, seen in found.items() if not isinstance(seen, LakelogException)}
+    identities = {uri: seen[0] for uri, seen in found.items() if not isinstance(seen, LakelogException)}
+    furthest: dict[TableName, int] = {}
+    for uri, tables in newest.items():
+        for table, version in tables.items() if identities[uri] in voting else ():
+            furthest[table] = max(version, furthest.get(table, -1))
+    lost = {uris[root] for root in voting if root in uris and root not in identities.values()}
+    statuses = list[RootStatus]()
+    for uri, seen in found.items():
+        if isinstance(seen, LakelogException):
+            statuses.append(RootStatus(uri, None, uri in lost, None, str(seen)))
+        else:
+            identity, versions = seen
+            behind = sum(max(0, version - versions.get(table, -1)) for table, version in furthest.items())
+            statuses.append(RootStatus(uri, identity, identity in voting, behind, _LOST if uri in lost else ""))
+    unknown = [root for root in voting if root not in uris]
+    return statuses + [RootStatus(root, root, True, None, "no root says where it is") for root in unknown]
 
 
 def _answers(identity: str, root: QuorumMember) -> bool:

@@ -9,9 +9,8 @@ from pathlib import Path
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidRequestException, KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.cluster_quorum import RootStatus
 from lakelog.replication.storage.delta.storage_root import root_uris
-from lakelog.replication.storage.root_changes import RootChanges
+from lakelog.replication.storage.root_changes import RootChanges, RootStatus
 from lakelog.verification.roots.roots import Roots
 from lakelog.verification.roots.wrong_roots import DELETED, EMPTIED
 

@@ -11,17 +11,15 @@ import atexit
 import json
 import logging
 import random
-import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
-import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
@@ -50,7 +48,7 @@ from lakelog.replication.storage.delta.commit_format import (
     read_commit,
 )
 from lakelog.replication.storage.delta.life_signs import LifeSigns
-from lakelog.replication.storage.delta.quorum_member import CREATES, FOLDER, QuorumMember, packed
+from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember, packed
 from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests, start_thread
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
@@ -59,30 +57,16 @@ logger = logging.getLogger(__name__)
 
 SESSION = "lakelog.session"  # in a commit's metadata: who proposed it
 ROOTS = "lakelog.roots"  # in a commit's metadata: who votes on the next version
-_ATTEMPTS = 12  # ballots that a commit or a read tries
+ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _VOTERS_SECONDS = 30.0  # so long a process relies on what it knows of who votes on the table `cluster`
 _CATCH_UP_SECONDS = 30.0  # between questions to a majority about a table that a process only polls
 _AWAY_SECONDS = 5.0  # between two tries to find roots that are away, and to bring them what they lack
 _NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else can be done
 _CLUSTER = (CLUSTER.name,)  # the table whose voters have the files of no table
-_STAGES = re.compile(r"sinks(-\d+)?")  # folders below the roots: each folder in them has files of no table
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
 
 
-class RootStatus(NamedTuple):
-    """What one root is to the quorum. `identity`: None if it has none or does not answer. `has_vote`: whether the
-    newest commit of the table `cluster` names it. `behind`: how many commits of all tables it lacks that another root
-    has; None if it does not answer. `error`: why it does not answer, or must be replaced."""
-
-    uri: str
-    identity: str | None
-    has_vote: bool
-    behind: int | None
-    error: str = ""
-
-
-_LOST = "is not the root that has voted: it was lost, emptied, restored or copied, and must be replaced"
 TableName: TypeAlias = tuple[str, ...]
 _Handlers: TypeAlias = Callable[[QuorumMember, TableName], Mapping[type, Callable[[Any], Any]]]
 _QUORUMS: WeakSet[ClusterQuorum] = WeakSet()  # those of this process
@@ -141,8 +125,18 @@ class ClusterQuorum:
                 member = self._member_at(uri)
                 self._roots = [*self._roots, member]
             self._found = {identity: each for identity, each in self._found.items() if each is not member}
-            self._looked_at = self._searched_at = float("-inf")
+            self.look_again()
             return member
+
+    def look_again(self) -> None:
+        """Lets the next step look for all roots: some may just have been made."""
+        self._looked_at = self._searched_at = float("-inf")
+
+    def at_each(
+        self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember] | None = None
+    ) -> Mapping[str, Value | LakelogException]:
+        """As `RootRequests.at_each`, by default with all roots."""
+        return self._requests.at_each(call, self._roots if members is None else members)
 
     @property
     def _members(self) -> Mapping[str, QuorumMember]:
@@ -244,18 +238,18 @@ class ClusterQuorum:
 
         Raises KafkaStorageException if no majority has answered: then the commit may be decided later.
         """
-        before = self._commit_of(table, version - 1)
+        before = self.commit_of(table, version - 1)
         session = self._session_for(table, version)
         voting = tuple(roots or before.roots)
         content = _with_facts(content, session, voting)
         own = ProposedCommit(nonce, session, before.nonce, voting, packed(content, files))
         has_ballot_0 = before.session == session
         outcome = self._run(table, before.roots, propose(
-            version, own, session, len(before.roots), _ATTEMPTS, has_ballot_0
+            version, own, session, len(before.roots), ATTEMPTS, has_ballot_0
         ))  # fmt: skip
         if not isinstance(outcome, SlotSettled):
             self._renew(table)
-            raise KafkaStorageException(f"{'/'.join(table)}: version {version}: {self._no_majority(before.roots)}")
+            raise KafkaStorageException(f"{'/'.join(table)}: version {version}: {self.no_majority(before.roots)}")
         is_own = outcome.commit.nonce == nonce
         if not is_own:
             self._renew(table)
@@ -264,14 +258,14 @@ class ClusterQuorum:
 
     def create_table(self, table: TableName, content: bytes) -> bool:
         """Makes a table by a commit of the table `cluster`, and returns whether it did; False if there is one."""
-        for _ in range(_ATTEMPTS):
-            version = self.catch_up(_CLUSTER, self._newest_at_home(_CLUSTER))
+        for _ in range(ATTEMPTS):
+            version = self.catch_up(_CLUSTER, self.newest_at_home(_CLUSTER))
             home = self.home.root  # one root for both questions: with the commits of `cluster` it has their tables
             if last_version(home.child(*table)) >= 0:
                 return False
             if not home.child(*_CLUSTER).exists(commit_name(version)):
                 continue
-            before, nonce = self._commit_of(_CLUSTER, version), uuid.uuid4().hex
+            before, nonce = self.commit_of(_CLUSTER, version), uuid.uuid4().hex
             first = self.first_commit(table, content, before.roots)
             cause = {"who": "cluster", "why": "create table", CREATES: ["/".join(table), first.decode()]}
             commit = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
@@ -280,7 +274,7 @@ class ClusterQuorum:
                 if not self.home.root.child(*table).exists(commit_name(0)):
                     self.catch_up(_CLUSTER, version + 1)
                 return True
-        raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
+        raise KafkaStorageException(f"{'/'.join(table)}: lost {ATTEMPTS} commits in a row to others")
 
     def is_made(self) -> bool:
         """Whether any root has the table `cluster`, which the home may have lost. Raises KafkaStorageException if none
@@ -296,17 +290,17 @@ class ClusterQuorum:
             raise silent
         return False
 
-    def _newest_at_home(self, table: TableName) -> int:
+    def newest_at_home(self, table: TableName) -> int:
         return last_version(self.home.root.child(*table))
 
     def bring_newest(self, table: TableName) -> None:
         """Publishes at the home all commits of a table that were decided before this call began. If no majority answers
         it does what it can, so that reads of what is there go on. Raises KafkaStorageException if no root answers."""
         self.check_home(table)
-        newest = self._newest_at_home(table)
+        newest = self.newest_at_home(table)
         if newest < 0:
             self._bring_home(table)
-            newest = self._newest_at_home(table)
+            newest = self.newest_at_home(table)
         if newest >= 0:
             try:
                 self.catch_up(table, newest)
@@ -324,11 +318,11 @@ class ClusterQuorum:
         folder = home.root.child(*table)
         has_brought = False
         while True:
-            before = self._commit_of(table, version)
+            before = self.commit_of(table, version)
             if not any(self._members.get(root) is self.home for root in before.roots):  # it was removed
                 folder = self.check_home(table).root.child(*table)
             outcome = self._run(table, before.roots, read_newest(
-                version + 1, uuid.uuid4().hex, len(before.roots), _ATTEMPTS
+                version + 1, uuid.uuid4().hex, len(before.roots), ATTEMPTS
             ))  # fmt: skip
             if isinstance(outcome, NotDecided):
                 # Another thread, or the check above, may have moved the home to a root that is behind.
@@ -341,12 +335,12 @@ class ClusterQuorum:
                 # Others may have cleaned up what they have decided after this version, or may lack the version: whoever
                 # has decided it has published it at too few roots.
                 if has_brought:
-                    error = f"{'/'.join(table)}: {self._no_majority(before.roots)}"
+                    error = f"{'/'.join(table)}: {self.no_majority(before.roots)}"
                     home, version = self._leave_home(table, version + 1, before.roots, error)
                     folder, has_brought = home.root.child(*table), False
                     continue
                 self._bring_home(table)
-                self._bring_others(table, before.roots)
+                self.bring_others(table, before.roots)
                 has_brought = True
                 continue
             version += 1
@@ -398,7 +392,7 @@ class ClusterQuorum:
             return
 
         def run() -> None:
-            newest = self._newest_at_home(table) if version is None else version
+            newest = self.newest_at_home(table) if version is None else version
             if self._has_vote_elsewhere(table, newest + 1):
                 self.catch_up(table, newest)
 
@@ -406,7 +400,7 @@ class ClusterQuorum:
 
     def catch_up_soon(self, table: TableName) -> None:
         """Lets a thread catch up, as there is a newer version than the home has."""
-        self._start_catching_up(table, lambda: self.catch_up(table, self._newest_at_home(table)))
+        self._start_catching_up(table, lambda: self.catch_up(table, self.newest_at_home(table)))
 
     def _start_catching_up(self, table: TableName, call: Callable[[], Any]) -> None:
         def run() -> None:
@@ -427,7 +421,7 @@ class ClusterQuorum:
     def voting(self, table: TableName) -> tuple[str, ...]:
         """The identities of the roots that vote on the next version of a table. Raises KafkaStorageException if no
         majority of them answers."""
-        return self._commit_of(table, self.catch_up(table, self._newest_at_home(table))).roots
+        return self.commit_of(table, self.catch_up(table, self.newest_at_home(table))).roots
 
     def addresses(self) -> dict[str, str]:
         """The URIs of roots by their identities, as the roots that answer have noted them, and as they are."""
@@ -454,53 +448,6 @@ class ClusterQuorum:
             if error is not None:
                 logger.warning("%s does not learn where the roots of the cluster are: %s", uri, error)
 
-    def tables(self) -> list[TableName]:
-        """The tables that are published at any root that votes. The home has all that were decided. Raises
-        KafkaStorageException if it does not answer, or no majority does: a table that is left out would be lost with
-        the roots that vote on it."""
-        voting = self.voting(_CLUSTER)
-        found = self._requests.at_each(lambda member: (member.identity(), member.tables()), self._roots)
-        answers = {uri: each for uri, each in found.items() if not isinstance(each, LakelogException)}
-        answers = {uri: (root, tables) for uri, (root, tables) in answers.items() if root in voting}
-        if len(answers) < majority(len(voting)) or self.home.root.uri not in answers:
-            raise KafkaStorageException(self._no_majority(voting))
-        return sorted({table for _, tables in answers.values() for table in tables})
-
-    def describe(self) -> list[RootStatus]:
-        """What each root is to the quorum, those that vote and do not answer included. Without a majority it goes by
-        what is published at the home."""
-        try:
-            voting = self.voting(_CLUSTER)
-        except KafkaStorageException as error:
-            logger.debug("%s", error)
-            voting = self._commit_of(_CLUSTER, self._newest_at_home(_CLUSTER)).roots
-        uris = self.addresses()
-        for root in voting:
-            if root in uris:
-                self.root_at(uris[root])
-
-        def look(member: QuorumMember) -> tuple[str | None, dict[TableName, int]]:
-            return member.identity(), {table: member.newest(table) for table in member.tables()}
-
-        found = self._requests.at_each(look, self._roots)
-        newest = {uri: seen[1] for uri, seen in found.items() if not isinstance(seen, LakelogException)}
-        identities = {uri: seen[0] for uri, seen in found.items() if not isinstance(seen, LakelogException)}
-        furthest: dict[TableName, int] = {}
-        for uri, tables in newest.items():
-            for table, version in tables.items() if identities[uri] in voting else ():
-                furthest[table] = max(version, furthest.get(table, -1))
-        lost = {uris[root] for root in voting if root in uris and root not in identities.values()}
-        statuses = list[RootStatus]()
-        for uri, seen in found.items():
-            if isinstance(seen, LakelogException):
-                statuses.append(RootStatus(uri, None, uri in lost, None, str(seen)))
-            else:
-                identity, versions = seen
-                behind = sum(max(0, version - versions.get(table, -1)) for table, version in furthest.items())
-                statuses.append(RootStatus(uri, identity, identity in voting, behind, _LOST if uri in lost else ""))
-        unknown = [root for root in voting if root not in uris]
-        return statuses + [RootStatus(root, root, True, None, "no root says where it is") for root in unknown]
-
     def without_vote(self, table: TableName, call: Callable[[QuorumMember], Value]) -> dict[str, Value]:
         """What `call` returns for each root that does not vote on a table, by URI, without those that do not answer
         soon."""
@@ -509,44 +456,24 @@ class ClusterQuorum:
         found = self._requests.at_each(call, members, SOON_SECONDS)
         return {uri: given for uri, given in found.items() if not isinstance(given, LakelogException)}
 
-    def change_roots(self, table: TableName, roots: Sequence[str]) -> None:
-        """Lets these roots, by their identities, vote on the next versions of a table, in place of those that do now.
-
-        They get the table first. The commit that names them is decided by the present ones, and the next version waits
-        until a majority of the new ones has it. Raises KafkaStorageException.
-        """
-        self._looked_at = self._searched_at = float("-inf")  # they may just have been made
-        for _ in range(_ATTEMPTS):
-            version = self.catch_up(table, self._newest_at_home(table))
-            before, nonce = self._commit_of(table, version), uuid.uuid4().hex
-            if tuple(before.roots) == tuple(roots):
-                return
-            self._bring_others(table, roots)
-            read = partial(self._of_voters, before.roots)
-            if table == _CLUSTER:
-                self._bring_files(roots, read)
-            cause = {"who": "operator", "why": "change cluster roots"}
-            content = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
-            if self.commit(table, version + 1, nonce, content, {}, roots):
-                if table == _CLUSTER:
-                    self._bring_files(roots, read)  # those that were written meanwhile
-                return
-        raise KafkaStorageException(f"{'/'.join(table)}: lost {_ATTEMPTS} commits in a row to others")
-
-    # Files of no table
+    # What a majority has
 
     def at_majority(self, call: Callable[[StorageRoot], Value], is_sure: bool = False) -> Sequence[Value]:
         """Calls `call` with each root that votes on the table `cluster`, and returns the results of a majority, the
-        home's first. The others go on with it. `is_sure`: as `_voters`. Raises KafkaStorageException."""
-        voters = self._voters(is_sure)
+        home's first. The others go on with it. `is_sure`: as `voters`. Raises KafkaStorageException."""
+        voters = self.voters(is_sure)
         if not voters:  # they are not formatted yet
             return [call(member.root) for member in self._roots]
         found = self._of_majority(voters, call)
         if found is None:  # others may vote by now
-            roots = self._voters(is_sure=True)
-            found = self._of_majority(roots, call)
-            if found is None:
-                raise KafkaStorageException(self._no_majority(roots))
+            return self.of_majority(self.voters(is_sure=True), call)
+        return found
+
+    def of_majority(self, roots: Sequence[str], call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
+        """As `at_majority`, with a majority of these roots. Raises KafkaStorageException."""
+        found = self._of_majority(roots, call)
+        if found is None:
+            raise KafkaStorageException(self.no_majority(roots))
         return found
 
     def _of_majority(self, roots: Sequence[str], call: Callable[[StorageRoot], Value]) -> Sequence[Value] | None:
@@ -559,16 +486,16 @@ class ClusterQuorum:
             return None
         return [found[root][0] for root in sorted(found, key=lambda root: there[root] is not self.home)]
 
-    def _voters(self, is_sure: bool = False) -> tuple[str, ...]:
+    def voters(self, is_sure: bool = False) -> tuple[str, ...]:
         """The roots that vote on the table `cluster`: as a majority has said in the last 30 s, or with `is_sure` as one
         says now. While a cluster is being formatted these are all its roots."""
         now = time.monotonic()
         if is_sure or _CLUSTER not in self._newest or now - self._voters_at >= _VOTERS_SECONDS:
             self.check_home(_CLUSTER)
-            newest = self._newest_at_home(_CLUSTER)
+            newest = self.newest_at_home(_CLUSTER)
             if newest < 0:
                 return tuple(self._members)
-            roots = self._commit_of(_CLUSTER, self.catch_up(_CLUSTER, newest)).roots
+            roots = self.commit_of(_CLUSTER, self.catch_up(_CLUSTER, newest)).roots
             self._voters_at = now
             return roots
         return self._newest[_CLUSTER][1].roots
@@ -580,73 +507,14 @@ class ClusterQuorum:
             self._doubts.add(roots)
             self._voters_at = float("-inf")
 
-    def write_at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
-        """As `at_majority`, for a call that writes a file: again if other roots vote once it is done."""
-        for _ in range(_ATTEMPTS):
-            roots = self._voters()
-            found = self.at_majority(call)
-            if not roots or self._voters(is_sure=True) == roots:
-                return found
-        raise KafkaStorageException(f"the cluster roots have changed {_ATTEMPTS} times while a file was written")
-
-    def decide_file(self, names: TableName, content: bytes) -> bool:
-        """Writes a file at a majority, and returns whether it did; False if there is one of these names, or another
-        content was decided for them: then that is written. Raises KafkaStorageException."""
-        nonce, folder, name = uuid.uuid4().hex, names[:-1], names[-1]
-        decided: ProposedCommit | None = None
-        for _ in range(_ATTEMPTS):
-            roots = self._voters(is_sure=True)
-            contents = self.at_majority(partial(_content, folder, name))
-            there = next((each for each in contents if each is not None), None)
-            if there is not None:
-                if decided is None:
-                    return False
-                self.write_at_majority(partial(_write_named, names, there))
-                return decided.nonce == nonce and there.to_pybytes() == content
-            self.at_majority(lambda root: root.child(FOLDER, *names).create_folder())
-            own = decided or ProposedCommit(nonce, "", content=content)
-            own = own._replace(session=uuid.uuid4().hex, roots=roots)
-            outcome = self._run(names, roots, propose(0, own, own.session, len(roots), _ATTEMPTS), QuorumMember.of_file)
-            if not isinstance(outcome, SlotSettled):
-                raise KafkaStorageException(f"{'/'.join(names)}: {self._no_majority(roots)}")
-            decided = outcome.commit
-            if self._voters(is_sure=True) == roots:  # else a process that slept would write over another's file
-                self.at_majority(partial(_write_named, names, decided.content))
-                if self._voters(is_sure=True) == roots:
-                    return decided.nonce == nonce
-        raise KafkaStorageException(f"{'/'.join(names)}: the cluster roots have changed {_ATTEMPTS} times meanwhile")
-
-    def forget_file(self, names: TableName) -> None:
-        """Deletes the votes for a file, or for all in a folder. Raises KafkaStorageException."""
-        self.at_majority(lambda root: root.child(FOLDER, *names).delete_folder())
-
-    def bring_files(self, roots: Sequence[str], former: Iterable[str]) -> None:
-        """Copies the files of no table to roots that vote, from those of them and of former ones that answer. Raises
-        KafkaStorageException."""
-        known, sources = self._identified(), {*roots, *former}
-        members = [member for root, member in known.items() if root in sources]
-
-        def read(call: Callable[[StorageRoot], Value]) -> list[Value]:
-            found = self._requests.at_each(lambda member: call(member.root), members).values()
-            return [each for each in found if not isinstance(each, LakelogException)]
-
-        self._bring_files(roots, read)
-
-    def _of_voters(self, roots: Sequence[str], call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
-        found = self._of_majority(roots, call)
-        if found is None:
-            raise KafkaStorageException(self._no_majority(roots))
-        return found
-
-    def _bring_files(self, roots: Sequence[str], read: Callable[[Callable[[StorageRoot], Any]], Sequence[Any]]) -> None:
-        """Copies the files of no table from the roots that `read` asks to a majority of those that will vote. Raises
-        KafkaStorageException."""
-        for names in sorted({names for found in read(_folders_of_files) for names in found}):
-            for name in sorted({name for found in read(partial(_names_in, names)) for name in found}):
-                contents = read(partial(_content, names, name))
-                content = next((each for each in contents if each is not None), None)
-                if content is not None:
-                    self._of_voters(roots, partial(_write_if_missing, (*names, name), content))
+    def decide_file(self, names: TableName, own: ProposedCommit, roots: Sequence[str]) -> ProposedCommit:
+        """Lets these roots vote on the content of a file of no table, and returns what is decided: this one, or what
+        another process has proposed. Raises KafkaStorageException."""
+        own = own._replace(session=uuid.uuid4().hex, roots=tuple(roots))
+        outcome = self._run(names, roots, propose(0, own, own.session, len(roots), ATTEMPTS), QuorumMember.of_file)
+        if not isinstance(outcome, SlotSettled):
+            raise KafkaStorageException(f"{'/'.join(names)}: {self.no_majority(roots)}")
+        return outcome.commit
 
     # Maintenance
 
@@ -720,12 +588,12 @@ class ClusterQuorum:
             members = self._members_of(voting)
         found = self._find_home(members, voting)
         if found is None:  # all that voted may have been replaced since this process has looked
-            found = self._find_home(self._identified(), voting)
+            found = self._find_home(self.identified(), voting)
         if found is None:
-            raise KafkaStorageException(self._no_majority(tuple(voting or self._members)))
+            raise KafkaStorageException(self.no_majority(tuple(voting or self._members)))
         return found
 
-    def _identified(self) -> Mapping[str, QuorumMember]:
+    def identified(self) -> Mapping[str, QuorumMember]:
         """The members by the identities that they have now."""
         found = dict[str, QuorumMember]()
         answers = self._requests.at_each(lambda member: member.identity(), self._roots, SOON_SECONDS)
@@ -782,7 +650,7 @@ class ClusterQuorum:
         for member in self._answering(self._search(self._voting(table))):
             self._bring(table, self.home, member)
 
-    def _bring_others(self, table: TableName, roots: Sequence[str]) -> None:
+    def bring_others(self, table: TableName, roots: Sequence[str]) -> None:
         """Publishes at the other ones of these roots what the home has."""
         members = self._members_of(roots)
         for member in self._answering({root: members[root] for root in roots if root in members}):
@@ -824,7 +692,7 @@ class ClusterQuorum:
         with self._lock:
             self._sessions[table] = uuid.uuid4().hex
 
-    def _commit_of(self, table: TableName, version: int) -> ProposedCommit:
+    def commit_of(self, table: TableName, version: int) -> ProposedCommit:
         """A commit that is decided, without its content. Raises KafkaStorageException."""
         known, commit = self._newest.get(table, (-1, None))
         if commit is not None and known == version:
@@ -854,7 +722,7 @@ class ClusterQuorum:
         if table != _CLUSTER:
             self._doubt(commit.roots)
 
-    def _no_majority(self, roots: Sequence[str]) -> str:
+    def no_majority(self, roots: Sequence[str]) -> str:
         """Why nothing could be decided, for an operator."""
         silent = [root for root in roots if root in self._silent or root not in self._members]
         if len(roots) - len(silent) >= majority(len(roots)):
@@ -1006,37 +874,6 @@ def _part(step: Any, root: str, handlers: Mapping[type, Callable[[Any], Any]]) -
 
 def _of_voter(root: str, member: QuorumMember, call: Callable[[StorageRoot], Value]) -> tuple[Value] | None:
     return (call(member.root),) if member.is_still(root) else None
-
-
-def _write(folder: StorageRoot, name: str, content: bytes | pa.Buffer) -> None:
-    folder.write(name, content)
-    folder.sync_folder()
-
-
-def _write_named(names: TableName, content: bytes | pa.Buffer, root: StorageRoot) -> None:
-    _write(root.child(*names[:-1]), names[-1], content)
-
-
-def _write_if_missing(names: TableName, content: pa.Buffer, root: StorageRoot) -> None:
-    if not root.child(*names[:-1]).exists(names[-1]):
-        _write_named(names, content, root)
-
-
-def _names_in(names: TableName, root: StorageRoot) -> list[str]:
-    return root.child(*names).list()
-
-
-def _content(names: TableName, name: str, root: StorageRoot) -> pa.Buffer | None:
-    try:
-        return root.child(*names).read_buffer(name)
-    except FileNotFoundError:
-        return None
-
-
-def _folders_of_files(root: StorageRoot) -> list[TableName]:
-    """The folders that have files of no table."""
-    stages = [name for name in root.list() if _STAGES.fullmatch(name)]
-    return [(stage, name) for stage in stages for name in root.child(stage).list()]
 
 
 @atexit.register

@@ -7,18 +7,27 @@ quorum lets one win. A file never changes.
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
+from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.quorum_slot import ProposedCommit
+from lakelog.replication.storage.delta.cluster_quorum import ATTEMPTS, ClusterQuorum, TableName
 from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.freshness import VersionCache
+from lakelog.replication.storage.delta.quorum_member import FOLDER
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
+_STAGES = re.compile(r"sinks(-\d+)?")  # folders below the roots: each folder in them has files of no table
+
 Value = TypeVar("Value")
+_OfRoot: TypeAlias = Callable[[StorageRoot], Any]
 
 
 @dataclass(frozen=True)
@@ -95,18 +104,37 @@ class QuorumFolder(StorageRoot):
         return next((mark for mark in self._at_majority(lambda folder: folder.mark(name)) if mark is not None), None)
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Writes a file, and makes its folder: only roots that vote get either."""
-
-        def put(root: StorageRoot) -> None:
-            folder = root.child(*self.names)
-            folder.write(name, content)
-            folder.sync_folder()
-
-        self.quorum.write_at_majority(put)
+        """Writes a file, and makes its folder: only roots that vote get either. Again if other roots vote once it is
+        done."""
+        for _ in range(ATTEMPTS):
+            roots = self.quorum.voters()
+            self.quorum.at_majority(partial(_write, (*self.names, name), content))
+            if not roots or self.quorum.voters(is_sure=True) == roots:
+                return
+        raise KafkaStorageException(f"the cluster roots have changed {ATTEMPTS} times while a file was written")
 
     def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
-        """Writes a file if there is none of the name. The quorum decides which one that is, once and for all."""
-        return (len(content), 0) if self.quorum.decide_file((*self.names, name), content) else None
+        """Writes a file if there is none of the name. The quorum decides which one that is, once and for all. If it has
+        decided another content, this writes that one, and returns None."""
+        names, nonce = (*self.names, name), uuid.uuid4().hex
+        decided: ProposedCommit | None = None
+        for _ in range(ATTEMPTS):
+            roots = self.quorum.voters(is_sure=True)
+            contents = self.quorum.at_majority(partial(_content, self.names, name))
+            there = next((each for each in contents if each is not None), None)
+            if there is not None:
+                if decided is None:
+                    return None
+                self.put(name, there)
+                return (len(content), 0) if decided.nonce == nonce and there.to_pybytes() == content else None
+            self.quorum.at_majority(lambda root: root.child(FOLDER, *names).create_folder())
+            own = decided or ProposedCommit(nonce, "", content=content)
+            decided = self.quorum.decide_file(names, own, roots)
+            if self.quorum.voters(is_sure=True) == roots:  # else a process that slept would write over another's file
+                self.quorum.at_majority(partial(_write, names, decided.content))
+                if self.quorum.voters(is_sure=True) == roots:
+                    return (len(content), 0) if decided.nonce == nonce else None
+        raise KafkaStorageException(f"{'/'.join(names)}: the cluster roots have changed {ATTEMPTS} times meanwhile")
 
     def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
         return False
@@ -117,13 +145,56 @@ class QuorumFolder(StorageRoot):
     def delete(self, name: str) -> None:
         """Deletes a file, and the votes for it, at all roots that answer in time."""
         self._at_majority(lambda folder: folder.delete(name))
-        self.quorum.forget_file((*self.names, name))
+        self._forget(name)
 
     def delete_folder(self) -> None:
         """Deletes the folder and the votes for its files at all roots that answer in time."""
         self._at_majority(lambda folder: folder.delete_folder())
-        self.quorum.forget_file(self.names)
+        self._forget()
+
+    def _forget(self, *name: str) -> None:
+        """Deletes the votes for a file, or for all in the folder."""
+        self.quorum.at_majority(lambda root: root.child(FOLDER, *self.names, *name).delete_folder())
 
     def sync_folder(self, name: str = "") -> None:
         """Makes names durable whose writer may have died before it did."""
         self._at_majority(lambda folder: folder.sync_folder(name) if folder.list() else None)
+
+
+def bring_files(quorum: ClusterQuorum, roots: Sequence[str], read: Callable[[_OfRoot], Sequence[Any]]) -> None:
+    """Copies the files of no table to a majority of roots that will vote, from those that `read` asks. Raises
+    KafkaStorageException."""
+    for names in sorted({names for found in read(_folders) for names in found}):
+        for name in sorted({name for found in read(partial(_names_in, names)) for name in found}):
+            contents = read(partial(_content, names, name))
+            content = next((each for each in contents if each is not None), None)
+            if content is not None:
+                quorum.of_majority(roots, partial(_write_if_missing, (*names, name), content))
+
+
+def _folders(root: StorageRoot) -> Sequence[TableName]:
+    """The folders that have files of no table."""
+    stages = [name for name in root.list() if _STAGES.fullmatch(name)]
+    return [(stage, name) for stage in stages for name in root.child(stage).list()]
+
+
+def _names_in(names: TableName, root: StorageRoot) -> Sequence[str]:
+    return root.child(*names).list()
+
+
+def _content(names: TableName, name: str, root: StorageRoot) -> pa.Buffer | None:
+    try:
+        return root.child(*names).read_buffer(name)
+    except FileNotFoundError:
+        return None
+
+
+def _write(names: TableName, content: bytes | pa.Buffer, root: StorageRoot) -> None:
+    folder = root.child(*names[:-1])
+    folder.write(names[-1], content)
+    folder.sync_folder()
+
+
+def _write_if_missing(names: TableName, content: pa.Buffer, root: StorageRoot) -> None:
+    if not root.child(*names[:-1]).exists(names[-1]):
+        _write(names, content, root)

@@ -11,6 +11,7 @@ from lakelog.jobs import cluster_roots, format, status, topics
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, InvalidRequestException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage import root_changes
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta import cluster_quorum
 from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
@@ -167,7 +168,7 @@ def test_a_replacement_that_is_interrupted_anywhere_is_finished_by_the_same_comm
     lake: Lake, on_lake: Run, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     shutil.rmtree(lake.uris[0])
-    left, plain = after, ClusterQuorum.change_roots
+    left, plain = after, root_changes.change_roots
 
     def interrupted(call):
         def work(*words, **more):
@@ -182,7 +183,7 @@ def test_a_replacement_that_is_interrupted_anywhere_is_finished_by_the_same_comm
     with monkeypatch.context() as patch:
         for name in ("clear", "format", "note_addresses"):
             patch.setattr(QuorumMember, name, interrupted(getattr(QuorumMember, name)))
-        patch.setattr(ClusterQuorum, "change_roots", interrupted(plain))
+        patch.setattr(root_changes, "change_roots", interrupted(plain))
         on_lake("--replace", lake.uris[0], lake.uris[0])
     add(lake.opened().producers._table, "meanwhile")
     assert on_lake("--replace", lake.uris[0], lake.uris[0])[0] == 0
@@ -200,7 +201,7 @@ def test_a_change_first_finishes_one_that_was_interrupted(
     """A root that votes no more on the table `cluster` still does on others, and loses no votes until it does not."""
     c, d, e = (lake.folder / name for name in "cde")
     add(lake.opened().producers._table, "first")
-    plain, clear, voting = ClusterQuorum.change_roots, QuorumMember.clear, []
+    plain, clear, voting = root_changes.change_roots, QuorumMember.clear, []
 
     def interrupted(quorum: ClusterQuorum, table: tuple[str, ...], roots: tuple[str, ...]) -> None:
         if table != ("cluster",):
@@ -213,7 +214,7 @@ def test_a_change_first_finishes_one_that_was_interrupted(
 
     first = ("--add", d, e) if "remove" in words else ("--replace", c, d)
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterQuorum, "change_roots", interrupted)
+        patch.setattr(root_changes, "change_roots", interrupted)
         assert on_lake(*first)[0] == 1
     assert not lake.is_decided_by("abcde" if "remove" in words else "abd")
     assert str(c) in json.loads((lake.folder / "a/_quorum/addresses.json").read_text()).values()
@@ -321,7 +322,7 @@ def test_a_replacement_fails_rather_than_leave_a_table_out(lake: Lake, monkeypat
 
 
 def test_a_table_that_is_made_during_a_change_gets_the_new_roots(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = ClusterQuorum.change_roots
+    plain = root_changes.change_roots
     made = []
 
     def change(quorum, table, roots):
@@ -331,7 +332,7 @@ def test_a_table_that_is_made_during_a_change_gets_the_new_roots(lake: Lake, mon
         if table == ("cluster",):
             made.append(BrokerTable.open_or_create(lake.opened("c").root, 3))
 
-    monkeypatch.setattr(ClusterQuorum, "change_roots", change)
+    monkeypatch.setattr(root_changes, "change_roots", change)
     assert RootChanges(lake.opened("b")).replace(lake.uris[0], str(lake.folder / "d"))
     voting = lake.voting()
     assert {tuple(sorted(roots)) for roots in voting.values()} == {("b", "c", "d")}
@@ -428,13 +429,13 @@ def test_a_list_that_lacks_a_majority_or_is_old_works(lake: Lake, on_lake: Run) 
 def test_a_process_that_starts_during_a_change_has_the_roots_that_decide(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, seen = ClusterQuorum.change_roots, dict[str, str]()
+    plain, seen = root_changes.change_roots, dict[str, str]()
 
     def change(quorum, table, roots):
         seen[table[0]] = lake.opened("b").root.uri
         plain(quorum, table, roots)
 
-    monkeypatch.setattr(ClusterQuorum, "change_roots", change)
+    monkeypatch.setattr(root_changes, "change_roots", change)
     d = str(lake.folder / "d")
     RootChanges(lake.opened("b")).replace(lake.uris[0], d)
     assert seen.pop("cluster") == lake.all

@@ -24,6 +24,7 @@ from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.root_changes import change_roots
 from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, PRODUCERS
@@ -249,7 +250,7 @@ def test_a_lost_root_is_replaced_while_others_go_on(roots):
     fresh = QuorumMember(StorageRoot.of(str(roots.folders["a"]))).format()
     voting = [QuorumMember(StorageRoot.of(str(roots.folders[name]))).identity() for name in "bc"]
     operator = roots.process("b").quorum
-    operator.change_roots(("producers",), [fresh, *voting])
+    change_roots(operator, ("producers",), [fresh, *voting])
     add(table, "second")
     roots.remove("b")
     assert names(roots.table("a")) == ["first", "second"]
@@ -432,7 +433,7 @@ def test_a_process_that_runs_counts_a_root_that_has_replaced_a_lost_one(roots, m
     shutil.rmtree(roots.folders["a"])
     fresh = QuorumMember(StorageRoot.of(str(roots.folders["a"]))).format()
     others = [QuorumMember(StorageRoot.of(str(roots.folders[name]))).identity() for name in "bc"]
-    roots.process("c").quorum.change_roots(("producers",), [fresh, *others])
+    change_roots(roots.process("c").quorum, ("producers",), [fresh, *others])
     add(table, "second")
     roots.remove("c")
     add(table, "third")
@@ -445,7 +446,7 @@ def test_a_root_that_does_not_vote_gets_no_commit_and_is_no_home(roots):
     others = [QuorumMember(StorageRoot.of(str(roots.folders[name]))).identity() for name in "bc"]
     spare = QuorumMember(StorageRoot.of(f"{roots.folders['a']}.spare")).format()
     roots.folders["d"] = Path(f"{roots.folders['a']}.spare")
-    roots.process("d").quorum.change_roots(("producers",), [*others, spare])
+    change_roots(roots.process("d").quorum, ("producers",), [*others, spare])
     add(table, "second")
     assert names(table) == names(roots.table("d")) == ["first", "second"]
     assert roots.plain("a") == ["first"]
@@ -811,7 +812,7 @@ def test_of_two_commits_that_make_one_table_the_first_wins_at_all_roots(roots):
     (first,) = first_commits(roots)
     roots.remove("c")
     before = quorum.catch_up(("cluster",), 0)
-    follows = quorum._commit_of(("cluster",), before).nonce
+    follows = quorum.commit_of(("cluster",), before).nonce
     other = quorum.first_commit(("brokers", "7"), first.replace(b"producer_epoch", b"producer_EPOCH"))
     again = commit_content({CREATES: ["brokers/7", other.decode()]}, "again", (), (), {}, follows=follows)
     assert quorum.commit(("cluster",), before + 1, "again", again, {})

@@ -8,6 +8,7 @@ import pytest
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.storage import root_changes
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
@@ -124,7 +125,7 @@ def changes(root):
 @pytest.mark.parametrize("is_interrupted", [False, True])
 @pytest.mark.usefixtures("cluster")
 def test_a_file_that_is_written_while_roots_change_is_not_lost(root, monkeypatch, is_interrupted):
-    commit, bring, brought = ClusterQuorum.commit, ClusterQuorum._bring_files, []
+    commit, bring, brought = ClusterQuorum.commit, root_changes.bring_files, []
 
     def write_and_commit(quorum, table, version, *words):
         if table == ("cluster",):
@@ -141,7 +142,7 @@ def test_a_file_that_is_written_while_roots_change_is_not_lost(root, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(ClusterQuorum, "commit", write_and_commit)
-        patch.setattr(ClusterQuorum, "_bring_files", bring_once)
+        patch.setattr(root_changes, "bring_files", bring_once)
         with pytest.raises(KafkaStorageException) if is_interrupted else nullcontext():
             changes(root).replace(f"{root}/c", f"{root}/d")
     changes(root).replace(f"{root}/c", f"{root}/d")
@@ -190,6 +191,7 @@ def test_a_root_that_is_added_gets_the_files_of_a_majority(root, cluster):
     fresh = QuorumMember(StorageRoot.of(f"{root}/a"))
     fresh.root.create_folder()
     kept = [QuorumMember(StorageRoot.of(f"{root}/{name}")).identity() for name in "bc"]
-    storage_root(cluster.uri, "cluster", Config()).quorum.change_roots(("cluster",), [fresh.format(), *kept])
+    quorum = storage_root(cluster.uri, "cluster", Config()).quorum
+    root_changes.change_roots(quorum, ("cluster",), [fresh.format(), *kept])
     move(root, "b")
     assert stage(root).read("batch-1") == b"one"
