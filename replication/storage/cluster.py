@@ -20,11 +20,11 @@ from lakelog.replication.errors import (
     LakelogException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.delta.quorum_member import ROOTS, QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.root_guard import ClusterRootGuard
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState, check_no_fork, root_uris
@@ -372,7 +372,7 @@ def format_cluster(root: StorageRoot, config: Config) -> str:
     root.create_folder()
     check_conditional_put(root)
     if isinstance(root, QuorumRoot):
-        root.quorum.format()
+        root.quorum.known.format()
     MetadataTable.create(root)
     TopicTable.create(root)
     ProducerTable.create(root)

@@ -68,7 +68,7 @@ class RootChanges:
         quorum = self._quorum()
         old, new = StorageRoot.of(old).uri, StorageRoot.of(new).uri
         voting, uris = self._voting()
-        fresh = quorum.root_at(new)
+        fresh = quorum.known.root_at(new)
         if fresh.identity() in voting:
             if old == new or old not in uris.values():  # an earlier call has let it vote
                 return self._finish(voting)
@@ -85,7 +85,7 @@ class RootChanges:
         """Lets more roots vote. Returns whether anything was left to do."""
         quorum = self._quorum()
         voting, uris = self._voting()
-        roots = [quorum.root_at(StorageRoot.of(uri).uri) for uri in added]
+        roots = [quorum.known.root_at(StorageRoot.of(uri).uri) for uri in added]
         if len(set(map(id, roots))) < len(roots):
             raise InvalidRequestException(f"{added[0]}: is given twice; give each root a place of its own")
         missing = [root for root in roots if root.identity() not in voting]
@@ -122,7 +122,7 @@ class RootChanges:
         """The identities of the roots that vote, and the URIs of those that are known."""
         quorum = self._quorum()
         voting = quorum.voting(_CLUSTER)
-        return voting, {identity: uri for identity, uri in quorum.addresses().items() if identity in voting}
+        return voting, {identity: uri for identity, uri in quorum.known.addresses().items() if identity in voting}
 
     def _make(self, fresh: QuorumMember, voting: Sequence[str], uris: Mapping[str, str]) -> str:
         """Makes a root that does not vote yet, and returns its identity. A former root is cleared before."""
@@ -140,7 +140,7 @@ class RootChanges:
         fresh.note_addresses(uris)  # it shows whose root this is, should this be interrupted
         fresh.clear()
         made = fresh.format()
-        self._quorum().root_at(root.uri)
+        self._quorum().known.root_at(root.uri)
         return made
 
     def _check_no_vote(self, fresh: QuorumMember) -> None:
@@ -154,7 +154,7 @@ class RootChanges:
 
     def _was_root(self, uri: str, voting: Iterable[str]) -> bool:
         """Whether a root of this cluster is there, or was."""
-        root = self._quorum().root_at(uri)
+        root = self._quorum().known.root_at(uri)
         with suppress(LakelogException):
             if root.addresses().keys() & set(voting):
                 return True
@@ -170,11 +170,11 @@ class RootChanges:
     def _change(self, target: Sequence[str], uris: Mapping[str, str]) -> bool:
         """Lets the roots of these identities vote on all tables; whether any table had others."""
         quorum = self._quorum()
-        roots = {identity: quorum.root_at(uris[identity]) for identity in target if identity in uris}
+        roots = {identity: quorum.known.root_at(uris[identity]) for identity in target if identity in uris}
         self._check_answers(target, roots)
         # Until all tables have changed, those that vote on the others must be found.
-        noted = quorum.noted_addresses({*quorum.voting(_CLUSTER), *target})
-        quorum.note_addresses({**noted, **uris})
+        noted = quorum.known.noted_addresses({*quorum.voting(_CLUSTER), *target})
+        quorum.known.note_addresses({**noted, **uris})
         has_changed = self._change_table(_CLUSTER, target, roots)
         tables = [table for table in _tables(quorum) if table != _CLUSTER]
         if not has_changed and any(quorum.voting(table) != tuple(target) for table in tables):
@@ -183,19 +183,19 @@ class RootChanges:
             self._report(done, len(tables) + 1)
             has_changed |= self._change_table(table, target, roots)
         self._report(len(tables) + 1, len(tables) + 1)
-        quorum.note_addresses({identity: uri for identity, uri in uris.items() if identity in target})
+        quorum.known.note_addresses({identity: uri for identity, uri in uris.items() if identity in target})
         return has_changed
 
     def _bring_files(self, target: Sequence[str], noted: Mapping[str, str]) -> None:
         """Brings what a change that was interrupted may have left at former roots, those of them that answer."""
         quorum = self._quorum()
         for uri in noted.values():
-            quorum.root_at(uri)
+            quorum.known.root_at(uri)
         sources = {*target, *noted}
-        members = [member for root, member in quorum.identified().items() if root in sources]
+        members = [member for root, member in quorum.known.identified().items() if root in sources]
 
         def read(call: Callable[[StorageRoot], Value]) -> list[Value]:
-            found = quorum.at_each(lambda member: call(member.root), members).values()
+            found = quorum.known.at_each(lambda member: call(member.root), members).values()
             return [each for each in found if not isinstance(each, LakelogException)]
 
         bring_files(quorum, target, read)
@@ -230,7 +230,7 @@ def change_roots(quorum: ClusterQuorum, table: TableName, roots: Sequence[str]) 
     They get the table first. The commit that names them is decided by the present ones, and the next version waits
     until a majority of the new ones has it. Raises KafkaStorageException.
     """
-    quorum.look_again()  # they may just have been made
+    quorum.known.look_again()  # they may just have been made
     for _ in range(ATTEMPTS):
         version = quorum.catch_up(table, quorum.newest_at_home(table))
         before, nonce = quorum.commit_of(table, version), uuid.uuid4().hex
@@ -254,11 +254,11 @@ def _tables(quorum: ClusterQuorum) -> list[TableName]:
     KafkaStorageException if it does not answer, or no majority does: a table that is left out would be lost with the
     roots that vote on it."""
     voting = quorum.voting(_CLUSTER)
-    found = quorum.at_each(lambda member: (member.identity(), member.tables()))
+    found = quorum.known.at_each(lambda member: (member.identity(), member.tables()))
     answers = {uri: each for uri, each in found.items() if not isinstance(each, LakelogException)}
     answers = {uri: (root, tables) for uri, (root, tables) in answers.items() if root in voting}
     if len(answers) < majority(len(voting)) or quorum.home.root.uri not in answers:
-        raise KafkaStorageException(quorum.no_majority(voting))
+        raise KafkaStorageException(quorum.known.no_majority(voting))
     return sorted({table for _, tables in answers.values() for table in tables})
 
 
@@ -268,15 +268,15 @@ def _describe(quorum: ClusterQuorum) -> list[RootStatus]:
     except KafkaStorageException as error:
         logger.debug("%s", error)
         voting = quorum.commit_of(_CLUSTER, quorum.newest_at_home(_CLUSTER)).roots
-    uris = quorum.addresses()
+    uris = quorum.known.addresses()
     for root in voting:
         if root in uris:
-            quorum.root_at(uris[root])
+            quorum.known.root_at(uris[root])
 
     def look(member: QuorumMember) -> tuple[str | None, dict[TableName, int]]:
         return member.identity(), {table: member.newest(table) for table in member.tables()}
 
-    found = quorum.at_each(look)
+    found = quorum.known.at_each(look)
     newest = {uri: seen[1] for uri, seen in found.items() if not isinstance(seen, LakelogException)}
     identities = {uri: seen[0] for uri, seen in found.items() if not isinstance(seen, LakelogException)}
     furthest: dict[TableName, int] = {}

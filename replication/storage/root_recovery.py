@@ -523,7 +523,7 @@ class Recovery:
             part.create_folder()
             part.put(_MARK, json.dumps(mark).encode())
         if isinstance(self.root, QuorumRoot):
-            self.root.quorum.format()
+            self.root.quorum.known.format()
         check_conditional_put(self.root)
         for broker in self.brokers:
             broker.close(self.broker_epochs[broker.broker_id], self.generation, self._seen.known, self.root.uri)

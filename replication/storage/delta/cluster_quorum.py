@@ -47,8 +47,9 @@ from lakelog.replication.storage.delta.commit_format import (
     parsed,
     read_commit,
 )
+from lakelog.replication.storage.delta.known_roots import KnownRoots
 from lakelog.replication.storage.delta.life_signs import LifeSigns
-from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember, packed
+from lakelog.replication.storage.delta.quorum_member import CREATES, ROOTS, QuorumMember, packed
 from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests, start_thread
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
@@ -56,13 +57,11 @@ from lakelog.schemas import CLUSTER
 logger = logging.getLogger(__name__)
 
 SESSION = "lakelog.session"  # in a commit's metadata: who proposed it
-ROOTS = "lakelog.roots"  # in a commit's metadata: who votes on the next version
 ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _VOTERS_SECONDS = 30.0  # so long a process relies on what it knows of who votes on the table `cluster`
 _CATCH_UP_SECONDS = 30.0  # between questions to a majority about a table that a process only polls
-_AWAY_SECONDS = 5.0  # between two tries to find roots that are away, and to bring them what they lack
-_NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else can be done
+_AWAY_SECONDS = 5.0  # between two tries to bring roots what they lack
 _CLUSTER = (CLUSTER.name,)  # the table whose voters have the files of no table
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
 
@@ -81,19 +80,10 @@ class ClusterQuorum:
         self, roots: Sequence[QuorumMember], timeout: float = 10.0,
         member_at: Callable[[str], QuorumMember] | None = None,
     ) -> None:  # fmt: skip
-        self._roots = list(roots)
-        self._needed = majority(len(self._roots))  # so many must have named themselves before this process works
-        self._member_at = member_at
         self._timeout = timeout
         self._requests = RootRequests(timeout)
+        self.known = KnownRoots(roots, self._requests, member_at)
         self._lock = threading.Lock()
-        self._answered = threading.Condition(self._lock)
-        self.home = self._roots[0]  # the root at which this process reads
-        self._found: dict[str, QuorumMember] = {}  # by identity
-        self._asked = set[str]()  # URIs of roots that have not yet answered who they are
-        self._sound = set[str]()  # identities of roots that have named themselves
-        self._looked_at = self._searched_at = float("-inf")
-        self._silent = set[str]()  # the roots that did not answer when a majority was missing last
         self._has_warned = False  # that a majority is missing
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
@@ -108,124 +98,22 @@ class ClusterQuorum:
         self.signs = LifeSigns(self)
         _QUORUMS.add(self)
 
-    # The roots
-
     @property
     def roots(self) -> Sequence[QuorumMember]:
         """The roots, whether they vote or not."""
-        return self._roots
-
-    def root_at(self, uri: str) -> QuorumMember:
-        """The root of this URI, from now on one of those that may vote. Its identity is read again."""
-        with self._lock:
-            member = next((each for each in self._roots if each.root.uri == uri), None)
-            if member is None:
-                if self._member_at is None:
-                    raise KafkaStorageException(f"{uri}: is none of the roots that this process knows")
-                member = self._member_at(uri)
-                self._roots = [*self._roots, member]
-            self._found = {identity: each for identity, each in self._found.items() if each is not member}
-            self.look_again()
-            return member
-
-    def look_again(self) -> None:
-        """Lets the next step look for all roots: some may just have been made."""
-        self._looked_at = self._searched_at = float("-inf")
-
-    def at_each(
-        self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember] | None = None
-    ) -> Mapping[str, Value | LakelogException]:
-        """As `RootRequests.at_each`, by default with all roots."""
-        return self._requests.at_each(call, self._roots if members is None else members)
+        return self.known.all
 
     @property
-    def _members(self) -> Mapping[str, QuorumMember]:
-        """The roots that have answered with an identity since this process began, by it."""
-        with self._lock:
-            missing = [member for member in self._roots if member not in self._found.values()]
-            is_due = bool(missing) and time.monotonic() - self._looked_at >= _AWAY_SECONDS
-            if is_due:
-                self._looked_at = time.monotonic()
-        if is_due:
-            self._identify(missing)
-        if len(self._found) < self._needed:
-            with self._answered:
-                self._answered.wait_for(lambda: not self._asked, self._timeout)
-        return self._found
-
-    def _identify(self, members: Sequence[QuorumMember]) -> None:
-        """Reads the identities of roots. One that hangs is waited for once, for a second, and is found when it
-        answers."""
-
-        def identify(member: QuorumMember) -> None:
-            if (identity := member.identity()) is not None:
-                with self._lock:
-                    found = {each: root for root, each in self._found.items()} | {member: identity}
-                    self._found = {found[each]: each for each in self._roots if each in found}  # the nearest first
-
-        def end(member: QuorumMember) -> None:
-            with self._answered:
-                self._asked.discard(member.root.uri)
-                self._answered.notify_all()
-
-        with self._lock:
-            members = [member for member in members if member.root.uri not in self._asked]
-            self._asked |= {member.root.uri for member in members}
-        answers = Answers()
-        for member in members:
-            self._requests.begin(member.root.uri, member, answers, partial(identify, member), partial(end, member))
-        answers.wait_for(lambda _: False, len(members), SOON_SECONDS)
-
-    def _members_of(self, roots: Sequence[str]) -> Mapping[str, QuorumMember]:
-        """The members, after a search if some of these roots are not among them."""
-        return self._members if self._members.keys() >= set(roots) else self._search(roots)
-
-    def _search(self, roots: Sequence[str]) -> Mapping[str, QuorumMember]:
-        """The members as they are now, at most every few seconds, or more often without a majority of these roots: some
-        may have been added since, or lie where others were that are lost."""
-        members, now = self._members, time.monotonic()
-        has_majority = len(members.keys() & set(roots)) >= majority(len(roots))
-        if now - self._searched_at < (_AWAY_SECONDS if has_majority else _NO_MAJORITY_SECONDS):
-            return members
-        self._searched_at = now
-        known = {member.root.uri for member in self._roots}
-        found = self._requests.at_each(lambda member: member.addresses(), list(members.values()), SOON_SECONDS)
-        for addresses in found.values():
-            for uri in () if isinstance(addresses, LakelogException) else addresses.values():
-                if uri not in known and self._member_at is not None:
-                    known.add(uri)
-                    self.root_at(uri)
-        self._identify(self._roots)
-        return self._found
-
-    def format(self) -> None:
-        """Gives each root an identity. Raises KafkaStorageException."""
-        self._found = {member.format(): member for member in self._roots}
-        self.note_addresses({identity: member.root.uri for identity, member in self._found.items()})
-
-    def at_home(self, call: Callable[[StorageRoot], Value]) -> Value:
-        """Calls `call` with the home. If that does not answer, the next root becomes the home. Raises the error of the
-        last one, KafkaStorageException."""
-        tried = set[str]()
-        while True:
-            home = self.home
-            try:
-                return call(home.root)
-            except KafkaStorageException as error:
-                tried.add(home.root.uri)
-                left = [member for member in self._roots if member.root.uri not in tried]
-                if not left:
-                    raise
-                logger.debug("%s", error)
-                if self.home is home:
-                    self._move_home(left[0])
+    def home(self) -> QuorumMember:
+        """The root at which this process reads."""
+        return self.known.home
 
     # Commits and reads
 
     def first_commit(self, table: TableName, content: bytes, roots: Sequence[str] = ()) -> bytes:
         """The commit that makes a table, with the facts of the quorum. `roots`: the identities of those that vote on
         the next version, by default those that are formatted now."""
-        return _with_facts(content, self._session(table), roots or tuple(self._members))
+        return _with_facts(content, self._session(table), roots or tuple(self.known.members))
 
     def commit(
         self, table: TableName, version: int, nonce: str, content: bytes, files: Mapping[str, bytes],
@@ -249,7 +137,7 @@ class ClusterQuorum:
         ))  # fmt: skip
         if not isinstance(outcome, SlotSettled):
             self._renew(table)
-            raise KafkaStorageException(f"{'/'.join(table)}: version {version}: {self.no_majority(before.roots)}")
+            raise KafkaStorageException(f"{'/'.join(table)}: version {version}: {self.known.no_majority(before.roots)}")
         is_own = outcome.commit.nonce == nonce
         if not is_own:
             self._renew(table)
@@ -280,7 +168,7 @@ class ClusterQuorum:
         """Whether any root has the table `cluster`, which the home may have lost. Raises KafkaStorageException if none
         of those that answer has it and one does not answer."""
         silent: KafkaStorageException | None = None
-        for member in sorted(self._roots, key=lambda member: member is not self.home):
+        for member in sorted(self.known.all, key=lambda member: member is not self.home):
             try:
                 if member.newest(_CLUSTER) >= 0:
                     return True
@@ -319,7 +207,7 @@ class ClusterQuorum:
         has_brought = False
         while True:
             before = self.commit_of(table, version)
-            if not any(self._members.get(root) is self.home for root in before.roots):  # it was removed
+            if not any(self.known.members.get(root) is self.home for root in before.roots):  # it was removed
                 folder = self.check_home(table).root.child(*table)
             outcome = self._run(table, before.roots, read_newest(
                 version + 1, uuid.uuid4().hex, len(before.roots), ATTEMPTS
@@ -335,8 +223,8 @@ class ClusterQuorum:
                 # Others may have cleaned up what they have decided after this version, or may lack the version: whoever
                 # has decided it has published it at too few roots.
                 if has_brought:
-                    error = f"{'/'.join(table)}: {self.no_majority(before.roots)}"
-                    home, version = self._leave_home(table, version + 1, before.roots, error)
+                    error = f"{'/'.join(table)}: {self.known.no_majority(before.roots)}"
+                    home, version = self.known.leave_home(table, version + 1, before.roots, error)
                     folder, has_brought = home.root.child(*table), False
                     continue
                 self._bring_home(table)
@@ -345,9 +233,9 @@ class ClusterQuorum:
                 continue
             version += 1
             published = self._settle(table, version, outcome.commit)
-            if not any(self._members.get(root) is self.home for root in published):
+            if not any(self.known.members.get(root) is self.home for root in published):
                 error = f"{'/'.join(table)}: version {version} is decided, and published at no root that answers"
-                home, version = self._leave_home(table, version, published, error)
+                home, version = self.known.leave_home(table, version, published, error)
                 folder = home.root.child(*table)
 
     def _home_with(self, table: TableName, version: int) -> tuple[QuorumMember, int]:
@@ -360,25 +248,8 @@ class ClusterQuorum:
             if not folder.exists(commit_name(version)):
                 version = last_version(folder)
             if version < 0:
-                return self._leave_home(table, 0, tuple(self._members), f"{'/'.join(table)}: is at no root")
+                return self.known.leave_home(table, 0, tuple(self.known.members), f"{'/'.join(table)}: is at no root")
         return home, version
-
-    def _leave_home(
-        self, table: TableName, version: int, roots: Sequence[str], error: str
-    ) -> tuple[QuorumMember, int]:  # fmt: skip
-        """Moves the home, which lacks a version and does not get it, as its disk may be full, to the first of these
-        roots that has it. Returns the home and its newest version. Raises KafkaStorageException with this error if
-        there is none."""
-        members = [(root, member) for root, member in self._members.items() if root in roots]
-        found = self._requests.at_each(
-            lambda member: (member.identity(), member.newest(table)), [each for _, each in members], SOON_SECONDS
-        )
-        for root, member in members:
-            answer = found[member.root.uri]
-            if not isinstance(answer, LakelogException) and answer[0] == root and answer[1] >= version:
-                self._move_home(member)
-                return member, answer[1]
-        raise KafkaStorageException(error)
 
     def catch_up_now_and_then(self, table: TableName, version: int | None = None) -> None:
         """Lets a thread look for votes on the next version at the other roots, and catch up if there is one; at most
@@ -412,8 +283,8 @@ class ClusterQuorum:
         start_thread(run, "catch up")
 
     def _has_vote_elsewhere(self, table: TableName, version: int) -> bool:
-        others = [member for member in self._members.values() if member is not self.home]
-        found = self._requests.at_each(lambda member: member.has_vote(table, version), others, SOON_SECONDS)
+        others = [member for member in self.known.members.values() if member is not self.home]
+        found = self.known.at_each(lambda member: member.has_vote(table, version), others, SOON_SECONDS)
         return any(has_vote is True for has_vote in found.values())
 
     # To show and to change the roots
@@ -423,37 +294,12 @@ class ClusterQuorum:
         majority of them answers."""
         return self.commit_of(table, self.catch_up(table, self.newest_at_home(table))).roots
 
-    def addresses(self) -> dict[str, str]:
-        """The URIs of roots by their identities, as the roots that answer have noted them, and as they are."""
-        found: dict[str, str] = {}
-        for addresses in self._requests.at_each(lambda member: member.addresses(), self._roots).values():
-            if not isinstance(addresses, LakelogException):
-                found |= addresses
-        return found | {identity: member.root.uri for identity, member in self._members.items()}
-
-    def noted_addresses(self, roots: Iterable[str]) -> dict[str, str]:
-        """The URIs of roots by their identities, as these of them have noted them that answer."""
-        members = [member for root, member in self._members.items() if root in roots]
-        found = self._requests.at_each(lambda member: member.addresses(), members).values()
-        return {root: uri for each in found if not isinstance(each, LakelogException) for root, uri in each.items()}
-
-    def note_addresses(self, addresses: Mapping[str, str]) -> None:
-        """Notes the URIs of roots, by their identities, at all roots that answer and are no others by now."""
-
-        def note(member: QuorumMember) -> None:
-            if member.identity() is not None:
-                member.note_addresses(addresses)
-
-        for uri, error in self._requests.at_each(note, self._roots).items():
-            if error is not None:
-                logger.warning("%s does not learn where the roots of the cluster are: %s", uri, error)
-
     def without_vote(self, table: TableName, call: Callable[[QuorumMember], Value]) -> dict[str, Value]:
         """What `call` returns for each root that does not vote on a table, by URI, without those that do not answer
         soon."""
-        voting, known = self._voting(table), self._members
-        members = [each for each in self._roots if not any(known.get(root) is each for root in voting)]
-        found = self._requests.at_each(call, members, SOON_SECONDS)
+        voting, known = self._voting(table), self.known.members
+        members = [each for each in self.known.all if not any(known.get(root) is each for root in voting)]
+        found = self.known.at_each(call, members, SOON_SECONDS)
         return {uri: given for uri, given in found.items() if not isinstance(given, LakelogException)}
 
     # What a majority has
@@ -463,7 +309,7 @@ class ClusterQuorum:
         home's first. The others go on with it. `is_sure`: as `voters`. Raises KafkaStorageException."""
         voters = self.voters(is_sure)
         if not voters:  # they are not formatted yet
-            return [call(member.root) for member in self._roots]
+            return [call(member.root) for member in self.known.all]
         found = self._of_majority(voters, call)
         if found is None:  # others may vote by now
             return self.of_majority(self.voters(is_sure=True), call)
@@ -473,18 +319,15 @@ class ClusterQuorum:
         """As `at_majority`, with a majority of these roots. Raises KafkaStorageException."""
         found = self._of_majority(roots, call)
         if found is None:
-            raise KafkaStorageException(self.no_majority(roots))
+            raise KafkaStorageException(self.known.no_majority(roots))
         return found
 
     def _of_majority(self, roots: Sequence[str], call: Callable[[StorageRoot], Value]) -> Sequence[Value] | None:
-        members, needed = self._members_of(roots), majority(len(roots))
-        there = {root: members[root] for root in roots if root in members}
-        calls = {root: (member, partial(_of_voter, root, member, call)) for root, member in there.items()}
-        found = self._requests.ask(calls, lambda found: len(found) >= needed)
-        self._note_silent(roots, found)
-        if len(found) < needed:
-            return None
-        return [found[root][0] for root in sorted(found, key=lambda root: there[root] is not self.home)]
+        needed = majority(len(roots))
+        found = self.known.ask(
+            roots, lambda root, member: partial(_of_voter, root, member, call), lambda found: len(found) >= needed
+        )
+        return None if len(found) < needed else [answer[0] for answer in found.values()]
 
     def voters(self, is_sure: bool = False) -> tuple[str, ...]:
         """The roots that vote on the table `cluster`: as a majority has said in the last 30 s, or with `is_sure` as one
@@ -494,7 +337,7 @@ class ClusterQuorum:
             self.check_home(_CLUSTER)
             newest = self.newest_at_home(_CLUSTER)
             if newest < 0:
-                return tuple(self._members)
+                return tuple(self.known.members)
             roots = self.commit_of(_CLUSTER, self.catch_up(_CLUSTER, newest)).roots
             self._voters_at = now
             return roots
@@ -513,7 +356,7 @@ class ClusterQuorum:
         own = own._replace(session=uuid.uuid4().hex, roots=tuple(roots))
         outcome = self._run(names, roots, propose(0, own, own.session, len(roots), ATTEMPTS), QuorumMember.of_file)
         if not isinstance(outcome, SlotSettled):
-            raise KafkaStorageException(f"{'/'.join(names)}: {self.no_majority(roots)}")
+            raise KafkaStorageException(f"{'/'.join(names)}: {self.known.no_majority(roots)}")
         return outcome.commit
 
     # Maintenance
@@ -523,7 +366,7 @@ class ClusterQuorum:
         and deletes old votes at all roots. It waits for the home, and for the others a second, which go on with it. A
         root that does not answer is cleaned up the next time."""
         voting, home = self._voting(table), self.home
-        of = {member: root for root, member in self._members.items() if root in voting}
+        of = {member: root for root, member in self.known.members.items() if root in voting}
 
         def clean(member: QuorumMember) -> None:
             self._clean_up_at(of[member], member, home, table, version)
@@ -564,103 +407,33 @@ class ClusterQuorum:
         """Calls `call` with each other root than the home that votes on a table, as far as this process knows, and
         returns what those return that answer within a second. The others go on with it."""
         voting = self._voting(table)
-        members = self._members_of(voting) if voting else {}
+        members = self.known.members_of(voting) if voting else {}
         of = {member: root for root, member in members.items() if root in voting}
 
         def ask(member: QuorumMember) -> tuple[Value] | None:
             return _of_voter(of[member], member, call) if voting else (call(member.root),)
 
-        others = [member for member in (of if voting else self._roots) if member is not self.home]
+        others = [member for member in (of if voting else self.known.all) if member is not self.home]
         found = self._requests.soon(ask, others).values()
         return [given[0] for given in found if given is not None and not isinstance(given, LakelogException)]
 
     # The home
 
     def check_home(self, table: TableName) -> QuorumMember:
-        """The home if it votes on the table, or else the next root that does, which becomes the home. An emptied root
-        has no commits, though no error says so, and one that was removed gets none. If no such root is there, others
-        may vote by now, so any root will do. Raises KafkaStorageException if there is none."""
-        members = self._members
-        if not members:
-            return self.home  # they are not formatted
-        voting = self._voting(table)
-        if voting:
-            members = self._members_of(voting)
-        found = self._find_home(members, voting)
-        if found is None:  # all that voted may have been replaced since this process has looked
-            found = self._find_home(self.identified(), voting)
-        if found is None:
-            raise KafkaStorageException(self.no_majority(tuple(voting or self._members)))
-        return found
-
-    def identified(self) -> Mapping[str, QuorumMember]:
-        """The members by the identities that they have now."""
-        found = dict[str, QuorumMember]()
-        answers = self._requests.at_each(lambda member: member.identity(), self._roots, SOON_SECONDS)
-        for uri, identity in answers.items():
-            if isinstance(identity, str):
-                found[identity] = next(member for member in self._roots if member.root.uri == uri)
-        with self._lock:
-            self._found = {**self._found, **found}
-        return found
-
-    def _find_home(self, members: Mapping[str, QuorumMember], voting: Sequence[str]) -> QuorumMember | None:
-        in_order = sorted(
-            members.items(), key=lambda item: (bool(voting) and item[0] not in voting, item[1] is not self.home)
-        )
-        bare, silent = list[QuorumMember](), set[str]()
-        for root, member in in_order:
-            try:
-                if member.is_still(root):
-                    if root in voting or self._is_sound(root, member):
-                        self._move_home(member)
-                        return member
-                    if member.newest(_CLUSTER) < 0:
-                        bare.append(member)
-            except KafkaStorageException:
-                silent.add(root)
-            except (CorruptRecordException, FileNotFoundError) as error:
-                logger.debug("%s: %s", member.root.uri, error)
-        if bare:  # the cluster is being formatted, or the root is about to get its tables
-            self._move_home(bare[0])
-            return bare[0]
-        self._silent = silent
-        return None
-
-    def _is_sound(self, root: str, member: QuorumMember) -> bool:
-        """Whether a root's own table `cluster` names it. An older copy of a root has another identity than the one that
-        it names."""
-        if root not in self._sound:
-            folder = member.root.child(CLUSTER.name)
-            version = last_version(folder)
-            if version < 0 or root not in read_commit(folder, version).info.get(ROOTS, ()):
-                return False
-            self._sound.add(root)
-        return True
-
-    def _move_home(self, home: QuorumMember) -> None:
-        with self._lock:
-            was, self.home = self.home, home
-        if was is not home:
-            logger.warning("%s is read from now on, as %s cannot be", home.root.uri, was.root.uri)
+        """As `KnownRoots.check_home`, among those that vote on a table."""
+        return self.known.check_home(self._voting(table))
 
     def _bring_home(self, table: TableName) -> None:
         """Publishes at the home what other roots have, whether they vote or not: it may be older than the change that
         has let them vote."""
-        for member in self._answering(self._search(self._voting(table))):
+        for member in self.known.answering(self.known.search(self._voting(table))):
             self._bring(table, self.home, member)
 
     def bring_others(self, table: TableName, roots: Sequence[str]) -> None:
         """Publishes at the other ones of these roots what the home has."""
-        members = self._members_of(roots)
-        for member in self._answering({root: members[root] for root in roots if root in members}):
+        members = self.known.members_of(roots)
+        for member in self.known.answering({root: members[root] for root in roots if root in members}):
             self._bring(table, member, self.home)
-
-    def _answering(self, members: Mapping[str, QuorumMember]) -> Sequence[QuorumMember]:
-        """Those of these roots, without the home, that answer soon and still have these identities."""
-        others = {root: member for root, member in members.items() if member is not self.home}
-        found = self._requests.at_each(lambda member: member.identity(), list(others.values()), SOON_SECONDS)
-        return [member for root, member in others.items() if found[member.root.uri] == root]
 
     def _bring(self, table: TableName, to: QuorumMember, source: QuorumMember) -> None:
         """Publishes at one root what another one has."""
@@ -703,7 +476,7 @@ class ClusterQuorum:
                 found = read_commit(folder, version)
             except (FileNotFoundError, CorruptRecordException) as error:
                 raise KafkaStorageException(f"{folder.path(commit_name(version))}: cannot be read: {error}") from error
-        roots = tuple(found.info.get(ROOTS, ())) or tuple(self._members)
+        roots = tuple(found.info.get(ROOTS, ())) or tuple(self.known.members)
         commit = ProposedCommit(found.unique_id or "", str(found.info.get(SESSION, "")), roots=roots)
         self._note(table, version, commit)
         return commit
@@ -722,27 +495,6 @@ class ClusterQuorum:
         if table != _CLUSTER:
             self._doubt(commit.roots)
 
-    def no_majority(self, roots: Sequence[str]) -> str:
-        """Why nothing could be decided, for an operator."""
-        silent = [root for root in roots if root in self._silent or root not in self._members]
-        if len(roots) - len(silent) >= majority(len(roots)):
-            return (
-                f"no majority of the {len(roots)} cluster roots has agreed, as other processes write too, or as some "
-                "must be replaced: `lakelog cluster-roots` shows them"
-            )
-        return (
-            f"no majority of the {len(roots)} cluster roots has answered, as {self._named(silent)}; if they are lost "
-            "for good, `lakelog recover` makes the cluster root again from the roots of the brokers"
-        )
-
-    def _named(self, roots: Sequence[str]) -> str:
-        uris = {identity: member.root.uri for identity, member in self._found.items()}
-        if any(root not in uris for root in roots):
-            with suppress(LakelogException):
-                uris = self.home.addresses() | uris
-        names = " and ".join(uris.get(root, f"root {root}") for root in roots)
-        return f"{names} {'does' if len(roots) == 1 else 'do'} not"
-
     # Publishing
 
     def _settle(
@@ -753,7 +505,7 @@ class ClusterQuorum:
         an object store need not wait here. Returns the roots that are known to have it by now."""
         self._note(table, version, commit)
         done = Answers()
-        members = {root: member for root, member in self._members_of(commit.roots).items() if root in commit.roots}
+        members = {root: member for root, member in self.known.members_of(commit.roots).items() if root in commit.roots}
         self._note_missing(table, set(commit.roots) - members.keys())
         self.bring_missing()
         for root, member in members.items():
@@ -787,7 +539,7 @@ class ClusterQuorum:
                 return
             self._brought_at, missing = now, {root: sorted(tables) for root, tables in self._missing.items() if tables}
         for root, tables in missing.items():
-            if (member := self._members.get(root)) is not None:
+            if (member := self.known.members.get(root)) is not None:
                 self._requests.begin(root, member, Answers(), partial(self._bring_tables, root, member, tables))
 
     def _bring_tables(self, root: str, member: QuorumMember, tables: Iterable[TableName]) -> None:
@@ -826,7 +578,7 @@ class ClusterQuorum:
         """Waits until this process publishes nothing, at most `timeout` seconds. Only a process that asks a majority
         sees what is decided and not yet published."""
         deadline = time.monotonic() + timeout
-        for member in self._roots:
+        for member in self.known.all:
             member.await_all(max(0.0, deadline - time.monotonic()))
 
     # Asking
@@ -846,18 +598,11 @@ class ClusterQuorum:
         self, table: TableName, roots: Sequence[str], handlers: _Handlers, step: SlotStep
     ) -> Mapping[str, Any]:  # fmt: skip
         """Runs the part of each root of a step, and returns the answers once they are enough."""
-        members, needed = self._members_of(roots), majority(len(roots))
-        calls = {
-            root: (members[root], partial(_part, step, root, handlers(members[root], table)))
-            for root in roots if root in members
-        }  # fmt: skip
-        found = self._requests.ask(calls, lambda found: is_enough(step, found, needed))
-        self._note_silent(roots, found)
-        return found
-
-    def _note_silent(self, roots: Sequence[str], found: Mapping[str, Any]) -> None:
-        """Notes who has not answered, if that is why there is no majority."""
-        self._silent = set(roots) - found.keys() if len(found) < majority(len(roots)) else set()
+        needed = majority(len(roots))
+        return self.known.ask(
+            roots, lambda root, member: partial(_part, step, root, handlers(member, table)),
+            lambda found: is_enough(step, found, needed),
+        )  # fmt: skip
 
 
 def _with_facts(content: bytes, session: str, roots: Sequence[str]) -> bytes:

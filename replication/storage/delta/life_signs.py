@@ -32,7 +32,9 @@ Value = TypeVar("Value")
 class _Roots(Protocol):
     """What signs need of a quorum: see `ClusterQuorum`."""
 
-    home: QuorumMember
+    @property
+    def home(self) -> QuorumMember:
+        """The root at which this process reads."""
 
     def at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
         """Calls `call` with each root that votes, and returns the results of a majority."""

@@ -56,7 +56,7 @@ class QuorumRoot(StorageRoot):
 
     def _at_home(self, call: Callable[[StorageRoot], Any]) -> Any:
         self.quorum.home.await_published(self.names, timeout=self.timeout_ms / 1000)
-        return self.quorum.at_home(lambda home: call(home.child(*self.names) if self.names else home))
+        return self.quorum.known.at_home(lambda home: call(home.child(*self.names) if self.names else home))
 
     @property
     def parts(self) -> Sequence[StorageRoot]:

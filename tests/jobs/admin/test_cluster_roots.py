@@ -13,10 +13,10 @@ from lakelog.replication.errors import InconsistentClusterIdException, InvalidRe
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage import root_changes
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
-from lakelog.replication.storage.delta import cluster_quorum
-from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
+from lakelog.replication.storage.delta import known_roots
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
-from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.delta.quorum_member import ROOTS, QuorumMember
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.root_identity import read_identity, share_a_store
@@ -69,7 +69,7 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(known_roots, "_AWAY_SECONDS", 0.0)
     return Lake(tmp_path / "lake")
 
 
@@ -453,7 +453,7 @@ def test_a_root_in_a_bucket_is_replaced(
 ) -> None:
     for name, value in s3_options.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(known_roots, "_AWAY_SECONDS", 0.0)
     StorageRoot.of("s3://bucket/roots", s3_options).delete_folder()
     uris = [f"s3://bucket/roots/{name}" for name in "abc"]
     config = Config()

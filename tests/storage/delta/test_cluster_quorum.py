@@ -11,8 +11,8 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
-from lakelog.replication.storage.delta import cluster_quorum, delta_log, quorum_member, root_requests
-from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
+from lakelog.replication.storage.delta import cluster_quorum, delta_log, known_roots, quorum_member, root_requests
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import (
     commit_content,
     commit_name,
@@ -21,7 +21,7 @@ from lakelog.replication.storage.delta.commit_format import (
     read_commit,
 )
 from lakelog.replication.storage.delta.local_root import LocalRoot
-from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember
+from lakelog.replication.storage.delta.quorum_member import CREATES, ROOTS, QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_changes import change_roots
@@ -56,7 +56,7 @@ class Roots:
         members = [QuorumMember(StorageRoot.of(str(path))) for path in self.folders.values()]
         root = QuorumRoot.over(ClusterQuorum(members, timeout=60))
         root.create_folder()
-        root.quorum.format()
+        root.quorum.known.format()
         StateTable.create(root.child("producers"), PRODUCERS)
         StateTable.create(root.child("cluster"), CLUSTER)
 
@@ -83,6 +83,12 @@ class Roots:
     def votes(self, name):
         folder = self.folders[name] / "_quorum" / "producers"
         return len(list(folder.glob("*.json"))) if folder.exists() else 0
+
+
+def look_always(monkeypatch):
+    """Lets each step look for roots that are away, and bring them what they lack."""
+    monkeypatch.setattr(known_roots, "_AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -259,7 +265,7 @@ def test_a_lost_root_is_replaced_while_others_go_on(roots):
 
 
 def test_a_root_that_hangs_holds_nobody_up_and_gets_all_once_it_answers(roots, monkeypatch):
-    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    look_always(monkeypatch)
     root = roots.process("b")
     slow = next(member for member in root.quorum.roots if member.root.uri == str(roots.folders["a"]))
     hanging = Hanging(slow.identity)
@@ -278,7 +284,7 @@ def test_a_root_that_hangs_holds_nobody_up_and_gets_all_once_it_answers(roots, m
 
 
 def test_roots_that_hang_and_are_no_longer_of_the_cluster_hold_nobody_up(roots, monkeypatch):
-    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    look_always(monkeypatch)
     added = [QuorumMember(StorageRoot.of(f"{roots.folders['a']}.{number}")) for number in range(4)]
     members = [QuorumMember(StorageRoot.of(str(path))) for path in roots.folders.values()]
     quorum = ClusterQuorum(members, timeout=60, member_at=lambda uri: next(a for a in added if a.root.uri == uri))
@@ -286,7 +292,7 @@ def test_roots_that_hang_and_are_no_longer_of_the_cluster_hold_nobody_up(roots, 
     hanging = [Hanging(lambda: None) for _ in added]
     for root, hang in zip(added, hanging, strict=True):
         monkeypatch.setattr(root, "identity", hang)
-        quorum.root_at(root.root.uri)
+        quorum.known.root_at(root.root.uri)
     add(table, "first")
     assert names(table) == ["first"]
     for hang in hanging:
@@ -427,7 +433,7 @@ def test_a_reader_that_slept_until_its_version_was_cleaned_up_reads_on(roots, mo
 
 
 def test_a_process_that_runs_counts_a_root_that_has_replaced_a_lost_one(roots, monkeypatch):
-    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    look_always(monkeypatch)
     table = roots.table("b")
     add(table, "first")
     shutil.rmtree(roots.folders["a"])
@@ -508,7 +514,7 @@ def test_a_root_gets_nothing_of_another_table(roots):
 
 @pytest.mark.parametrize("was_there", [True, False], ids=["since before", "since the process began"])
 def test_a_root_that_is_back_gets_tables_to_which_nobody_commits_any_more(roots, monkeypatch, was_there):
-    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    look_always(monkeypatch)
     if not was_there:
         roots.remove("c")
     root = roots.process("a")
@@ -674,7 +680,7 @@ def test_many_requests_of_a_process_that_do_not_hang_leave_it_all_roots(roots, m
 
 
 def test_a_commit_that_is_not_sent_to_a_root_that_hangs_is_brought_there_later(roots, monkeypatch):
-    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    look_always(monkeypatch)
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     root = roots.process("a")
     table = StateTable.open(root.child("producers"), PRODUCERS)
@@ -686,7 +692,7 @@ def test_a_commit_that_is_not_sent_to_a_root_that_hangs_is_brought_there_later(r
 
 
 def test_a_commit_that_a_root_does_not_take_is_brought_there_later(roots, monkeypatch):
-    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    look_always(monkeypatch)
     root = roots.process("a")
     table = StateTable.open(root.child("producers"), PRODUCERS)
     late = next(member for member in root.quorum.roots if member.root.uri == str(roots.folders["c"]))

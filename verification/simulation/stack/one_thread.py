@@ -185,7 +185,7 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     changes.change("server.follower_rows", "_LINGER_SECONDS", 0.0)
     for place in (
         "server.follower_rows", "storage.log.broken_segments", "storage.in_threads", "storage.root_worker",
-        "storage.delta.root_requests",
+        "storage.delta.known_roots", "storage.delta.root_requests",
     ):  # fmt: skip
         changes.change(place, "threading", inline)
     changes.change("storage.delta.compare_and_set", "threading", SimpleNamespace(Event=NoPause))

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from lakelog.replication.protocol.quorum_slot import Accept, Ballot, ProposedCommit
 from lakelog.replication.storage.delta import quorum_member
-from lakelog.replication.storage.delta.cluster_quorum import ROOTS, ClusterQuorum
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import commit_name, parsed
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.quorum_member import CREATES, FOLDER, event_of, unpacked
+from lakelog.replication.storage.delta.quorum_member import CREATES, FOLDER, ROOTS, event_of, unpacked
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.memory_root import MemoryStore
 from lakelog.verification.simulation.history_events import Violation

@@ -102,7 +102,7 @@ class VotingRoots:
             Condition=lambda lock=None: _Waiting(self._wait, lock),
         )  # fmt: skip
         changes.change("storage.delta.cluster_quorum", "_QUORUMS", WeakSet())  # those that end with this process
-        for place in ("cluster_quorum", "quorum_member", "root_requests"):
+        for place in ("cluster_quorum", "known_roots", "quorum_member", "root_requests"):
             changes.change(f"storage.delta.{place}", "threading", inline)
 
     @property
