@@ -17,11 +17,11 @@ from typing import NamedTuple, TypeVar
 from lakelog.replication.errors import InvalidRequestException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.quorum_slot import majority
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.cluster_quorum import ATTEMPTS, ClusterQuorum, TableName
+from lakelog.replication.storage.delta.cluster_quorum import ATTEMPTS, ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import commit_content
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.quorum_folder import bring_files
-from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.delta.quorum_member import QuorumMember, TableName
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, check_apart, check_new, is_formatted, read_identity
@@ -236,7 +236,7 @@ def change_roots(quorum: ClusterQuorum, table: TableName, roots: Sequence[str]) 
         before, nonce = quorum.commit_of(table, version), uuid.uuid4().hex
         if tuple(before.roots) == tuple(roots):
             return
-        quorum.bring_others(table, roots)
+        quorum.publisher.bring_others(table, roots)
         read = partial(quorum.of_majority, before.roots)
         if table == _CLUSTER:
             bring_files(quorum, roots, read)

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -47,10 +47,11 @@ from lakelog.replication.storage.delta.commit_format import (
     parsed,
     read_commit,
 )
+from lakelog.replication.storage.delta.commit_publisher import CommitPublisher
 from lakelog.replication.storage.delta.known_roots import KnownRoots
 from lakelog.replication.storage.delta.life_signs import LifeSigns
-from lakelog.replication.storage.delta.quorum_member import CREATES, ROOTS, QuorumMember, packed
-from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests, start_thread
+from lakelog.replication.storage.delta.quorum_member import CREATES, ROOTS, QuorumMember, TableName, packed
+from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, RootRequests, start_thread
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
 
@@ -61,12 +62,9 @@ ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _VOTERS_SECONDS = 30.0  # so long a process relies on what it knows of who votes on the table `cluster`
 _CATCH_UP_SECONDS = 30.0  # between questions to a majority about a table that a process only polls
-_AWAY_SECONDS = 5.0  # between two tries to bring roots what they lack
 _CLUSTER = (CLUSTER.name,)  # the table whose voters have the files of no table
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
 
-
-TableName: TypeAlias = tuple[str, ...]
 _Handlers: TypeAlias = Callable[[QuorumMember, TableName], Mapping[type, Callable[[Any], Any]]]
 _QUORUMS: WeakSet[ClusterQuorum] = WeakSet()  # those of this process
 Value = TypeVar("Value")
@@ -83,12 +81,11 @@ class ClusterQuorum:
         self._timeout = timeout
         self._requests = RootRequests(timeout)
         self.known = KnownRoots(roots, self._requests, member_at)
+        self.publisher = CommitPublisher(self.known, self._requests, self._voting)
         self._lock = threading.Lock()
         self._has_warned = False  # that a majority is missing
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
-        self._missing: dict[str, set[TableName]] = {}  # by root: tables of which it lacks commits of this process
-        self._brought_at = float("-inf")
         self._proposed: dict[TableName, int] = {}  # the last slot in which the session has proposed
         self._last_read: dict[TableName, Commit] = {}
         self._caught_up_at: dict[TableName, float] = {}
@@ -179,6 +176,7 @@ class ClusterQuorum:
         return False
 
     def newest_at_home(self, table: TableName) -> int:
+        """The newest version of a table that is published at the home, -1 without the table."""
         return last_version(self.home.root.child(*table))
 
     def bring_newest(self, table: TableName) -> None:
@@ -187,7 +185,7 @@ class ClusterQuorum:
         self.check_home(table)
         newest = self.newest_at_home(table)
         if newest < 0:
-            self._bring_home(table)
+            self.publisher.bring_home(table)
             newest = self.newest_at_home(table)
         if newest >= 0:
             try:
@@ -227,8 +225,8 @@ class ClusterQuorum:
                     home, version = self.known.leave_home(table, version + 1, before.roots, error)
                     folder, has_brought = home.root.child(*table), False
                     continue
-                self._bring_home(table)
-                self.bring_others(table, before.roots)
+                self.publisher.bring_home(table)
+                self.publisher.bring_others(table, before.roots)
                 has_brought = True
                 continue
             version += 1
@@ -244,12 +242,16 @@ class ClusterQuorum:
         folder = home.root.child(*table)
         home.await_published(table, timeout=self._timeout)
         if not home.has_lately(table, version) and not folder.exists(commit_name(version)):
-            self._bring_home(table)
+            self.publisher.bring_home(table)
             if not folder.exists(commit_name(version)):
                 version = last_version(folder)
             if version < 0:
                 return self.known.leave_home(table, 0, tuple(self.known.members), f"{'/'.join(table)}: is at no root")
         return home, version
+
+    def check_home(self, table: TableName) -> QuorumMember:
+        """As `KnownRoots.check_home`, among those that vote on a table."""
+        return self.known.check_home(self._voting(table))
 
     def catch_up_now_and_then(self, table: TableName, version: int | None = None) -> None:
         """Lets a thread look for votes on the next version at the other roots, and catch up if there is one; at most
@@ -287,12 +289,33 @@ class ClusterQuorum:
         found = self.known.at_each(lambda member: member.has_vote(table, version), others, SOON_SECONDS)
         return any(has_vote is True for has_vote in found.values())
 
-    # To show and to change the roots
+    # Who votes
 
     def voting(self, table: TableName) -> tuple[str, ...]:
         """The identities of the roots that vote on the next version of a table. Raises KafkaStorageException if no
         majority of them answers."""
         return self.commit_of(table, self.catch_up(table, self.newest_at_home(table))).roots
+
+    def voters(self, is_sure: bool = False) -> tuple[str, ...]:
+        """The roots that vote on the table `cluster`: as a majority has said in the last 30 s, or with `is_sure` as one
+        says now. While a cluster is being formatted these are all its roots."""
+        now = time.monotonic()
+        if is_sure or _CLUSTER not in self._newest or now - self._voters_at >= _VOTERS_SECONDS:
+            self.check_home(_CLUSTER)
+            newest = self.newest_at_home(_CLUSTER)
+            if newest < 0:
+                return tuple(self.known.members)
+            roots = self.commit_of(_CLUSTER, self.catch_up(_CLUSTER, newest)).roots
+            self._voters_at = now
+            return roots
+        return self._newest[_CLUSTER][1].roots
+
+    def _doubt(self, roots: tuple[str, ...]) -> None:
+        """Lets a majority be asked who votes on the table `cluster`, once, if other roots vote on another table."""
+        _, cluster = self._newest.get(_CLUSTER, (-1, None))
+        if cluster is not None and cluster.roots != roots and roots not in self._doubts:
+            self._doubts.add(roots)
+            self._voters_at = float("-inf")
 
     def without_vote(self, table: TableName, call: Callable[[QuorumMember], Value]) -> dict[str, Value]:
         """What `call` returns for each root that does not vote on a table, by URI, without those that do not answer
@@ -328,27 +351,6 @@ class ClusterQuorum:
             roots, lambda root, member: partial(_of_voter, root, member, call), lambda found: len(found) >= needed
         )
         return None if len(found) < needed else [answer[0] for answer in found.values()]
-
-    def voters(self, is_sure: bool = False) -> tuple[str, ...]:
-        """The roots that vote on the table `cluster`: as a majority has said in the last 30 s, or with `is_sure` as one
-        says now. While a cluster is being formatted these are all its roots."""
-        now = time.monotonic()
-        if is_sure or _CLUSTER not in self._newest or now - self._voters_at >= _VOTERS_SECONDS:
-            self.check_home(_CLUSTER)
-            newest = self.newest_at_home(_CLUSTER)
-            if newest < 0:
-                return tuple(self.known.members)
-            roots = self.commit_of(_CLUSTER, self.catch_up(_CLUSTER, newest)).roots
-            self._voters_at = now
-            return roots
-        return self._newest[_CLUSTER][1].roots
-
-    def _doubt(self, roots: tuple[str, ...]) -> None:
-        """Lets a majority be asked who votes on the table `cluster`, once, if other roots vote on another table."""
-        _, cluster = self._newest.get(_CLUSTER, (-1, None))
-        if cluster is not None and cluster.roots != roots and roots not in self._doubts:
-            self._doubts.add(roots)
-            self._voters_at = float("-inf")
 
     def decide_file(self, names: TableName, own: ProposedCommit, roots: Sequence[str]) -> ProposedCommit:
         """Lets these roots vote on the content of a file of no table, and returns what is decided: this one, or what
@@ -417,31 +419,6 @@ class ClusterQuorum:
         found = self._requests.soon(ask, others).values()
         return [given[0] for given in found if given is not None and not isinstance(given, LakelogException)]
 
-    # The home
-
-    def check_home(self, table: TableName) -> QuorumMember:
-        """As `KnownRoots.check_home`, among those that vote on a table."""
-        return self.known.check_home(self._voting(table))
-
-    def _bring_home(self, table: TableName) -> None:
-        """Publishes at the home what other roots have, whether they vote or not: it may be older than the change that
-        has let them vote."""
-        for member in self.known.answering(self.known.search(self._voting(table))):
-            self._bring(table, self.home, member)
-
-    def bring_others(self, table: TableName, roots: Sequence[str]) -> None:
-        """Publishes at the other ones of these roots what the home has."""
-        members = self.known.members_of(roots)
-        for member in self.known.answering({root: members[root] for root in roots if root in members}):
-            self._bring(table, member, self.home)
-
-    def _bring(self, table: TableName, to: QuorumMember, source: QuorumMember) -> None:
-        """Publishes at one root what another one has."""
-        try:
-            to.bring(table, source)
-        except (LakelogException, OSError) as error:
-            logger.debug("%s: %s does not get what %s has: %s", "/".join(table), to.root.uri, source.root.uri, error)
-
     # What this process knows of a table
 
     def _voting(self, table: TableName) -> Sequence[str]:
@@ -495,84 +472,12 @@ class ClusterQuorum:
         if table != _CLUSTER:
             self._doubt(commit.roots)
 
-    # Publishing
-
     def _settle(
         self, table: TableName, version: int, commit: ProposedCommit, waits: bool = True
     ) -> Sequence[str]:  # fmt: skip
-        """Publishes a decided commit at all roots, and waits for the home, where it is read, and a majority, which the
-        next version needs. What this process reads or proposes later waits for that too, so the writer of a commit in
-        an object store need not wait here. Returns the roots that are known to have it by now."""
+        """Publishes what is decided, as `CommitPublisher.publish`."""
         self._note(table, version, commit)
-        done = Answers()
-        members = {root: member for root, member in self.known.members_of(commit.roots).items() if root in commit.roots}
-        self._note_missing(table, set(commit.roots) - members.keys())
-        self.bring_missing()
-        for root, member in members.items():
-            member.begin_publishing(table, version)
-            has_begun = self._requests.begin(
-                root, member, done, partial(self._publish, root, member, table, version, commit.content),
-                partial(member.end_publishing, table, version),
-            )  # fmt: skip
-            if not has_begun:
-                self._note_missing(table, [root])
-        needed, home = majority(len(commit.roots)), next((r for r, m in members.items() if m is self.home), "")
-        if not waits and not self.home.root.is_local:
-            return []
-        found = done.wait_for(
-            lambda found: (home in found or not home) and sum(map(bool, found.values())) >= needed,
-            len(members), self._timeout,
-        )  # fmt: skip
-        return [root for root, is_published in found.items() if is_published]
-
-    def _note_missing(self, table: TableName, roots: Iterable[str]) -> None:
-        with self._lock:
-            for root in roots:
-                self._missing.setdefault(root, set()).add(table)
-
-    def bring_missing(self) -> None:
-        """Brings tables to roots at which this process could not publish them, every 5 s until it can: others may never
-        commit to these tables again."""
-        now = time.monotonic()
-        with self._lock:
-            if not any(self._missing.values()) or now - self._brought_at < _AWAY_SECONDS:
-                return
-            self._brought_at, missing = now, {root: sorted(tables) for root, tables in self._missing.items() if tables}
-        for root, tables in missing.items():
-            if (member := self.known.members.get(root)) is not None:
-                self._requests.begin(root, member, Answers(), partial(self._bring_tables, root, member, tables))
-
-    def _bring_tables(self, root: str, member: QuorumMember, tables: Iterable[TableName]) -> None:
-        for table in tables:
-            if root in self._voting(table):  # else it was replaced
-                if not member.is_still(root):
-                    return
-                self._bring_home(table) if member is self.home else member.bring(table, self.home)
-            with self._lock:
-                self._missing.get(root, set()).discard(table)
-
-    def _publish(self, root: str, member: QuorumMember, table: TableName, version: int, value: bytes) -> bool:
-        try:
-            is_published = self._publish_at(root, member, table, version, value)
-        except (LakelogException, OSError):
-            self._note_missing(table, [root])
-            raise
-        if not is_published:
-            self._note_missing(table, [root])
-        return is_published
-
-    def _publish_at(self, root: str, member: QuorumMember, table: TableName, version: int, value: bytes) -> bool:
-        if not member.is_still(root):
-            return False  # nothing is published at a root that must be replaced
-        member.await_published(table, version - 1, self._timeout)
-        if not member.publish(table, version, value):
-            if member is self.home:
-                self._bring_home(table)
-            else:
-                self.home.await_published(table, version, self._timeout)
-                member.bring(table, self.home)
-            return member.publish(table, version, value) or member.newest(table) >= version
-        return True
+        return self.publisher.publish(table, version, commit, waits)
 
     def flush(self, timeout: float = _EXIT_SECONDS) -> None:
         """Waits until this process publishes nothing, at most `timeout` seconds. Only a process that asks a majority

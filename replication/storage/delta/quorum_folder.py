@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.quorum_slot import ProposedCommit
-from lakelog.replication.storage.delta.cluster_quorum import ATTEMPTS, ClusterQuorum, TableName
+from lakelog.replication.storage.delta.cluster_quorum import ATTEMPTS, ClusterQuorum
 from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.freshness import VersionCache
-from lakelog.replication.storage.delta.quorum_member import FOLDER
+from lakelog.replication.storage.delta.quorum_member import FOLDER, TableName
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
 _STAGES = re.compile(r"sinks(-\d+)?")  # folders below the roots: each folder in them has files of no table

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.quorum_slot import Accept, Ballot, Promise, ProposedCommit, RootState, SlotEvent
@@ -40,6 +40,8 @@ _SURE_SECONDS = 10.0  # so long a process relies on what it has read at a root i
 _CLEAR_SECONDS = _SURE_SECONDS  # until no process relies on an identity in an object store that was deleted
 _SEALED_SECONDS = 3600.0  # between the seal of votes and their deletion
 _SLOW_SECONDS = 300.0  # a vote that has taken longer reads the root's state again
+
+TableName: TypeAlias = tuple[str, ...]  # the names of its folders below a root
 
 
 class _Sure(NamedTuple):

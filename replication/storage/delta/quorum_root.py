@@ -70,7 +70,7 @@ class QuorumRoot(StorageRoot):
 
     def show_life(self, epoch: int) -> int:
         """As `LifeSigns.show`."""
-        self.quorum.bring_missing()  # commits may be rare
+        self.quorum.publisher.bring_missing()  # commits may be rare
         return self.quorum.signs.show(self.names, epoch)
 
     def life_sign(self, epoch: int, max_staleness: float | None = None) -> int:

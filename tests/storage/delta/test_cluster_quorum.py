@@ -11,7 +11,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
-from lakelog.replication.storage.delta import cluster_quorum, delta_log, known_roots, quorum_member, root_requests
+from lakelog.replication.storage.delta import commit_publisher, delta_log, known_roots, quorum_member, root_requests
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import (
     commit_content,
@@ -88,7 +88,7 @@ class Roots:
 def look_always(monkeypatch):
     """Lets each step look for roots that are away, and bring them what they lack."""
     monkeypatch.setattr(known_roots, "_AWAY_SECONDS", 0.0)
-    monkeypatch.setattr(cluster_quorum, "_AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(commit_publisher, "_AWAY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_a_root_that_hangs_holds_nobody_up_and_gets_all_once_it_answers(roots, m
 
     def is_there():
         names(table)
-        root.quorum.bring_missing()
+        root.quorum.publisher.bring_missing()
         return roots.plain("a") == ["first"]
 
     wait_until(is_there, "the commits at the root that has hung")

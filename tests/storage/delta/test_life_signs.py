@@ -13,6 +13,7 @@ from lakelog.replication.storage.cluster import Cluster, format_cluster, storage
 from lakelog.replication.storage.delta import cluster_quorum
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import newest_commit
+from lakelog.replication.storage.delta.commit_publisher import CommitPublisher
 from lakelog.replication.storage.delta.quorum_member import FOLDER
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.tables.broker_table import BrokerDirectory, BrokerTable
@@ -233,7 +234,7 @@ def test_a_sign_of_a_later_epoch_lets_its_reader_catch_up(cluster, folders, monk
     table = registered(cluster, 2)
     cluster.quorum.flush()
     move(folders, "c", (".away", ""))
-    monkeypatch.setattr(ClusterQuorum, "bring_missing", lambda _: None)
+    monkeypatch.setattr(CommitPublisher, "bring_missing", lambda _: None)
     monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
     monkeypatch.setattr(ClusterQuorum, "catch_up_now_and_then", lambda *_: None)
     table.update(2, "heartbeat")
