@@ -461,7 +461,10 @@ class ClusterQuorum:
     def note_read(self, table: TableName, version: int, content: bytes) -> None:
         """Notes a commit that was just read at the home: a proposal for the next version need not read it again."""
         with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):  # it is torn
-            found = self._last_read[table] = parsed(version, content, None)
+            found = parsed(version, content, None)
+            with self._lock:  # several may be read at the same time
+                if version >= (known.version if (known := self._last_read.get(table)) else -1):
+                    self._last_read[table] = found
             if table != _CLUSTER and ROOTS in found.info:
                 self._doubt(tuple(found.info[ROOTS]))
 

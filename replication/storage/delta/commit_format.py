@@ -10,14 +10,15 @@ import json
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from lakelog.replication.storage.delta.commit import FOLLOWS, NONCE, AddedFile, Commit, Stamp
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
 
 # The number of actions of each kind in a commit. A commit that was torn between two lines has fewer.
 ACTIONS = "lakelog.actions"
@@ -63,13 +64,26 @@ def read_commit(root: StorageRoot, version: int) -> Commit:
         raise CorruptRecordException(torn_commit(root, version, repr(error))) from error
 
 
-def read_commits_after(root: StorageRoot, version: int) -> list[Commit]:
-    """The commits after a version, in order, until there is none. Raises CorruptRecordException as `read_commit`."""
+def read_commits_after(root: StorageRoot, version: int, at_once: int = 1) -> list[Commit]:
+    """The commits after a version, in order, until there is none. `at_once`: so many are read at the same time. Raises
+    CorruptRecordException as `read_commit`."""
     found: list[Commit] = []
-    with suppress(FileNotFoundError):
-        while True:
-            found.append(read_commit(root, version + len(found) + 1))
-    return found
+    while True:
+        first = version + len(found) + 1
+        for read in in_threads(partial(_read_or_error, root), range(first, first + at_once), at_once):
+            if isinstance(read, FileNotFoundError):
+                return found
+            if isinstance(read, LakelogException):
+                raise read
+            found.append(read)
+
+
+def _read_or_error(root: StorageRoot, version: int) -> Commit | FileNotFoundError | LakelogException:
+    """A commit, or why it cannot be read, which does not matter if there is no commit before it."""
+    try:
+        return read_commit(root, version)
+    except (FileNotFoundError, LakelogException) as error:
+        return error
 
 
 def torn_commit(root: StorageRoot, version: int, found: str) -> str:

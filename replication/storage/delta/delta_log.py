@@ -281,11 +281,12 @@ class DeltaLog:
             self.root.guard.check()
         return open_version(self.root, self.version)
 
-    def move(self, max_staleness: float | None = None) -> list[Commit] | None:
+    def move(self, max_staleness: float | None = None, for_commit: bool = False) -> list[Commit] | None:
         """Replays the following commits, to the newest version, and returns them in order.
 
         Without a `max_staleness` it always reads the store. With one, in seconds, it may use what another poll of this
-        process has found, if the table is in an object store.
+        process has found, if the table is in an object store. `for_commit`: a commit waits for it, so in several
+        cluster roots it asks for one commit more than it may need, at the same time. That costs little beside votes.
 
         Returns None if the table was opened anew, because a clean-up has deleted commits that were not replayed, or
         another tool has changed more than files: the state must be built from `active_files`. A clean-up deletes the
@@ -308,12 +309,12 @@ class DeltaLog:
                 self.root.version_cache.polled(self.root.uri, decided, started)
             return []
         with self._commits.one_poll(self.version, since):
-            found = self._move(started, since)
+            found = self._move(started, since, for_commit)
         if self.version < decided:
             raise KafkaStorageException(f"{self.root.uri}: version {decided} cannot be read here")
         return found
 
-    def _move(self, started: float, since: float | None) -> list[Commit] | None:
+    def _move(self, started: float, since: float | None, for_commit: bool) -> list[Commit] | None:
         found, noted = self._commits.in_hand(self.version), self.root.version_cache
         base = self.version + len(found)
         is_plain = all(commit.is_plain for commit in found)  # a follower shares commits that it does not replay
@@ -322,7 +323,8 @@ class DeltaLog:
             guard = self.root.guard
             expected = None if guard is None else guard.seen(self.root)  # before the poll: others may commit meanwhile
             try:
-                read = read_commits_after(self.root, base)
+                is_eager = for_commit and self.root.is_sequential and not self.root.is_local
+                read = read_commits_after(self.root, base, at_once=2 if is_eager else 1)
             except CorruptRecordException as error:
                 raise KafkaStorageException(str(error)) from error
             found += read

@@ -267,8 +267,11 @@ class StateTable:
 
     def watch(self, max_staleness: float | None) -> bool:
         """Like `poll`, but with a fixed maximum staleness; None reads the table in any case."""
+        return self._watch(max_staleness)
+
+    def _watch(self, max_staleness: float | None, for_commit: bool = False) -> bool:
         with self._lock:
-            if self._log.move(max_staleness) == [] and self._loaded == self._log.version:
+            if self._log.move(max_staleness, for_commit) == [] and self._loaded == self._log.version:
                 return False
             self._load()
             return True
@@ -356,7 +359,7 @@ class StateTable:
 
         def attempt(max_staleness: float | None) -> int | None:
             with self._lock:
-                self.watch(max_staleness)
+                self._watch(max_staleness, for_commit=True)
                 landed = self._landed(tried, update) if once else None
                 rows = None if landed is not None else change(list(self._rows))
                 if rows is None:

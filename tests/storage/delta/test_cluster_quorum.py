@@ -11,7 +11,14 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
-from lakelog.replication.storage.delta import commit_publisher, delta_log, known_roots, quorum_member, root_requests
+from lakelog.replication.storage.delta import (
+    cluster_quorum,
+    commit_publisher,
+    delta_log,
+    known_roots,
+    quorum_member,
+    root_requests,
+)
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import (
     commit_content,
@@ -28,7 +35,7 @@ from lakelog.replication.storage.root_changes import change_roots
 from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, PRODUCERS
-from tests.hanging import Hanging, ends, in_background
+from tests.hanging import Hanging, ends, in_background, raises
 from tests.processes import wait_until
 
 NAMES = "abc"
@@ -547,6 +554,34 @@ def test_a_writer_in_an_object_store_does_not_wait_until_its_commit_is_published
     assert names(table) == ["first", "second"]
     table._log.root.quorum.flush()
     assert [roots.plain(name) for name in NAMES] == [["first", "second"]] * 3
+
+
+def test_a_writer_reads_the_commit_of_another_and_the_next_one_at_the_same_time(roots, monkeypatch):
+    """In an object store, where one after the other would take twice as long."""
+    monkeypatch.setattr(LocalRoot, "is_local", False)
+    table, both, read = roots.table("a"), threading.Barrier(2), QuorumRoot.read_stamped
+    add(roots.table("b"), "first")
+
+    def wait(root, name):
+        both.wait(30)
+        return read(root, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QuorumRoot, "read_stamped", wait)
+        add(table, "second")
+    assert names(table) == ["first", "second"]
+
+
+def test_a_commit_need_not_be_read_again_though_an_older_one_was_read_last(roots, monkeypatch):
+    """Another thread has read that one."""
+    table, quorum = roots.table("a"), roots.process("a").quorum
+    add(table, "first")
+    add(table, "second")
+    folder = StorageRoot.of(str(roots.folders["a"])).child("producers")
+    for version in (2, 1):
+        quorum.note_read(("producers",), version, folder.read(commit_name(version)))
+    monkeypatch.setattr(cluster_quorum, "read_commit", raises(AssertionError()))
+    assert quorum.commit_of(("producers",), 2).nonce
 
 
 def test_a_process_without_another_thread_asks_one_root_after_another(roots, monkeypatch):

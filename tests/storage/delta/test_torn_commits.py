@@ -9,7 +9,7 @@ import pytest
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.cluster import format_broker
 from lakelog.replication.storage.delta.commit import AddedFile
-from lakelog.replication.storage.delta.commit_format import commit_name, read_commit
+from lakelog.replication.storage.delta.commit_format import commit_name, read_commit, read_commits_after
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -183,3 +183,15 @@ def test_a_commit_of_another_tool_is_read(root):
     content = json.dumps({"commitInfo": {"operation": "WRITE"}}) + "\n" + json.dumps({"add": ADD})
     storage.child("_delta_log").write("00000000000000000003.json", content.encode())
     assert read_commit(storage, 3).adds == (AddedFile("a.parquet", 1),)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_commits_that_are_read_at_the_same_time_end_at_the_first_that_is_missing_or_torn(log, at_once):
+    newest = DeltaLog.open(log.root).version
+    versions = [commit.version for commit in read_commits_after(log.root, 0, at_once)]
+    assert versions == list(range(1, newest + 1))
+    harmed(log.root, newest, torn)
+    with pytest.raises(CorruptRecordException, match=commit_name(newest)):
+        read_commits_after(log.root, newest - 2, at_once)
+    Path(log.root.path(commit_name(newest - 1))).unlink()
+    assert [commit.version for commit in read_commits_after(log.root, newest - 3, at_once)] == [newest - 2]
