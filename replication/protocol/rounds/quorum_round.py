@@ -1,8 +1,8 @@
 """The rounds of a quorum of cluster roots: a proposer's, a reader's, and one root's part of each. See `quorum_slot`.
 
 A round yields steps that go to all roots in parallel. Whoever carries out such a step runs the part of each root, and
-answers once a majority has granted it, or no more answers come. The answer holds only what has come by then. A request
-that is still on its way may land at any later time.
+answers once a majority has granted it, or none can, or no more answers come. The answer holds only what has come by
+then. A request that is still on its way may land at any later time.
 """
 
 from __future__ import annotations
@@ -237,11 +237,13 @@ def part_of(
             return read_events(root, slot, rules)
 
 
-def is_enough(step: SlotStep, answers: Mapping[str, Vote | tuple[SlotEvent, ...]], needed: int) -> bool:
-    """Whether the answers that have come settle the step: `needed` roots have granted it, or can be read."""
+def is_enough(step: SlotStep, answers: Mapping[str, Vote | tuple[SlotEvent, ...]], needed: int, roots: int) -> bool:
+    """Whether the answers that have come settle the step: `needed` of the roots have granted it or can be read, or so
+    many have not granted it that no more answers can make it a majority."""
     if isinstance(step, ReadSlot):
         return len(answers) >= needed
-    return sum(isinstance(answer, Vote) and answer.is_granted for answer in answers.values()) >= needed
+    granted = sum(isinstance(answer, Vote) and answer.is_granted for answer in answers.values())
+    return granted >= needed or len(answers) - granted > roots - needed
 
 
 def _granted(votes: Mapping[str, Vote]) -> dict[str, Vote]:

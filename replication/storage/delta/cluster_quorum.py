@@ -509,7 +509,7 @@ class ClusterQuorum:
         needed = majority(len(roots))
         return self.known.ask(
             roots, lambda root, member: partial(_part, step, root, handlers(member, table)),
-            lambda found: is_enough(step, found, needed),
+            lambda found: is_enough(step, found, needed, len(roots)),
         )  # fmt: skip
 
 

@@ -191,7 +191,7 @@ class KnownRoots:
         members = self.members_of(roots)
         there = {root: members[root] for root in roots if root in members}
         calls = {root: (member, call_of(root, member)) for root, member in there.items()}
-        found = self._requests.ask(calls, is_enough)
+        found = self._requests.ask(calls, is_enough, most_needed=majority(len(roots)))
         # To say why, if a majority is missing.
         self._silent = set(roots) - found.keys() if len(found) < majority(len(roots)) else set()
         return dict(sorted(found.items(), key=lambda item: there[item[0]] is not self.home))

@@ -57,16 +57,22 @@ class RootRequests:
     def ask(
         self, calls: Mapping[str, tuple[QuorumMember, Callable[[], Any]]],
         is_enough: Callable[[Mapping[str, Any]], bool] = lambda _: False, timeout: float | None = None,
+        most_needed: int | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Runs a call at each root. Returns the answers, without those of None, once they are enough, or all have come,
-        or at the timeout. The names of the answers are those of the calls."""
-        answers = Answers()
+        or at the timeout. The names of the answers are those of the calls. If `most_needed` answers are not enough, it
+        waits a second for more: a root that hangs may never answer."""
+        answers, most = Answers(), len(calls) if most_needed is None else most_needed
         for name, (member, call) in calls.items():
             self.begin(name, member, answers, call)
-        found = answers.wait_for(
-            lambda found: is_enough(_given(found)), len(calls), self.timeout if timeout is None else timeout
-        )
-        return _given(found)
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        found = _given(answers.wait_for(
+            lambda found: len(_given(found)) >= most or is_enough(_given(found)), len(calls), _until(deadline)
+        ))  # fmt: skip
+        if not is_enough(found):
+            left = min(SOON_SECONDS, _until(deadline)) if len(found) >= most else _until(deadline)
+            found = _given(answers.wait_for(lambda found: is_enough(_given(found)), len(calls), left))
+        return found
 
     def at_each(
         self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember], timeout: float | None = None
@@ -144,6 +150,10 @@ def start_thread(run: Callable[[], None], name: str, may_run_here: bool = True) 
             run()
         return may_run_here
     return True
+
+
+def _until(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def _given(answers: Mapping[str, Any]) -> dict[str, Any]:

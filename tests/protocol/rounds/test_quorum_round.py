@@ -17,6 +17,7 @@ from lakelog.replication.protocol.rounds.quorum_round import (
     ReadSlot,
     SlotSettled,
     append_event,
+    is_enough,
     part_of,
     propose,
     read_newest,
@@ -155,3 +156,18 @@ def test_a_vote_at_a_root_that_has_lost_its_past_does_not_count():
     event = Accept("a", Ballot(1, "me"), MINE)
     handlers = {CreateEvent: lambda _: True, ReadRootState: lambda _: RootState(None, True, False)}
     assert carry_out(append_event(8, event), handlers) == Vote(False, (event,))
+
+
+@pytest.mark.parametrize(
+    ("granted", "refused", "roots", "expected"),
+    [
+        (1, 1, 3, False), (2, 0, 3, True), (0, 2, 3, True), (0, 1, 3, False),
+        (2, 2, 5, False), (3, 0, 5, True), (1, 3, 5, True), (2, 3, 5, True),
+    ],
+)  # fmt: skip
+def test_a_vote_ends_once_a_majority_has_granted_it_or_none_can(granted, refused, roots, expected):
+    """Else it would wait for a root that hangs, though that changes nothing."""
+    votes = [Vote(True, ())] * granted + [Vote(False, ())] * refused
+    answers = {str(number): vote for number, vote in enumerate(votes)}
+    for step in (AskForPromises(1, HIGHER), AskToAccept(1, HIGHER, MINE)):
+        assert is_enough(step, answers, roots // 2 + 1, roots) == expected

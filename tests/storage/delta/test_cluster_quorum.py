@@ -702,6 +702,33 @@ def wait_for_version(root, roots, name, version):
     wait_until(is_there, "the commit is there")
 
 
+def test_a_writer_that_loses_to_another_one_waits_for_no_root_that_hangs(roots, monkeypatch):
+    """Those that answer have refused the vote."""
+    root, other = roots.process("a"), roots.table("b")
+    hanging = Hanging()
+    for kind in ("put", "put_if_absent"):
+        plain = getattr(LocalRoot, kind)
+
+        def put(folder, *args, plain=plain):
+            if Path(folder.uri).is_relative_to(roots.folders["c"]):
+                hanging()
+            return plain(folder, *args)
+
+        monkeypatch.setattr(LocalRoot, kind, put)
+
+    def lose():
+        """The session of each ballot is drawn, and the higher one of two is granted."""
+        for version in range(1, 11):
+            other.update({"who": "test"}, lambda rows: [*rows, row("first")])
+            content = commit_content({"who": "test"}, f"late-{version}", (), (), {})
+            assert root.quorum.commit(("producers",), version, f"late-{version}", content, {}) == 0
+
+    thread = in_background(lose)
+    assert ends(thread)
+    assert names(other) == ["first"] * 10
+    hanging.let_go()
+
+
 def test_many_requests_of_a_process_that_do_not_hang_leave_it_all_roots(roots, monkeypatch):
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 60.0)
     root = roots.process("a")

@@ -335,7 +335,7 @@ class QuorumClient:
         rules = self._world.habits.rules
         roots = len(self.commit.roots)
         if not self._parts or (
-            is_enough(self._step, self._answers, rules.majority(roots)) and self._world.random.random() < 0.7
+            is_enough(self._step, self._answers, rules.majority(roots), roots) and self._world.random.random() < 0.7
         ):
             for root, (_, request) in self._parts.items():
                 if isinstance(request, CreateEvent):

@@ -269,7 +269,8 @@ class SlotExplorer:
                 yield f"{process.name}: {what}", _put(columns, place, changed), state.processes, faults
         given = {place: answer for place, answer in answers.items() if answer is not None}
         needed = self.rules.majority(self.roots)
-        if not is_waiting or is_enough(step, {self._names[place]: given[place] for place in given}, needed):
+        found = {self._names[place]: answer for place, answer in given.items()}
+        if not is_waiting or is_enough(step, found, needed, self.roots):
             yield self._go_on(number, step, given, state, columns)
         if state.faults and CRASH in self.kinds:
             left = [self._left(number, step, place, column, None) for place, column in enumerate(columns)]
