@@ -1,7 +1,8 @@
 """A producer that never stops. Each record is a number that it sends once, so lost and repeated records can be
-counted."""
+counted. And how long it waits."""
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -17,11 +18,49 @@ _PAUSE_SECONDS = 0.5
 _END_SECONDS = 180.0
 
 
+class Waited(NamedTuple):
+    """A time without success, from its begin on the monotonic clock, in seconds."""
+
+    began_s: float
+    lasted_s: float
+
+
+class Waits:
+    """How long the successes of a client took, one after another. A wait begins with the first try that fails, and ends
+    with the next success. `all`: those that have ended, and what is over of the present one. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self.all: list[Waited] = []
+        self._since: float | None = None
+
+    @property
+    def longest(self) -> Waited | None:
+        """The longest wait, None before the first one."""
+        return max(self.all, key=lambda wait: wait.lasted_s, default=None)
+
+    def begins(self, at_s: float) -> None:
+        """Notes that a try begins at `at_s`."""
+        self._since = at_s if self._since is None else self._since
+
+    def failed(self, at_s: float) -> None:
+        """Notes that it has failed at `at_s`."""
+        if self._since is not None:
+            if self.all and self.all[-1].began_s == self._since:
+                self.all.pop()
+            self.all.append(Waited(self._since, at_s - self._since))
+
+    def succeeded(self, at_s: float) -> None:
+        """Notes that it has succeeded at `at_s`."""
+        self.failed(at_s)
+        self._since = None
+
+
 class RepeatedWork(ABC):
     """Calls `work` again and again, after a pause of `pause_seconds` each time. Without pauses the test would measure
-    an overloaded machine instead of the cluster."""
+    an overloaded machine instead of the cluster. `waits`: how long the calls took."""
 
     def __init__(self, name: str, pause_seconds: float = _PAUSE_SECONDS) -> None:
+        self.waits = Waits()
         self._name = name
         self._pause_seconds = pause_seconds
         self._stopping = threading.Event()
@@ -29,8 +68,8 @@ class RepeatedWork(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @abstractmethod
-    def work(self) -> object:
-        """Does the work once. An exception ends the thread."""
+    def work(self) -> bool:
+        """Does the work once, and returns whether it succeeded. An exception ends the thread."""
 
     def start(self) -> None:
         """Starts the thread."""
@@ -53,7 +92,8 @@ class RepeatedWork(ABC):
     def _run(self) -> None:
         try:
             while not self._stopping.wait(self._pause_seconds):
-                self.work()
+                self.waits.begins(time.monotonic())
+                (self.waits.succeeded if self.work() else self.waits.failed)(time.monotonic())
         except BaseException as error:
             self._failure = error
 
@@ -124,7 +164,7 @@ class NumberProducer(NumberSender, RepeatedWork):
         RepeatedWork.__init__(self, f"producer of {topic} from {first} on")
         self._batch = batch
 
-    def work(self) -> None:
+    def work(self) -> bool:
         """Sends a batch."""
         self._next += self._batch
-        self._send(range(self._next - self._batch, self._next))
+        return self._send(range(self._next - self._batch, self._next))

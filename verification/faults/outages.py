@@ -1,4 +1,4 @@
-"""Measures how long a cluster acknowledges nothing: after a kill, and at all."""
+"""Measures how long a cluster acknowledges nothing after a kill."""
 
 import math
 import statistics
@@ -83,33 +83,6 @@ class OutageMeter:
 
     def _until_acknowledged(self, partition: int, started: float) -> float | None:
         return time.monotonic() - started if self._senders[partition].probe() else None
-
-
-class LongestWait:
-    """The longest time that one partition went without an acknowledgement, of records that are sent one after another.
-
-    It begins with the first record that is not acknowledged, when that is sent, and ends with the next acknowledgement.
-    `began_s` is its begin on the monotonic clock, None before the first record. All times are in seconds.
-    """
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-        self.began_s: float | None = None
-        self._since: float | None = None
-
-    def sent(self, at_s: float) -> None:
-        """Notes that a record is sent at `at_s`."""
-        self._since = at_s if self._since is None else self._since
-
-    def waited(self, at_s: float) -> None:
-        """Notes that the record is not acknowledged by `at_s`."""
-        if self._since is not None and at_s - self._since >= self.longest_s:
-            self.longest_s, self.began_s = at_s - self._since, self._since
-
-    def acknowledged(self, at_s: float) -> None:
-        """Notes that the record is acknowledged at `at_s`."""
-        self.waited(at_s)
-        self._since = None
 
 
 def _or_never(seconds: float | None) -> float:

@@ -30,7 +30,13 @@ from lakelog.verification.clusters.process_cluster import BrokerProcess, Control
 from lakelog.verification.faults.cluster_health import ClusterHealth
 from lakelog.verification.faults.outages import OutageMeter, Wait
 from lakelog.verification.faults.soak_plan import Fault
-from lakelog.verification.roots.one_of_several import LOSSES, lose_root, put_new_root
+from lakelog.verification.roots.one_of_several import (
+    HANGING,
+    lose_root,
+    losses_that_end,
+    put_new_root,
+    root_numbered,
+)
 from lakelog.verification.roots.storage_faults import empty, forget_since, rot
 from lakelog.verification.roots.wrong_roots import (
     ANOTHER,
@@ -80,14 +86,24 @@ class RootFaults:
         return self.rotted - len(self._rotten)
 
     def unwritable_root(self, fault: Fault) -> str:
-        """The disk of a broker fails and is repaired."""
-        root = self._roots.uri(fault.broker)
-        self._roots.take_away(root)
+        """The disk of a broker fails and is repaired, or its store answers errors, and still stores some of the objects
+        that are put."""
+        self._roots.take_away(self._roots.uri(fault.broker))
+        return self._until_back(self._roots.uri(fault.broker), f"root of broker {fault.broker}", fault)
+
+    fail_store = unwritable_root
+
+    def hang_store(self, fault: Fault) -> str:
+        """The store accepts requests but does not answer."""
+        self._roots.hang(self._roots.uri(fault.broker))
+        return self._until_back(self._roots.uri(fault.broker), f"root of broker {fault.broker}", fault)
+
+    def _until_back(self, uri: str, what: str, fault: Fault) -> str:
         try:
             self._let(fault.lasts_s)
         finally:
-            self._roots.bring_back(root)
-        return f"root of broker {fault.broker}"
+            self._roots.bring_back(uri)
+        return what
 
     def cut_power(self, fault: Fault) -> str:
         """The machine of a broker loses its power, and its disk loses files that were not synced: they are missing,
@@ -160,14 +176,19 @@ class RootFaults:
         return f"the cluster root was {by} for {fault.lasts_s:.1f} s"
 
     def lose_cluster_root(self, fault: Fault) -> str:
-        """One of several cluster roots fails, is unmounted or is emptied, and is back as it was."""
-        number, by = self._one_of_several(fault), LOSSES[int(fault.extent * len(LOSSES))]
+        """One of several cluster roots fails, is unmounted or is emptied, or its store answers errors; then it is back
+        as it was."""
+        losses = losses_that_end(root_numbered(self._roots, self._one_of_several(fault)))
+        return self._lose_cluster_root(fault, _at(fault.extent, [by for by in losses if by != HANGING]))
+
+    def hang_cluster_root(self, fault: Fault) -> str:
+        """The store of one of several cluster roots accepts requests but does not answer."""
+        return self._lose_cluster_root(fault, HANGING)
+
+    def _lose_cluster_root(self, fault: Fault, by: str) -> str:
+        number = self._one_of_several(fault)
         uri = lose_root(self._roots, number, by)
-        try:
-            self._let(fault.lasts_s)
-        finally:
-            self._roots.bring_back(uri)
-        return f"cluster root {number} was {by} for {fault.lasts_s:.1f} s"
+        return self._until_back(uri, f"cluster root {number} was {by} for {fault.lasts_s:.1f} s", fault)
 
     def new_cluster_root(self, fault: Fault) -> str:
         """One of several cluster roots is emptied, and later a new one takes its place."""
@@ -183,26 +204,6 @@ class RootFaults:
 
     def _one_of_several(self, fault: Fault) -> int:
         return 1 + int(fault.place * len(root_uris(self._cluster.uri)))
-
-    def hang_store(self, fault: Fault) -> str:
-        """The store accepts requests but does not answer."""
-        store = self._roots.stores.processes[fault.broker]
-        store.pause()
-        try:
-            self._let(fault.lasts_s)
-        finally:
-            store.resume()
-        return f"the store of broker {fault.broker}"
-
-    def fail_store(self, fault: Fault) -> str:
-        """The store answers errors; it still stores some of the objects that are put."""
-        store = self._roots.stores.processes[fault.broker]
-        store.begin_errors()
-        try:
-            self._let(fault.lasts_s)
-        finally:
-            store.end_errors()
-        return f"the store of broker {fault.broker}"
 
     def rot(self, fault: Fault) -> str:
         """Flips one bit of a data file, silently."""

@@ -1,6 +1,5 @@
 """The load of a soak: for each topic producers that never stop, probes that measure outages, and a reader."""
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,8 +11,14 @@ from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException, OffsetOutOfRangeException
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.verification.faults.number_producer import AcknowledgedRecord, NumberProducer, NumberSender, RepeatedWork
-from lakelog.verification.faults.outages import LongestWait, OutageMeter
+from lakelog.verification.faults.number_producer import (
+    AcknowledgedRecord,
+    NumberProducer,
+    NumberSender,
+    RepeatedWork,
+    Waits,
+)
+from lakelog.verification.faults.outages import OutageMeter
 
 # Each producer of a topic: first number, records a partition, timeout (ms). One waits for brokers that are away, the
 # other one keeps appending.
@@ -24,19 +29,17 @@ _CLIENT = Config(lakelog_poll_interval_ms=250)
 
 
 class Probe(NumberSender, RepeatedWork):
-    """Sends records to one partition, one after another, and measures the longest time without an acknowledgement."""
+    """Sends records to one partition, one after another."""
 
     def __init__(self, cluster_uri: str, topic: str, partitions: int, partition: int, config: Config = _CLIENT) -> None:
         first = (_PROBE + partition * _SPAN) * partitions + partition
         NumberSender.__init__(self, cluster_uri, topic, partitions, first, _PROBE_TIMEOUT, config)
         RepeatedWork.__init__(self, f"probe of {topic}-{partition}", _PROBE_PAUSE)
         self.partition = partition
-        self.waits = LongestWait()
 
-    def work(self) -> None:
+    def work(self) -> bool:
         """Sends one record."""
-        self.waits.sent(time.monotonic())
-        (self.waits.acknowledged if self.probe() else self.waits.waited)(time.monotonic())
+        return self.probe()
 
 
 class LoadReader(RepeatedWork):
@@ -57,13 +60,13 @@ class LoadReader(RepeatedWork):
         self.skipped = 0
         self.errors: Counter[str] = Counter()
 
-    def work(self) -> None:
-        """Reads once."""
+    def work(self) -> bool:
+        """Reads once from all partitions."""
         try:
             answers = self._consumer.fetch(self._topic, self.positions)
         except LakelogException as error:
             self.errors[error.name] += 1
-            return
+            return False
         for partition, answer in answers.items():
             if answer.error is None:
                 self.take(partition, answer.records)
@@ -71,6 +74,7 @@ class LoadReader(RepeatedWork):
                 self.errors[answer.error.name] += 1
                 if isinstance(answer.error, OffsetOutOfRangeException):
                     self._skip(partition)
+        return all(answer.error is None for answer in answers.values())
 
     def take(self, partition: int, records: pa.Table) -> None:
         """Stores records, and counts those that do not have the next offset."""
@@ -146,8 +150,8 @@ class SoakLoad:
     def forget_waits(self) -> None:
         """Resets the waits: new brokers take long for the first records, and no fault is the reason."""
         for load in self.topics:
-            for probe in load.probes:
-                probe.waits = LongestWait()
+            for work in (*load.senders, load.reader):
+                work.waits = Waits()
 
     def check(self) -> None:
         """Raises the error that ended a thread."""

@@ -18,20 +18,20 @@ STORED: Mapping[str, tuple[Owner, ...]] = {"mixed": (3,), "s3": (CLUSTER, *BROKE
 class FaultKind(NamedTuple):
     """A kind of fault: its shortest and longest duration in seconds; whether a broker is away meanwhile; whether it may
     begin only while all replicas are in sync, as a partition has one replica less, or no process may start meanwhile;
-    whether the broker's root is in an object store (None: either); whether it hits the only cluster root, which must be
-    on a disk then: there the wrong root comes and goes in one rename; whether it hits one of several cluster roots."""
+    whether the root that it hits is in an object store (None: either); whether that is one of several cluster roots
+    (True), the only cluster root (False), or the root of a broker (None)."""
 
     shortest: float
     longest: float
     takes_broker: bool
     takes_replica: bool
     is_stored: bool | None = None
-    hits_cluster: bool = False
-    hits_one_of_several: bool = False
+    one_of_several: bool | None = None
 
 
 # A frozen process resumes before its session time-out ("freeze") or after it ("expire"). A store may hang for less or
-# for more than a session time-out. An object store never loses acknowledged objects.
+# for more than a session time-out, and than the storage time-out. An object store never loses acknowledged objects. A
+# wrong cluster root is on a disk, where it comes and goes in one rename.
 KINDS = {
     "kill-broker": FaultKind(0, 8, True, True),
     "kill-controller": FaultKind(0, 8, False, False),
@@ -51,11 +51,12 @@ KINDS = {
     "delete-records": FaultKind(0, 0, False, False),
     "reassign": FaultKind(0, 0, False, True),
     "preferred-election": FaultKind(0, 0, False, False),
-    "empty-cluster-root": FaultKind(2, 14, False, True, hits_cluster=True),
-    "older-cluster-root": FaultKind(2, 14, False, True, hits_cluster=True),
-    "other-cluster-root": FaultKind(2, 14, False, True, hits_cluster=True),
-    "lose-cluster-root": FaultKind(2, 14, False, False, hits_one_of_several=True),
-    "new-cluster-root": FaultKind(2, 14, False, False, hits_one_of_several=True),
+    "empty-cluster-root": FaultKind(2, 14, False, True, is_stored=False, one_of_several=False),
+    "older-cluster-root": FaultKind(2, 14, False, True, is_stored=False, one_of_several=False),
+    "other-cluster-root": FaultKind(2, 14, False, True, is_stored=False, one_of_several=False),
+    "lose-cluster-root": FaultKind(2, 14, False, False, one_of_several=True),
+    "hang-cluster-root": FaultKind(2, 14, False, False, is_stored=True, one_of_several=True),
+    "new-cluster-root": FaultKind(2, 14, False, False, one_of_several=True),
     "copy-broker": FaultKind(0, 5, False, True),
 }
 
@@ -101,16 +102,15 @@ def plan_faults(
     owners of roots in object stores. Kinds that can hit no root are left out, as those of the only cluster root where
     there are several; raises ValueError if none is left.
     """
-    several = cluster_roots > 1
-    left_out = {k for k, kind in KINDS.items() if (kind.hits_cluster and several) or kind.hits_one_of_several > several}
-    kinds = [kind for kind in kinds if kind not in left_out and _victims(kind, brokers, stored)]
+    victims = {kind: _victims(KINDS[kind], brokers, stored, cluster_roots > 1) for kind in kinds}
+    kinds = [kind for kind in kinds if victims[kind]]
     if not kinds:
         raise ValueError("no root is where these faults happen")
     draw = random.Random(seed)
     part = seconds / max(faults, 1)
     turns = _turns(draw, kinds)
     return tuple(
-        _fault(draw, next(turns), part * (number + draw.uniform(0, 0.5)), brokers, stored) for number in range(faults)
+        _fault(draw, next(turns), part * (number + draw.uniform(0, 0.5)), brokers, victims) for number in range(faults)
     )
 
 
@@ -119,18 +119,22 @@ def _turns(draw: random.Random, kinds: Sequence[str]) -> Iterator[str]:
         yield from draw.sample(list(kinds), len(kinds))
 
 
-def _fault(draw: random.Random, kind: str, at: float, brokers: Sequence[int], stored: Collection[Owner]) -> Fault:
+def _fault(
+    draw: random.Random, kind: str, at: float, brokers: Sequence[int], victims: Mapping[str, Sequence[int]]
+) -> Fault:
     found = KINDS[kind]
     lasts = draw.uniform(found.shortest, found.longest)
-    hit = draw.choice(_victims(kind, brokers, stored))
+    hit = draw.choice(victims[kind])
     others = draw.sample([b for b in brokers if b != hit], len(brokers) - 1)
     return Fault(round(at, 1), kind, round(lasts, 1), (hit, *others), draw.random(), draw.random())
 
 
-def _victims(kind: str, brokers: Sequence[int], stored: Collection[Owner]) -> list[int]:
-    if KINDS[kind].hits_cluster and CLUSTER in stored:
-        return []
-    return [broker for broker in brokers if KINDS[kind].is_stored in (None, broker in stored)]
+def _victims(kind: FaultKind, brokers: Sequence[int], stored: Collection[Owner], are_several: bool) -> list[int]:
+    """The brokers that a fault may hit: all if it hits a cluster root, none if there is no root that it hits."""
+    if kind.one_of_several is None:
+        return [broker for broker in brokers if kind.is_stored in (None, broker in stored)]
+    is_there = kind.one_of_several == are_several and kind.is_stored in (None, CLUSTER in stored)
+    return list(brokers) if is_there else []
 
 
 def kinds_of(text: str) -> tuple[str, ...]:

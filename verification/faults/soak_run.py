@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import time
 import traceback
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from lakelog.replication.storage.cluster import Cluster
 from lakelog.verification.clusters.process_cluster import ProcessCluster
 from lakelog.verification.faults.cluster_health import ClusterHealth
 from lakelog.verification.faults.log_check import TopicLogs, doubled
+from lakelog.verification.faults.number_producer import RepeatedWork
 from lakelog.verification.faults.outages import Outage, distribution, too_long
 from lakelog.verification.faults.soak_faults import RootFaults, SoakFaults
 from lakelog.verification.faults.soak_load import SoakLoad, TopicLoad
@@ -37,8 +39,8 @@ WRONG = (
 )  # fmt: skip
 _ERRORS = ("not_acknowledged", "not_read_at_once")
 _TABLES = (
-    "faults_by_kind", "topics", "unavailable", "time_to_first_acknowledged", "outages", "fault_list", "failures",
-    *_ERRORS,
+    "faults_by_kind", "longest_pauses", "topics", "unavailable", "time_to_first_acknowledged", "outages", "fault_list",
+    "failures", *_ERRORS,
 )  # fmt: skip
 # No records of the first topic are ever deleted.
 KEPT, TRIMMED = "kept", "trimmed"
@@ -113,12 +115,34 @@ def unavailable(loads: Sequence[TopicLoad], began: float) -> list[dict[str, Any]
         {
             "topic": load.topic,
             "partition": probe.partition,
-            "longest_ms": round(probe.waits.longest_s * 1000),
-            "began_s": None if probe.waits.began_s is None else round(probe.waits.began_s - began, 1),
+            "longest_ms": 0 if longest is None else round(longest.lasted_s * 1000),
+            "began_s": None if longest is None else round(longest.began_s - began, 1),
         }
         for load in loads
         for probe in load.probes
+        for longest in [probe.waits.longest]
     ]
+
+
+def longest_pauses(
+    loads: Sequence[TopicLoad], began: float, faults: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, int]]:  # fmt: skip
+    """For each kind of fault the longest time that a send and a fetch took (ms), with what followed until the next
+    fault began. The middle of a time tells to which fault it belongs."""
+    begun = [fault for fault in faults if fault["began_s"] is not None]
+    begins, found = [began + fault["began_s"] for fault in begun], dict[str, dict[str, int]]()
+    for name, works in _pausing(loads).items():
+        for wait in (wait for work in works for wait in work.waits.all):
+            number = bisect_right(begins, wait.began_s + wait.lasted_s / 2)
+            if number:
+                of_kind = found.setdefault(begun[number - 1]["kind"], {})
+                of_kind[name] = max(of_kind.get(name, 0), round(wait.lasted_s * 1000))
+    return dict(sorted(found.items()))
+
+
+def _pausing(loads: Sequence[TopicLoad]) -> Mapping[str, Sequence[RepeatedWork]]:
+    senders = [sender for load in loads for sender in load.senders]
+    return {"longest_send_ms": senders, "longest_fetch_ms": [load.reader for load in loads]}
 
 
 def error_figures(loads: Sequence[TopicLoad]) -> dict[str, dict[str, int]]:
@@ -129,8 +153,9 @@ def error_figures(loads: Sequence[TopicLoad]) -> dict[str, dict[str, int]]:
 
 
 def soak_figures(
-    course: Course, topics: Mapping[str, Figures], waits: Sequence[Figures], errors: Mapping[str, Mapping[str, int]]
-) -> dict[str, Any]:
+    course: Course, topics: Mapping[str, Figures], waits: Sequence[Figures], errors: Mapping[str, Mapping[str, int]],
+    pauses: Mapping[str, Figures],
+) -> dict[str, Any]:  # fmt: skip
     """All figures. `topics` is empty if the cluster did not recover: then the number of lost records is unknown."""
     by_kind = course.faults()
     faults = sum(by_kind.values())
@@ -151,6 +176,7 @@ def soak_figures(
         "checkpoints_deleted": course.checkpoints_deleted,
         "kills_beyond_session_timeout_plus_2_s": course.too_long,
         "faults_by_kind": by_kind,
+        "longest_pauses": dict(pauses),
         "topics": dict(topics),
         "unavailable": list(waits),
         "time_to_first_acknowledged": distribution(course.outages),
@@ -164,7 +190,8 @@ def soak_figures(
 def show_figures(figures: Figures) -> None:
     """Prints each figure, the faults, the topics, the outages, the errors, and the failures."""
     Report([{"figure": name, "value": value} for name, value in figures.items() if name not in _TABLES]).show()
-    Report([{"fault": kind, "times": times} for kind, times in figures["faults_by_kind"].items()]).show()
+    pauses = figures["longest_pauses"]
+    Report([{"fault": k, "times": n, **pauses.get(k, {})} for k, n in figures["faults_by_kind"].items()]).show()
     Report([{"topic": topic, **found} for topic, found in figures["topics"].items()]).show()
     Report(figures["unavailable"]).show()
     Report(figures["time_to_first_acknowledged"]).show()
@@ -364,8 +391,9 @@ class Soak:
         waits = unavailable(self._load.topics, self._began)
         logs = [process.log.read_text() for process in self._cluster.brokers.values() if process.log.exists()]
         errors = error_figures(self._load.topics)
+        pauses = longest_pauses(self._load.topics, self._began, self._course.fault_list)
         return {
             "acknowledged": self._load.count(),
-            **soak_figures(self._course, self._checked if is_checked else {}, waits, errors),
+            **soak_figures(self._course, self._checked if is_checked else {}, waits, errors, pauses),
             "compactions": sum(int(count) for log in logs for count in _COMPACTIONS.findall(log)),
         }

@@ -13,25 +13,27 @@ from lakelog.verification.s3.server import StoreProcess
 
 
 class ObjectStores:
-    """One object store, with one bucket, for each owner of a root. `processes`: the stores by owner."""
+    """One object store, with one bucket, for each root of these owners. `processes`: the stores by URI of the root.
+    `cluster_roots`: how many roots the cluster has."""
 
-    def __init__(self, folder: Path, owners: Iterable[Owner]) -> None:
+    def __init__(self, folder: Path, owners: Iterable[Owner], cluster_roots: int = 1) -> None:
+        self.owners = tuple(owners)
+        self._cluster_roots = cluster_roots
         self.processes = {
-            owner: StoreProcess(folder / f"store-{owner}" / _bucket(owner), folder / f"store-{owner}.log")
-            for owner in owners
+            _uri(owner, name): StoreProcess(folder / f"store-{name}" / f"bucket-{name}", folder / f"store-{name}.log")
+            for owner in self.owners
+            for name in self._names(owner)
         }
 
+    def _names(self, owner: Owner) -> list[str]:
+        """The names of an owner's stores."""
+        if owner == "cluster" and self._cluster_roots > 1:
+            return [f"{owner}-{number}" for number in range(1, self._cluster_roots + 1)]
+        return [str(owner)]
+
     def uri(self, owner: Owner) -> str:
-        """The URI of an owner's root."""
-        return f"s3://{_bucket(owner)}/{root_name(owner)}"
-
-    def folder(self, owner: Owner) -> Path:
-        """The folder on the disk that has the objects of an owner's root."""
-        return self.processes[owner].folder / root_name(owner)
-
-    def store_of(self, uri: str) -> StoreProcess | None:
-        """The store that has this root, None if none has it."""
-        return {self.uri(owner): store for owner, store in self.processes.items()}.get(uri)
+        """The URI of an owner's root; those of several cluster roots, separated by commas."""
+        return ",".join(_uri(owner, name) for name in self._names(owner))
 
     @contextmanager
     def running(self) -> Iterator[ObjectStores]:
@@ -41,13 +43,13 @@ class ObjectStores:
             for store in self.processes.values():
                 ending.callback(store.kill)
                 store.start()
-            options = {owner: store.await_options() for owner, store in self.processes.items()}
-            names = {
-                f"LAKELOG_STORAGE_{owner}_{name}".upper(): value
-                for owner, given in options.items()
-                for name, value in given.items()
+            variables = {
+                f"LAKELOG_STORAGE_{_scope(owner, name)}_{option}".upper(): value
+                for owner in self.owners
+                for name in self._names(owner)
+                for option, value in self.processes[_uri(owner, name)].await_options().items()
             }
-            with _environment(names):
+            with _environment(variables):
                 yield self
 
     def check(self) -> None:
@@ -56,8 +58,13 @@ class ObjectStores:
             store.check()
 
 
-def _bucket(owner: Owner) -> str:
-    return f"bucket-{owner}"
+def _uri(owner: Owner, name: str) -> str:
+    return f"s3://bucket-{name}/{root_name(owner)}"
+
+
+def _scope(owner: Owner, name: str) -> str:
+    """Whose options a variable has: an owner's, or those of one bucket of several cluster roots."""
+    return name if name == str(owner) else f"{owner}__bucket_{name}_".replace("-", "_")
 
 
 @contextmanager

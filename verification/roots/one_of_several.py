@@ -1,21 +1,26 @@
-"""Faults of one of several cluster roots: it is away, deleted or emptied; then it is back, or a new one is there."""
+"""Faults of one of several cluster roots: it is away, hangs, is deleted or emptied; then it is back, or a new one is
+there."""
 
 from __future__ import annotations
 
-import shutil
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Sequence
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidRequestException, KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.storage_root import root_uris
+from lakelog.replication.storage.delta.storage_root import StorageRoot, root_uris
 from lakelog.replication.storage.root_changes import RootChanges, RootStatus
-from lakelog.verification.roots.roots import Roots
+from lakelog.verification.roots.roots import LocalRoots, Roots
 from lakelog.verification.roots.wrong_roots import DELETED, EMPTIED
 
-AWAY = "away"
-LOSSES = AWAY, DELETED, EMPTIED
+AWAY, HANGING = "away", "hanging"
+LOSSES = AWAY, HANGING, DELETED, EMPTIED
+
+
+def losses_that_end(uri: str) -> Sequence[str]:
+    """The losses after which a root is as it was. A vote may land in an object store that was emptied: it would be lost
+    if the former objects came back. Nothing lands in a folder that is not there."""
+    return (AWAY, DELETED, EMPTIED) if StorageRoot.of(uri).is_local else (AWAY, HANGING)
 
 
 def root_numbered(roots: Roots, number: int) -> str:
@@ -27,25 +32,30 @@ def root_numbered(roots: Roots, number: int) -> str:
 
 
 def lose_root(roots: Roots, number: int, by: str = AWAY) -> str:
-    """Takes away a cluster root, until `roots.bring_back` is called, and returns its URI. `by`: one of `LOSSES`."""
+    """Takes away a cluster root, until `roots.bring_back` is called, and returns its URI. `by`: one of `LOSSES`; in an
+    object store it is deleted or emptied for good."""
     uri = root_numbered(roots, number)
+    assert isinstance(roots, LocalRoots)  # as there are several
     if roots.is_away(uri):
         raise InvalidRequestException(f"{uri}: is away already; bring it back first")
     if by == AWAY:
         roots.take_away(uri)
-        return uri
-    if by == EMPTIED:
-        Path(f"{uri}.{by}").mkdir()
-    roots.replace(uri, None if by == DELETED else f"{uri}.{by}")
+    elif by == HANGING:
+        roots.hang(uri)
+    elif by not in losses_that_end(uri):
+        roots.delete(uri)
+    else:
+        if by == EMPTIED:
+            StorageRoot.of(f"{uri}.{by}").create_folder()
+        roots.replace(uri, None if by == DELETED else f"{uri}.{by}")
     return uri
 
 
 def put_new_root(roots: Roots, number: int, config: Config) -> str:
     """Gives up a cluster root that is lost, and lets a new one vote in its place; returns its URI."""
     uri = root_numbered(roots, number)
-    shutil.rmtree(f"{uri}.aside", ignore_errors=True)
-    with suppress(FileNotFoundError):
-        Path(uri).unlink() if Path(uri).is_file() else shutil.rmtree(uri)
+    assert isinstance(roots, LocalRoots)  # as there are several
+    roots.delete(uri)
     RootChanges(Cluster.open(roots.uri("cluster"), config)).replace(uri, uri)
     return uri
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from lakelog.jobs.cli.root_names import DISK, S3, owners, root_name
 from lakelog.replication.config import Owner
+from lakelog.replication.errors import InvalidRequestException
 from lakelog.verification.roots import storage_faults
 from lakelog.verification.roots.disks import Disks
 from lakelog.verification.roots.object_stores import ObjectStores
@@ -42,8 +43,8 @@ class Roots(Protocol):
 class LocalRoots:
     """Roots on this machine, below `folder`. Each is a plain folder, unless its owner is in one of two lists.
 
-    `stored`: the owners whose roots are in object stores, one store each. `on_disks`: those whose roots are on disks of
-    their own, which can lose their power. `cluster_roots`: how many roots the cluster has, in plain folders if several.
+    `stored`: the owners whose roots are in object stores, one store a root. `on_disks`: those whose roots are on disks
+    of their own, which can lose their power. `cluster_roots`: how many roots the cluster has, on no disks if several.
     """
 
     def __init__(
@@ -51,27 +52,39 @@ class LocalRoots:
     ) -> None:  # fmt: skip
         self._folder = folder
         self._cluster_roots = cluster_roots
-        self.stores = ObjectStores(folder, stored)
+        self.stores = ObjectStores(folder, stored, cluster_roots)
         self.disks = Disks(folder, on_disks)
 
     def uri(self, owner: Owner) -> str:
         """The URI of an owner's root; those of several cluster roots, separated by commas."""
+        if owner in self.stores.owners:
+            return self.stores.uri(owner)
         if owner == "cluster" and self._cluster_roots > 1:
             return ",".join(str(self._folder / f"{root_name(owner)}-{n}") for n in range(1, self._cluster_roots + 1))
-        return self.stores.uri(owner) if owner in self.stores.processes else str(self.path(owner))
+        return str(self.disks.root(owner) if owner in self.disks.owners else self._folder / root_name(owner))
 
     def path(self, owner: Owner) -> Path:
-        """The folder with the files of an owner's root, or with its objects."""
-        if owner in self.stores.processes:
-            return self.stores.folder(owner)
-        return self.disks.root(owner) if owner in self.disks.owners else self._folder / root_name(owner)
+        """The folder with the files of an owner's only root, or with its objects."""
+        return Path(self._path(self.uri(owner)))
 
     def take_away(self, uri: str) -> None:
         """Lets the store of a root answer every request with an error; without a store, puts a file in its place."""
-        if store := self.stores.store_of(uri):
+        if store := self.stores.processes.get(uri):
             store.begin_errors()
         else:
             storage_faults.take_away(uri)
+
+    def hang(self, uri: str) -> None:
+        """Lets the store of a root accept requests and not answer them. Raises InvalidRequestException without one."""
+        store = self.stores.processes.get(uri)
+        if store is None:
+            raise InvalidRequestException(f"{uri}: a folder cannot hang, only a root in an object store")
+        store.pause()
+
+    def delete(self, uri: str) -> None:
+        """Deletes a root for good, wherever it is now, and what lies in its place. Its store works."""
+        storage_faults.delete(self._path(uri))
+        self.bring_back(uri)
 
     def copy(self, uri: str, target: str) -> None:
         """Copies a root to another place beside it."""
@@ -84,18 +97,19 @@ class LocalRoots:
 
     def bring_back(self, uri: str) -> None:
         """Makes a root reachable again, with its content. Does nothing if it was neither taken away nor replaced."""
-        if store := self.stores.store_of(uri):
+        if store := self.stores.processes.get(uri):
             store.end_errors()
+            store.resume()
         storage_faults.bring_back(self._path(uri))
 
     def is_away(self, uri: str) -> bool:
-        """Whether a root was taken away or replaced."""
-        store = self.stores.store_of(uri)
-        return bool(store and store.has_errors) or storage_faults.is_away(self._path(uri))
+        """Whether a root was taken away or replaced, or hangs."""
+        store = self.stores.processes.get(uri)
+        return bool(store and (store.has_errors or store.is_paused)) or storage_faults.is_away(self._path(uri))
 
     def _path(self, uri: str, other: str | None = None) -> str:
         """The folder of a root, or of another place beside it."""
-        store = self.stores.store_of(uri)
+        store = self.stores.processes.get(uri)
         place = other or uri
         return str(store.folder / place.removeprefix("s3://").partition("/")[2]) if store else place
 
@@ -110,5 +124,5 @@ class LocalRoots:
 # of cluster roots.
 STORES: Mapping[str, Callable[..., LocalRoots]] = {
     DISK: lambda folder, _, cluster_roots=1: LocalRoots(folder, cluster_roots=cluster_roots),
-    S3: lambda folder, brokers, _=1: LocalRoots(folder, stored=owners(brokers)),
+    S3: lambda folder, brokers, cluster_roots=1: LocalRoots(folder, owners(brokers), cluster_roots=cluster_roots),
 }

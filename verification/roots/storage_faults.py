@@ -57,6 +57,15 @@ def bring_back(root: str) -> None:
         wrong.unlink() if wrong.is_file() else shutil.rmtree(wrong, ignore_errors=True)
 
 
+def delete(root: str) -> None:
+    """Deletes a root, which may have been put aside, and what lies in its place."""
+    for path in (Path(root + _ASIDE), Path(root)):
+        gone = path.with_name(f"{path.name}.gone")
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(gone)  # at once, as others may write to it
+            gone.unlink() if gone.is_file() else shutil.rmtree(gone)
+
+
 def is_away(root: str) -> bool:
     """Whether the root was taken away or replaced."""
     return Path(root + _ASIDE).is_dir()

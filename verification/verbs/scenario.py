@@ -16,7 +16,7 @@ from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.verification.scenarios.script import ScriptError, read_script
 
 _UNREADABLE, _SIMULATED = 2, "simulated"
-_ON_DISK = f"several cluster roots need --store {DISK}, and --mode embedded or processes"
+_NOT_SIMULATED = "several cluster roots need --mode embedded or processes"
 
 
 def main(argv: list[str]) -> int:
@@ -36,7 +36,7 @@ def make_parser() -> VerbParser:
     )
     parser.add_argument("--mode", choices=["embedded", "processes", _SIMULATED], default="embedded", help=modes)
     add_store(parser)
-    roots = "roots of each cluster whose script does not say how many it needs; on local folders; default: 1"
+    roots = "roots of each cluster whose script does not say how many it needs; default: 1"
     parser.add_argument("--cluster-roots", type=int, choices=(1, 3, 5), default=1, help=roots)
     parser.add_argument("--out", type=out_file, metavar="FILE", help="write JSON: an object, or a list of them")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave each cluster in DIR/<name of its script>")
@@ -45,20 +45,20 @@ def make_parser() -> VerbParser:
 
 def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     """All scripts are read before the first one runs."""
-    if args.keep and args.mode == _SIMULATED:
+    is_simulated = args.mode == _SIMULATED
+    if args.keep and is_simulated:
         parser.error(f"--keep: nothing of --mode {_SIMULATED} can be kept, its clusters lie in memory")
-    has_one_root = args.mode == _SIMULATED or args.store != DISK
-    if args.cluster_roots > 1 and has_one_root:
-        parser.error(f"--cluster-roots {args.cluster_roots}: {_ON_DISK}")
-    if args.store != DISK and args.mode == _SIMULATED:
+    if args.cluster_roots > 1 and is_simulated:
+        parser.error(f"--cluster-roots {args.cluster_roots}: {_NOT_SIMULATED}")
+    if args.store != DISK and is_simulated:
         parser.error(f"--store {args.store}: it needs --mode embedded or processes; simulated clusters lie in memory")
     try:
         scripts = [read_script(path) for path in args.files]
     except ScriptError as error:
         say(f"lakelog: {error}")
         return _UNREADABLE
-    if has_one_root and (several := next((script for script in scripts if script.cluster_roots > 1), None)):
-        parser.error(f"{several.path} has {several.cluster_roots} cluster roots: {_ON_DISK}")
+    if is_simulated and (several := next((script for script in scripts if script.cluster_roots > 1), None)):
+        parser.error(f"{several.path} has {several.cluster_roots} cluster roots: {_NOT_SIMULATED}")
     from lakelog.verification.scenarios.run import run_all  # Spark is not needed to find a fault in a script
 
     return run_all(scripts, args)

@@ -1,4 +1,4 @@
-"""Times without an acknowledgement: which count as short, and how they are summed up."""
+"""Times without an acknowledgement after kills: which count as short, and how they are summed up."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 
 from lakelog.replication.config import Config
-from lakelog.verification.faults.outages import (
-    LongestWait,
-    Outage,
-    OutageMeter,
-    distribution,
-    too_long,
-)
+from lakelog.verification.faults.outages import Outage, OutageMeter, distribution, too_long
 
 BROKER, CONTROLLER, BOTH = "kill-broker", "kill-controller", "kill-both"
 
@@ -92,20 +86,3 @@ def test_a_kill_is_measured_by_a_record_to_each_partition(monkeypatch: pytest.Mo
     assert meter.outages[1].taken_over_s is not None
     meter.kill(BROKER, [process], set(), lambda: "", wait)
     assert len(meter.outages) == 2  # it led nothing
-
-
-@pytest.mark.parametrize(
-    ("events", "longest", "began"),
-    [
-        pytest.param("s0", 0, None, id="nothing has happened yet"),
-        pytest.param("s0 a1 s5 a9 s20 a22", 4, 5, id="the longest of several"),
-        pytest.param("s0 a1 s5 w7 s8 w10 s11 a12 s13 a14", 7, 5, id="from the first record that was sent in vain"),
-        pytest.param("s0 a1 s5 w7 s8 w19", 14, 5, id="not over yet"),
-    ],
-)
-def test_the_longest_wait_ends_with_an_acknowledgement(events: str, longest: float, began: float | None) -> None:
-    waits = LongestWait()
-    told = {"s": waits.sent, "w": waits.waited, "a": waits.acknowledged}
-    for event in events.split():
-        told[event[0]](float(event[1:]))
-    assert (waits.longest_s, waits.began_s) == (longest, began)

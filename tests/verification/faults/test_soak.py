@@ -25,6 +25,7 @@ SERVERS = [*(f"broker {i}" for i in BROKERS), *CONTROLLERS]
     [
         ["--minutes", "0"], ["--faults", "many"], ["--faults", "-1"], ["--seed", "x"], ["--kinds", "flood"],
         ["--store", "tape"], ["--kinds", "cut-power", "--store", "s3"],
+        ["--kinds", "hang-cluster-root", "--store", "disks", "--cluster-roots", "3"],
     ],
 )  # fmt: skip
 def test_a_wrong_word_is_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.verification.faults.number_producer import AcknowledgedRecord, RepeatedWork
+from lakelog.verification.faults.number_producer import AcknowledgedRecord, RepeatedWork, Waits
 from lakelog.verification.faults.soak_load import LoadReader
 from tests.jobs.admin.one_partition import one_partition, publish, start_at, write
 from tests.processes import wait_until
@@ -47,7 +47,7 @@ def test_fe_01_each_record_is_the_next_one(
 
 
 def test_what_cannot_be_read_now_is_read_later(reader: LoadReader) -> None:
-    reader.work()
+    assert not reader.work()
     assert dict(reader.errors) == {"UnknownTopicOrPartitionException": 2}
     assert reader.positions == {0: 0, 1: 0}
 
@@ -59,9 +59,9 @@ def test_fe_02_dr_01_a_reader_goes_on_where_the_log_begins_now(tmp_path: Path) -
     start_at(cluster, 1, 2)
     publish(cluster, 3)
     reader = LoadReader(cluster.root.uri, TOPIC, 1)
-    reader.work()
+    assert not reader.work()
     assert (reader.skipped, reader.seen) == (2, [])
-    reader.work()
+    assert reader.work()
     assert (reader.out_of_order, reader.seen) == (0, [AcknowledgedRecord(0, 2, 12)])
     reader.positions[0] = 5
     reader.work()
@@ -77,10 +77,11 @@ class Counting(RepeatedWork):
         self.count = 0
         self._fails_at = fails_at
 
-    def work(self) -> None:
+    def work(self) -> bool:
         self.count += 1
         if self.count == self._fails_at:
             raise ArithmeticError(f"no {self.count}")
+        return self.count % 2 == 0
 
 
 def test_work_is_repeated_until_it_is_stopped() -> None:
@@ -92,6 +93,7 @@ def test_work_is_repeated_until_it_is_stopped() -> None:
     done = work.count
     work.check()
     assert work.count == done
+    assert len(work.waits.all) == (done + 1) // 2  # every other call fails
 
 
 def test_what_ends_the_work_is_told_to_whoever_asks() -> None:
@@ -102,3 +104,20 @@ def test_what_ends_the_work_is_told_to_whoever_asks() -> None:
         work.stop()
     with pytest.raises(ArithmeticError, match="no 2"):
         work.check()
+
+
+@pytest.mark.parametrize(
+    ("events", "longest"),
+    [
+        pytest.param("b0", None, id="nothing has happened yet"),
+        pytest.param("b0 s1 b5 s9 b20 s22", (5, 4), id="the longest of several"),
+        pytest.param("b0 s1 b5 f7 b8 f10 b11 s12 b13 s14", (5, 7), id="from the first try, which was in vain"),
+        pytest.param("b0 s1 b5 f7 b8 f19", (5, 14), id="not over yet"),
+    ],
+)
+def test_the_longest_wait_ends_with_a_success(events: str, longest: tuple[float, float] | None) -> None:
+    waits = Waits()
+    told = {"b": waits.begins, "f": waits.failed, "s": waits.succeeded}
+    for event in events.split():
+        told[event[0]](float(event[1:]))
+    assert waits.longest == longest

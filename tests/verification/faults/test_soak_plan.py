@@ -5,13 +5,15 @@ from itertools import pairwise
 
 import pytest
 
+from lakelog.replication.config import Config, Owner
 from lakelog.verification.faults.soak_plan import KINDS, Fault, kinds_of, plan_faults
 from lakelog.verification.faults.soak_run import SETTINGS
 
 BROKERS, STORED = (1, 2, 3), 3
 OF_CLUSTER = ["empty-cluster-root", "older-cluster-root", "other-cluster-root"]
 OF_SEVERAL = ["lose-cluster-root", "new-cluster-root"]
-OF_ONE = [kind for kind in KINDS if kind not in OF_SEVERAL]
+OF_SEVERAL_IN_STORES = [*OF_SEVERAL, "hang-cluster-root"]
+OF_ONE = [kind for kind in KINDS if kind not in OF_SEVERAL_IN_STORES]
 
 
 def plan(seed: int, seconds: float, faults: int) -> tuple[Fault, ...]:
@@ -80,9 +82,10 @@ def test_disks_lose_power_and_fail_and_the_store_hangs_and_answers_errors(seed: 
     assert {fault.broker for n in range(5) for fault in plan(n, 2400, 100) if fault.kind == "empty-root"} == {*BROKERS}
 
 
-def test_a_store_hangs_for_less_than_a_session_and_for_more() -> None:
-    session = SETTINGS["broker.session.timeout.ms"] / 1000
-    assert KINDS["hang-store"].shortest < session < KINDS["hang-store"].longest
+@pytest.mark.parametrize("kind", ["hang-store", "hang-cluster-root"])
+def test_a_store_hangs_for_less_than_a_session_and_for_more_than_the_storage_time_out(kind: str) -> None:
+    assert KINDS[kind].shortest < SETTINGS["broker.session.timeout.ms"] / 1000
+    assert Config().lakelog_storage_timeout_ms / 1000 < KINDS[kind].longest
 
 
 def test_kinds_may_be_chosen() -> None:
@@ -104,8 +107,19 @@ def test_kinds_that_can_hit_no_root_are_no_plan(kinds: list[str]) -> None:
         plan_faults(1, 60, 4, BROKERS, ["cluster", *BROKERS], kinds)
 
 
-def test_of_several_cluster_roots_one_is_lost_and_never_all() -> None:
-    planned = plan_faults(1, 2400, 200, BROKERS, [STORED], cluster_roots=3)
-    assert {fault.kind for fault in planned} == {*OF_ONE, *OF_SEVERAL} - {*OF_CLUSTER}
+@pytest.mark.parametrize(
+    ("stored", "kinds"),
+    [
+        ([STORED], {*OF_ONE, *OF_SEVERAL}),
+        (["cluster", *BROKERS], {*OF_ONE, *OF_SEVERAL_IN_STORES} - {"cut-power", "unwritable-root"}),
+    ],
+    ids=["folders", "object stores"],
+)
+def test_of_several_cluster_roots_one_is_lost_and_never_all(stored: list[Owner], kinds: set[str]) -> None:
+    planned = plan_faults(1, 2400, 200, BROKERS, stored, cluster_roots=3)
+    assert {fault.kind for fault in planned} == kinds - {*OF_CLUSTER}
+
+
+def test_the_only_cluster_root_is_none_of_several() -> None:
     with pytest.raises(ValueError, match="no root is where these faults happen"):
         plan_faults(1, 60, 4, BROKERS, [STORED], OF_SEVERAL)

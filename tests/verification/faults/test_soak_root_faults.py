@@ -10,14 +10,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from lakelog.jobs.cli.root_names import DISK, S3
 from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
+from lakelog.replication.storage.delta import quorum_member
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.schemas import LOG
 from lakelog.verification.faults.soak_faults import RootFaults
 from lakelog.verification.faults.soak_plan import Fault
 from lakelog.verification.roots.one_of_several import described, root_numbered
-from lakelog.verification.roots.roots import LocalRoots
+from lakelog.verification.roots.roots import STORES, LocalRoots
 from lakelog.verification.roots.storage_faults import empty, forget_since, rot
 from tests.jobs.admin.one_partition import log_of, one_partition, write
 from tests.storage.logs import P0, TOPIC, request, send
@@ -131,18 +133,37 @@ def test_files_of_a_topic_whose_records_go_do_not_rot(faults: RootFaults) -> Non
     assert faults.rot(fault(1)) == "broker 1 has no file yet"
 
 
-@pytest.mark.parametrize("kind", ["lose_cluster_root", "new_cluster_root"])
+@pytest.mark.parametrize(
+    ("store", "kind", "how"),
+    [
+        (DISK, "lose-cluster-root", "deleted"),
+        (DISK, "new-cluster-root", "emptied"),
+        (S3, "lose-cluster-root", "away"),
+        (S3, "hang-cluster-root", "hanging"),
+        (S3, "new-cluster-root", "emptied"),
+    ],
+)
 @pytest.mark.parametrize("place", [0.0, 0.4, 0.9])
-def test_one_of_several_cluster_roots_is_lost_for_a_while(tmp_path: Path, kind: str, place: float) -> None:
-    config, roots = Config(), LocalRoots(tmp_path, cluster_roots=3)
+def test_one_of_several_cluster_roots_is_lost_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, kind: str, how: str, place: float
+) -> None:
+    monkeypatch.setattr(quorum_member, "_CLEAR_SECONDS", 0.0)  # no other process relies on what it has read
+    config, roots = Config(lakelog_storage_timeout_ms=1000), STORES[store](tmp_path, 0, 3)
+    with roots.running():
+        _is_lost_for_a_while(roots, config, kind, how, place)
+
+
+def _is_lost_for_a_while(roots: LocalRoots, config: Config, kind: str, how: str, place: float) -> None:
     format_cluster(storage_root(roots.uri("cluster"), "cluster", config), config)
-    number, seen = 1 + int(place * 3), list[bool]()
+    number, seen = 1 + int(place * 3), list[str | None]()
     servers: Any = SimpleNamespace(roots=roots, uri=roots.uri("cluster"), config=config, brokers={})
-    faults = RootFaults(servers, TOPIC, lambda _: False, lambda _: seen.append(roots.is_away(uri)))
+    faults = RootFaults(
+        servers, TOPIC, lambda _: False, lambda _: seen.append(described(roots, number, config).identity)
+    )
     uri, identity = root_numbered(roots, number), described(roots, number, config).identity
-    said = getattr(faults, kind)(Fault(0.0, kind, 2.0, (1, 2, 3), place, 0.5))
-    assert said.startswith(f"cluster root {number} was ")
-    assert (seen, roots.is_away(uri)) == ([True], False)
+    said = getattr(faults, kind.replace("-", "_"))(Fault(0.0, kind, 2.0, (1, 2, 3), place, 0.5))
+    assert said.startswith(f"cluster root {number} was {how} for 2.0 s")
+    assert (seen, roots.is_away(uri)) == ([None], False)
     status = described(roots, number, config)
     assert (status.has_vote, status.behind) == (True, 0)
-    assert (status.identity != identity) == (kind == "new_cluster_root")
+    assert (status.identity != identity) == (kind == "new-cluster-root")
