@@ -1,10 +1,9 @@
 """Shows the roots of a cluster, of which a majority decides; replaces a lost one, adds two, or removes two.
 
 The cluster runs on meanwhile. A new root learns all tables before it votes. A root that was lost, emptied, restored or
-copied may have forgotten votes, so it does not vote until --replace has made it anew. In an object store wait 10 s
-before you replace such a root at its own place: for so long processes rely on what they have read there. A command that
-was interrupted is finished by the same command. Afterwards give the new list to processes that you start; those that
-run find the roots.
+copied may have forgotten votes, so it does not vote until --replace has made it anew. In an object store that takes
+10 s more: for so long processes rely on what they have read there. A command that was interrupted is finished by the
+same command. Afterwards give the new list to processes that you start; those that run find the roots.
 """
 
 import argparse

@@ -146,13 +146,14 @@ class QuorumMember:
 
     def clear(self) -> None:
         """Deletes all but the noted addresses: the identity, the tables and the votes. It deletes what others rely on
-        for a while only when they no longer do. A clearing that is interrupted is finished by another one."""
+        for a while only when they no longer do: in an object store it waits for that even if there is no identity, as
+        that may just have been deleted. A clearing that is interrupted is finished by another one."""
         had_identity = self.root.exists(_IDENTITY)
         self.root.delete(_IDENTITY)
         self._identities.pop(self.root.uri, None)
         if had_identity:
             self.root.sync_folder(FOLDER)  # else it may come back without its votes
-        if had_identity and not self.root.is_local:
+        if not self.root.is_local:
             threading.Event().wait(_CLEAR_SECONDS)
         files = self.root.sizes_listed()
         for name in self.root.list():

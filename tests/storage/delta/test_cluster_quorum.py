@@ -838,7 +838,7 @@ def test_a_root_is_cleared_of_its_identity_first_and_of_the_rest_once_nobody_rel
     assert waited == ([] if is_local else [(False, None, everything)])
     member.clear()
     assert left_of(folder) == ["_quorum"]
-    assert len(waited) == (not is_local)
+    assert len(waited) == (0 if is_local else 2)  # the identity may have been deleted just now
     assert quorum_member._CLEAR_SECONDS >= quorum_member._SURE_SECONDS
 
 
