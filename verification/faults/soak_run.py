@@ -38,9 +38,10 @@ WRONG = (
     "read_out_of_order", "read_and_gone",
 )  # fmt: skip
 _ERRORS = ("not_acknowledged", "not_read_at_once")
+_SEND, _FETCH = "longest_send_ms", "longest_fetch_ms"
 _TABLES = (
-    "faults_by_kind", "longest_pauses", "topics", "unavailable", "time_to_first_acknowledged", "outages", "fault_list",
-    "failures", *_ERRORS,
+    "faults_by_kind", "topics", "unavailable", "time_to_first_acknowledged", "outages", "fault_list", "failures",
+    *_ERRORS,
 )  # fmt: skip
 # No records of the first topic are ever deleted.
 KEPT, TRIMMED = "kept", "trimmed"
@@ -124,25 +125,27 @@ def unavailable(loads: Sequence[TopicLoad], began: float) -> list[dict[str, Any]
     ]
 
 
-def longest_pauses(
-    loads: Sequence[TopicLoad], began: float, faults: Sequence[Mapping[str, Any]]
-) -> dict[str, dict[str, int]]:  # fmt: skip
-    """For each kind of fault the longest time that a send and a fetch took (ms), with what followed until the next
-    fault began. The middle of a time tells to which fault it belongs."""
+def note_pauses(faults: Sequence[dict[str, Any]], loads: Sequence[TopicLoad], began: float) -> None:
+    """Notes in each fault that has begun the longest time that a send and a fetch took (ms) until the next one began.
+    The middle of a time tells to which fault it belongs."""
     begun = [fault for fault in faults if fault["began_s"] is not None]
-    begins, found = [began + fault["began_s"] for fault in begun], dict[str, dict[str, int]]()
-    for name, works in _pausing(loads).items():
-        for wait in (wait for work in works for wait in work.waits.all):
+    begins = [began + fault["began_s"] for fault in begun]
+    clients: Mapping[str, Sequence[RepeatedWork]] = {
+        _SEND: [sender for load in loads for sender in load.senders],
+        _FETCH: [load.reader for load in loads],
+    }
+    for name, some in clients.items():
+        for fault in begun:
+            fault[name] = 0
+        for wait in (wait for client in some for wait in client.waits.all):
             number = bisect_right(begins, wait.began_s + wait.lasted_s / 2)
             if number:
-                of_kind = found.setdefault(begun[number - 1]["kind"], {})
-                of_kind[name] = max(of_kind.get(name, 0), round(wait.lasted_s * 1000))
-    return dict(sorted(found.items()))
+                begun[number - 1][name] = max(begun[number - 1][name], round(wait.lasted_s * 1000))
 
 
-def _pausing(loads: Sequence[TopicLoad]) -> Mapping[str, Sequence[RepeatedWork]]:
-    senders = [sender for load in loads for sender in load.senders]
-    return {"longest_send_ms": senders, "longest_fetch_ms": [load.reader for load in loads]}
+def _of_kind(kind: str, faults: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The longest times of all faults of a kind."""
+    return {name: max(fault.get(name, 0) for fault in faults if fault["kind"] == kind) for name in (_SEND, _FETCH)}
 
 
 def error_figures(loads: Sequence[TopicLoad]) -> dict[str, dict[str, int]]:
@@ -153,9 +156,8 @@ def error_figures(loads: Sequence[TopicLoad]) -> dict[str, dict[str, int]]:
 
 
 def soak_figures(
-    course: Course, topics: Mapping[str, Figures], waits: Sequence[Figures], errors: Mapping[str, Mapping[str, int]],
-    pauses: Mapping[str, Figures],
-) -> dict[str, Any]:  # fmt: skip
+    course: Course, topics: Mapping[str, Figures], waits: Sequence[Figures], errors: Mapping[str, Mapping[str, int]]
+) -> dict[str, Any]:
     """All figures. `topics` is empty if the cluster did not recover: then the number of lost records is unknown."""
     by_kind = course.faults()
     faults = sum(by_kind.values())
@@ -176,7 +178,6 @@ def soak_figures(
         "checkpoints_deleted": course.checkpoints_deleted,
         "kills_beyond_session_timeout_plus_2_s": course.too_long,
         "faults_by_kind": by_kind,
-        "longest_pauses": dict(pauses),
         "topics": dict(topics),
         "unavailable": list(waits),
         "time_to_first_acknowledged": distribution(course.outages),
@@ -190,8 +191,8 @@ def soak_figures(
 def show_figures(figures: Figures) -> None:
     """Prints each figure, the faults, the topics, the outages, the errors, and the failures."""
     Report([{"figure": name, "value": value} for name, value in figures.items() if name not in _TABLES]).show()
-    pauses = figures["longest_pauses"]
-    Report([{"fault": k, "times": n, **pauses.get(k, {})} for k, n in figures["faults_by_kind"].items()]).show()
+    faults = figures["fault_list"]
+    Report([{"fault": k, "times": n, **_of_kind(k, faults)} for k, n in figures["faults_by_kind"].items()]).show()
     Report([{"topic": topic, **found} for topic, found in figures["topics"].items()]).show()
     Report(figures["unavailable"]).show()
     Report(figures["time_to_first_acknowledged"]).show()
@@ -391,9 +392,9 @@ class Soak:
         waits = unavailable(self._load.topics, self._began)
         logs = [process.log.read_text() for process in self._cluster.brokers.values() if process.log.exists()]
         errors = error_figures(self._load.topics)
-        pauses = longest_pauses(self._load.topics, self._began, self._course.fault_list)
+        note_pauses(self._course.fault_list, self._load.topics, self._began)
         return {
             "acknowledged": self._load.count(),
-            **soak_figures(self._course, self._checked if is_checked else {}, waits, errors, pauses),
+            **soak_figures(self._course, self._checked if is_checked else {}, waits, errors),
             "compactions": sum(int(count) for log in logs for count in _COMPACTIONS.findall(log)),
         }
