@@ -127,7 +127,7 @@ class RootChanges:
     def _make(self, fresh: QuorumMember, voting: Sequence[str], uris: Mapping[str, str]) -> str:
         """Makes a root that does not vote yet, and returns its identity. A former root is cleared before."""
         root = fresh.root
-        if not self._was_root(root.uri, voting):
+        if not self._was_root(root.uri, voting) and not self._was_emptied(fresh, uris):
             check_new(root)
         for uri in uris.values():
             if uri != root.uri:
@@ -162,6 +162,17 @@ class RootChanges:
             found = read_identity(root.root) if is_formatted(root.root) else {}
             return (found.get("cluster_id"), found.get("broker_id")) == (self._cluster.cluster_id, CLUSTER_ROOT)
         return False
+
+    def _was_emptied(self, fresh: QuorumMember, uris: Mapping[str, str]) -> bool:
+        """Whether a root that votes has at most what processes have written since it was emptied: in an object store
+        they may not notice it for a while."""
+        if fresh.root.uri not in uris.values() or fresh.identity() is not None:
+            return False
+        with suppress(LakelogException):
+            read_identity(fresh.root)
+            return False  # it is another root
+        names = {name for found in self._quorum().at_majority(lambda root: root.list()) for name in found}
+        return names >= set(fresh.root.list())
 
     def _finish(self, voting: Sequence[str]) -> bool:
         """Finishes a change that was interrupted; whether any table was left: its former roots may have votes."""

@@ -13,7 +13,7 @@ from lakelog.replication.errors import InconsistentClusterIdException, InvalidRe
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage import root_changes
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
-from lakelog.replication.storage.delta import known_roots
+from lakelog.replication.storage.delta import known_roots, quorum_member
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.quorum_member import ROOTS, QuorumMember
@@ -447,13 +447,15 @@ def test_an_older_version_refuses_a_cluster_with_several_roots(lake: Lake) -> No
         assert read_identity(StorageRoot.of(uri))["format_version"] == QUORUM_FORMAT > FORMAT_VERSION
 
 
-@pytest.mark.parametrize("new", ["a", "d"])
+@pytest.mark.parametrize(("new", "has"), [("a", "older files"), ("a", "late writes"), ("d", "nothing")])
 def test_a_root_in_a_bucket_is_replaced(
-    s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, lakelog: Run, new: str
+    s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, lakelog: Run, new: str, has: str
 ) -> None:
+    """A process that has not noticed that the root was emptied goes on to write there."""
     for name, value in s3_options.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(known_roots, "_AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(quorum_member, "_CLEAR_SECONDS", 0.0)
     StorageRoot.of("s3://bucket/roots", s3_options).delete_folder()
     uris = [f"s3://bucket/roots/{name}" for name in "abc"]
     config = Config()
@@ -461,7 +463,15 @@ def test_a_root_in_a_bucket_is_replaced(
     table = Cluster.open(uris[1], config).producers._table
     add(table, "first")
     StorageRoot.of(uris[0], s3_options).delete_folder()
-    if new == "a":  # restored without its newest files
+    if has == "late writes":
+        add(table, "late")
+        table.root.quorum.flush()
+        assert StorageRoot.of(uris[0], s3_options).list() == ["_quorum", "producers"]
+        StorageRoot.of(uris[0], s3_options).write("file", b"of somebody else")
+        code, _, err = lakelog(cluster_roots, "--cluster", uris[1], "--replace", uris[0], uris[0])
+        assert (code, "must be empty to be formatted" in err) == (1, True)
+        StorageRoot.of(uris[0], s3_options).delete("file")
+    if has == "older files":  # restored without its newest ones
         StorageRoot.of(f"{uris[0]}/cluster", s3_options).write("of-before", b"")
         QuorumMember(StorageRoot.of(uris[0], s3_options)).note_addresses(
             QuorumMember(StorageRoot.of(uris[1], s3_options)).addresses()
@@ -472,5 +482,6 @@ def test_a_root_in_a_bucket_is_replaced(
     assert {name for name, row in rows(out).items() if row["votes"]} == {new, "b", "c"}
     add(table, "second")
     StorageRoot.of(uris[1], s3_options).delete_folder()
-    assert names(Cluster.open(f"s3://bucket/roots/{new}", config).producers._table) == ["first", "second"]
+    late = ["late"] if has == "late writes" else []
+    assert names(Cluster.open(f"s3://bucket/roots/{new}", config).producers._table) == ["first", *late, "second"]
     StorageRoot.of("s3://bucket/roots", s3_options).delete_folder()
