@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ _CLIENT_OPTIONS = frozenset(
 _PREFIXES = ("aws_", "azure_", "google_")
 _LONGEST_TRANSFER = 10  # a large file may take so many times as long as an operation, as long as bytes come
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
+_RETRY_MS = 500  # that one of several roots repeats an operation
 _FEW = 2  # look-ups that are not worth threads
 _CONNECTIONS = 8  # look-ups of many files at a time
 _ASK_AGAIN_SECONDS = 600
@@ -55,7 +56,10 @@ _refuses_copies: dict[int, float] = {}  # stores of `_opened`, which keeps them,
 
 @dataclass(frozen=True)
 class ObjectRoot(StorageRoot):
-    """A folder of a bucket. Stores have no folders: one exists as long as there is a file in it."""
+    """A folder of a bucket. Stores have no folders: one exists as long as there is a file in it. `retry_ms`: for how
+    long an operation that fails is repeated, in ms; by default half of `timeout_ms`."""
+
+    retry_ms: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_local(self) -> bool:
@@ -75,14 +79,19 @@ class ObjectRoot(StorageRoot):
     @property
     def delta_options(self) -> dict[str, str]:
         """The options of the root for delta-rs, with time limits."""
-        return delta_options(self.options, self.timeout_ms)
+        return delta_options(self.options, self.timeout_ms, self.retry_ms)
+
+    @property
+    def one_of_several(self) -> StorageRoot:
+        """The same root, which repeats an operation that fails for half a second at most: others answer."""
+        return replace(self, retry_ms=min(_RETRY_MS, self.timeout_ms // 2))
 
     @property
     def _store(self) -> ObjectStore:
         scheme, _, rest = self.uri.partition("://")
         bucket = f"{scheme}://{rest.partition('/')[0]}"
         try:
-            return _opened(bucket, tuple(sorted(self.options.items())), self.timeout_ms)
+            return _opened(bucket, tuple(sorted(self.options.items())), self.timeout_ms, self.retry_ms)
         except (BaseError, ValueError) as error:
             raise InvalidConfigurationException(f"storage root {self.uri}: {words_of(error)}") from error
 
@@ -214,9 +223,11 @@ def _version_cache(_: tuple[tuple[str, str], ...]) -> VersionCache:
 
 
 @cache
-def _opened(bucket: str, options: tuple[tuple[str, str], ...], timeout_ms: int) -> ObjectStore:
+def _opened(
+    bucket: str, options: tuple[tuple[str, str], ...], timeout_ms: int, retry_ms: int | None
+) -> ObjectStore:  # fmt: skip
     """The store of a bucket. All roots in it share its connections."""
-    client, given = client_arguments(dict(options), timeout_ms), store_options(dict(options))
+    client, given = client_arguments(dict(options), timeout_ms, retry_ms), store_options(dict(options))
     known: Any = {name: value for name, value in given.items() if _is_known(bucket, {name: value})}
     return from_url(bucket, config=known, **client)
 
@@ -240,11 +251,11 @@ def _base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def delta_options(options: Mapping[str, str], timeout_ms: int) -> dict[str, str]:
-    """The options for delta-rs. An attempt takes at most half of `timeout_ms` (ms), and none begins after that half.
-    The root's own options take precedence."""
-    half = f"{timeout_ms // 2}ms"
-    return _with_defaults(options, timeout=half, connect_timeout=half, retry_timeout=half)
+def delta_options(options: Mapping[str, str], timeout_ms: int, retry_ms: int | None = None) -> dict[str, str]:
+    """The options for delta-rs. An attempt takes at most half of `timeout_ms` (ms), and none begins after `retry_ms`,
+    by default that half. The root's own options take precedence."""
+    half, last = f"{timeout_ms // 2}ms", f"{timeout_ms // 2 if retry_ms is None else retry_ms}ms"
+    return _with_defaults(options, timeout=half, connect_timeout=half, retry_timeout=last)
 
 
 def store_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -254,17 +265,17 @@ def store_options(options: Mapping[str, str]) -> dict[str, str]:
     return _with_defaults(given, aws_disable_bulk_delete="true")
 
 
-def client_arguments(options: Mapping[str, str], timeout_ms: int) -> dict[str, Any]:
+def client_arguments(options: Mapping[str, str], timeout_ms: int, retry_ms: int | None = None) -> dict[str, Any]:
     """The arguments for obstore's HTTP client. An attempt fails if nothing comes for half of `timeout_ms` (ms), and
-    none begins after that half. The root's own options take precedence. obstore reads those of its stores from the
-    environment, and not those of its client."""
+    none begins after `retry_ms`, by default that half. The root's own options take precedence. obstore reads those of
+    its stores from the environment, and not those of its client."""
     everywhere = {name: value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
     named = {**everywhere, **options}.items()
     given = {_plain(name): value for name, value in named if _plain(name) in _CLIENT_OPTIONS}
     half, longest = f"{timeout_ms // 2}ms", f"{timeout_ms * _LONGEST_TRANSFER}ms"
     return {
         "client_options": _with_defaults(given, connect_timeout=half, read_timeout=half, timeout=longest),
-        "retry_config": {"retry_timeout": timedelta(milliseconds=timeout_ms // 2)},
+        "retry_config": {"retry_timeout": timedelta(milliseconds=timeout_ms // 2 if retry_ms is None else retry_ms)},
     }
 
 

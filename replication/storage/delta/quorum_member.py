@@ -59,7 +59,7 @@ class QuorumMember:
     it."""
 
     def __init__(self, root: StorageRoot) -> None:
-        self.root = root.synced
+        self.root = root.synced.one_of_several
         self.sure: dict[tuple[str, ...], _Sure] = {}  # by table
         cache = root.version_cache
         # What this process has last read, and when: identities by root, shared in an object store.

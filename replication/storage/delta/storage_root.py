@@ -135,6 +135,11 @@ class StorageRoot(ABC):
         return replace(self, fsync=self.fsync or self.is_local)
 
     @property
+    def one_of_several(self) -> StorageRoot:
+        """The same root, where others answer if this one does not: it gives up soon."""
+        return self
+
+    @property
     def parts(self) -> Sequence[StorageRoot]:
         """The folders in which a write lands: this one, or one at each root of a quorum."""
         return (self,)

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from datetime import timedelta
 
 import pytest
 
@@ -30,6 +31,19 @@ def test_the_deadline_is_a_setting_and_every_folder_of_a_root_has_it():
     root = storage_root("s3://bucket/broker-2", 2, config).child("log")
     assert root.delta_options == delta_options({"AWS_REGION": "eu"}, 2000)
     assert StorageRoot.of("/broker-2", {"AWS_REGION": "eu"}).delta_options == {}, "a disk takes none"
+
+
+def test_one_of_several_roots_gives_up_soon_an_operation_that_fails():
+    """Both of obstore and of delta-rs. It waits for an answer as long as any root."""
+    config = Config.from_properties({"lakelog.storage.timeout.ms": 9000})
+    uris = ["s3://bucket/a", "s3://bucket/b", "s3://bucket/c"]
+    (folder, *_) = storage_root(",".join(uris), "cluster", config).child("metadata").parts
+    assert folder.delta_options == delta_options({}, 9000) | {"retry_timeout": "500ms"}
+    assert folder._store.retry_config["retry_timeout"] == timedelta(milliseconds=500)
+    assert folder._store.client_options["read_timeout"] == "4500ms"
+    alone = storage_root(uris[0], "cluster", config)
+    assert alone.delta_options == delta_options({}, 9000)
+    assert alone._store.retry_config["retry_timeout"] == timedelta(milliseconds=4500)
 
 
 @pytest.fixture
