@@ -177,7 +177,7 @@ class ClusterQuorum:
 
     def newest_at_home(self, table: TableName) -> int:
         """The newest version of a table that is published at the home, -1 without the table."""
-        return last_version(self.home.root.child(*table))
+        return self.known.at_home(lambda home: last_version(home.child(*table)))
 
     def bring_newest(self, table: TableName) -> None:
         """Publishes at the home all commits of a table that were decided before this call began. If no majority answers
@@ -200,6 +200,17 @@ class ClusterQuorum:
     def catch_up(self, table: TableName, version: int) -> int:
         """Publishes at the home all commits after a version that were decided before this call began, and returns the
         last one. Raises KafkaStorageException if no majority answers."""
+        for _ in self.known.all[1:]:
+            home = self.home
+            try:
+                return self._catch_up(table, version)
+            except KafkaStorageException:
+                home.doubt()
+                if self.home is home and self.check_home(table) is home:
+                    raise
+        return self._catch_up(table, version)
+
+    def _catch_up(self, table: TableName, version: int) -> int:
         home, version = self._home_with(table, version)
         folder = home.root.child(*table)
         has_brought = False

@@ -90,6 +90,10 @@ class QuorumMember:
         self._identities[self.root.uri] = identity, began_at
         return identity
 
+    def doubt(self) -> None:
+        """Lets the identity be read again before this process relies on it: the root may not answer now."""
+        self._identities.pop(self.root.uri, None)
+
     def is_still(self, root: str) -> bool:
         """Whether this is the root with that identity; in an object store as this process has read it at most 10 s ago,
         because that takes two requests."""

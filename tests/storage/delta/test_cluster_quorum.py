@@ -809,6 +809,21 @@ def test_no_table_is_made_at_once_while_a_root_that_may_have_the_cluster_does_no
     assert not any((folder / "brokers").exists() for folder in roots.folders.values())
 
 
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_home_that_has_just_answered_and_answers_no_more_is_left(roots, monkeypatch, opens):
+    """In an object store a process relies on its identity for 10 s."""
+    monkeypatch.setattr(LocalRoot, "is_local", False)
+    process = roots.process("a")
+    reader = StateTable.open(process.child("producers"), PRODUCERS)
+    add(roots.table("b"), "p")
+    roots.remove("a")
+    roots.folders["a"].symlink_to(roots.folders["a"])  # each access fails
+    if opens:
+        reader = StateTable.open(process.child("producers"), PRODUCERS)
+    assert names(reader) == ["p"]
+    assert process.quorum.home.root.uri == str(roots.folders["b"])
+
+
 def left_of(folder):
     """What a root has, apart from its noted addresses."""
     return sorted(path.name for path in [*folder.iterdir(), *(folder / "_quorum").iterdir()] if path.suffix != ".json")
