@@ -249,9 +249,9 @@ class ClusterQuorum:
 
     def _home_with(self, table: TableName, version: int) -> tuple[QuorumMember, int]:
         """The home, and this version or, if it is cleaned up or cannot be published there, the newest one there."""
-        home = self.check_home(table)
+        self.check_home(table)
+        home = self.settled_home(table)
         folder = home.root.child(*table)
-        home.await_published(table, timeout=self._timeout)
         if not home.has_lately(table, version) and not folder.exists(commit_name(version)):
             self.publisher.bring_home(table)
             if not folder.exists(commit_name(version)):
@@ -259,6 +259,16 @@ class ClusterQuorum:
             if version < 0:
                 return self.known.leave_home(table, 0, tuple(self.known.members), f"{'/'.join(table)}: is at no root")
         return home, version
+
+    def settled_home(self, table: TableName) -> QuorumMember:
+        """The home once this process publishes no version of the table there. If that or any request takes more than a
+        second there, another root that votes becomes the home, if one answers."""
+        home = self.home
+        home.await_published(table, timeout=SOON_SECONDS)
+        if home.is_publishing(table) or self._requests.hanging(home.root.uri):
+            home = self.check_home(table)
+            home.await_published(table, timeout=self._timeout)
+        return home
 
     def check_home(self, table: TableName) -> QuorumMember:
         """As `KnownRoots.check_home`, among those that vote on a table."""

@@ -277,9 +277,15 @@ class KnownRoots:
         raise KafkaStorageException(error)
 
     def _find_home(self, members: Mapping[str, QuorumMember], voting: Sequence[str]) -> QuorumMember | None:
-        in_order = sorted(
-            members.items(), key=lambda item: (bool(voting) and item[0] not in voting, item[1] is not self.home)
-        )
+        """The first of these roots that may be the home: those that vote before others, those at which a request hangs
+        last, and the present home first."""
+
+        def order(item: tuple[str, QuorumMember]) -> tuple[bool, bool, bool]:
+            root, member = item
+            hangs = self._requests.hanging(member.root.uri) > 0
+            return bool(voting) and root not in voting, hangs, member is not self.home
+
+        in_order = sorted(members.items(), key=order)
         bare, silent = list[QuorumMember](), set[str]()
         for root, member in in_order:
             try:

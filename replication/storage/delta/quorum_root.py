@@ -55,7 +55,7 @@ class QuorumRoot(StorageRoot):
         return below.child(*names) if names else below
 
     def _at_home(self, call: Callable[[StorageRoot], Any]) -> Any:
-        self.quorum.home.await_published(self.names, timeout=self.timeout_ms / 1000)
+        self.quorum.settled_home(self.names)
         return self.quorum.known.at_home(lambda home: call(home.child(*self.names) if self.names else home))
 
     @property

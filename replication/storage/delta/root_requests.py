@@ -95,7 +95,7 @@ class RootRequests:
     ) -> dict[str, Value | LakelogException]:
         """As `at_each`, and waits a second. It does not wait for a root at which an earlier request hangs: many calls
         in a row would wait a second each."""
-        hanging = [member for member in members if self._hanging(member.root.uri)]
+        hanging = [member for member in members if self.hanging(member.root.uri)]
         late = self.at_each(call, hanging, 0.0)
         return late | self.at_each(call, [each for each in members if each not in hanging], SOON_SECONDS)
 
@@ -109,7 +109,7 @@ class RootRequests:
         uri, began_at = member.root.uri, time.monotonic()
         with self._lock:
             pending = self._pending.setdefault(uri, [])
-            hanging = self._hanging(uri)
+            hanging = self.hanging(uri)
             is_away = hanging >= _PENDING or len(pending) >= _MOST_PENDING
             if not is_away:
                 pending.append(began_at)
@@ -135,7 +135,7 @@ class RootRequests:
         answers.put(name, None)
         return False
 
-    def _hanging(self, uri: str) -> int:
+    def hanging(self, uri: str) -> int:
         """The number of requests of this process that hang at a root."""
         latest = time.monotonic() - _HANGS_SECONDS
         return sum(began_at <= latest for began_at in tuple(self._pending.get(uri, ())))

@@ -824,6 +824,35 @@ def test_a_home_that_has_just_answered_and_answers_no_more_is_left(roots, monkey
     assert process.quorum.home.root.uri == str(roots.folders["b"])
 
 
+@pytest.mark.parametrize("reads", [names, lambda table: table.root.list() and names(table)])
+def test_a_home_that_hangs_while_a_commit_is_published_there_is_left(roots, monkeypatch, reads):
+    """In an object store a writer does not wait for that, and a later read does."""
+    monkeypatch.setattr(LocalRoot, "is_local", False)
+    monkeypatch.setattr(cluster_quorum, "SOON_SECONDS", 0.05)
+    monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
+    process = roots.process("a")
+    table, home = StateTable.open(process.child("producers"), PRODUCERS), process.quorum.home
+    hanging = Hanging()
+    monkeypatch.setattr(home, "publish", hanging)
+    table.update({"who": "test"}, lambda rows: [*rows, row("p")], once=True)
+    assert hanging.is_entered.wait(30)
+    reading = in_background(lambda: reads(table))
+    assert ends(reading)
+    assert (names(table), process.quorum.home is home) == (["p"], False)
+    hanging.let_go()
+    process.quorum.flush()
+
+
+def test_a_home_at_which_a_request_hangs_is_left(roots, monkeypatch):
+    process = roots.process("a")
+    table = StateTable.open(process.child("producers"), PRODUCERS)
+    monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
+    hanging = hang_at(process, "a", roots, times=1)
+    assert table.root.list() == ["_delta_log"]
+    assert process.quorum.home.root.uri == str(roots.folders["b"])
+    hanging.let_go()
+
+
 def left_of(folder):
     """What a root has, apart from its noted addresses."""
     return sorted(path.name for path in [*folder.iterdir(), *(folder / "_quorum").iterdir()] if path.suffix != ".json")
