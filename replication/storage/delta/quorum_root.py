@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
@@ -145,6 +145,10 @@ class QuorumRoot(StorageRoot):
     def open_table(self, version: int | None = None) -> TableHandle:
         """A handle on the table at the home, which first gets what was decided before, if a majority answers."""
         if version is None:
+            self.quorum.bring_newest(self.names)
+            with suppress(TableNotFoundError):
+                return self._at_home(lambda home: home.open_table())
+            self.quorum.home.doubt()  # it may have been emptied just now
             self.quorum.bring_newest(self.names)
         return self._at_home(lambda home: home.open_table(version))
 

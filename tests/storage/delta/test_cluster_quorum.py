@@ -810,17 +810,37 @@ def test_no_table_is_made_at_once_while_a_root_that_may_have_the_cluster_does_no
 
 
 @pytest.mark.parametrize("opens", [True, False])
-def test_a_home_that_has_just_answered_and_answers_no_more_is_left(roots, monkeypatch, opens):
+@pytest.mark.parametrize("is_emptied", [True, False])
+def test_a_home_that_has_just_answered_and_fails_or_is_emptied_is_left(roots, monkeypatch, opens, is_emptied):
     """In an object store a process relies on its identity for 10 s."""
     monkeypatch.setattr(LocalRoot, "is_local", False)
     process = roots.process("a")
     reader = StateTable.open(process.child("producers"), PRODUCERS)
     add(roots.table("b"), "p")
     roots.remove("a")
-    roots.folders["a"].symlink_to(roots.folders["a"])  # each access fails
+    if is_emptied:
+        roots.folders["a"].mkdir()
+    else:
+        roots.folders["a"].symlink_to(roots.folders["a"])  # each access fails
     if opens:
         reader = StateTable.open(process.child("producers"), PRODUCERS)
     assert names(reader) == ["p"]
+    assert process.quorum.home.root.uri == str(roots.folders["b"])
+
+
+def test_a_home_that_is_emptied_while_a_table_is_opened_there_is_left(roots, monkeypatch):
+    folder, open_table = roots.folders["a"], LocalRoot.open_table
+
+    def open_emptied(root, version=None):
+        if root.uri.startswith(str(folder)):
+            shutil.rmtree(folder)
+            folder.mkdir()
+        return open_table(root, version)
+
+    process = roots.process("a")
+    add(StateTable.open(process.child("producers"), PRODUCERS), "p")
+    monkeypatch.setattr(LocalRoot, "open_table", open_emptied)
+    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == ["p"]
     assert process.quorum.home.root.uri == str(roots.folders["b"])
 
 
