@@ -124,7 +124,7 @@ FAULTS = {
     ),
     "a cluster root that is lost otherwise": (
         HEAD + " - take_cluster_root_away: {root: 1, by: fire}\n",
-        "take_cluster_root_away: by is 'fire', it must be away or deleted or emptied",
+        "take_cluster_root_away: by is 'fire', it must be away or hanging or deleted or emptied",
     ),
     "no number of cluster roots": ("name: n\ncluster_roots: three\nsteps:\n - kill: 1\n", "cluster_roots is 'three'"),
     "a copy": (HEAD + " - copy_cluster_root: {to: x}\n", "copy_cluster_root: argument to is not known; known are none"),
