@@ -41,7 +41,7 @@ class ConsoleReader:
         self, cluster_uri: str, config: Config, topic: str, begin: int, group: str | None = None,
         partition: int | None = None, offset: int | None = None,
     ) -> None:  # fmt: skip
-        self._view = TopicView(Cluster.open(cluster_uri, config))
+        self._view = TopicView(Cluster.open(cluster_uri, config, reads_go_on=True))
         self._consumer = Consumer(cluster_uri, group, config)
         self._topic, self._begin, self._partition = topic, begin, partition
         self._access = GroupAccess(self._view.cluster, group) if group else None

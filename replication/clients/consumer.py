@@ -76,7 +76,8 @@ class Consumer(Closing):
     With `subscribe` and `poll` it is a member of its `group`: the members share the partitions out, and each record
     goes to one of them. With `fetch` it reads from offsets that the caller gives; then a `group` is a name for offsets.
     The settings are those of `ConsumerConfig`. For one thread at a time: while a thread is in a call, those of others
-    raise ConcurrentModificationException.
+    raise ConcurrentModificationException. While no majority of several cluster roots answers, `fetch` goes on by what
+    one of them has, and members of groups get no records.
 
         with Consumer("/lake/cluster", "billing", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["orders"])
@@ -102,7 +103,7 @@ class Consumer(Closing):
             auto_commit_interval_ms, auto_offset_reset, partition_assignment_strategy, fetch_max_bytes,
             client_rack,
         )  # fmt: skip
-        self._view = TopicView(Cluster.open(cluster_uri, config))
+        self._view = TopicView(Cluster.open(cluster_uri, config, reads_go_on=True))
         self._settings = settings.with_heartbeat(self._view.cluster.root.is_local)
         self._group = group
         self._access: GroupAccess | None = None

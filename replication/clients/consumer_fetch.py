@@ -165,6 +165,8 @@ class _DelayedFetch:
             return _Readable.of(self._near[partition], offset)
         try:
             opened = reader.open_for_fetch(watch.leadership(partition.partition))
+            if offset > opened.log.log_end_offset:  # a later leader may have it
+                self._view.cluster.check_current()
             check_fetch_offset(offset, opened.log, f"{partition.topic}-{partition.partition}")
         except LakelogException as error:
             return error

@@ -109,8 +109,10 @@ def records_of(led: OpenPartition, batch: PlacedBatch) -> list[tuple[int, int]]:
 def epoch_ends(
     view: TopicView, topic: str, partition: int, epochs: Iterable[int], broker_id: int | None
 ) -> dict[int, EpochEndOffset]:
-    """The end offset of each of these leader epochs in the leader's log, see `Consumer.epoch_end`."""
+    """The end offset of each of these leader epochs in the leader's log, see `Consumer.epoch_end`. It tells others what
+    to truncate, so no leader answers that may be deposed."""
     seen = TopicWatch(view, topic, [partition]).leadership(partition)
+    view.cluster.check_current()
     registration = seen.registration
     if broker_id not in (None, registration.leader):
         raise NotLeaderOrFollowerException(

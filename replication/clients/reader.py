@@ -79,13 +79,15 @@ def read_committed(
     spark_session_of(spark)
     for name, given in (("starting", starting), ("ending", ending)):
         _check_offsets(given, name)
-    view = open_view(text(cluster_uri, "cluster_uri"), Config.of(config))
+    view = open_view(text(cluster_uri, "cluster_uri"), Config.of(config), reads_go_on=True)
     deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
     poll_interval_ms = view.cluster.config.lakelog_poll_interval_ms
     try:
         return until_available(lambda: _read(spark, view, topic, starting, ending), deadline, poll_interval_ms)
-    except LakelogException:
+    except LakelogException as error:
         forget_view(view)
+        if isinstance(error, InvalidPartitionsException | OffsetOutOfRangeException):
+            view.cluster.check_current()
         raise
 
 

@@ -39,7 +39,7 @@ Process: TypeAlias = tuple[str, int]  # a broker's root and broker epoch
 _MOST_VIEWS = 8
 
 _lock = threading.Lock()
-_views: dict[tuple[str, Config], TopicView] = {}  # of this process, the one that was opened last at the end
+_views: dict[tuple[str, Config, bool], TopicView] = {}  # of this process, the one that was opened last at the end
 
 
 class TopicView:
@@ -77,7 +77,11 @@ class TopicView:
                 return partitions_of(topic, topics.topics, metadata.partitions)
         topics.refresh()
         metadata.refresh()
-        return partitions_of(topic, topics.topics, metadata.partitions)
+        try:
+            return partitions_of(topic, topics.topics, metadata.partitions)
+        except UnknownTopicOrPartitionException:
+            self.cluster.check_current()
+            raise
 
     def config(self, topic: str) -> TopicConfig:
         """The topic's settings. A setting that the topic does not have is that of this client. Raises
@@ -185,10 +189,11 @@ class TopicView:
         }
 
 
-def open_view(cluster_uri: str, config: Config) -> TopicView:
-    """A view of the cluster. Raises as `Cluster.open`, also in a fork that has the views of its parent."""
+def open_view(cluster_uri: str, config: Config, reads_go_on: bool = False) -> TopicView:
+    """A view of the cluster, opened as by `Cluster.open`. Raises as that, also in a fork that has the views of its
+    parent."""
     check_no_fork()
-    key = cluster_uri, config
+    key = cluster_uri, config, reads_go_on
     with _lock:
         known = _views.get(key)
     if known is not None:  # each plan names the URI anew, so it means the cluster that is there now
@@ -196,7 +201,7 @@ def open_view(cluster_uri: str, config: Config) -> TopicView:
         seen = known.cluster.cluster_id, known.cluster.generation
         if seen == (identity["cluster_id"], identity["generation"] or 0):
             return known
-    view = TopicView(Cluster.open(cluster_uri, config))
+    view = TopicView(Cluster.open(cluster_uri, config, reads_go_on))
     with _lock:
         _views.pop(key, None)
         _views[key] = view

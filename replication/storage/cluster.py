@@ -62,7 +62,8 @@ class Cluster:
 
     root: StorageRoot
 
-    def __init__(self, root: StorageRoot, config: Config) -> None:
+    def __init__(self, root: StorageRoot, config: Config, reads_go_on: bool = False) -> None:
+        self._reads_go_on = reads_go_on
         self._use(root)
         identity = self._read_identity(root, config)
         if identity["format_version"] == QUORUM_FORMAT and not isinstance(self._plain, QuorumRoot):
@@ -104,13 +105,18 @@ class Cluster:
 
     def _use(self, root: StorageRoot) -> None:
         root = root.synced  # clients write there too, whatever their `storage.fsync` is; a torn commit stops everybody
+        if self._reads_go_on:
+            root.let_reads_go_on()
         self._plain = root
         self.guard = ClusterRootGuard(root, self._describe_root)
         self.root = self.guard.root
 
     @classmethod
-    def open(cls, uri: str, config: Config | None = None) -> Cluster:
+    def open(cls, uri: str, config: Config | None = None, reads_go_on: bool = False) -> Cluster:
         """Opens the cluster at `uri`, with credentials from the configuration and the environment.
+
+        `reads_go_on`: for who reads records. While no majority of several cluster roots answers, the tables then show
+        what one of the roots has, see `ClusterQuorum.newest_to_read`; commits fail as always.
 
         Raises InconsistentClusterIdException if there is none, or one of a newer format, and
         InvalidConfigurationException for settings that contradict each other, and IllegalStateException in a fork of a
@@ -118,7 +124,7 @@ class Cluster:
         """
         check_no_fork()
         config = Config.of(config)
-        return cls(storage_root(uri, "cluster", config), config)
+        return cls(storage_root(uri, "cluster", config), config, reads_go_on)
 
     @cached_property
     def producers(self) -> ProducerTable:
@@ -203,6 +209,13 @@ class Cluster:
         KafkaStorageException."""
         root.delete(_SEEN)
         root.sync_folder()
+
+    def check_current(self) -> None:
+        """Raises KafkaStorageException if the topics or the metadata may be older than those that a majority of the
+        cluster roots has decided: see `StorageRoot.behind`."""
+        for table in (self.topics, self.metadata):
+            if table.root.behind:
+                raise KafkaStorageException(table.root.behind)
 
     def refresh_brokers(self) -> Mapping[int, BrokerRegistration]:
         """The registrations of all brokers, read again where they have moved."""

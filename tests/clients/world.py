@@ -8,7 +8,7 @@ from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
 from lakelog.replication.protocol.topic import Topic
-from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
+from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -24,9 +24,14 @@ RARELY = {"session_timeout_ms": 600_000, "heartbeat_interval_ms": 60_000}  # no 
 class World:
     """Two partitions on brokers 1 and 2. Broker 1 leads them, and has published no rows yet."""
 
-    def __init__(self, root):
-        home = StorageRoot.of(root).child("cluster")
-        cluster_id = copied(format_cluster, home, Config())
+    def __init__(self, root, cluster_roots=1):
+        if cluster_roots == 1:
+            home = StorageRoot.of(root).child("cluster")
+            cluster_id = copied(format_cluster, home, Config())
+        else:
+            uris = [f"{root}/cluster-{number}" for number in range(1, cluster_roots + 1)]
+            home = storage_root(",".join(uris), "cluster", Config())
+            cluster_id = format_cluster(home, Config())
         self.uri, self.cluster = home.uri, Cluster.open(home.uri)
         self.roots = {broker: StorageRoot.of(root).child(f"broker-{broker}") for broker in (1, 2)}
         for broker, storage in self.roots.items():

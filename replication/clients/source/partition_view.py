@@ -122,7 +122,11 @@ class PartitionView:
         """
         _check_named(spec, readable)
         committed = self._committed(spec, readable)
-        return {partition: _offset(spec, partition, r, committed) for partition, r in readable.items()}
+        try:
+            return {partition: _offset(spec, partition, r, committed) for partition, r in readable.items()}
+        except OffsetOutOfRangeException:
+            self.view.cluster.check_current()
+            raise
 
     def _committed(
         self, spec: OffsetSpec, readable: Mapping[TopicPartition, OpenPartition]
@@ -137,7 +141,7 @@ class PartitionView:
 
 def partition_view(options: SourceOptions) -> PartitionView:
     """A view with the open tables of an earlier one of this process, if that was of the same cluster."""
-    return PartitionView(options, open_view(options.cluster, options.config))
+    return PartitionView(options, open_view(options.cluster, options.config, reads_go_on=True))
 
 
 def _check_named(spec: OffsetSpec, readable: Mapping[TopicPartition, object]) -> None:

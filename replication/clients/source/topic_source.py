@@ -26,7 +26,7 @@ def schema_of(given: Mapping[str, str]) -> str:
     """The columns as DDL. Raises InvalidConfigurationException for wrong options, and InconsistentClusterIdException if
     there is no cluster."""
     options = parse_options(given, warn=True)
-    open_view(options.cluster, options.config)
+    open_view(options.cluster, options.config, reads_go_on=True)
     return columns_of(options)
 
 

@@ -157,7 +157,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = self._open()
         begun = SourceOffset.from_json(start, view.cluster_id)
         registered, readable = view.retried(lambda: self._open_partitions(view, begun))
-        lost = LostRecords(self._options.fail_on_data_loss, begun)
+        lost = LostRecords(self._options.fail_on_data_loss, view, begun)
         starts = lost.starts(registered, readable)
         ends = {p: _end(starts[p], begun.offsets[p], r) for p, r in readable.items() if p in starts}
         new = {p: r.log.log_start_offset for p, r in readable.items() if p not in starts}
@@ -248,7 +248,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not moved:
             return []
         registered = view.registrations(must_exist=False)
-        kept = LostRecords(self._options.fail_on_data_loss, begun, ended).bounds(view, registered, moved)
+        kept = LostRecords(self._options.fail_on_data_loss, view, begun, ended).bounds(registered, moved)
         return plan_rows(view, registered, kept)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -297,10 +297,15 @@ def may_start(available: int, least: int | None, waited_ms: float, max_delay_ms:
 
 
 class LostRecords:
-    """Finds what is lost since an offset: it fails the query, or warns and goes on with what is there."""
+    """Finds what is lost since an offset: it fails the query, or warns and goes on with what is there. A later leader
+    may have what the one that is read lacks, so nothing is lost as long as the metadata may be older than they are. All
+    methods raise KafkaStorageException then."""
 
-    def __init__(self, fails: bool, begun: SourceOffset, ended: SourceOffset | None = None) -> None:
+    def __init__(
+        self, fails: bool, view: PartitionView, begun: SourceOffset, ended: SourceOffset | None = None
+    ) -> None:  # fmt: skip
         self._fails = fails
+        self._view = view
         self._begun = begun
         self._ended = ended
 
@@ -327,10 +332,10 @@ class LostRecords:
                 left[partition] = end
         return left
 
-    def bounds(self, view: PartitionView, registered: Registered, wanted: Bounds) -> Bounds:
+    def bounds(self, registered: Registered, wanted: Bounds) -> Bounds:
         """What is left of the bounds of a micro-batch. Raises as `starts`."""
         kept = {partition: each for partition, each in wanted.items() if self._is_same_topic(partition, registered)}
-        for partition, readable in view.led({partition: registered[partition] for partition in kept}).items():
+        for partition, readable in self._view.led({p: registered[p] for p in kept}).items():
             start = self._kept(self._begun, partition, readable)
             stop = max(start, self._kept(self._ended or self._begun, partition, readable))
             kept[partition] = OffsetRange(start, stop)
@@ -341,7 +346,7 @@ class LostRecords:
         offset, log = known.offsets[partition], readable.log
         first, end = log.log_start_offset, log.log_end_offset
         if first > offset:
-            self._report(f"{partition}: records {offset} to {first - 1} are deleted, the log starts at {first}")
+            self._report(f"{partition}: records {offset} to {first - 1} are deleted, the log starts at {first}", True)
             return first
         common = _common_end(log, offset, known.epochs.get(partition))
         if common < offset:  # after a clean election the new leader has all that was committed
@@ -357,7 +362,10 @@ class LostRecords:
             self._report(f"{partition}: the topic was made again: it had id {known} and has {found.topic_id}")
         return found is not None and found.topic_id == known
 
-    def _report(self, lost: str) -> None:
+    def _report(self, lost: str, is_committed: bool = False) -> None:
+        """`is_committed`: that it is lost is committed, so no later leader has it."""
+        if not is_committed:
+            self._view.view.cluster.check_current()
         if self._fails:
             raise OffsetOutOfRangeException(f"{lost}; {_WAY_OUT}")
         logger.warning("%s", lost)

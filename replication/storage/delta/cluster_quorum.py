@@ -1,8 +1,9 @@
 """The quorum of a cluster's roots as one process sees it: a majority decides commits, and the process reads at home.
 
 Its home is one of the roots, the first one that it reaches. What is published there is decided, but others may have
-decided more. So a read of the newest version asks a majority first, and publishes at the home what it has decided. A
-commit is decided by a round of `quorum_round`, and then published at all roots.
+decided more. So a read of the newest version asks a majority first, and publishes at the home what it has decided.
+Reads of records go on without a majority, see `ClusterQuorum.newest_to_read`. A commit is decided by a round of
+`quorum_round`, and then published at all roots.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ from lakelog.replication.storage.delta.commit_format import (
     read_commit,
 )
 from lakelog.replication.storage.delta.commit_publisher import CommitPublisher
-from lakelog.replication.storage.delta.known_roots import KnownRoots
+from lakelog.replication.storage.delta.known_roots import NO_MAJORITY_SECONDS, KnownRoots
 from lakelog.replication.storage.delta.life_signs import LifeSigns
 from lakelog.replication.storage.delta.quorum_member import CREATES, ROOTS, QuorumMember, TableName, packed
-from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, RootRequests, start_thread
+from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests, start_thread
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
 
@@ -83,7 +84,10 @@ class ClusterQuorum:
         self.known = KnownRoots(roots, self._requests, member_at)
         self.publisher = CommitPublisher(self.known, self._requests, self._voting)
         self._lock = threading.Lock()
-        self._has_warned = False  # that a majority is missing
+        self.reads_go_on = False  # see `newest_to_read`
+        self._silence = ""  # why no majority has answered the last read; empty if one has
+        self._behind: dict[TableName, str] = {}  # the tables whose last read no majority has answered, and why
+        self._question: _Question | None = None  # of the last read that asked a majority
         self._sessions: dict[TableName, str] = {}
         self._newest: dict[TableName, tuple[int, ProposedCommit]] = {}  # the newest version that is known, its commit
         self._proposed: dict[TableName, int] = {}  # the last slot in which the session has proposed
@@ -182,20 +186,100 @@ class ClusterQuorum:
     def bring_newest(self, table: TableName) -> None:
         """Publishes at the home all commits of a table that were decided before this call began. If no majority answers
         it does what it can, so that reads of what is there go on. Raises KafkaStorageException if no root answers."""
-        self.check_home(table)
-        newest = self.newest_at_home(table)
-        if newest < 0:
-            self.publisher.bring_home(table)
+        has_home = False
+
+        def bring() -> int:
+            nonlocal has_home
+            self.check_home(table)
             newest = self.newest_at_home(table)
-        if newest >= 0:
-            try:
-                self.catch_up(table, newest)
-            except KafkaStorageException as error:
-                level = logging.DEBUG if self._has_warned else logging.WARNING
-                self._has_warned = True
-                logger.log(level, "%s is read as it was: %s", self.home.root.uri, error)
-            else:
-                self._has_warned = False
+            if newest < 0:
+                self.publisher.bring_home(table)
+                newest = self.newest_at_home(table)
+            has_home = True
+            return newest if newest < 0 else self.catch_up(table, newest)
+
+        try:
+            self._answer_in_time(bring)
+        except KafkaStorageException as error:
+            if self.reads_go_on:
+                self._newest_at_any(table)
+            elif not has_home:
+                raise
+            self._note_silence(table, error)
+        else:
+            self._note_answer(table)
+
+    def newest_to_read(self, table: TableName, version: int) -> int:
+        """As `catch_up`, for a read. With `reads_go_on`, a read that reaches no majority goes on with what is published
+        at the home, or another root that answers. It warns once, and never returns less than this process knows to be
+        decided: then it raises KafkaStorageException, as it does if no root answers.
+
+        This is safe for who reads records. All that is published is decided, so no leader epoch has two leaders; but it
+        may be old. So a reader may take a deposed leader for the leader. It reads what the high watermark in the row of
+        that leader allows, once it has found that the log led under the row's epoch and has the row's records
+        (`check_log_leads`). That high watermark never passes what the whole ISR of that epoch has, whoever leads later:
+        a follower that has taken up a later epoch no longer counts for it. A clean election keeps these records. So the
+        reader sees committed records, maybe not the newest ones. It must not conclude that others are gone: see
+        `behind`.
+        """
+        if not self.reads_go_on:
+            return self.catch_up(table, version)
+        try:
+            found = self._answer_in_time(partial(self.catch_up, table, version))
+        except KafkaStorageException as error:
+            found = max(version, self._newest_at_any(table))
+            if found < self._newest.get(table, (-1, None))[0]:
+                raise
+            self._note_silence(table, error)
+        else:
+            self._note_answer(table)
+        return found
+
+    def behind(self, table: TableName) -> str:
+        """Why the last read of a table has gone on without a majority; empty if it has not. Otherwise something that is
+        missing in what it found may be there by now, such as a topic, a leader or its records."""
+        return self._behind.get(table, "") if self.reads_go_on else ""
+
+    def _answer_in_time(self, call: Callable[[], int]) -> int:
+        """What a call returns that asks a majority. With `reads_go_on` it waits `timeout` for that, and if a majority
+        is missing since, half a second for each question: roots that hang hold up a reader once. Raises
+        KafkaStorageException."""
+        if not self.reads_go_on:
+            return call()
+        last = self._question
+        if self._silence and last is not None:
+            answer = last.answer(NO_MAJORITY_SECONDS)
+            if answer is None and time.monotonic() < last.began_at + 2 * self._timeout:  # else it may hang for ever
+                raise KafkaStorageException(self._silence)
+            self._silence = "" if isinstance(answer, int) else self._silence
+        self._question = question = _Question(call)
+        answer = question.answer(NO_MAJORITY_SECONDS if self._silence else self._timeout)
+        if answer is None:
+            raise KafkaStorageException(self._silence or self.known.who_is_silent())
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _note_silence(self, table: TableName, error: KafkaStorageException) -> None:
+        """Notes that a read of a table goes on without a majority. A process warns once until one answers."""
+        uris = {member.root.uri for member in self.roots}
+        same = [each for each in list(_QUORUMS) if {member.root.uri for member in each.roots} == uris]
+        level = logging.DEBUG if any(each._silence for each in same) else logging.WARNING
+        self._silence = self._behind[table] = str(error)
+        logger.log(level, "%s is read as it was: %s", self.home.root.uri, error)
+
+    def _note_answer(self, table: TableName) -> None:
+        self._silence = ""
+        self._behind.pop(table, None)
+
+    def _newest_at_any(self, table: TableName) -> int:
+        """The newest version of a table at the home or, if that lacks it or does not answer soon, at another root,
+        which becomes the home; -1 without any. Raises KafkaStorageException if no root answers."""
+        newest = self.known.find_newest(table, self._voting(table))
+        if newest < 0:
+            self.check_home(table)  # roots may be slow
+            newest = self.newest_at_home(table)
+        return newest
 
     def catch_up(self, table: TableName, version: int) -> int:
         """Publishes at the home all commits after a version that were decided before this call began, and returns the
@@ -532,6 +616,29 @@ class ClusterQuorum:
             roots, lambda root, member: partial(_part, step, root, handlers(member, table)),
             lambda found: is_enough(step, found, needed, len(roots)),
         )  # fmt: skip
+
+
+class _Question:
+    """A call that asks a majority, in a thread of its own."""
+
+    def __init__(self, call: Callable[[], int]) -> None:
+        self.began_at = time.monotonic()
+        self._answers = Answers()
+        start_thread(partial(self._run, call), "read")
+
+    def _run(self, call: Callable[[], int]) -> None:
+        answer: int | Exception = KafkaStorageException("a read was interrupted")
+        try:
+            answer = call()
+        except Exception as error:
+            answer = error
+        finally:
+            self._answers.put("", answer)
+
+    def answer(self, seconds: float) -> int | Exception | None:
+        """What the call has returned or raised, so many seconds after it began at the latest; None if it has not."""
+        left = max(0.0, self.began_at + seconds - time.monotonic())
+        return self._answers.wait_for(lambda _: False, 1, left).get("")
 
 
 def _with_facts(content: bytes, session: str, roots: Sequence[str]) -> bytes:

@@ -281,12 +281,15 @@ class DeltaLog:
             self.root.guard.check()
         return open_version(self.root, self.version)
 
-    def move(self, max_staleness: float | None = None, for_commit: bool = False) -> list[Commit] | None:
+    def move(
+        self, max_staleness: float | None = None, *, is_read: bool = False, for_commit: bool = False
+    ) -> list[Commit] | None:
         """Replays the following commits, to the newest version, and returns them in order.
 
         Without a `max_staleness` it always reads the store. With one, in seconds, it may use what another poll of this
-        process has found, if the table is in an object store. `for_commit`: a commit waits for it, so in several
-        cluster roots it asks for one commit more than it may need, at the same time. That costs little beside votes.
+        process has found, if the table is in an object store. `is_read`: nothing is decided on what it finds, so it
+        may go on as `StorageRoot.newest_to_read` does. `for_commit`: a commit waits for it, so in several cluster roots
+        it asks for one commit more than it may need, at the same time. That costs little beside votes.
 
         Returns None if the table was opened anew, because a clean-up has deleted commits that were not replayed, or
         another tool has changed more than files: the state must be built from `active_files`. A clean-up deletes the
@@ -300,9 +303,13 @@ class DeltaLog:
             self.root.guard.check()
         started = time.monotonic()
         since = None if max_staleness is None else started - max_staleness
-        decided = self.root.catch_up(self.version) if since is None else -1
-        if since is not None:
+        decided = -1
+        if since is not None and not self.root.behind:
             self.root.catch_up_now_and_then(self.version)
+        elif since is not None or is_read:
+            decided = self.root.newest_to_read(self.version)
+        else:
+            decided = self.root.catch_up(self.version)
         if decided == self.version:
             self.polled_at = started
             if self.root.version_cache is not None:

@@ -26,7 +26,7 @@ from lakelog.schemas import CLUSTER
 logger = logging.getLogger(__name__)
 
 _AWAY_SECONDS = 5.0  # between two tries to find roots that are away
-_NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else can be done
+NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else can be done
 
 Value = TypeVar("Value")
 
@@ -50,6 +50,7 @@ class KnownRoots:
         self._sound = set[str]()  # identities of roots that have named themselves
         self._looked_at = self._searched_at = float("-inf")
         self._silent = set[str]()  # the roots that did not answer when a majority was missing last
+        self._named_by: float | None = None  # until then the process waits for roots that have not named themselves
 
     # Who they are
 
@@ -65,8 +66,15 @@ class KnownRoots:
             self._identify(missing)
         if len(self._found) < self._needed:
             with self._answered:
-                self._answered.wait_for(lambda: not self._asked, self._requests.timeout)
+                self._answered.wait_for(lambda: not self._asked, self._seconds_to_name())
         return self._found
+
+    def _seconds_to_name(self) -> float:
+        """How long to wait for roots that have not named themselves: the timeout once, as they may hang for ever."""
+        now = time.monotonic()
+        if self._named_by is None:
+            self._named_by = now + self._requests.timeout
+        return max(0.0, self._named_by - now)
 
     def members_of(self, roots: Sequence[str]) -> Mapping[str, QuorumMember]:
         """The members, after a search if some of these roots are not among them."""
@@ -77,7 +85,7 @@ class KnownRoots:
         may have been added since, or lie where others were that are lost."""
         members, now = self.members, time.monotonic()
         has_majority = len(members.keys() & set(roots)) >= majority(len(roots))
-        if now - self._searched_at < (_AWAY_SECONDS if has_majority else _NO_MAJORITY_SECONDS):
+        if now - self._searched_at < (_AWAY_SECONDS if has_majority else NO_MAJORITY_SECONDS):
             return members
         self._searched_at = now
         known = {member.root.uri for member in self.all}
@@ -210,18 +218,20 @@ class KnownRoots:
                 f"no majority of the {len(roots)} cluster roots has agreed, as other processes write too, or as some "
                 "must be replaced: `lakelog cluster-roots` shows them"
             )
-        return (
-            f"no majority of the {len(roots)} cluster roots has answered, as {self._named(silent)}; if they are lost "
-            "for good, `lakelog recover` makes the cluster root again from the roots of the brokers"
-        )
+        return _no_answer(len(roots), self._named(silent))
 
-    def _named(self, roots: Sequence[str]) -> str:
+    def who_is_silent(self) -> str:
+        """As `no_majority`, by the roots that do not answer soon, while nobody knows who votes."""
+        found = self._requests.soon(lambda member: member.identity(), self.all)
+        silent = [uri for uri, identity in found.items() if not isinstance(identity, str)]
+        return _no_answer(len(found), silent or list(found))
+
+    def _named(self, roots: Sequence[str]) -> list[str]:
         uris = {identity: member.root.uri for identity, member in self._found.items()}
         if any(root not in uris for root in roots):
             with suppress(LakelogException):
                 uris = self.home.addresses() | uris
-        names = " and ".join(uris.get(root, f"root {root}") for root in roots)
-        return f"{names} {'does' if len(roots) == 1 else 'do'} not"
+        return [uris.get(root, f"root {root}") for root in roots]
 
     # The home
 
@@ -276,6 +286,24 @@ class KnownRoots:
                 return member, answer[1]
         raise KafkaStorageException(error)
 
+    def find_newest(self, table: Sequence[str], voting: Sequence[str]) -> int:
+        """The newest version of a table at the first root that answers soon and has the table, the home first. That
+        root becomes the home. -1 without any. `voting`: as in `check_home`."""
+        of = {member: root for root, member in self.members.items()}
+
+        def look(member: QuorumMember) -> int:
+            root = of[member]
+            may_be_read = member.identity() == root and (root in voting or self._is_sound(root, member))
+            return member.newest(table) if may_be_read else -1
+
+        found = self._requests.soon(look, list(of))
+        for member in sorted(of, key=lambda m: (bool(voting) and of[m] not in voting, m is not self.home)):
+            newest = found[member.root.uri]
+            if not isinstance(newest, LakelogException) and newest >= 0:
+                self._move_home(member)
+                return newest
+        return -1
+
     def _find_home(self, members: Mapping[str, QuorumMember], voting: Sequence[str]) -> QuorumMember | None:
         """The first of these roots that may be the home: those that vote before others, those at which a request hangs
         last, and the present home first."""
@@ -321,3 +349,12 @@ class KnownRoots:
             was, self.home = self.home, home
         if was is not home:
             logger.warning("%s is read from now on, as %s cannot be", home.root.uri, was.root.uri)
+
+
+def _no_answer(roots: int, silent: Sequence[str]) -> str:
+    """Why nothing can be decided: these of so many roots are silent."""
+    return (
+        f"no majority of the {roots} cluster roots has answered, as {' and '.join(silent)} "
+        f"{'does' if len(silent) == 1 else 'do'} not; if they are lost for good, `lakelog recover` makes the cluster "
+        "root again from the roots of the brokers"
+    )

@@ -74,7 +74,9 @@ class QuorumRoot(StorageRoot):
         return self.quorum.signs.show(self.names, epoch)
 
     def life_sign(self, epoch: int, max_staleness: float | None = None) -> int:
-        """As `LifeSigns.number`."""
+        """As `LifeSigns.number`; 0 if reads go on without a majority, which cannot tell who lives."""
+        if self.quorum.reads_go_on:
+            return 0
         return self.quorum.signs.number(self.names, epoch, max_staleness)
 
     def sign_written_at(self) -> float:
@@ -84,6 +86,19 @@ class QuorumRoot(StorageRoot):
     def catch_up(self, version: int) -> int:
         """Makes all commits of the table visible here that were decided before, and returns the last version."""
         return self.quorum.catch_up(self.names, version)
+
+    def let_reads_go_on(self) -> None:
+        """As `ClusterQuorum.newest_to_read` says."""
+        self.quorum.reads_go_on = True
+
+    def newest_to_read(self, version: int) -> int:
+        """As `ClusterQuorum.newest_to_read`."""
+        return self.quorum.newest_to_read(self.names, version)
+
+    @property
+    def behind(self) -> str:
+        """As `ClusterQuorum.behind`."""
+        return self.quorum.behind(self.names)
 
     def catch_up_now_and_then(self, version: int | None = None) -> None:
         """As `StorageRoot.catch_up_now_and_then`: a poll reads the home alone, which may lack what was decided, if

@@ -201,6 +201,19 @@ class StorageRoot(ABC):
         caller knows. A root that is alone decides by being written, and returns -1."""
         return -1
 
+    def let_reads_go_on(self) -> None:  # noqa: B027
+        """Lets the reads of this process go on where it cannot `catch_up`: see `ClusterQuorum.newest_to_read`."""
+
+    def newest_to_read(self, version: int) -> int:
+        """As `catch_up`, for a read, which may go on without it."""
+        return self.catch_up(version)
+
+    @property
+    def behind(self) -> str:
+        """Why the last read of the table here has gone on without what others may have decided; empty if it has not.
+        Otherwise nobody knows whether something is missing that it has not found."""
+        return ""
+
     def catch_up_now_and_then(self, version: int | None = None) -> None:  # noqa: B027
         """Begins to `catch_up`, and does not wait for it, if this process has not done so for a while.
         `version`: the newest one that the caller knows, if any."""

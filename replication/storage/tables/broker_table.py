@@ -155,7 +155,7 @@ def _find_tables(cluster: StorageRoot, max_staleness: float | None = None) -> No
         return
     if (version := last_version(tables)) >= 0:
         with suppress(KafkaStorageException):  # what is there is read
-            tables.catch_up(version)
+            tables.newest_to_read(version)
 
 
 def _has(found: BrokerRegistration, changes: Mapping[str, object]) -> bool:

@@ -257,8 +257,9 @@ class StateTable:
             return self._log.polled_at
 
     def refresh(self) -> bool:
-        """Reads the table again if it has moved. Returns whether it had."""
-        return self.watch(None)
+        """Reads the table again if it has moved. Returns whether it had. What is decided on it must read it by itself,
+        as `update` does: a read may go on without a majority of the cluster roots."""
+        return self._move(None, is_read=True)
 
     def poll(self, max_staleness: float = LONGEST_SECONDS) -> bool:
         """Like `refresh`, but in an object store it may use an earlier poll of this process: at most `max_staleness`
@@ -266,12 +267,13 @@ class StateTable:
         return self.watch(self._log.root.poll_staleness(max_staleness))
 
     def watch(self, max_staleness: float | None) -> bool:
-        """Like `poll`, but with a fixed maximum staleness; None reads the table in any case."""
-        return self._watch(max_staleness)
+        """Like `poll`, but with a fixed maximum staleness; None reads the table in any case, to decide on it."""
+        return self._move(max_staleness)
 
-    def _watch(self, max_staleness: float | None, for_commit: bool = False) -> bool:
+    def _move(self, max_staleness: float | None, *, is_read: bool = False, for_commit: bool = False) -> bool:
         with self._lock:
-            if self._log.move(max_staleness, for_commit) == [] and self._loaded == self._log.version:
+            commits = self._log.move(max_staleness, is_read=is_read, for_commit=for_commit)
+            if commits == [] and self._loaded == self._log.version:
                 return False
             self._load()
             return True
@@ -329,7 +331,7 @@ class StateTable:
 
     def _newest_names(self) -> set[str]:
         """The names of the newest version, which others may have written since the owner's last read."""
-        self.refresh()
+        self.watch(None)  # it would delete the files of a newer version
         return self._names
 
     def update(
@@ -359,7 +361,7 @@ class StateTable:
 
         def attempt(max_staleness: float | None) -> int | None:
             with self._lock:
-                self._watch(max_staleness, for_commit=True)
+                self._move(max_staleness, for_commit=True)
                 landed = self._landed(tried, update) if once else None
                 rows = None if landed is not None else change(list(self._rows))
                 if rows is None:
