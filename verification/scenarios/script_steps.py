@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.clients.admin import Outcomes
+from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.producer import RecordMetadata
+from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.errors import (
     InvalidRequestException,
     LakelogException,
@@ -18,6 +20,7 @@ from lakelog.replication.errors import (
     error_named,
 )
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_format import read_commits_after
 from lakelog.replication.storage.log.truncate import DELETION
 from lakelog.verification.clusters.cluster_under_test import Server
@@ -217,11 +220,15 @@ def delete_records(scene: Scene, *, topic: str, partition: int, before_offset: i
     return Observed({"low_watermark": low_watermark, "error": None if outcome == OK else outcome}, f"{found}", fault)
 
 
-def consume(scene: Scene, *, topic: str, partition: int, expect_values: list[str] | None) -> Observed:
-    """Reads from the log start to the high watermark, as a consumer does."""
+def consume(
+    scene: Scene, *, topic: str, partition: int, expect_values: list[str] | None, anew: bool
+) -> Observed:  # fmt: skip
+    """Reads from the log start to the high watermark, as a consumer does that runs since the script began or, if
+    `anew`, begins now."""
 
     def poll() -> Observed:
-        values = _committed(scene, topic, partition)
+        consumer = Consumer(scene.cluster.uri) if anew else scene.consumer
+        values = _committed(scene, consumer, topic, partition)
         is_right = expect_values in (None, values)
         fault = None if is_right else f"{_in_words(values)}, expected {_in_words(expect_values or [])}"
         return Observed({"values": values}, _in_words(values), fault)
@@ -229,11 +236,12 @@ def consume(scene: Scene, *, topic: str, partition: int, expect_values: list[str
     return hold(poll, _CONSUME_SECONDS)
 
 
-def _committed(scene: Scene, topic: str, partition: int) -> list[str]:
+def _committed(scene: Scene, consumer: Consumer, topic: str, partition: int) -> list[str]:
     values: list[str] = []
-    offset = leadership(scene, topic, partition).available_row().log_start_offset
+    view = TopicView(Cluster.open(scene.cluster.uri, reads_go_on=True))
+    offset = TopicWatch(view, topic, [partition]).leadership(partition).available_row().log_start_offset
     while True:
-        fetched = scene.consumer.fetch(topic, {partition: offset}, max_wait_ms=0)[partition]
+        fetched = consumer.fetch(topic, {partition: offset}, max_wait_ms=0)[partition]
         if fetched.error:
             raise fetched.error
         values += _values(fetched.records)

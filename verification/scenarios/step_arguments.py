@@ -114,7 +114,7 @@ def _record_steps(some: ArgumentKind) -> dict[str, dict[str, Argument]]:
             "expect_values": Argument(VALUES, None),
         },
         "epoch_end": {**partition, "epochs": Argument(list_of(NATURAL))},
-        "consume": {**partition, "expect_values": Argument(VALUES, None)},
+        "consume": {**partition, "expect_values": Argument(VALUES, None), "anew": Argument(TRUTH, False)},
     }
 
 

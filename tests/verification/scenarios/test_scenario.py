@@ -4,6 +4,7 @@ import inspect
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -321,14 +322,15 @@ def test_logs_are_compared_in_all_columns(tables: Tables, scene: Scene, case: st
     assert (outcome.fault, outcome.saw["values"]["1"]) == (fault, ["a", "b"])
 
 
-def test_what_is_consumed_lies_below_the_high_watermark(tables: Tables, scene: Scene) -> None:
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_is_consumed_lies_below_the_high_watermark(tables: Tables, scene: Scene, anew: bool) -> None:
     send(tables.logs[1], request(P0, 2), tables={P0: records(b"a", b"b")})
     tables.say(1, 1)
-    assert consume(scene, topic=TOPIC, partition=0, expect_values=["a"]).fault is None
-    assert consume(scene, topic=TOPIC, partition=0, expect_values=["a", "b"]).fault == "a, expected a b"
-    assert consume(scene, topic=TOPIC, partition=0, expect_values=None).saw == {"values": ["a"]}
-    unknown = consume(scene, topic="unknown", partition=0, expect_values=None)
-    assert unknown.words == "UnknownTopicOrPartitionException"
+    asked: dict[str, Any] = {"topic": TOPIC, "partition": 0, "expect_values": None, "anew": anew}
+    assert consume(scene, **{**asked, "expect_values": ["a"]}).fault is None
+    assert consume(scene, **{**asked, "expect_values": ["a", "b"]}).fault == "a, expected a b"
+    assert consume(scene, **asked).saw == {"values": ["a"]}
+    assert consume(scene, **{**asked, "topic": "unknown"}).words == "UnknownTopicOrPartitionException"
 
 
 def test_ep_03_epochs_end_where_the_leader_says_and_followers_refuse_to(tables: Tables, scene: Scene) -> None:
