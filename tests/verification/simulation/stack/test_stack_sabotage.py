@@ -20,11 +20,11 @@ from lakelog.verification.simulation.tiers import TIERS
 SEEDS_THAT_CATCH = {
     "changes_are_decided_once": 10,
     "broker_epochs_stand_still": 17,
-    "state_is_written_over": 27,
+    "state_is_written_over": 23,
     "acknowledges_at_once": 10,
     "overlooks_new_broker_epochs": 46,
     "errors_are_taken_for_landed": 5,
-    "a_failed_copy_fails_alone": 15,
+    "a_failed_copy_fails_alone": 22,
     "joins_anywhere": 4,
     "truncates_to_the_high_watermark": 5,
     "truncates_nothing": 7,
@@ -36,7 +36,7 @@ SEEDS_THAT_CATCH = {
     "fails_without_a_new_epoch": 1,
     "notes_of_older_generations_count": 2,
 }  # one of the first 60 seeds catches the others
-FAILS_WITHOUT_ACKS = 9  # a seed in which a record is lost that `acknowledges_at_once` has acknowledged
+FAILS_WITHOUT_ACKS = 10  # a seed in which a record is lost that `acknowledges_at_once` has acknowledged
 WORLDS = 4
 SCHEDULES = {s.schedule.__name__: s.schedule for s in STACK_SABOTAGES.values() if s.schedule}
 
