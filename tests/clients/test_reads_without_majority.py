@@ -94,8 +94,7 @@ def fetched(consumer, offsets=(0, 0), **given):
     return [(partition, offset) for partition, each in found.items() for offset in each.records["offset"].to_pylist()]
 
 
-@pytest.mark.parametrize("by", ["away", "deleted", "emptied"])
-@pytest.mark.parametrize("left", [1, 2, 3])
+@pytest.mark.parametrize(("left", "by"), [(1, "away"), (1, "emptied"), (2, "deleted"), (3, "emptied")])
 def test_reads_that_begin_without_a_majority_find_all_committed_records(world, left, by):
     world.lose(*({1, 2, 3} - {left}), by=by)
     assert fetched(Consumer(world.uri)) == COMMITTED
@@ -280,17 +279,8 @@ class Hangs:
     def __init__(self, world, numbers, monkeypatch):
         self._folders = [str(world.folder(number)) for number in numbers]
         self._hanging = Hanging()
-        for name in (
-            "read",
-            "read_buffer",
-            "read_stamped",
-            "list",
-            "exists",
-            "stamps",
-            "mark",
-            "put_if_absent",
-            "write",
-        ):
+        reads = "read", "read_buffer", "read_stamped", "list", "exists", "stamps", "mark"
+        for name in (*reads, "put_if_absent", "write"):
             plain = getattr(LocalRoot, name)
             monkeypatch.setattr(LocalRoot, name, lambda *args, plain=plain, **named: self._call(plain, *args, **named))
 
@@ -304,14 +294,10 @@ class Hangs:
         self._hanging.let_go()
 
 
-@pytest.mark.parametrize("numbers", [(1, 2), (2, 3)])
-@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize(("numbers", "is_new"), [((1, 2), True), ((2, 3), False)])
 def test_roots_that_hang_hold_a_reader_up_once(world, numbers, is_new, monkeypatch):
-    config, waits, plain = (
-        Config.from_properties({"lakelog.storage.timeout.ms": 2500}),
-        [],
-        threading.Condition.wait_for,
-    )
+    config, waits = Config.from_properties({"lakelog.storage.timeout.ms": 2500}), []
+    plain = threading.Condition.wait_for
     consumer = None if is_new else Consumer(world.uri, config=config)
     if consumer:
         assert fetched(consumer) == COMMITTED
