@@ -74,7 +74,8 @@ class QuorumRoot(StorageRoot):
         return self.quorum.signs.show(self.names, epoch)
 
     def life_sign(self, epoch: int, max_staleness: float | None = None) -> int:
-        """As `LifeSigns.number`; 0 if reads go on without a majority, which cannot tell who lives."""
+        """As `LifeSigns.number`; always 0 for who opened the cluster with `reads_go_on`: a read of records does not ask
+        who lives, and without a majority nobody could say."""
         if self.quorum.reads_go_on:
             return 0
         return self.quorum.signs.number(self.names, epoch, max_staleness)
