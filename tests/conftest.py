@@ -1,20 +1,46 @@
-"""Fixtures for all tests. The JVM starts only if a test asks for `spark`: one for each worker of pytest-xdist."""
+"""Fixtures for all tests. The JVM starts only if a test asks for `spark`, in one worker of pytest-xdist."""
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from lakelog.verification.s3.server import StoreServer
 from tests.hanging import ends, in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
 os.environ.pop("COLUMNS", None)  # a worker of pytest-xdist has a width, though nobody looks at what it prints
+
+
+_ASKS_FOR_SPARK = re.compile(r"^\s*def \w+\([^)]*\bspark\b", re.M)
+
+
+class SparkInOneWorker(LoadFileScheduling):
+    """Each file runs in one worker, and all files with Spark in the same one: a JVM and Spark's Python workers take
+    half a minute of the processor until they run fast."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = super()._split_scope(nodeid)
+        return "spark" if _has_spark(self.config.rootpath / path) else path
+
+
+@cache
+def _has_spark(path: Path) -> bool:
+    return _ASKS_FOR_SPARK.search(path.read_text()) is not None
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> SparkInOneWorker:
+    """Distributes the tests of this folder."""
+    return SparkInOneWorker(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,8 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with Spark come first, because they take longest: at the end the workers share short files."""
-    with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: item.path not in with_spark)
+    items.sort(key=lambda item: not _has_spark(item.path))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,7 +74,7 @@ _SMALL_QUERIES = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """One session for all tests of a worker, with the settings that the verbs use, and with those of small queries. Its
+    """One session for all tests, with the settings that the verbs use, and with those of small queries. Its
     JVM compiles as a broker's does, because queries of a few rows end before better code pays, and it collects garbage
     with one thread."""
     from lakelog.jobs.launch.launcher import VERBS
