@@ -12,6 +12,7 @@ from lakelog.verification.bench.produce import QUICK as QUICK_PRODUCE
 from lakelog.verification.bench.produce import measure_produce
 from lakelog.verification.bench.read import QUICK_READ, measure_read
 from lakelog.verification.bench.replication import QUICK, SMALL, Bench
+from lakelog.verification.bench.requests import RequestsPlan, measure_requests, requests_figures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,17 @@ def test_every_way_gives_the_same_rows(spark: "SparkSession") -> None:
     assert found.rows_equal
     assert found.records == QUICK_READ.each.records
     assert [len(seconds) for seconds in found.seconds.values()] == [QUICK_READ.rounds] * 7
+
+
+def test_the_requests_of_a_small_cluster_are_counted(spark: "SparkSession") -> None:
+    """Real brokers, a real store in a process of its own."""
+    (found,) = measure_requests(
+        spark, RequestsPlan([1], [2], seconds=5, sends=1, configs={"broker.session.timeout.ms": 6000})
+    )
+    assert found.rows_equal
+    assert {what.table for what in found.sent} >= {"log"}
+    assert {what.kind for what in found.idle} >= {"GET", "PUT"}, "looks, and a heartbeat every 2 s"
+    assert json.dumps(requests_figures([found]))
 
 
 def test_what_is_sent_to_processes_is_committed(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,14 +16,13 @@ from lakelog.verification.bench.requests import (
     Requests,
     RequestsPlan,
     dollars_a_month,
-    measure_requests,
     requests_figures,
     requests_rows,
 )
 from lakelog.verification.verbs.bench import main
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 COMMIT = "00000000000000000007.json"
 HEADS, PUTS = Counted("HEAD", "log", "commits"), Counted("PUT", "brokers", "files")
@@ -136,17 +134,6 @@ def test_what_makes_no_sense_is_refused(argv: list[str]) -> None:
 
 def test_a_cluster_is_measured_for_each_number_of_brokers_and_partitions() -> None:
     assert RequestsPlan([1, 3], [2, 4]).sizes == [(1, 2), (1, 4), (3, 2), (3, 4)]
-
-
-def test_a_small_cluster_is_counted(spark: SparkSession) -> None:
-    """Real brokers, a real store in a process of its own."""
-    (found,) = measure_requests(
-        spark, RequestsPlan([1], [2], seconds=5, sends=1, configs={"broker.session.timeout.ms": 6000})
-    )
-    assert found.rows_equal
-    assert {what.table for what in found.sent} >= {"log"}
-    assert {what.kind for what in found.idle} >= {"GET", "PUT"}, "looks, and a heartbeat every 2 s"
-    assert json.dumps(requests_figures([found]))
 
 
 def test_the_times_of_commits_are_figures_and_rows() -> None:

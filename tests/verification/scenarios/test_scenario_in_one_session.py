@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from lakelog.jobs.cli.root_names import S3
 from lakelog.verification.scenarios.run import clusters_in, run_script
 from lakelog.verification.scenarios.script import Script, read_script
@@ -16,16 +14,8 @@ def script_named(name: str) -> Script:
     return read_script(str(SCRIPTS / f"{name}.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("name", "last_isr"),
-    [
-        ("slow_follower", [1, 2, 3]),
-        ("unclean_election", [1, 2, 3]),
-        ("reassigned_under_two_controllers", [2, 3]),
-    ],
-)
-def test_a_script_runs_in_one_session(spark, tmp_path: Path, name: str, last_isr: list[int]) -> None:
-    script = script_named(name)
+def test_a_script_runs_in_one_session(spark, tmp_path: Path) -> None:
+    script = script_named("slow_follower")
     result = run_script(clusters_in(spark), script, tmp_path / "kept")
     assert result.ok, [(r.step.line, str(r.step), r.outcome.fault) for r in result.steps if not r.ok]
     told = json.loads(json.dumps(result.as_json()))
@@ -35,17 +25,13 @@ def test_a_script_runs_in_one_session(spark, tmp_path: Path, name: str, last_isr
     assert {"ok", "at_ms", "took_ms", "saw"} <= set.intersection(*(set(step) for step in told["steps"]))
     assert {type(step["first_ack_ms"]) for step in told["steps"] if step["step"] == "produce"} == {int}
     assert [told["history"][0][name] for name in ("leader", "leader_epoch", "partition_epoch")] == [1, 0, 0]
-    assert sorted(told["history"][-1]["isr"]) == last_isr
+    assert sorted(told["history"][-1]["isr"]) == [1, 2, 3]
     assert (tmp_path / "kept" / "cluster" / "metadata").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("name", "leaders"), [("each_of_three_cluster_roots", {1}), ("two_of_three_cluster_roots", {1, 2, 3})]
-)
-def test_a_script_runs_with_three_cluster_roots(spark, tmp_path: Path, name: str, leaders: set[int]) -> None:
-    result = run_script(clusters_in(spark), script_named(name), tmp_path / "kept")
+def test_a_script_runs_with_three_cluster_roots(spark, tmp_path: Path) -> None:
+    result = run_script(clusters_in(spark), script_named("two_of_three_cluster_roots"), tmp_path / "kept")
     assert result.ok, [(r.step.line, str(r.step), r.outcome.fault) for r in result.steps if not r.ok]
-    assert {step["saw"]["leader"] for step in result.as_json()["steps"] if step["step"] == "wait"} <= leaders
     for number in (1, 2, 3):
         assert (tmp_path / "kept" / f"cluster-{number}" / "metadata").is_dir()
 

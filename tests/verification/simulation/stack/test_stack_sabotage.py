@@ -21,17 +21,11 @@ SEEDS_THAT_CATCH = {
     "changes_are_decided_once": 10,
     "broker_epochs_stand_still": 17,
     "state_is_written_over": 23,
-    "acknowledges_at_once": 10,
-    "overlooks_new_broker_epochs": 46,
-    "errors_are_taken_for_landed": 5,
+    "errors_are_taken_for_landed": 12,
     "a_failed_copy_fails_alone": 22,
-    "joins_anywhere": 4,
-    "truncates_to_the_high_watermark": 5,
-    "truncates_nothing": 7,
-    "says_so_before_it_is": 4,
-    "sequences_are_ignored": 6,
-    "fetches_from_any_leader": 4,
-    "elects_anybody": 3,
+    "compaction_spoils_a_row": 7,
+    "compaction_drops_a_batch": 7,
+    "nobody_is_behind": 8,
     "files_of_the_first_partition": 5,
     "fails_without_a_new_epoch": 1,
     "notes_of_older_generations_count": 2,
@@ -40,9 +34,10 @@ WORLDS = 4
 SCHEDULES = {s.schedule.__name__: s.schedule for s in STACK_SABOTAGES.values() if s.schedule}
 
 
-@pytest.mark.parametrize("name", STACK_SABOTAGES)
+@pytest.mark.parametrize("name", [name for name, s in STACK_SABOTAGES.items() if s.schedule or name not in SHARED])
 def test_what_is_broken_is_caught(name):
-    """By the history that is known to catch it or, if shipped code has changed since, by one of the next."""
+    """By the history that is known to catch it or, if shipped code has changed since, by one of the next. Broken rules
+    that random histories catch are left to the tier of the rules, and to `lakelog simulate --tier stack`."""
     first = SEEDS_THAT_CATCH.get(name, 1)
     tries = range(first, first + (WORLDS if STACK_SABOTAGES[name].schedule else 60))
     caught = next((v for seed in tries if (v := run(seed, sabotage=STACK_SABOTAGES[name]).violation)), None)
@@ -71,8 +66,8 @@ def test_the_chain_stops_what_a_broken_rule_lets_through(name):
 
 def violations(apply, schedule):
     sabotage = StackSabotage("as `apply` says", apply, schedule)
-    seeds = range(1, 3 if schedule.__module__ == rare.__name__ else 2)  # the other histories draw nothing at random
-    return [violation for seed in seeds if (violation := run(seed, sabotage=sabotage).violation)]
+    violation = run(1, sabotage=sabotage).violation
+    return [violation] if violation else []
 
 
 def test_all_that_the_tier_of_the_rules_breaks_is_broken_here():
