@@ -2,7 +2,8 @@
 
 Each table changes by a commit of its own that names the roots that vote on its next version: first the table `cluster`,
 by which all tables are made, then the others. A change that was interrupted is finished by the same call, or by the
-next change.
+next change. Of two changes at the same time one is refused, once it finds that the table `cluster` has other roots than
+it began with.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class RootChanges:
         self._finish(voting)
         # The old root may be back, and have a vote until the new one has it.
         made = self._make(fresh, voting, uris)
-        return self._change([made if identity == replaced else identity for identity in voting], uris | {made: new})
+        target = [made if identity == replaced else identity for identity in voting]
+        return self._change(voting, target, uris | {made: new})
 
     def add(self, added: Sequence[str]) -> bool:
         """Lets more roots vote. Returns whether anything was left to do."""
@@ -94,7 +96,7 @@ class RootChanges:
         _check_size(len(voting) + len(missing), len(voting))
         self._finish(voting)
         made = {self._make(root, voting, uris): root.root.uri for root in missing}
-        return self._change([*voting, *made], uris | made)
+        return self._change(voting, [*voting, *made], uris | made)
 
     def remove(self, removed: Sequence[str]) -> bool:
         """Lets roots vote no more. They keep what they have. Returns whether anything was left to do."""
@@ -107,7 +109,7 @@ class RootChanges:
             raise self._no_root(gone[0], uris)
         _check_size(len(left), len(voting))
         self._finish(voting)
-        return self._change(left, uris)
+        return self._change(voting, left, uris)
 
     def _quorum(self) -> ClusterQuorum:
         root = self._cluster.root
@@ -174,25 +176,28 @@ class RootChanges:
         names = {name for found in self._quorum().at_majority(lambda root: root.list()) for name in found}
         return names >= set(fresh.root.list())
 
-    def _finish(self, voting: Sequence[str]) -> bool:
+    def _finish(self, voting: tuple[str, ...]) -> bool:
         """Finishes a change that was interrupted; whether any table was left: its former roots may have votes."""
-        return self._change(voting, self._voting()[1])
+        return self._change(voting, voting, self._voting()[1])
 
-    def _change(self, target: Sequence[str], uris: Mapping[str, str]) -> bool:
-        """Lets the roots of these identities vote on all tables; whether any table had others."""
+    def _change(self, former: tuple[str, ...], target: Sequence[str], uris: Mapping[str, str]) -> bool:
+        """Lets the roots of these identities vote on all tables, in place of the former ones of the table `cluster`;
+        whether any table had others."""
         quorum = self._quorum()
         roots = {identity: quorum.known.root_at(uris[identity]) for identity in target if identity in uris}
         self._check_answers(target, roots)
         # Until all tables have changed, those that vote on the others must be found.
         noted = quorum.known.noted_addresses({*quorum.voting(_CLUSTER), *target})
         quorum.known.note_addresses({**noted, **uris})
-        has_changed = self._change_table(_CLUSTER, target, roots)
+        has_changed = former != tuple(target)
+        if has_changed and not self._change_table(_CLUSTER, former, target, roots):
+            raise self._has_changed()
         tables = [table for table in _tables(quorum) if table != _CLUSTER]
         if not has_changed and any(quorum.voting(table) != tuple(target) for table in tables):
             self._bring_files(target, noted)
         for done, table in enumerate(tables, 1):
             self._report(done, len(tables) + 1)
-            has_changed |= self._change_table(table, target, roots)
+            has_changed |= self._follow(table, target, roots)
         self._report(len(tables) + 1, len(tables) + 1)
         quorum.known.note_addresses({identity: uri for identity, uri in uris.items() if identity in target})
         return has_changed
@@ -211,17 +216,37 @@ class RootChanges:
 
         bring_files(quorum, target, read)
 
-    def _change_table(self, table: TableName, target: Sequence[str], roots: Mapping[str, QuorumMember]) -> bool:
-        """Lets the roots of these identities vote on a table, once they have it; whether it had others."""
-        quorum = self._quorum()
-        voting = quorum.voting(table)
-        if voting == tuple(target):
-            return False
+    def _follow(self, table: TableName, target: Sequence[str], roots: Mapping[str, QuorumMember]) -> bool:
+        """Lets those roots vote on a table that vote on the table `cluster`; whether it had others.
+
+        Another change may have begun since. It changes the table `cluster` first and this one later. So it either finds
+        what this one writes, or this one finds other roots than the former ones, which it has read before it has looked
+        at the table `cluster`. Raises InvalidRequestException in that case.
+        """
+        for _ in range(ATTEMPTS):
+            former = self._quorum().voting(table)
+            if self._quorum().voting(_CLUSTER) != tuple(target):
+                raise self._has_changed()
+            if former == tuple(target):
+                return False
+            if self._change_table(table, former, target, roots):
+                return True
+        raise KafkaStorageException(f"{'/'.join(table)}: lost {ATTEMPTS} changes in a row to others")
+
+    def _change_table(
+        self, table: TableName, former: Sequence[str], target: Sequence[str], roots: Mapping[str, QuorumMember]
+    ) -> bool:  # fmt: skip
+        """As `change_roots`, once the roots of these identities have the table."""
         for identity, root in roots.items():
-            if identity not in voting:
-                root.bring(table, quorum.home)
-        change_roots(quorum, table, target)
-        return True
+            if identity not in former:
+                root.bring(table, self._quorum().home)
+        return change_roots(self._quorum(), table, target, former)
+
+    def _has_changed(self) -> InvalidRequestException:
+        return InvalidRequestException(
+            "another command has changed the roots of the cluster at the same time: see `lakelog cluster-roots`, and "
+            "give this command again if it is still needed"
+        )
 
     def _check_answers(self, target: Sequence[str], roots: Mapping[str, QuorumMember]) -> None:
         """Without a majority of the roots that are to vote, the change would stop the cluster."""
@@ -235,8 +260,11 @@ class RootChanges:
         return InvalidRequestException(f"{uri}: is no root of the cluster; its roots are {', '.join(uris.values())}")
 
 
-def change_roots(quorum: ClusterQuorum, table: TableName, roots: Sequence[str]) -> None:
-    """Lets these roots, by their identities, vote on the next versions of a table, in place of those that do now.
+def change_roots(
+    quorum: ClusterQuorum, table: TableName, roots: Sequence[str], former: Sequence[str] | None = None
+) -> bool:  # fmt: skip
+    """Lets these roots, by their identities, vote on the next versions of a table, in place of the `former` ones, by
+    default those that do now. Returns whether they vote; False if others than the former ones do by now.
 
     They get the table first. The commit that names them is decided by the present ones, and the next version waits
     until a majority of the new ones has it. Raises KafkaStorageException.
@@ -246,7 +274,9 @@ def change_roots(quorum: ClusterQuorum, table: TableName, roots: Sequence[str]) 
         version = quorum.catch_up(table, quorum.newest_at_home(table))
         before, nonce = quorum.commit_of(table, version), uuid.uuid4().hex
         if tuple(before.roots) == tuple(roots):
-            return
+            return True
+        if former is not None and tuple(before.roots) != tuple(former):
+            return False
         quorum.publisher.bring_others(table, roots)
         read = partial(quorum.of_majority, before.roots)
         if table == _CLUSTER:
@@ -256,7 +286,7 @@ def change_roots(quorum: ClusterQuorum, table: TableName, roots: Sequence[str]) 
         if quorum.commit(table, version + 1, nonce, content, {}, roots):
             if table == _CLUSTER:
                 bring_files(quorum, roots, read)  # those that were written meanwhile
-            return
+            return True
     raise KafkaStorageException(f"{'/'.join(table)}: lost {ATTEMPTS} commits in a row to others")
 
 

@@ -1,5 +1,6 @@
 """`lakelog cluster-roots` on three and five real folders, while a process uses the cluster."""
 
+import itertools
 import json
 import shlex
 import shutil
@@ -203,10 +204,10 @@ def test_a_change_first_finishes_one_that_was_interrupted(
     add(lake.opened().producers._table, "first")
     plain, clear, voting = root_changes.change_roots, QuorumMember.clear, []
 
-    def interrupted(quorum: ClusterQuorum, table: tuple[str, ...], roots: tuple[str, ...]) -> None:
+    def interrupted(quorum: ClusterQuorum, table: tuple[str, ...], *roots: tuple[str, ...]) -> bool:
         if table != ("cluster",):
             raise KafkaStorageException("interrupted")
-        plain(quorum, table, roots)
+        return plain(quorum, table, *roots)
 
     def cleared(member: QuorumMember) -> None:
         voting.append({name for names in lake.voting().values() for name in names} & {Path(member.root.uri).name})
@@ -321,16 +322,46 @@ def test_a_replacement_fails_rather_than_leave_a_table_out(lake: Lake, monkeypat
     assert set(map(frozenset, lake.voting().values())) == {frozenset("abc")}
 
 
+@pytest.mark.parametrize("after", [0, 13, 20, *range(28, 35), 42])
+def test_of_two_changes_at_the_same_time_one_is_refused_and_no_table_keeps_its_roots(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    first, other, calls = RootChanges(lake.opened("b")), RootChanges(lake.opened("c")), itertools.count()
+
+    def happens(quorum: ClusterQuorum) -> None:
+        if quorum is first._quorum() and next(calls) == after:
+            assert other.replace(lake.uris[1], str(lake.folder / "e"))
+
+    def read(quorum, table, plain=ClusterQuorum.voting):
+        found = plain(quorum, table)
+        happens(quorum)
+        return found
+
+    def change(quorum, *words, plain=root_changes.change_roots):
+        happens(quorum)
+        return plain(quorum, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(root_changes, "change_roots", change)
+        patch.setattr(ClusterQuorum, "voting", read)
+        with pytest.raises(InvalidRequestException, match="another command has changed the roots"):
+            first.replace(lake.uris[0], str(lake.folder / "d"))
+    assert next(calls) > after
+    voting = {frozenset(roots) for roots in lake.voting().values()}
+    assert voting in ({frozenset("aec")}, {frozenset("dec")})
+
+
 def test_a_table_that_is_made_during_a_change_gets_the_new_roots(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = root_changes.change_roots
     made = []
 
-    def change(quorum, table, roots):
+    def change(quorum, table, *roots):
         if table == ("metadata",):
             made.append(BrokerTable.open_or_create(lake.opened("b").root, 2))
-        plain(quorum, table, roots)
+        has_changed = plain(quorum, table, *roots)
         if table == ("cluster",):
             made.append(BrokerTable.open_or_create(lake.opened("c").root, 3))
+        return has_changed
 
     monkeypatch.setattr(root_changes, "change_roots", change)
     assert RootChanges(lake.opened("b")).replace(lake.uris[0], str(lake.folder / "d"))
@@ -431,9 +462,9 @@ def test_a_process_that_starts_during_a_change_has_the_roots_that_decide(
 ) -> None:
     plain, seen = root_changes.change_roots, dict[str, str]()
 
-    def change(quorum, table, roots):
+    def change(quorum, table, *roots):
         seen[table[0]] = lake.opened("b").root.uri
-        plain(quorum, table, roots)
+        return plain(quorum, table, *roots)
 
     monkeypatch.setattr(root_changes, "change_roots", change)
     d = str(lake.folder / "d")
