@@ -149,10 +149,10 @@ class ClusterQuorum:
         """Makes a table by a commit of the table `cluster`, and returns whether it did; False if there is one."""
         for _ in range(ATTEMPTS):
             version = self.catch_up(_CLUSTER, self.newest_at_home(_CLUSTER))
-            home = self.home.root  # one root for both questions: with the commits of `cluster` it has their tables
-            if last_version(home.child(*table)) >= 0:
+            home = self.home  # one root for both questions: with the commits of `cluster` it has their tables
+            if home.newest(table) >= 0:
                 return False
-            if not home.child(*_CLUSTER).exists(commit_name(version)):
+            if not home.has(_CLUSTER, version):
                 continue
             before, nonce = self.commit_of(_CLUSTER, version), uuid.uuid4().hex
             first = self.first_commit(table, content, before.roots)
@@ -160,7 +160,7 @@ class ClusterQuorum:
             commit = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
             if self.commit(_CLUSTER, version + 1, nonce, commit, {}):
                 self.home.await_published(_CLUSTER, timeout=self._timeout)  # the table is made by that
-                if not self.home.root.child(*table).exists(commit_name(0)):
+                if not self.home.has(table, 0):
                     self.catch_up(_CLUSTER, version + 1)
                 return True
         raise KafkaStorageException(f"{'/'.join(table)}: lost {ATTEMPTS} commits in a row to others")
@@ -181,7 +181,7 @@ class ClusterQuorum:
 
     def newest_at_home(self, table: TableName) -> int:
         """The newest version of a table that is published at the home, -1 without the table."""
-        return self.known.at_home(lambda home: last_version(home.child(*table)))
+        return self.known.read_at_home(lambda home: last_version(home.child(*table)))
 
     def bring_newest(self, table: TableName) -> None:
         """Publishes at the home all commits of a table that were decided before this call began. If no majority answers
@@ -284,6 +284,9 @@ class ClusterQuorum:
     def catch_up(self, table: TableName, version: int) -> int:
         """Publishes at the home all commits after a version that were decided before this call began, and returns the
         last one. Raises KafkaStorageException if no majority answers."""
+        return self.known.patiently(lambda: self._catch_up_anywhere(table, version))
+
+    def _catch_up_anywhere(self, table: TableName, version: int) -> int:
         for _ in self.known.all[1:]:
             home = self.home
             try:
@@ -296,20 +299,19 @@ class ClusterQuorum:
 
     def _catch_up(self, table: TableName, version: int) -> int:
         home, version = self._home_with(table, version)
-        folder = home.root.child(*table)
-        has_brought = False
+        reads, has_brought = home, False
         while True:
             before = self.commit_of(table, version)
             if not any(self.known.members.get(root) is self.home for root in before.roots):  # it was removed
-                folder = self.check_home(table).root.child(*table)
+                reads = self.check_home(table)
             outcome = self._run(table, before.roots, read_newest(
                 version + 1, uuid.uuid4().hex, len(before.roots), ATTEMPTS
             ))  # fmt: skip
             if isinstance(outcome, NotDecided):
                 # Another thread, or the check above, may have moved the home to a root that is behind.
                 return version if self.home is home else self.catch_up(table, version)
-            if folder.exists(commit_name(version + 1)):
-                while folder.exists(commit_name(version + 1)):
+            if reads.has(table, version + 1):
+                while reads.has(table, version + 1):
                     version += 1
                 continue
             if isinstance(outcome, OutcomeUnknown):
@@ -318,7 +320,7 @@ class ClusterQuorum:
                 if has_brought:
                     error = f"{'/'.join(table)}: {self.known.no_majority(before.roots)}"
                     home, version = self.known.leave_home(table, version + 1, before.roots, error)
-                    folder, has_brought = home.root.child(*table), False
+                    reads, has_brought = home, False
                     continue
                 self.publisher.bring_home(table)
                 self.publisher.bring_others(table, before.roots)
@@ -329,17 +331,16 @@ class ClusterQuorum:
             if not any(self.known.members.get(root) is self.home for root in published):
                 error = f"{'/'.join(table)}: version {version} is decided, and published at no root that answers"
                 home, version = self.known.leave_home(table, version, published, error)
-                folder = home.root.child(*table)
+                reads = home
 
     def _home_with(self, table: TableName, version: int) -> tuple[QuorumMember, int]:
         """The home, and this version or, if it is cleaned up or cannot be published there, the newest one there."""
         self.check_home(table)
         home = self.settled_home(table)
-        folder = home.root.child(*table)
-        if not home.has_lately(table, version) and not folder.exists(commit_name(version)):
+        if not home.has_lately(table, version) and not home.has(table, version):
             self.publisher.bring_home(table)
-            if not folder.exists(commit_name(version)):
-                version = last_version(folder)
+            if not home.has(table, version):
+                version = home.newest(table)
             if version < 0:
                 return self.known.leave_home(table, 0, tuple(self.known.members), f"{'/'.join(table)}: is at no root")
         return home, version
@@ -552,12 +553,13 @@ class ClusterQuorum:
         known, commit = self._newest.get(table, (-1, None))
         if commit is not None and known == version:
             return commit
-        found, folder = self._last_read.get(table), self.home.root.child(*table)
+        found, home = self._last_read.get(table), self.home
         if found is None or found.version != version:
             try:
-                found = read_commit(folder, version)
+                found = home.read(lambda root: read_commit(root.child(*table), version))
             except (FileNotFoundError, CorruptRecordException) as error:
-                raise KafkaStorageException(f"{folder.path(commit_name(version))}: cannot be read: {error}") from error
+                path = home.root.child(*table).path(commit_name(version))
+                raise KafkaStorageException(f"{path}: cannot be read: {error}") from error
         roots = tuple(found.info.get(ROOTS, ())) or tuple(self.known.members)
         commit = ProposedCommit(found.unique_id or "", str(found.info.get(SESSION, "")), roots=roots)
         self._note(table, version, commit)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from deltalake.exceptions import DeltaError
@@ -189,7 +189,7 @@ class DeltaLog:
             except CorruptRecordException as error:
                 raise KafkaStorageException(str(error)) from error
         newest = next((commit for commit in tail if commit.version == handle.version()), None)
-        self._handle = handle
+        self._handle, self._opened_at = handle, self.root.home_uri
         self._version = int(handle.version())
         self._unique_id = newest.unique_id if newest else None  # of the commit of that version
         self._commits, self._checkpointed = CommitTracker(self.root), min(self._checkpointed, self._version)
@@ -270,11 +270,12 @@ class DeltaLog:
         return self._txns[app_id]
 
     def _search(self, app_id: str) -> int | None:
-        try:
-            return self._handle.transaction_version(app_id)  # it reads the log anew for each call
-        except (DeltaError, OSError):  # a clean-up deleted commits of the handle; a newer checkpoint has their content
-            self._handle = self._open_version()
-            return transaction_of(self.root, self._handle, app_id)
+        if self._opened_at == self.root.home_uri:  # else that root may hang
+            # A clean-up may have deleted commits of the handle; a newer checkpoint has their content.
+            with suppress(DeltaError, OSError):
+                return self._handle.transaction_version(app_id)  # it reads the log anew for each call
+        self._handle, self._opened_at = self._open_version(), self.root.home_uri
+        return transaction_of(self.root, self._handle, app_id)
 
     def _open_version(self) -> TableHandle:
         if self.root.guard is not None:
@@ -452,7 +453,8 @@ class DeltaLog:
             handle = self.root.checkpoint_table(self.version)
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{self.root.uri}: a checkpoint cannot be written: {reason(error)}") from error
-        self._handle, self._txns, self._checkpointed = handle, {}, self.version
+        self._handle, self._opened_at = handle, self.root.home_uri
+        self._txns, self._checkpointed = {}, self.version
 
     def active_files(self) -> list[AddedFile]:
         """All data files of the version, in no order. Small files of its last commit may have their content."""

@@ -238,11 +238,29 @@ class KnownRoots:
     def at_home(self, call: Callable[[StorageRoot], Value]) -> Value:
         """Calls `call` with the home. If that does not answer, the next root becomes the home. Raises the error of the
         last one, KafkaStorageException."""
+        return self._at_home(lambda home: call(home.root))
+
+    def read_at_home(self, call: Callable[[StorageRoot], Value]) -> Value:
+        """As `at_home`, for a call that only reads: it leaves a home that hangs soon, see `QuorumMember.read`."""
+        return self.patiently(lambda: self._at_home(lambda home: home.read(call)))
+
+    def patiently(self, call: Callable[[], Value]) -> Value:
+        """Calls `call`, which reads at one root after the other, and once more if reads at all of them have failed
+        soon: their stores may be slow. Raises KafkaStorageException."""
+        waits = all(member.has_failed for member in self.all)
+        try:
+            return call()
+        except KafkaStorageException:
+            if waits or not all(member.has_failed for member in self.all):
+                raise
+        return call()
+
+    def _at_home(self, call: Callable[[QuorumMember], Value]) -> Value:
         tried = set[str]()
         while True:
             home = self.home
             try:
-                return call(home.root)
+                return call(home)
             except KafkaStorageException as error:
                 tried.add(home.root.uri)
                 left = [member for member in self.all if member.root.uri not in tried]
@@ -262,7 +280,10 @@ class KnownRoots:
             return self.home  # they are not formatted
         if voting:
             members = self.members_of(voting)
+        waits = all(member.has_failed for member in members.values())
         found = self._find_home(members, voting)
+        if found is None and not waits:  # as in `patiently`
+            found = self._find_home(members, voting)
         if found is None:  # all that voted may have been replaced since this process has looked
             found = self._find_home(self.identified(), voting)
         if found is None:
@@ -306,18 +327,18 @@ class KnownRoots:
 
     def _find_home(self, members: Mapping[str, QuorumMember], voting: Sequence[str]) -> QuorumMember | None:
         """The first of these roots that may be the home: those that vote before others, those at which a request hangs
-        last, and the present home first."""
+        or a read has failed last, and the present home first."""
 
         def order(item: tuple[str, QuorumMember]) -> tuple[bool, bool, bool]:
             root, member = item
-            hangs = self._requests.hanging(member.root.uri) > 0
+            hangs = member.has_failed or self._requests.hanging(member.root.uri) > 0
             return bool(voting) and root not in voting, hangs, member is not self.home
 
         in_order = sorted(members.items(), key=order)
         bare, silent = list[QuorumMember](), set[str]()
         for root, member in in_order:
             try:
-                if member.is_still(root):
+                if member.is_found(root):
                     if root in voting or self._is_sound(root, member):
                         self._move_home(member)
                         return member

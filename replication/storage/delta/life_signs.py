@@ -95,7 +95,7 @@ class LifeSigns:
         patience = None if max_staleness is None else max(max_staleness * _STILL, _LEAST_SECONDS)
         if max_staleness is not None:
             with suppress(KafkaStorageException):
-                found = [_read_lately(self._quorum.home.root, table, max_staleness)]
+                found = [self._quorum.home.read(lambda root: _read_lately(root, table, max_staleness))]
         moved = max([_number(content, epoch) for content in found], default=-1) > seen.number
         is_still = patience is None or now - max(seen.moved_at, seen.asked_at) > patience
         if not found or (is_still and not moved):

@@ -48,6 +48,7 @@ _PREFIXES = ("aws_", "azure_", "google_")
 _LONGEST_TRANSFER = 10  # a large file may take so many times as long as an operation, as long as bytes come
 _PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
 _RETRY_MS = 500  # that one of several roots repeats an operation
+_QUICK = 8  # the part of `timeout_ms` for an attempt at a quick root
 _FEW = 2  # look-ups that are not worth threads
 _CONNECTIONS = 8  # look-ups of many files at a time
 _ASK_AGAIN_SECONDS = 600
@@ -57,9 +58,11 @@ _refuses_copies: dict[int, float] = {}  # stores of `_opened`, which keeps them,
 @dataclass(frozen=True)
 class ObjectRoot(StorageRoot):
     """A folder of a bucket. Stores have no folders: one exists as long as there is a file in it. `retry_ms`: for how
-    long an operation that fails is repeated, in ms; by default half of `timeout_ms`."""
+    long an operation that fails is repeated, in ms; by default half of `timeout_ms`. `attempt_ms`: how long an attempt
+    waits for an answer, by default as long."""
 
     retry_ms: int | None = field(default=None, repr=False, compare=False)
+    attempt_ms: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_local(self) -> bool:
@@ -79,7 +82,7 @@ class ObjectRoot(StorageRoot):
     @property
     def delta_options(self) -> dict[str, str]:
         """The options of the root for delta-rs, with time limits."""
-        return delta_options(self.options, self.timeout_ms, self.retry_ms)
+        return delta_options(self.options, self.timeout_ms, self.retry_ms, self.attempt_ms)
 
     @property
     def one_of_several(self) -> StorageRoot:
@@ -87,11 +90,17 @@ class ObjectRoot(StorageRoot):
         return replace(self, retry_ms=min(_RETRY_MS, self.timeout_ms // 2))
 
     @property
+    def quick(self) -> StorageRoot:
+        """The same root, where an attempt fails if nothing comes for an eighth of `timeout_ms`."""
+        return replace(self, attempt_ms=max(1, self.timeout_ms // _QUICK))
+
+    @property
     def _store(self) -> ObjectStore:
         scheme, _, rest = self.uri.partition("://")
         bucket = f"{scheme}://{rest.partition('/')[0]}"
         try:
-            return _opened(bucket, tuple(sorted(self.options.items())), self.timeout_ms, self.retry_ms)
+            options = tuple(sorted(self.options.items()))
+            return _opened(bucket, options, self.timeout_ms, self.retry_ms, self.attempt_ms)
         except (BaseError, ValueError) as error:
             raise InvalidConfigurationException(f"storage root {self.uri}: {words_of(error)}") from error
 
@@ -224,10 +233,11 @@ def _version_cache(_: tuple[tuple[str, str], ...]) -> VersionCache:
 
 @cache
 def _opened(
-    bucket: str, options: tuple[tuple[str, str], ...], timeout_ms: int, retry_ms: int | None
+    bucket: str, options: tuple[tuple[str, str], ...], timeout_ms: int, retry_ms: int | None, attempt_ms: int | None
 ) -> ObjectStore:  # fmt: skip
     """The store of a bucket. All roots in it share its connections."""
-    client, given = client_arguments(dict(options), timeout_ms, retry_ms), store_options(dict(options))
+    client = client_arguments(dict(options), timeout_ms, retry_ms, attempt_ms)
+    given = store_options(dict(options))
     known: Any = {name: value for name, value in given.items() if _is_known(bucket, {name: value})}
     return from_url(bucket, config=known, **client)
 
@@ -251,11 +261,14 @@ def _base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def delta_options(options: Mapping[str, str], timeout_ms: int, retry_ms: int | None = None) -> dict[str, str]:
-    """The options for delta-rs. An attempt takes at most half of `timeout_ms` (ms), and none begins after `retry_ms`,
-    by default that half. The root's own options take precedence."""
-    half, last = f"{timeout_ms // 2}ms", f"{timeout_ms // 2 if retry_ms is None else retry_ms}ms"
-    return _with_defaults(options, timeout=half, connect_timeout=half, retry_timeout=last)
+def delta_options(
+    options: Mapping[str, str], timeout_ms: int, retry_ms: int | None = None, attempt_ms: int | None = None
+) -> dict[str, str]:  # fmt: skip
+    """The options for delta-rs. An attempt takes at most `attempt_ms`, and none begins after `retry_ms`, both by
+    default half of `timeout_ms` (ms). The root's own options take precedence."""
+    half = timeout_ms // 2
+    longest, last = (f"{half if given is None else given}ms" for given in (attempt_ms, retry_ms))
+    return _with_defaults(options, timeout=longest, connect_timeout=longest, retry_timeout=last)
 
 
 def store_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -265,17 +278,20 @@ def store_options(options: Mapping[str, str]) -> dict[str, str]:
     return _with_defaults(given, aws_disable_bulk_delete="true")
 
 
-def client_arguments(options: Mapping[str, str], timeout_ms: int, retry_ms: int | None = None) -> dict[str, Any]:
-    """The arguments for obstore's HTTP client. An attempt fails if nothing comes for half of `timeout_ms` (ms), and
-    none begins after `retry_ms`, by default that half. The root's own options take precedence. obstore reads those of
-    its stores from the environment, and not those of its client."""
+def client_arguments(
+    options: Mapping[str, str], timeout_ms: int, retry_ms: int | None = None, attempt_ms: int | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """The arguments for obstore's HTTP client. An attempt fails if nothing comes for `attempt_ms`, and none begins
+    after `retry_ms`, both by default half of `timeout_ms` (ms). The root's own options take precedence. obstore reads
+    those of its stores from the environment, and not those of its client."""
     everywhere = {name: value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
     named = {**everywhere, **options}.items()
     given = {_plain(name): value for name, value in named if _plain(name) in _CLIENT_OPTIONS}
-    half, longest = f"{timeout_ms // 2}ms", f"{timeout_ms * _LONGEST_TRANSFER}ms"
+    half, longest = timeout_ms // 2, f"{timeout_ms * _LONGEST_TRANSFER}ms"
+    quiet = f"{half if attempt_ms is None else attempt_ms}ms"
     return {
-        "client_options": _with_defaults(given, connect_timeout=half, read_timeout=half, timeout=longest),
-        "retry_config": {"retry_timeout": timedelta(milliseconds=timeout_ms // 2 if retry_ms is None else retry_ms)},
+        "client_options": _with_defaults(given, connect_timeout=quiet, read_timeout=quiet, timeout=longest),
+        "retry_config": {"retry_timeout": timedelta(milliseconds=half if retry_ms is None else retry_ms)},
     }
 
 

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.quorum_slot import Accept, Ballot, Promise, ProposedCommit, RootState, SlotEvent
@@ -37,11 +37,13 @@ _IDENTITY = f"{FOLDER}/_root.json"  # before all votes in order of names, in whi
 _DEEPEST = 2  # folders of a table below the root
 _ADDRESSES = f"{FOLDER}/addresses.json"
 _SURE_SECONDS = 10.0  # so long a process relies on what it has read at a root in an object store
+_FAILED_SECONDS = 60.0  # so long reads at a root wait longer after one has failed
 _CLEAR_SECONDS = _SURE_SECONDS  # until no process relies on an identity in an object store that was deleted
 _SEALED_SECONDS = 3600.0  # between the seal of votes and their deletion
 _SLOW_SECONDS = 300.0  # a vote that has taken longer reads the root's state again
 
 TableName: TypeAlias = tuple[str, ...]  # the names of its folders below a root
+Value = TypeVar("Value")
 
 
 class _Sure(NamedTuple):
@@ -60,6 +62,7 @@ class QuorumMember:
 
     def __init__(self, root: StorageRoot) -> None:
         self.root = root.synced.one_of_several
+        self._failed_at = float("-inf")
         self.sure: dict[tuple[str, ...], _Sure] = {}  # by table
         cache = root.version_cache
         # What this process has last read, and when: identities by root, shared in an object store.
@@ -81,11 +84,28 @@ class QuorumMember:
             raise KafkaStorageException(f"{self.root.path(_IDENTITY)}: cannot be read")
         return found
 
+    def read(self, call: Callable[[StorageRoot], Value]) -> Value:
+        """Calls `call`, which only reads what other roots have too, with this root. A root that hangs fails soon, so
+        that another one is asked. The store may only be slow: after a failure, reads wait longer for a minute."""
+        try:
+            return call(self.root if self.has_failed else self.root.quick)
+        except KafkaStorageException:
+            self._failed_at = time.monotonic()
+            raise
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a call of `read` has failed in the last minute."""
+        return time.monotonic() - self._failed_at < _FAILED_SECONDS
+
     def identity(self) -> str | None:
         """The root's identity, None if it has none: the UUID in its file, and the store's mark of the file."""
+        return self._identity(self.root)
+
+    def _identity(self, root: StorageRoot) -> str | None:
         began_at, identity = time.monotonic(), None
         with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-            content, mark = self.all_of(lambda: self.root.read(_IDENTITY), lambda: self.root.mark(_IDENTITY))
+            content, mark = self.all_of(lambda: root.read(_IDENTITY), lambda: root.mark(_IDENTITY))
             identity = None if mark is None else f"{json.loads(content)['root']}:{mark}"
         self._identities[self.root.uri] = identity, began_at
         return identity
@@ -98,6 +118,13 @@ class QuorumMember:
         """Whether this is the root with that identity; in an object store as this process has read it at most 10 s ago,
         because that takes two requests."""
         return self.identity_lately()[0] == root
+
+    def is_found(self, root: str) -> bool:
+        """As `is_still`, as `read` reads."""
+        identity, at = self._identities.get(self.root.uri, (None, float("-inf")))
+        if identity is None or self.root.is_local or time.monotonic() - at >= _SURE_SECONDS:
+            identity = self.read(self._identity)
+        return identity == root
 
     def identity_lately(self) -> tuple[str | None, float]:
         """The identity and the monotonic time at which it was read, as `is_still` takes it."""
@@ -198,7 +225,11 @@ class QuorumMember:
 
     def newest(self, table: Sequence[str]) -> int:
         """The newest version of a table that is published here, -1 without the table."""
-        return last_version(self.root.child(*table))
+        return self.read(lambda root: last_version(root.child(*table)))
+
+    def has(self, table: Sequence[str], version: int) -> bool:
+        """Whether a version of a table is published here."""
+        return self.read(lambda root: root.child(*table).exists(commit_name(version)))
 
     def create_table(self, table: Sequence[str], content: bytes) -> None:
         """Makes the folders of a table, and its first commit, which the quorum has decided."""

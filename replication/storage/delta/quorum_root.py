@@ -55,13 +55,25 @@ class QuorumRoot(StorageRoot):
         return below.child(*names) if names else below
 
     def _at_home(self, call: Callable[[StorageRoot], Any]) -> Any:
+        return self.quorum.known.at_home(self._at_folder(call))
+
+    def _read(self, call: Callable[[StorageRoot], Any]) -> Any:
+        """As `_at_home`, for a call that only reads: it does not wait for long for a home that hangs."""
+        return self.quorum.known.read_at_home(self._at_folder(call))
+
+    def _at_folder(self, call: Callable[[StorageRoot], Any]) -> Callable[[StorageRoot], Any]:
         self.quorum.settled_home(self.names)
-        return self.quorum.known.at_home(lambda home: call(home.child(*self.names) if self.names else home))
+        return lambda home: call(home.child(*self.names) if self.names else home)
 
     @property
     def parts(self) -> Sequence[StorageRoot]:
         """The folder at each root, those included that do not answer."""
         return [member.root.child(*self.names) if self.names else member.root for member in self.quorum.roots]
+
+    @property
+    def home_uri(self) -> str:
+        """As `StorageRoot.home_uri`."""
+        return self.quorum.home.root.child(*self.names).uri
 
     @property
     def has_signs(self) -> bool:
@@ -177,7 +189,7 @@ class QuorumRoot(StorageRoot):
 
     def sizes_listed(self) -> dict[str, int]:
         """The files in the folder at all roots that answer soon, and their sizes in bytes."""
-        found = self._at_home(lambda home: home.sizes_listed())
+        found = self._read(lambda home: home.sizes_listed())
         for sizes in self.quorum.at_others(self.names, lambda root: root.child(*self.names).sizes_listed()):
             found = {**sizes, **found}
         return found
@@ -189,22 +201,22 @@ class QuorumRoot(StorageRoot):
 
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
         """The sizes of files: a commit has the same content at all roots, and is written there at other times."""
-        return [stamp and (stamp[0], _DECIDED) for stamp in self._at_home(lambda home: home.stamps(names))]
+        return [stamp and (stamp[0], _DECIDED) for stamp in self._read(lambda home: home.stamps(names))]
 
     def mark(self, name: str) -> str | None:
-        return self._at_home(lambda home: home.mark(name))
+        return self._read(lambda home: home.mark(name))
 
     def list(self) -> list[str]:
-        return self._at_home(lambda home: home.list())
+        return self._read(lambda home: home.list())
 
     def _files(self) -> dict[str, tuple[int, float]]:
-        return self._at_home(lambda home: home._files())
+        return self._read(lambda home: home._files())
 
     def _file(self, name: str, call: Callable[[StorageRoot], Any]) -> Any:
         """What `call` returns at the home or, for a data file that is missing there, at another root: somebody may have
         deleted a part of the home."""
         try:
-            return self._at_home(call)
+            return self._read(call)
         except FileNotFoundError:
             if not name.startswith(_LOG):
                 for part in self.parts:
@@ -216,7 +228,7 @@ class QuorumRoot(StorageRoot):
         return self._file(name, lambda home: home.read(name))
 
     def read_stamped(self, name: str) -> tuple[bytes, Stamp]:
-        content, stamp = self._at_home(lambda home: home.read_stamped(name))
+        content, stamp = self._read(lambda home: home.read_stamped(name))
         if found := _COMMIT.fullmatch(name):
             self.quorum.note_read(self.names, int(found[1]), content)
         return content, (stamp[0], _DECIDED)

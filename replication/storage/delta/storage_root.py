@@ -140,6 +140,16 @@ class StorageRoot(ABC):
         return self
 
     @property
+    def home_uri(self) -> str:
+        """The URI of the folder at which `open_table` opens a table: that at the home, if this is a quorum of roots."""
+        return self.uri
+
+    @property
+    def quick(self) -> StorageRoot:
+        """The same root, for reads that others can answer as well: it does not wait for long for an answer."""
+        return self
+
+    @property
     def parts(self) -> Sequence[StorageRoot]:
         """The folders in which a write lands: this one, or one at each root of a quorum."""
         return (self,)

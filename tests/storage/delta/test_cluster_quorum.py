@@ -3,10 +3,13 @@
 import json
 import shutil
 import threading
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
+from deltalake import DeltaTable
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
@@ -27,6 +30,7 @@ from lakelog.replication.storage.delta.commit_format import (
     last_version,
     read_commit,
 )
+from lakelog.replication.storage.delta.known_roots import KnownRoots
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.quorum_member import CREATES, ROOTS, QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
@@ -668,6 +672,117 @@ def test_a_process_leaves_a_home_that_cannot_get_what_others_have_cleaned_up(roo
         writer.maintain()
     assert names(sleeper) == [f"{number}" for number in range(20)]
     assert roots.plain("a") == []
+
+
+READS = {kind: getattr(LocalRoot, kind) for kind in ("read", "read_stamped", "stamps", "list", "mark")}
+
+
+@pytest.fixture
+def answer_late(roots, monkeypatch):
+    """Lets these roots take longer for an answer than reads wait that other roots can answer. With `knows`, only the
+    files of their identities come soon, as if the process had read them lately. Returns what the thread of the test
+    waits for nevertheless."""
+
+    def late(kind, knows):
+        def call(root, *given):
+            if knows and given == ("_quorum/_root.json",):
+                return READS[kind](root, *given)
+            raise KafkaStorageException("has not answered")
+
+        return call
+
+    def noted(kind, folders, waited):
+        def call(root, *given):
+            if any(Path(root.uri).is_relative_to(folder) for folder in folders):
+                waited.extend([given] if threading.current_thread() is threading.main_thread() else [])
+            return READS[kind](root, *given)
+
+        return call
+
+    def begin(slow, knows):
+        waited, folders = [], [roots.folders[name] for name in slow]
+        quick = type("Quick", (LocalRoot,), {kind: late(kind, knows) for kind in READS})
+
+        def of(root):
+            is_slow = any(Path(root.uri).is_relative_to(folder) for folder in folders)
+            return quick(**{field.name: getattr(root, field.name) for field in fields(root)}) if is_slow else root
+
+        monkeypatch.setattr(LocalRoot, "quick", property(of))
+        for kind in READS:
+            monkeypatch.setattr(LocalRoot, kind, noted(kind, folders, waited))
+        return waited
+
+    return begin
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["lately known", "not lately known"])
+def test_a_home_that_does_not_answer_soon_is_left_and_is_asked_no_more(roots, answer_late, monkeypatch, knows):
+    """Nor is a handle of delta-rs that was opened there."""
+    table, asked, plain = roots.table("a"), [], DeltaTable.transaction_version
+    add(roots.table("b"), "first")
+
+    def transaction_version(handle, app_id):
+        asked.append(Path(urlparse(handle.table_uri).path))
+        return plain(handle, app_id)
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", transaction_version)
+    waited = answer_late("a", knows)
+    assert names(table) == ["first"]
+    assert table.transaction_version("app") is None
+    add(table, "second")
+    assert table._log.root.quorum.home.root.uri == str(roots.folders["b"])
+    assert waited == []
+    assert not any(path.is_relative_to(roots.folders["a"]) for path in asked)
+    assert roots.plain("a") == ["first", "second"]
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["lately known", "not lately known"])
+def test_reads_go_on_where_no_root_answers_soon(roots, answer_late, knows):
+    """Stores may be slow. Reads that have failed wait longer for a while."""
+    add(roots.table("b"), "first")
+    answer_late("abc", knows)
+    process = roots.process("a")
+    table = StateTable.open(process.child("producers"), PRODUCERS)
+    assert names(table) == ["first"]
+    add(table, "second")
+    assert names(roots.table("c")) == names(table) == ["first", "second"]
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["lately known", "not lately known"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda quorum: quorum.catch_up(("producers",), 0),
+        lambda quorum: quorum.newest_at_home(("producers",)),
+        lambda quorum: quorum.check_home(("producers",)) is quorum.home,
+    ],
+    ids=["catch up", "newest", "home"],
+)
+def test_the_first_read_where_no_root_answers_soon_waits_longer(roots, answer_late, knows, read):
+    add(roots.table("b"), "first")
+    answer_late("abc", knows)
+    quorum = roots.process("a").quorum
+    assert quorum.known.members.keys()
+    assert read(quorum) == 1
+
+
+def test_a_home_is_found_where_no_root_answers_within_a_second(roots, answer_late, monkeypatch):
+    quorum = roots.process("a").quorum
+    assert len(quorum.known.members) == 3
+    answer_late("abc", knows=False)
+    monkeypatch.setattr(KnownRoots, "identified", lambda _: {})
+    assert quorum.check_home(("producers",)) is quorum.home
+
+
+def test_a_read_waits_longer_for_a_minute_after_one_that_has_failed(roots, answer_late, monkeypatch):
+    answer_late("a", knows=False)
+    member = QuorumMember(StorageRoot.of(str(roots.folders["a"])))
+    with pytest.raises(KafkaStorageException, match="has not answered"):
+        member.newest(("producers",))
+    assert member.newest(("producers",)) == 0
+    monkeypatch.setattr(quorum_member, "_FAILED_SECONDS", 0.0)  # the minute is over
+    with pytest.raises(KafkaStorageException, match="has not answered"):
+        member.newest(("producers",))
 
 
 def test_a_reader_gets_an_error_if_no_root_can_be_written(roots, monkeypatch):

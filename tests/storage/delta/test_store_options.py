@@ -34,13 +34,16 @@ def test_the_deadline_is_a_setting_and_every_folder_of_a_root_has_it():
 
 
 def test_one_of_several_roots_gives_up_soon_an_operation_that_fails():
-    """Both of obstore and of delta-rs. It waits for an answer as long as any root."""
+    """Both of obstore and of delta-rs. It waits for an answer as long as any root, unless others are asked next."""
     config = Config.from_properties({"lakelog.storage.timeout.ms": 9000})
     uris = ["s3://bucket/a", "s3://bucket/b", "s3://bucket/c"]
     (folder, *_) = storage_root(",".join(uris), "cluster", config).child("metadata").parts
     assert folder.delta_options == delta_options({}, 9000) | {"retry_timeout": "500ms"}
     assert folder._store.retry_config["retry_timeout"] == timedelta(milliseconds=500)
     assert folder._store.client_options["read_timeout"] == "4500ms"
+    soon = {"timeout": "1125ms", "connect_timeout": "1125ms"}
+    assert folder.quick.child("x").delta_options == folder.delta_options | soon
+    assert folder.quick._store.client_options["read_timeout"] == "1125ms"
     alone = storage_root(uris[0], "cluster", config)
     assert alone.delta_options == delta_options({}, 9000)
     assert alone._store.retry_config["retry_timeout"] == timedelta(milliseconds=4500)
