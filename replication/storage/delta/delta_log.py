@@ -180,7 +180,8 @@ class DeltaLog:
 
     def _use(self, handle: TableHandle, tail: Sequence[Commit] | None = None) -> None:
         """Starts from the version that delta-rs has opened, and replays the commits of its `tail` after it. Raises
-        KafkaStorageException if the commit of the version is torn."""
+        KafkaStorageException if the commit of the version is torn, or if a commit after it is missing in the tail: one
+        of several roots may have answered for the version, and another one for the tail."""
         if tail is None:
             try:
                 tail = [read_commit(self.root, handle.version())]
@@ -188,6 +189,10 @@ class DeltaLog:
                 tail = []
             except CorruptRecordException as error:
                 raise KafkaStorageException(str(error)) from error
+        later = [commit for commit in tail if commit.version > handle.version()]
+        for version, commit in enumerate(later, handle.version() + 1):
+            if commit.version != version:
+                raise KafkaStorageException(f"{self.root.uri}: version {version} cannot be read, and a later one can")
         newest = next((commit for commit in tail if commit.version == handle.version()), None)
         self._handle, self._opened_at = handle, self.root.home_uri
         self._version = int(handle.version())
@@ -202,9 +207,8 @@ class DeltaLog:
         self._is_before_torn = bool(tail) and tail[-1].version > self._version  # a checkpoint that cannot be read
         self._commits.remember(self._version, newest.stamp if newest else None)
         self._note_state()
-        for commit in tail:
-            if commit.version > self._version:
-                self._apply(commit)
+        for commit in later:
+            self._apply(commit)
 
     def _read_if_there(self, version: int) -> Commit | None:
         try:

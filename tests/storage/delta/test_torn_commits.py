@@ -8,11 +8,13 @@ import pytest
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.cluster import format_broker
+from lakelog.replication.storage.delta import delta_log
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_format import commit_name, read_commit, read_commits_after
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.table_opening import Opened, open_version
 from lakelog.replication.storage.log.log_txns import role_app_id
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -68,6 +70,27 @@ def test_nothing_is_read_or_appended_over_a_torn_commit(log, harm, back):
     assert 6 <= behind.current().partition(P0).log_end_offset <= 8
     path.write_bytes(content)
     assert (leo(behind), offsets(behind)) == (10, list(range(10)))
+
+
+@pytest.mark.parametrize("hole", [1, 2])
+def test_no_state_is_built_over_a_commit_that_is_missing(log, monkeypatch, hole):
+    """One of several roots may have shown an older version, and another one what follows later."""
+    reader, last = DeltaLog.open(log.root), log.current().version
+    shown = Opened(open_version(log.root, last - hole - 1), [read_commit(log.root, last)])
+    with pytest.raises(KafkaStorageException, match=f"version {last - hole} cannot be read"):
+        DeltaLog(log.root, *shown)
+    fill(log, P0, 2)
+    path = Path(log.root.path(commit_name(last)))
+    path.rename(f"{path}.away")
+    monkeypatch.setattr(delta_log, "reopen_table", lambda _: shown)
+    files = reader.active_files()
+    with pytest.raises(KafkaStorageException, match=f"version {last - hole} cannot be read"):
+        reader.move()
+    assert (reader.version, reader.active_files()) == (last, files)
+    Path(f"{path}.away").rename(path)
+    monkeypatch.undo()
+    assert reader.move() is not None
+    assert reader.version == last + 1
 
 
 @pytest.mark.parametrize(("harm", "back"), [(torn_between_two_lines, 0), *product((emptied, torn, zeros), (0, 1))])
