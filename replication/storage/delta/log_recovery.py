@@ -187,18 +187,21 @@ def _torn_commits(root: StorageRoot) -> dict[str, Stamp]:
 
 
 def read_tail(
-    root: StorageRoot, last: int, checkpoint: int | None = None, remote: int = 2, above: int = -1
-) -> list[Commit]:
+    root: StorageRoot, last: int, checkpoint: int | None = None, remote: int = 2, above: int = -1,
+    after: int | None = None,
+) -> list[Commit]:  # fmt: skip
     """The commits from the `checkpoint` up to `last`, in order, as far as each follows the one before it; by default
     from the newest checkpoint. A commit of which only the checkpoint is left is left out. In an object store, which
     loses no commit, so many `remote` ones are enough: two tell a commit that was late. Commits up to `above` are left
-    out, too. Raises CorruptRecordException for a torn commit, and KafkaStorageException.
+    out, too, and all after the version `after` are read. Raises CorruptRecordException for a torn commit, and
+    KafkaStorageException.
     """
     if checkpoint is None:
         names = root.child("_delta_log").list() if root.is_local else ()
         checkpoints = (_version(name) for name in names if name[:20].isdigit() and ".checkpoint" in name)
         checkpoint = max((version for version in checkpoints if version <= last), default=0)
     first = max(0, above + 1, checkpoint if root.is_local else last - remote + 1)
+    first = first if after is None else min(first, after + 1)
 
     def read(version: int) -> Commit | None:
         try:

@@ -141,7 +141,7 @@ def _with_tail(root: StorageRoot, handle: TableHandle, last: int, checkpoint: in
     """Opens an earlier version if a commit was written after another one than that before it."""
     _check_protocol(root, handle)
     try:
-        tail = read_tail(root, last, checkpoint)
+        tail = read_tail(root, last, checkpoint, after=handle.version())
     except CorruptRecordException as error:
         raise KafkaStorageException(str(error)) from error
     if tail and tail[-1].version < handle.version():

@@ -301,6 +301,17 @@ def test_li_04_a_table_whose_newest_checkpoint_is_torn_is_read_from_an_older_one
     assert other.version == 8
 
 
+def test_a_table_in_an_object_store_whose_checkpoint_is_torn_has_all_files(s3_options):
+    """Its readers read the last two commits, and here need more."""
+    root = StorageRoot.of("s3://bucket/torn-checkpoint", s3_options)
+    log = filled(root, 3)
+    checkpoint(go_on(log, 4))
+    go_on(log, 5, 6, 7, 8, 9)
+    folder, name = root.child("_delta_log"), f"{4:020}.checkpoint.parquet"
+    folder.write(name, folder.read(name)[:100])
+    assert facts(DeltaLog.open(root)) == of(9)
+
+
 @pytest.mark.parametrize("torn", TORN)
 def test_a_torn_hint_at_the_last_checkpoint_is_no_harm(tmp_path, torn):
     root = StorageRoot.of(str(tmp_path))
