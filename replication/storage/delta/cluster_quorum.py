@@ -149,10 +149,10 @@ class ClusterQuorum:
         """Makes a table by a commit of the table `cluster`, and returns whether it did; False if there is one."""
         for _ in range(ATTEMPTS):
             version = self.catch_up(_CLUSTER, self.newest_at_home(_CLUSTER))
-            home = self.home  # one root for both questions: with the commits of `cluster` it has their tables
-            if home.newest(table) >= 0:
+            home = self.home.root  # one root for both questions: with the commits of `cluster` it has their tables
+            if last_version(home.child(*table)) >= 0:
                 return False
-            if not home.has(_CLUSTER, version):
+            if not home.child(*_CLUSTER).exists(commit_name(version)):
                 continue
             before, nonce = self.commit_of(_CLUSTER, version), uuid.uuid4().hex
             first = self.first_commit(table, content, before.roots)
@@ -160,7 +160,7 @@ class ClusterQuorum:
             commit = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
             if self.commit(_CLUSTER, version + 1, nonce, commit, {}):
                 self.home.await_published(_CLUSTER, timeout=self._timeout)  # the table is made by that
-                if not self.home.has(table, 0):
+                if not self.home.root.child(*table).exists(commit_name(0)):
                     self.catch_up(_CLUSTER, version + 1)
                 return True
         raise KafkaStorageException(f"{'/'.join(table)}: lost {ATTEMPTS} commits in a row to others")

@@ -278,7 +278,7 @@ class DeltaLog:
             # A clean-up may have deleted commits of the handle; a newer checkpoint has their content.
             with suppress(DeltaError, OSError):
                 return self._handle.transaction_version(app_id)  # it reads the log anew for each call
-        self._handle, self._opened_at = self._open_version(), self.root.home_uri
+        self._opened_at, self._handle = self.root.home_uri, self._open_version()
         return transaction_of(self.root, self._handle, app_id)
 
     def _open_version(self) -> TableHandle:

@@ -245,13 +245,13 @@ class KnownRoots:
         return self.patiently(lambda: self._at_home(lambda home: home.read(call)))
 
     def patiently(self, call: Callable[[], Value]) -> Value:
-        """Calls `call`, which reads at one root after the other, and once more if reads at all of them have failed
-        soon: their stores may be slow. Raises KafkaStorageException."""
-        waits = all(member.has_failed for member in self.all)
+        """Calls `call`, which reads at one root after the other, and once more if reads at all of them have failed, and
+        none had waited for long: their stores may be slow. Raises KafkaStorageException."""
+        began_at = time.monotonic()
         try:
             return call()
         except KafkaStorageException:
-            if waits or not all(member.has_failed for member in self.all):
+            if not all(member.has_failed_soon(began_at) for member in self.all):
                 raise
         return call()
 
@@ -263,7 +263,10 @@ class KnownRoots:
                 return call(home)
             except KafkaStorageException as error:
                 tried.add(home.root.uri)
-                left = [member for member in self.all if member.root.uri not in tried]
+                left = sorted(
+                    (member for member in self.all if member.root.uri not in tried),
+                    key=lambda member: (member not in self._found.values(), member.has_failed),
+                )
                 if not left:
                     raise
                 logger.debug("%s", error)
@@ -280,9 +283,9 @@ class KnownRoots:
             return self.home  # they are not formatted
         if voting:
             members = self.members_of(voting)
-        waits = all(member.has_failed for member in members.values())
+        began_at = time.monotonic()
         found = self._find_home(members, voting)
-        if found is None and not waits:  # as in `patiently`
+        if found is None and any(member.has_failed_soon(began_at) for member in members.values()):
             found = self._find_home(members, voting)
         if found is None:  # all that voted may have been replaced since this process has looked
             found = self._find_home(self.identified(), voting)

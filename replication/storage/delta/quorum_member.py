@@ -62,7 +62,7 @@ class QuorumMember:
 
     def __init__(self, root: StorageRoot) -> None:
         self.root = root.synced.one_of_several
-        self._failed_at = float("-inf")
+        self._failed = float("-inf"), False  # when a call of `read` has failed last, and whether it had waited for long
         self.sure: dict[tuple[str, ...], _Sure] = {}  # by table
         cache = root.version_cache
         # What this process has last read, and when: identities by root, shared in an object store.
@@ -87,16 +87,22 @@ class QuorumMember:
     def read(self, call: Callable[[StorageRoot], Value]) -> Value:
         """Calls `call`, which only reads what other roots have too, with this root. A root that hangs fails soon, so
         that another one is asked. The store may only be slow: after a failure, reads wait longer for a minute."""
+        waits = self.has_failed
         try:
-            return call(self.root if self.has_failed else self.root.quick)
+            return call(self.root if waits else self.root.quick)
         except KafkaStorageException:
-            self._failed_at = time.monotonic()
+            self._failed = time.monotonic(), waits
             raise
 
     @property
     def has_failed(self) -> bool:
         """Whether a call of `read` has failed in the last minute."""
-        return time.monotonic() - self._failed_at < _FAILED_SECONDS
+        return time.monotonic() - self._failed[0] < _FAILED_SECONDS
+
+    def has_failed_soon(self, since: float) -> bool:
+        """Whether the last call of `read` that failed did so after a monotonic time, and had not waited for long."""
+        at, has_waited = self._failed
+        return at >= since and not has_waited
 
     def identity(self) -> str | None:
         """The root's identity, None if it has none: the UUID in its file, and the store's mark of the file."""
@@ -225,10 +231,10 @@ class QuorumMember:
 
     def newest(self, table: Sequence[str]) -> int:
         """The newest version of a table that is published here, -1 without the table."""
-        return self.read(lambda root: last_version(root.child(*table)))
+        return last_version(self.root.child(*table))
 
     def has(self, table: Sequence[str], version: int) -> bool:
-        """Whether a version of a table is published here."""
+        """Whether a version of a table is published here, as `read` reads."""
         return self.read(lambda root: root.child(*table).exists(commit_name(version)))
 
     def create_table(self, table: Sequence[str], content: bytes) -> None:

@@ -212,11 +212,11 @@ class QuorumRoot(StorageRoot):
     def _files(self) -> dict[str, tuple[int, float]]:
         return self._read(lambda home: home._files())
 
-    def _file(self, name: str, call: Callable[[StorageRoot], Any]) -> Any:
+    def _file(self, name: str, call: Callable[[StorageRoot], Any], is_read: bool = True) -> Any:
         """What `call` returns at the home or, for a data file that is missing there, at another root: somebody may have
-        deleted a part of the home."""
+        deleted a part of the home. `is_read`: it has read the file then."""
         try:
-            return self._read(call)
+            return self._read(call) if is_read else self._at_home(call)
         except FileNotFoundError:
             if not name.startswith(_LOG):
                 for part in self.parts:
@@ -237,7 +237,7 @@ class QuorumRoot(StorageRoot):
         return self._file(name, lambda home: home.read_buffer(name))
 
     def open(self, name: str, size: int | None = None) -> pa.NativeFile:
-        return self._file(name, lambda home: home.open(name, size))
+        return self._file(name, lambda home: home.open(name, size), is_read=False)
 
     def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
         return False

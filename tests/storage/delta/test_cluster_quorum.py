@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -774,15 +775,34 @@ def test_a_home_is_found_where_no_root_answers_within_a_second(roots, answer_lat
     assert quorum.check_home(("producers",)) is quorum.home
 
 
+def test_a_call_is_repeated_once_unless_a_read_has_waited_for_long(roots):
+    known, calls = roots.process("a").quorum.known, []
+
+    def fail(*_):
+        raise KafkaStorageException("has not answered")
+
+    def call():
+        calls.append(len(calls))
+        for member in known.all:
+            with suppress(KafkaStorageException):
+                member.read(fail)
+        fail()
+
+    for expected in (2, 3):
+        with pytest.raises(KafkaStorageException, match="has not answered"):
+            known.patiently(call)
+        assert len(calls) == expected
+
+
 def test_a_read_waits_longer_for_a_minute_after_one_that_has_failed(roots, answer_late, monkeypatch):
     answer_late("a", knows=False)
     member = QuorumMember(StorageRoot.of(str(roots.folders["a"])))
     with pytest.raises(KafkaStorageException, match="has not answered"):
-        member.newest(("producers",))
-    assert member.newest(("producers",)) == 0
+        member.has(("producers",), 0)
+    assert member.has(("producers",), 0)
     monkeypatch.setattr(quorum_member, "_FAILED_SECONDS", 0.0)  # the minute is over
     with pytest.raises(KafkaStorageException, match="has not answered"):
-        member.newest(("producers",))
+        member.has(("producers",), 0)
 
 
 def test_a_reader_gets_an_error_if_no_root_can_be_written(roots, monkeypatch):
