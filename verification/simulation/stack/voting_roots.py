@@ -93,7 +93,7 @@ class VotingRoots:
         self._published: dict[str, MetadataTable] = {}
         self._seen: dict[TopicIdPartition, PartitionRegistration] = {}
         self._seen_version = -1
-        self._in_flight: dict[str, list[object]] = {}  # the processes in the step in which a root was lost
+        self._in_flight: dict[str, list[object]] = {}  # processes in the step in which a root was lost or replaced
         self._is_cleared = False  # the lost root: its place is empty, and a new root may be made there
         self.ledger = VoteLedger(world.store, self.uris, changes, self._began_later, self._was_in_flight)
         world.faults.reach = self.reach
@@ -248,7 +248,9 @@ class VotingRoots:
             root.create_folder()
 
     def _replace(self, uri: str) -> None:
-        """As an operator does: empties the place of a lost root, and lets it vote on all tables."""
+        """As an operator does: empties the place of a lost root, and lets it vote on all tables. A process that brings
+        the root what it lacks may go on with that afterwards."""
+        self._in_flight.setdefault(uri, []).extend(self._world.running)
         if not self._is_cleared:
             with self._world.acting(None):
                 self._delete(uri)
@@ -308,7 +310,7 @@ class VotingRoots:
         return is_lost and actor is not None and actor not in self._in_flight[uri]
 
     def _was_in_flight(self, uri: str) -> bool:
-        """Whether what is written now was sent to the root before it was lost, as far as anyone knows."""
+        """Whether what is written now was sent to the root before it was lost or replaced, as far as anyone knows."""
         return self._world.actor is None or self._world.actor in self._in_flight.get(uri, ())
 
     def back_up(self, uri: str) -> None:

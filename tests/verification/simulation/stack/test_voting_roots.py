@@ -9,6 +9,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import METADATA
 from lakelog.verification.simulation.history_events import NO_FAULTS, Violation
@@ -156,6 +157,32 @@ def test_the_account_refuses_two_commits_that_are_decided(world):
         else:
             with pytest.raises(Violation, match="one_commit_is_decided_a_version"):
                 world.store.put(*put)
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_only_what_was_begun_before_may_land_in_a_root_that_is_being_replaced(world, monkeypatch, has_begun):
+    """A commit without the one before it. Others bring the root both, as it has no first commit either."""
+    uri, (process, other), plain = world.voting.uris[2], world.controllers[:2], QuorumMember.clear
+    table, refused = StorageRoot.of(metadata(world, 2)), []
+    version = last_version(table)
+    commit = table.path(commit_name(version)), table.read(commit_name(version))
+
+    def clear(member):
+        plain(member)
+        with world.acting(process if has_begun else other):
+            try:
+                world.store.put(*commit)
+            except Violation as violation:
+                refused.append(violation.invariant)
+
+    monkeypatch.setattr(QuorumMember, "clear", clear)
+    with world.acting(process):
+        world.voting.lose(uri, ROOT_EMPTIED)
+        world.voting.note_step(process)  # the one after that in which the root was lost
+        world.voting.mend()
+    assert refused == ([] if has_begun else ["commits_are_published_in_order"])
+    assert world.voting.ledger._identity(uri) is not None
+    assert last_version(table) >= version
 
 
 def test_only_histories_with_one_root_lose_it():
