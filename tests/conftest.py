@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 os.environ.pop("COLUMNS", None)  # a worker of pytest-xdist has a width, though nobody looks at what it prints
 
 
+# Tests are distributed before anybody knows their fixtures.
 _ASKS_FOR_SPARK = re.compile(r"^\s*def \w+\([^)]*\bspark\b", re.M)
 
 

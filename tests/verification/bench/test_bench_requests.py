@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +19,6 @@ from lakelog.verification.bench.requests import (
     requests_rows,
 )
 from lakelog.verification.verbs.bench import main
-
-if TYPE_CHECKING:
-    pass
 
 COMMIT = "00000000000000000007.json"
 HEADS, PUTS = Counted("HEAD", "log", "commits"), Counted("PUT", "brokers", "files")
