@@ -11,6 +11,7 @@ from typing import Any
 
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException, LakelogException
 from lakelog.replication.storage.delta.commit_format import last_version
+from lakelog.replication.storage.delta.conditional_put import PROBE
 from lakelog.replication.storage.delta.local_root import is_temporary
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.state_table import StateTable
@@ -158,7 +159,7 @@ def check_new(root: StorageRoot, may_be_nested: bool = False) -> None:
     if len(root.parts) > 1:
         return
     check_is_folder(root)
-    found = [name for name in root.list() if not is_temporary(name)]
+    found = [name for name in root.list() if not is_temporary(name) and not name.startswith(PROBE)]
     if found and (owner := _owner(root)):
         raise InconsistentClusterIdException(
             f"{root.uri}: is the root of {owner} already, and stays as it is. A new cluster needs an empty folder, and "

@@ -104,6 +104,12 @@ def test_a_root_of_another_broker_or_cluster_is_refused(broker, cluster_id, brok
             refused(broker, cluster_id, broker_id)
 
 
+def test_a_place_where_a_kill_has_left_a_probe_is_taken(cluster):
+    cluster.write("_probe-1", b"first")
+    format_cluster(cluster, Config())
+    assert Cluster.open(cluster.uri).topics.topics == {}
+
+
 def test_a_root_that_holds_something_else_is_refused_and_left_alone(cluster):
     cluster.write("thesis.doc", b"x")
     for refused in (lambda: format_cluster(cluster, Config()), lambda: format_broker(cluster, "c", 1)):

@@ -8,6 +8,8 @@ from contextlib import suppress
 from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
+PROBE = "_probe-"  # what the name of a file begins with that a kill may leave
+
 
 def check_conditional_put(root: StorageRoot) -> None:
     """Refuses a store that takes a second put of one key: there a commit could be lost without a word.
@@ -26,7 +28,7 @@ def check_conditional_put(root: StorageRoot) -> None:
 
 
 def _check(root: StorageRoot) -> None:
-    name = f"_probe-{uuid.uuid4().hex}"
+    name = f"{PROBE}{uuid.uuid4().hex}"
     try:
         root.put_if_absent(name, b"first")  # refused if the answer to it was lost, and it was sent again
         takes_second = root.put_if_absent(name, b"second") is not None
