@@ -147,6 +147,10 @@ class Cluster:
         return ConfigTable.open(self.root)
 
     @cached_property
+    def _identities(self) -> StateTable:
+        return StateTable.open(self.root.child(CLUSTER.name), CLUSTER)
+
+    @cached_property
     def admin(self) -> AdminTable:
         """The requests to the controller."""
         return AdminTable.open(self.root)
@@ -238,6 +242,9 @@ class Cluster:
         owned = (self.metadata, self.topics, self.configs, self.admin, self.lease, self.producers, self.groups)
         for table in owned:
             table.maintain()
+        if len(self.root.parts) > 1:  # its commits make tables
+            self._identities.refresh()
+            self._identities.maintain()
 
     def registration(self, broker_id: int) -> BrokerRegistration:
         """The registration of a broker as last read. Raises BrokerNotAvailableException if it has never registered."""

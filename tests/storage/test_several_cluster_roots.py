@@ -17,12 +17,15 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.topic import Entity
 from lakelog.replication.storage.cluster import Cluster, check_may_format, format_cluster, storage_root
+from lakelog.replication.storage.delta.checkpoint import newest_checkpoint
 from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
+from lakelog.replication.storage.delta.delta_log import CHECKPOINT_COMMITS
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.root_identity import brokers_beside, is_formatted, read_identity
-from lakelog.schemas import CONFIGS
+from lakelog.replication.storage.tables.group_tables import MemberTable
+from lakelog.schemas import CLUSTER, CONFIGS
 from tests.processes import wait_until
 
 CONFIG = Config()
@@ -202,3 +205,12 @@ def test_a_process_goes_on_that_slept_while_all_roots_were_replaced(cluster, roo
     assert [*sleeper.configs.configs.values()] == [{"background.threads": "of 2"}]
     change(sleeper, "2")
     assert [*Cluster.open(uri(root)).configs.configs.values()] == [{"background.threads": "2"}]
+
+
+def test_the_table_cluster_gets_checkpoints_as_its_commits_make_tables(cluster):
+    cluster.maintain()
+    for number in range(CHECKPOINT_COMMITS):
+        MemberTable.open_or_create(cluster.root, f"group-{number}")
+    cluster.maintain()
+    for part in cluster.root.parts:
+        assert newest_checkpoint(part.child(CLUSTER.name)) >= CHECKPOINT_COMMITS
