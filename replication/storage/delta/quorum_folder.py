@@ -124,6 +124,8 @@ class QuorumFolder(StorageRoot):
             there = next((each for each in contents if each is not None), None)
             if there is not None:
                 if decided is None:
+                    if any(each is None for each in contents):  # its writer has ended before a majority had it
+                        self.put(name, there)
                     return None
                 self.put(name, there)
                 return (len(content), 0) if decided.nonce == nonce and there.to_pybytes() == content else None
