@@ -1,9 +1,10 @@
 """Shows the roots of a cluster, of which a majority decides; replaces a lost one, adds two, or removes two.
 
-The cluster runs on meanwhile. A new root learns all tables before it votes. A root that was lost, emptied, restored or
-copied may have forgotten votes, so it does not vote until --replace has made it anew. In an object store that takes
-10 s more: for so long processes rely on what they have read there. A command that was interrupted is finished by the
-same command. Afterwards give the new list to processes that you start; those that run find the roots.
+The cluster runs on meanwhile, also one that has one root and gets two more. A new root learns all tables before it
+votes. A root that was lost, emptied, restored or copied may have forgotten votes, so it does not vote until --replace
+has made it anew. In an object store that takes 10 s more: for so long processes rely on what they have read there. A
+command that was interrupted is finished by the same command. Afterwards give the new list to processes that you start;
+those that run find the roots.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def make_parser() -> VerbParser:
         "there is deleted",
     )  # fmt: skip
     group.add_argument(
-        "--add", type=root_uri, nargs=2, metavar=("URI", "URI"), help="let two more roots vote, five in all"
+        "--add", type=root_uri, nargs=2, metavar=("URI", "URI"), help="let two more roots vote, three or five in all"
     )
     group.add_argument(
         "--remove", type=root_uri, nargs=2, metavar=("URI", "URI"), help="let two of five roots vote no more"

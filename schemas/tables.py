@@ -11,7 +11,7 @@ CLUSTER = Table(
     name="cluster",
     description="One row: the cluster and the broker that a root belongs to, and the format of its tables",
     key=("cluster_id",),
-    writers="`lakelog format` or `lakelog recover`, once",
+    writers="`lakelog format` or `lakelog recover`, once; `lakelog cluster-roots` if the root gets others",
     columns=(
         Column("cluster_id", "string", "Id of the cluster"),
         Column("broker_id", "int", "Broker that owns the root; -1 for the cluster root"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -21,10 +21,11 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
+from lakelog.replication.storage.delta.commit import ROOTS
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.quorum_member import ROOTS, QuorumMember
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.root_guard import ClusterRootGuard
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState, check_no_fork, root_uris
@@ -60,10 +61,8 @@ _SEEN = "cluster-seen.json"  # a file in the root of a broker
 class Cluster:
     """An open cluster root. Its tables show what was last read; each has a `refresh`."""
 
-    root: StorageRoot
-
     def __init__(self, root: StorageRoot, config: Config, reads_go_on: bool = False) -> None:
-        self._reads_go_on = reads_go_on
+        self._given, self._reads_go_on, self._is_open = config, reads_go_on, False
         self._use(root)
         identity = self._read_identity(root, config)
         if identity["format_version"] == QUORUM_FORMAT and not isinstance(self._plain, QuorumRoot):
@@ -76,9 +75,11 @@ class Cluster:
                 f"{root.uri}: is the root of broker {identity['broker_id']}, no cluster"
             )
         self._admits_writers = identity["format_version"] < FORMAT_VERSION  # so do tables that are made later
-        self.root = replace(self.root, admits_writers=self._admits_writers)
+        self.guard.root = replace(self.root, admits_writers=self._admits_writers)
         self._noted: dict[str, TableState] = {}
         self.identity: Row = identity  # its row in the table `cluster`
+        self._is_open = True
+        self.uri = self.root.uri  # of all roots; that of `root` stays when it gets others, as tables are known by it
         self.cluster_id: str = identity["cluster_id"]
         self.generation: int = identity["generation"] or 0
         self._expected_by: StorageRoot | None = None  # the root of a broker, whose note has the expected state
@@ -104,12 +105,25 @@ class Cluster:
         return read_identity(self.root)
 
     def _use(self, root: StorageRoot) -> None:
-        root = root.synced  # clients write there too, whatever their `storage.fsync` is; a torn commit stops everybody
+        self._plain = self._used(root)
+        self.guard = ClusterRootGuard(self._plain, self._describe_root, self._several)
+
+    def _used(self, root: StorageRoot) -> StorageRoot:
         if self._reads_go_on:
             root.let_reads_go_on()
-        self._plain = root
-        self.guard = ClusterRootGuard(root, self._describe_root)
-        self.root = self.guard.root
+        return root.synced  # clients write there too, whatever their `storage.fsync` is; a torn commit stops everybody
+
+    def _several(self, voting: Sequence[str]) -> StorageRoot | None:
+        if not self._is_open:  # the identity says that there are several, too
+            return None
+        found = self._used(_all_roots(self._plain, self._given, voting))
+        self.uri, self.identity = found.uri, {**self.identity, "format_version": QUORUM_FORMAT}
+        return found
+
+    @property
+    def root(self) -> StorageRoot:
+        """The cluster root: all roots, once a process has found that several vote."""
+        return self.guard.root
 
     @classmethod
     def open(cls, uri: str, config: Config | None = None, reads_go_on: bool = False) -> Cluster:
@@ -194,7 +208,7 @@ class Cluster:
         if self._expected_by is not None:
             with suppress(LakelogException):  # a root that cannot be read names no cluster
                 expected = str(read_identity(self._expected_by, None)["cluster_id"])
-        return whose(self._plain, expected)
+        return whose(replace(self.root, guard=None), expected)
 
     def note_what_was_seen(self, root: StorageRoot) -> None:
         """Notes on a broker's root which states of the cluster's tables it has seen, before it acts on them: the next
@@ -348,10 +362,11 @@ def _quorum_root(uris: Iterable[str], owner: Owner, config: Config) -> QuorumRoo
     return QuorumRoot.over(ClusterQuorum(members, config.lakelog_storage_timeout_ms / 1000, member_at))
 
 
-def _all_roots(root: StorageRoot, config: Config) -> StorageRoot:
-    """All roots of a cluster, of which this is one, or was. Raises KafkaStorageException if it does not know them."""
+def _all_roots(root: StorageRoot, config: Config, voting: Sequence[str] = ()) -> StorageRoot:
+    """All roots of a cluster, of which this is one, or was. `voting`: the identities of those that vote, by default as
+    this root has them. Raises KafkaStorageException if it does not know them."""
     addresses, folder = QuorumMember(root).addresses(), root.child(CLUSTER.name)
-    voting = read_commit(folder, last_version(folder)).info.get(ROOTS, ())  # while roots change, more are noted
+    voting = voting or read_commit(folder, last_version(folder)).info.get(ROOTS, ())  # more are noted during a change
     uris = [addresses[identity] for identity in voting if identity in addresses]
     return _quorum_root(sorted(uris, key=lambda uri: uri != root.uri), "cluster", config)
 

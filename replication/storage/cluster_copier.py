@@ -131,5 +131,5 @@ class ClusterCopier:
         }
         tables = {table.name: (table, *seen) for table, seen in found.items()}
         identity = (CLUSTER, 0, [cluster.identity])
-        source = CopySource(cluster.root.uri, cluster.generation, epoch)
+        source = CopySource(cluster.uri, cluster.generation, epoch)
         return _Snapshot(cluster.cluster_id, source, {CLUSTER.name: identity, **tables})

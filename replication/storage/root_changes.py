@@ -15,18 +15,26 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from lakelog.replication.errors import InvalidRequestException, KafkaStorageException, LakelogException
+from lakelog.replication.errors import (
+    CorruptRecordException,
+    InvalidRequestException,
+    KafkaStorageException,
+    LakelogException,
+)
 from lakelog.replication.protocol.quorum_slot import majority
-from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.cluster import Cluster, storage_root
 from lakelog.replication.storage.delta.cluster_quorum import ATTEMPTS, ClusterQuorum
-from lakelog.replication.storage.delta.commit_format import commit_content
+from lakelog.replication.storage.delta.commit import CHANGE_ROOTS, ROOTS
+from lakelog.replication.storage.delta.commit_format import commit_content, last_version, read_commit
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
+from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.quorum_folder import bring_files
 from lakelog.replication.storage.delta.quorum_member import QuorumMember, TableName
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, check_apart, check_new, is_formatted, read_identity
-from lakelog.schemas import CLUSTER
+from lakelog.replication.storage.tables.state_table import Row, StateTable
+from lakelog.schemas import CLUSTER, QUORUM_FORMAT
 
 logger = logging.getLogger(__name__)
 
@@ -84,12 +92,14 @@ class RootChanges:
         return self._change(voting, target, uris | {made: new})
 
     def add(self, added: Sequence[str]) -> bool:
-        """Lets more roots vote. Returns whether anything was left to do."""
+        """Lets more roots vote. The cluster may have been alone on one root. Returns whether anything was left to
+        do."""
+        if not isinstance(self._cluster.root, QuorumRoot):
+            return self._add_to_one(added)
         quorum = self._quorum()
         voting, uris = self._voting()
         roots = [quorum.known.root_at(StorageRoot.of(uri).uri) for uri in added]
-        if len(set(map(id, roots))) < len(roots):
-            raise InvalidRequestException(f"{added[0]}: is given twice; give each root a place of its own")
+        _check_different(added)
         missing = [root for root in roots if root.identity() not in voting]
         if not missing:
             return self._finish(voting)
@@ -104,19 +114,95 @@ class RootChanges:
         gone = [StorageRoot.of(uri).uri for uri in removed]
         left = [identity for identity in voting if uris.get(identity) not in gone]
         if len(left) == len(voting):
-            if (has_changed := self._finish(voting)) or all(self._was_root(uri, voting) for uri in gone):
+            former = (self._quorum().known.root_at(uri) for uri in gone)
+            if (has_changed := self._finish(voting)) or all(self._was_root(root, voting) for root in former):
                 return has_changed
             raise self._no_root(gone[0], uris)
         _check_size(len(left), len(voting))
         self._finish(voting)
         return self._change(voting, left, uris)
 
+    def _add_to_one(self, added: Sequence[str]) -> bool:
+        """Lets two more roots vote beside the only one.
+
+        So far that root decides alone, by its files. The commit of a table that names the three is the last one that it
+        decides so: who writes the next version has read it, and asks a majority. The table `cluster` comes first, so
+        that only one of two such changes is made, and other tables that are made later are made by votes.
+        """
+        alone = self._cluster.root
+        _check_different([alone.uri, *added])
+        _check_size(1 + len(added), 1)
+        if alone.admits_writers:
+            raise InvalidRequestException(
+                f"{alone.uri}: was made by an older version of Lakelog, and stays the only root. Stop the cluster, and "
+                "let `lakelog recover --force` make several roots of it"
+            )
+        root = storage_root(",".join([alone.uri, *added]), "cluster", self._cluster.config)
+        assert isinstance(root, QuorumRoot)
+        quorum, uris = root.quorum, {}
+        first, *others = quorum.roots
+        for fresh in others:
+            self._check_place(fresh, [first.identity() or ""], {"": alone.uri})
+        uris[first.format()] = alone.uri
+        for fresh in others:
+            uris[self._format(fresh, uris)] = fresh.root.uri
+        quorum.known.look_again()
+        quorum.known.note_addresses(uris)
+        if first.addresses() != uris:
+            raise KafkaStorageException(f"{alone.uri}: does not note where the roots of the cluster are")
+        for table in first.tables():
+            quorum.admit(table)
+        bring_files(quorum, tuple(uris), lambda call: [call(first.root)])
+        self._let_vote_on_cluster(alone, tuple(uris))
+        self._finish_adding_to_one(tuple(uris))
+        return True
+
+    def _let_vote_on_cluster(self, alone: StorageRoot, voting: tuple[str, ...]) -> None:
+        def change(rows: list[Row]) -> list[Row] | None:
+            is_made = rows[0]["format_version"] == QUORUM_FORMAT
+            return None if is_made else [{**rows[0], "format_version": QUORUM_FORMAT}]
+
+        StateTable.open(alone.child(CLUSTER.name), CLUSTER).update({**CHANGE_ROOTS, ROOTS: list(voting)}, change)
+        self._cluster.guard.join(voting)
+        if self._quorum().voting(_CLUSTER) != voting:
+            raise self._has_changed()
+
+    def _finish_adding_to_one(self, voting: Sequence[str]) -> bool:
+        """Does what is left to do once the table `cluster` names the roots that vote: brings them the files that were
+        written at the first one meanwhile, and then lets them vote on the tables that it still decides alone. Returns
+        whether anything was left. Raises KafkaStorageException if the first root is needed and does not answer."""
+        quorum = self._quorum()
+        is_left = not quorum.commit_of(_CLUSTER, quorum.catch_up(_CLUSTER, quorum.newest_at_home(_CLUSTER))).session
+        uri = quorum.known.addresses().get(voting[0])
+        first = quorum.home if uri is None else quorum.known.root_at(uri)
+        if is_left:
+            bring_files(quorum, voting, lambda call: [call(first.root)])
+            change_roots(quorum, _CLUSTER, voting)
+        seen = set[TableName]()
+        while tables := [table for table in self._alone_at(first, voting[0]) if table not in seen]:
+            for done, table in enumerate(tables):  # some may be made meanwhile
+                self._report(done, len(tables))
+                quorum.admit(table)
+                DeltaLog.open(first.root.child(*table)).let_vote(voting)
+                quorum.admit(table)
+            is_left, seen = True, {*seen, *tables}
+        return is_left
+
+    def _alone_at(self, first: QuorumMember, identity: str) -> list[TableName]:
+        """The tables that the first root still decides alone. If it was lost long after, there are none. Raises
+        KafkaStorageException if it does not answer and some are left."""
+        try:
+            return _without_vote(first) if first.identity() == identity else []
+        except KafkaStorageException:
+            for table in _without_vote(self._quorum().home):  # a root may be behind
+                self._quorum().voting(table)
+            return []
+
     def _quorum(self) -> ClusterQuorum:
         root = self._cluster.root
         if not isinstance(root, QuorumRoot):
             raise InvalidRequestException(
-                f"{root.uri}: is the only root of its cluster, which gets no other ones while it runs: the page on a "
-                "lost cluster root says how"
+                f"{root.uri}: is the only root of its cluster; --add URI URI lets two more roots vote"
             )
         return root.quorum
 
@@ -128,22 +214,30 @@ class RootChanges:
 
     def _make(self, fresh: QuorumMember, voting: Sequence[str], uris: Mapping[str, str]) -> str:
         """Makes a root that does not vote yet, and returns its identity. A former root is cleared before."""
+        self._check_place(fresh, voting, uris)
+        self._check_no_vote(fresh)
+        made = self._format(fresh, uris)
+        self._quorum().known.root_at(fresh.root.uri)
+        return made
+
+    def _check_place(self, fresh: QuorumMember, voting: Sequence[str], uris: Mapping[str, str]) -> None:
+        """Raises InconsistentClusterIdException if a root cannot be made here: something else is there, or it lies in
+        another root."""
         root = fresh.root
-        if not self._was_root(root.uri, voting) and not self._was_emptied(fresh, uris):
+        if not self._was_root(fresh, voting) and not self._was_emptied(fresh, uris):
             check_new(root)
         for uri in uris.values():
             if uri != root.uri:
                 check_apart(root, uri, "the cluster")
         for broker, registration in self._cluster.refresh_brokers().items():
             check_apart(root, registration.root, f"broker {broker}")
-        root.create_folder()
-        check_conditional_put(root)
-        self._check_no_vote(fresh)
+
+    def _format(self, fresh: QuorumMember, uris: Mapping[str, str]) -> str:
+        fresh.root.create_folder()
+        check_conditional_put(fresh.root)
         fresh.note_addresses(uris)  # it shows whose root this is, should this be interrupted
         fresh.clear()
-        made = fresh.format()
-        self._quorum().known.root_at(root.uri)
-        return made
+        return fresh.format()
 
     def _check_no_vote(self, fresh: QuorumMember) -> None:
         """Raises InvalidRequestException if a root has a vote on any table."""
@@ -154,9 +248,8 @@ class RootChanges:
                     f"{fresh.root.uri}: has a vote on {'/'.join(table)}, so it stays as it is"
                 )
 
-    def _was_root(self, uri: str, voting: Iterable[str]) -> bool:
+    def _was_root(self, root: QuorumMember, voting: Iterable[str]) -> bool:
         """Whether a root of this cluster is there, or was."""
-        root = self._quorum().known.root_at(uri)
         with suppress(LakelogException):
             if root.addresses().keys() & set(voting):
                 return True
@@ -178,7 +271,8 @@ class RootChanges:
 
     def _finish(self, voting: tuple[str, ...]) -> bool:
         """Finishes a change that was interrupted; whether any table was left: its former roots may have votes."""
-        return self._change(voting, voting, self._voting()[1])
+        is_left = self._finish_adding_to_one(voting)
+        return self._change(voting, voting, self._voting()[1]) or is_left
 
     def _change(self, former: tuple[str, ...], target: Sequence[str], uris: Mapping[str, str]) -> bool:
         """Lets the roots of these identities vote on all tables, in place of the former ones of the table `cluster`;
@@ -273,7 +367,7 @@ def change_roots(
     for _ in range(ATTEMPTS):
         version = quorum.catch_up(table, quorum.newest_at_home(table))
         before, nonce = quorum.commit_of(table, version), uuid.uuid4().hex
-        if tuple(before.roots) == tuple(roots):
+        if tuple(before.roots) == tuple(roots) and before.session:
             return True
         if former is not None and tuple(before.roots) != tuple(former):
             return False
@@ -281,13 +375,25 @@ def change_roots(
         read = partial(quorum.of_majority, before.roots)
         if table == _CLUSTER:
             bring_files(quorum, roots, read)
-        cause = {"who": "operator", "why": "change cluster roots"}
-        content = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
+        content = commit_content(CHANGE_ROOTS, nonce, (), (), {}, follows=before.nonce)
         if quorum.commit(table, version + 1, nonce, content, {}, roots):
             if table == _CLUSTER:
                 bring_files(quorum, roots, read)  # those that were written meanwhile
             return True
     raise KafkaStorageException(f"{'/'.join(table)}: lost {ATTEMPTS} commits in a row to others")
+
+
+def _without_vote(member: QuorumMember) -> list[TableName]:
+    """The tables of a root whose newest commit there names no roots that vote, or cannot be read."""
+
+    def names_none(table: TableName) -> bool:
+        folder = member.root.child(*table)
+        try:
+            return ROOTS not in read_commit(folder, last_version(folder)).info
+        except (CorruptRecordException, FileNotFoundError):
+            return True
+
+    return [table for table in member.tables() if names_none(table)]
 
 
 def _tables(quorum: ClusterQuorum) -> list[TableName]:
@@ -342,6 +448,12 @@ def _answers(identity: str, root: QuorumMember) -> bool:
         return root.identity() == identity
     except KafkaStorageException:
         return False
+
+
+def _check_different(uris: Sequence[str]) -> None:
+    there = [StorageRoot.of(uri).uri for uri in uris]
+    if twice := next((uri for uri in there if there.count(uri) > 1), None):
+        raise InvalidRequestException(f"{twice}: is given twice; give each root a place of its own")
 
 
 def _check_size(roots: int, now: int) -> None:

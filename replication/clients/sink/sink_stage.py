@@ -59,6 +59,9 @@ class SinkStage:
     def _write(self, name: str, content: bytes | pa.Buffer) -> None:
         self._check_root()  # writing makes the folder, also in a wrong root
         self._root.write(name, content)
+        if not self._root.is_alone():
+            self._root = self._root.current_files
+            self._root.write(name, content)
 
     def read(self) -> Staged:
         """What is there now. Raises KafkaStorageException, also for a cluster root that is not the one that was seen:
@@ -121,6 +124,9 @@ class SinkStage:
         self._root.create_folder()
         is_put = self._root.put_if_absent(batch_name(batch.batch_id), batch_bytes(batch)) is not None
         self._root.sync_folder()  # after a power cut another batch would take these sequences
+        if not self._root.is_alone():
+            self._root = self._root.current_files
+            is_put = self.put_batch(batch)
         self._check_root()
         return is_put
 

@@ -40,7 +40,7 @@ from lakelog.replication.protocol.rounds.quorum_round import (
     propose,
     read_newest,
 )
-from lakelog.replication.storage.delta.commit import Commit
+from lakelog.replication.storage.delta.commit import ROOTS, Commit
 from lakelog.replication.storage.delta.commit_format import (
     commit_content,
     commit_name,
@@ -51,7 +51,7 @@ from lakelog.replication.storage.delta.commit_format import (
 from lakelog.replication.storage.delta.commit_publisher import CommitPublisher
 from lakelog.replication.storage.delta.known_roots import NO_MAJORITY_SECONDS, KnownRoots
 from lakelog.replication.storage.delta.life_signs import LifeSigns
-from lakelog.replication.storage.delta.quorum_member import CREATES, ROOTS, QuorumMember, TableName, packed
+from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember, TableName, packed
 from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests, start_thread
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
@@ -65,6 +65,11 @@ _VOTERS_SECONDS = 30.0  # so long a process relies on what it knows of who votes
 _CATCH_UP_SECONDS = 30.0  # between questions to a majority about a table that a process only polls
 _CLUSTER = (CLUSTER.name,)  # the table whose voters have the files of no table
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
+
+_BEING_ADDED = (
+    "the cluster gets more roots now, and no majority decides on this yet; if that was interrupted, give the same "
+    "`lakelog cluster-roots --add` again"
+)
 
 _Handlers: TypeAlias = Callable[[QuorumMember, TableName], Mapping[type, Callable[[Any], Any]]]
 _QUORUMS: WeakSet[ClusterQuorum] = WeakSet()  # those of this process
@@ -155,6 +160,9 @@ class ClusterQuorum:
             if not home.child(*_CLUSTER).exists(commit_name(version)):
                 continue
             before, nonce = self.commit_of(_CLUSTER, version), uuid.uuid4().hex
+            if not before.session:
+                self.voters(is_sure=True)
+                continue
             first = self.first_commit(table, content, before.roots)
             cause = {"who": "cluster", "why": "create table", CREATES: ["/".join(table), first.decode()]}
             commit = commit_content(cause, nonce, (), (), {}, follows=before.nonce)
@@ -164,6 +172,18 @@ class ClusterQuorum:
                     self.catch_up(_CLUSTER, version + 1)
                 return True
         raise KafkaStorageException(f"{'/'.join(table)}: lost {ATTEMPTS} commits in a row to others")
+
+    def admit(self, table: TableName) -> None:
+        """Brings a table that the home has decided alone to the other roots, and makes the folders of its votes. Raises
+        KafkaStorageException if no majority has it then."""
+        home = self.home
+
+        def bring(member: QuorumMember) -> None:
+            member.bring(table, home)
+
+        failed = {uri: error for uri, error in self.known.at_each(bring).items() if error is not None}
+        if home.root.uri in failed or len(self.known.all) - len(failed) < majority(len(self.known.all)):
+            raise KafkaStorageException(f"{'/'.join(table)}: is not at a majority of the roots: {failed}")
 
     def is_made(self) -> bool:
         """Whether any root has the table `cluster`, which the home may have lost. Raises KafkaStorageException if none
@@ -299,6 +319,7 @@ class ClusterQuorum:
 
     def _catch_up(self, table: TableName, version: int) -> int:
         home, version = self._home_with(table, version)
+        version = self._where_roots_vote(home, table, version)
         reads, has_brought = home, False
         while True:
             before = self.commit_of(table, version)
@@ -344,6 +365,19 @@ class ClusterQuorum:
             if version < 0:
                 return self.known.leave_home(table, 0, tuple(self.known.members), f"{'/'.join(table)}: is at no root")
         return home, version
+
+    def _where_roots_vote(self, home: QuorumMember, table: TableName, version: int) -> int:
+        """This version or, if a root has decided alone on the next one, the first one that names roots that vote."""
+        while True:
+            try:
+                self.commit_of(table, version)
+                return version
+            except _NoRootVotesException:
+                if not home.has(table, version + 1):
+                    self.publisher.bring_home(table)  # it may be behind
+                if not home.has(table, version + 1):
+                    raise
+                version += 1
 
     def settled_home(self, table: TableName) -> QuorumMember:
         """The home once this process publishes no version of the table there. If that or any request takes more than a
@@ -404,17 +438,26 @@ class ClusterQuorum:
 
     def voters(self, is_sure: bool = False) -> tuple[str, ...]:
         """The roots that vote on the table `cluster`: as a majority has said in the last 30 s, or with `is_sure` as one
-        says now. While a cluster is being formatted these are all its roots."""
+        says now. While a cluster is being formatted these are all its roots.
+
+        With `is_sure` it waits while a cluster of one root gets others: until a vote has followed the commit of the
+        table `cluster` that names them, some files may be at the first root alone. Raises KafkaStorageException."""
         now = time.monotonic()
-        if is_sure or _CLUSTER not in self._newest or now - self._voters_at >= _VOTERS_SECONDS:
+        _, known = self._newest.get(_CLUSTER, (-1, None))
+        if not is_sure and known is not None and now - self._voters_at < _VOTERS_SECONDS:
+            return known.roots
+        pause = threading.Event()
+        for _ in range(1 + int(self._timeout / _LONGEST_PAUSE_SECONDS)):
             self.check_home(_CLUSTER)
             newest = self.newest_at_home(_CLUSTER)
             if newest < 0:
                 return tuple(self.known.members)
-            roots = self.commit_of(_CLUSTER, self.catch_up(_CLUSTER, newest)).roots
-            self._voters_at = now
-            return roots
-        return self._newest[_CLUSTER][1].roots
+            found = self.commit_of(_CLUSTER, self.catch_up(_CLUSTER, newest))
+            if found.session or not is_sure:
+                self._voters_at = now
+                return found.roots
+            pause.wait(_LONGEST_PAUSE_SECONDS)
+        raise KafkaStorageException(f"{self.home.root.uri}: {_BEING_ADDED}")
 
     def _doubt(self, roots: tuple[str, ...]) -> None:
         """Lets a majority be asked who votes on the table `cluster`, once, if other roots vote on another table."""
@@ -560,7 +603,8 @@ class ClusterQuorum:
             except (FileNotFoundError, CorruptRecordException) as error:
                 path = home.root.child(*table).path(commit_name(version))
                 raise KafkaStorageException(f"{path}: cannot be read: {error}") from error
-        roots = tuple(found.info.get(ROOTS, ())) or tuple(self.known.members)
+        if not (roots := tuple(found.info.get(ROOTS, ()))):
+            raise _NoRootVotesException(f"{home.root.child(*table).uri}: {_BEING_ADDED}")
         commit = ProposedCommit(found.unique_id or "", str(found.info.get(SESSION, "")), roots=roots)
         self._note(table, version, commit)
         return commit
@@ -618,6 +662,10 @@ class ClusterQuorum:
             roots, lambda root, member: partial(_part, step, root, handlers(member, table)),
             lambda found: is_enough(step, found, needed, len(roots)),
         )  # fmt: skip
+
+
+class _NoRootVotesException(KafkaStorageException):
+    """A commit of a root that was alone names no roots that vote on the next version."""
 
 
 class _Question:

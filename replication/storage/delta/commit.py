@@ -12,6 +12,9 @@ Stamp = tuple[int, int | str]
 
 # In the metadata of a commit: its unique id, and that of the commit before it.
 NONCE, FOLLOWS = "lakelog.commit", "lakelog.follows"
+ROOTS = "lakelog.roots"  # likewise: the identities of the cluster roots that vote on the next version
+
+CHANGE_ROOTS = {"who": "operator", "why": "change cluster roots"}  # likewise: the cause of a commit that changes them
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from lakelog.replication.errors import (
     KafkaStorageException,
 )
 from lakelog.replication.storage.delta.checkpoint import newest_checkpoint
-from lakelog.replication.storage.delta.commit import AddedFile, Commit, Stamp
+from lakelog.replication.storage.delta.commit import CHANGE_ROOTS, ROOTS, AddedFile, Commit, Stamp
 from lakelog.replication.storage.delta.commit_format import (
     commit_content,
     commit_name,
@@ -49,6 +49,7 @@ from lakelog.replication.storage.delta.table_opening import (
 from lakelog.schemas import Table
 
 _KEPT = 16
+_ATTEMPTS = 12  # of a commit that no caller repeats
 _SURE_SECONDS = 60.0  # in an object store, a reader's check that a commit exists counts for so long
 SURE_FOR_COMMITS_SECONDS = 10.0  # the same for a writer, whose file would stay where a deleted table was
 
@@ -196,6 +197,7 @@ class DeltaLog:
         newest = next((commit for commit in tail if commit.version == handle.version()), None)
         self._handle, self._opened_at = handle, self.root.home_uri
         self._version = int(handle.version())
+        self._note_voting(newest)
         self._unique_id = newest.unique_id if newest else None  # of the commit of that version
         self._commits, self._checkpointed = CommitTracker(self.root), min(self._checkpointed, self._version)
         self._synced = -1  # up to this version the names of commits are durable, as far as this process has seen to it
@@ -226,6 +228,26 @@ class DeltaLog:
             before = commit.unique_id
         return found
 
+    def _note_voting(self, newest: Commit | None) -> None:
+        """Notes which roots vote on the next version, by their identities: none if this root is alone."""
+        self._voting: Sequence[str] = () if newest is None else newest.info.get(ROOTS, ())
+        if newest is None and self.root.guard is not None:  # its file is gone
+            self._voting = self.root.guard.voting()
+
+    def _join(self, is_lost: bool = False) -> bool:
+        """Goes on at all roots of the cluster if several vote, and the root was alone before; whether it was.
+        `is_lost`: the root does not answer, so it is enough that this process has found the others by another table.
+        Raises KafkaStorageException."""
+        guard = self.root.guard
+        if self.root.is_sequential or guard is None or not (self._voting or is_lost):
+            return False
+        if self._voting:
+            guard.join(self._voting)
+        if (current := self.root.current) is self.root:
+            return False
+        self.root, self._commits = current, CommitTracker(current)
+        return True
+
     def _note_state(self) -> None:
         """Lets the guard of the cluster root know the state that this process has seen."""
         if self.root.guard is not None:
@@ -237,12 +259,19 @@ class DeltaLog:
         """Creates an empty table. Raises InconsistentClusterIdException if one exists, KafkaStorageException."""
         if root.guard is not None:
             root.guard.check()
-        return cls(root, create_table(root, table))
+        log = cls(root, create_table(root, table))
+        if root.guard is not None and (voting := root.guard.voting()):  # whoever adds roots may not have seen the table
+            root.guard.join(voting)
+            root.current.admit()
+            log.let_vote(voting)
+            return cls.open(root.current)
+        return log
 
     @classmethod
     def open(cls, root: StorageRoot) -> DeltaLog:
         """Opens an existing table at its newest version. Raises as `open_table`."""
-        return cls(root, *(open_table(root) if root.guard is None else root.guard.open(root)))
+        log = cls(root, *(open_table(root) if root.guard is None else root.guard.open(root)))
+        return cls.open(log.root) if log._join() else log
 
     @property
     def version(self) -> int:
@@ -304,6 +333,19 @@ class DeltaLog:
         not the cluster root that was seen, or InconsistentBrokerRootException if a table that is held lacks what was
         replayed; then the version stays.
         """
+        found: list[Commit] | None = []
+        try:
+            found = self._read_on(max_staleness, is_read, for_commit)
+        except KafkaStorageException:
+            if not self._join(is_lost=True):
+                raise
+        else:
+            if not self._join():
+                return found
+        more = self._read_on(max_staleness, is_read, for_commit)  # other roots may have decided it
+        return None if found is None or more is None else found + more
+
+    def _read_on(self, max_staleness: float | None, is_read: bool, for_commit: bool) -> list[Commit] | None:
         if self.root.guard is not None and self.root.guard.is_wrong:
             self.root.guard.check()
         started = time.monotonic()
@@ -429,7 +471,7 @@ class DeltaLog:
         self._inlined = [file.name for file in commit.adds if file.content is not None]
         self._files.update({file.name: file for file in commit.adds})
         self._txns.update(commit.txns)
-        self._version, self._unique_id = commit.version, commit.unique_id
+        self._version, self._unique_id, self._voting = commit.version, commit.unique_id, commit.info.get(ROOTS, ())
         if self._commits.stamps.get(commit.version) != commit.stamp:
             self._commits.remember(commit.version, commit.stamp)
         note_commit(commit.info.get("why"))
@@ -488,6 +530,9 @@ class DeltaLog:
         """
         expected, nonce, began_at = self.version + 1, uuid.uuid4().hex, time.monotonic()
         self.check_root()
+        self._join()
+        if self._voting and not self.root.is_sequential:
+            raise KafkaStorageException(f"{self.root.uri}: is one of {len(self._voting)} roots, which decide together")
         if overwrite:
             kept = {file.name for file in adds}
             removes = [file for name, file in self._files.items() if name not in kept]
@@ -511,6 +556,19 @@ class DeltaLog:
         self.root.sync_folder("_delta_log")
         self._own, self._synced = (parsed(expected, content, stamp), began_at), expected
         return expected
+
+    def let_vote(self, voting: Sequence[str]) -> None:
+        """Lets the cluster roots with these identities vote on the next version of a table that this root has decided
+        alone. Does nothing if roots vote on it. Raises KafkaStorageException."""
+        for _ in range(_ATTEMPTS):
+            self.move()
+            if self._voting:
+                return
+            with suppress(CommitConflict, CommitUnknown):
+                self.commit({**CHANGE_ROOTS, ROOTS: list(voting)})
+                self.move_own()
+                return
+        raise KafkaStorageException(f"{self.root.uri}: lost {_ATTEMPTS} commits in a row to others")
 
     def sync(self) -> None:
         """With `fsync`, makes the names of the commits up to the version durable, for a writer that finds its work done

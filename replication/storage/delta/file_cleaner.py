@@ -28,7 +28,7 @@ class FileCleaner:
     def __init__(
         self, root: StorageRoot, delete_delay: float, clock: Callable[[], float] = time.monotonic
     ) -> None:  # fmt: skip
-        self._root = root
+        self.root = root
         self._delete_delay = delete_delay
         self._clock = clock
         self._removed: deque[tuple[float, str]] = deque()
@@ -51,7 +51,7 @@ class FileCleaner:
         is_sweep_due = now - self._swept_at >= _SWEEP_SECONDS
         if not is_removed_due and not is_sweep_due:
             return 0
-        names = self._root.sizes_listed() if is_sweep_due else {}
+        names = self.root.sizes_listed() if is_sweep_due else {}
         needed = active()
         count = self._delete_removed(now, needed)
         if is_sweep_due:
@@ -64,7 +64,7 @@ class FileCleaner:
         while self._removed and now - self._removed[0][0] >= self._delete_delay:
             name = self._removed[0][1]
             if name not in active and may_be_deleted(name):  # a later commit may have added it again or name any file
-                self._root.delete(name)
+                self.root.delete(name)
                 count += 1
             self._removed.popleft()
         return count
@@ -77,5 +77,5 @@ class FileCleaner:
         latest = now - max(_ORPHAN_SECONDS, self._delete_delay)
         left = [name for name, seen_at in self._first_seen.items() if seen_at <= latest]
         for name in left:
-            self._root.delete(name)
+            self.root.delete(name)
         return len(left)

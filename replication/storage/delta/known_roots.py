@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.quorum_slot import majority
+from lakelog.replication.storage.delta.commit import ROOTS
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
-from lakelog.replication.storage.delta.quorum_member import ROOTS, QuorumMember
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER

@@ -30,7 +30,6 @@ from lakelog.schemas import CLUSTER
 
 FOLDER = "_quorum"
 SIGNS = "signs"  # the folder in it of `LifeSigns`
-ROOTS = "lakelog.roots"  # in a commit's metadata: who votes on the next version
 CREATES = "lakelog.creates"  # in a commit's metadata: the table that it makes, and that one's first commit
 SLOTS_A_SEAL = 1_000  # slots of a table that are sealed together, a segment
 _IDENTITY = f"{FOLDER}/_root.json"  # before all votes in order of names, in which stores delete many objects

@@ -100,6 +100,10 @@ class QuorumRoot(StorageRoot):
         """Makes all commits of the table visible here that were decided before, and returns the last version."""
         return self.quorum.catch_up(self.names, version)
 
+    def admit(self) -> None:
+        """As `StorageRoot.admit`."""
+        self.quorum.admit(self.names)
+
     def let_reads_go_on(self) -> None:
         """As `ClusterQuorum.newest_to_read` says."""
         self.quorum.reads_go_on = True

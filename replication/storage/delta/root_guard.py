@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from lakelog.replication.errors import (
@@ -21,8 +22,8 @@ from lakelog.replication.errors import (
     InconsistentClusterRootException,
     KafkaStorageException,
 )
-from lakelog.replication.storage.delta.commit import Stamp
-from lakelog.replication.storage.delta.commit_format import commit_name, read_commit
+from lakelog.replication.storage.delta.commit import ROOTS, Stamp
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.delta.table_opening import Opened, open_table, reopen_table
 from lakelog.schemas import BROKERS, CLUSTER, METADATA
@@ -47,14 +48,18 @@ class ClusterRootGuard:
 
     `describe` returns what lies at the root now, as in "is the root of cluster x". The tables in `brokers` may be made
     again, as an operator may move a broken one away: they are accepted as long as the other tables are the right ones.
-    The table of the process's own broker may not: see `hold`.
+    The table of the process's own broker may not: see `hold`. `several`: makes the root of a cluster of the roots with
+    these identities, see `join`; None if the process will not use them.
     """
 
-    def __init__(self, root: StorageRoot, describe: Callable[[], str]) -> None:
+    def __init__(
+        self, root: StorageRoot, describe: Callable[[], str], several: Callable[[Sequence[str]], StorageRoot | None]
+    ) -> None:
         self.root = replace(root, guard=self)
         self._plain = root
         self._describe = describe
-        self._lock = threading.Lock()
+        self._several = several
+        self._lock, self._joining = threading.Lock(), threading.Lock()
         self._seen: dict[str, _Seen] = {}  # by the name of the table below the root
         self._held: set[str] = set()
         self._newest: str | None = None  # the table whose commit was seen last: a copy from before does not have it
@@ -126,6 +131,33 @@ class ClusterRootGuard:
         """Notes that the last commit of a table was just found to be there."""
         if self._name(table) == self._newest and self._error is None:
             self._checked_at = time.monotonic()
+
+    # A root that gets others
+
+    def voting(self) -> Sequence[str]:
+        """As `RootGuard.voting`. One look-up is enough while the root is alone, as it never changes the table."""
+        known, table = self.seen(self.root.child(CLUSTER.name)), self._table(CLUSTER.name)
+        if self.root.is_sequential or (known is not None and not table.exists(commit_name(known.version + 1))):
+            return ()
+        try:
+            return tuple(read_commit(table, last_version(table)).info.get(ROOTS, ()))
+        except (CorruptRecordException, FileNotFoundError) as error:
+            raise KafkaStorageException(f"{table.uri}: cannot be read: {error}") from error
+
+    def join(self, voting: Sequence[str]) -> None:
+        """As `RootGuard.join`. The tables keep their URIs, by which others know them."""
+        with self._joining:
+            if not self.root.is_sequential and (found := self._several(voting)) is not None:
+                _say_once(f"{self._plain.uri} is one of {len(voting)} roots of the cluster from now on")
+                self._plain = replace(found, uri=self._plain.uri, admits_writers=self.root.admits_writers)
+                self.root = replace(self._plain, guard=self)
+
+    def current(self, folder: StorageRoot, of_table: bool = True) -> StorageRoot:
+        """As `RootGuard.current`."""
+        if folder.is_sequential or not self.root.is_sequential:
+            return folder
+        names = self._name(folder).split("/") if folder.uri != self._plain.uri else []
+        return self.root.child(*names) if of_table else self.root.files(*names)
 
     def open(self, table: StorageRoot) -> Opened:
         """Opens a table of the root. Raises as `open_table`, and InconsistentClusterRootException."""
@@ -256,6 +288,11 @@ class ClusterRootGuard:
             f"the cluster root {self._plain.uri} {found.text}. This process reads and writes nothing there until the "
             "right root is back. Check that it is mounted there, and whether somebody has moved or restored it"
         )
+
+
+@lru_cache(maxsize=100)
+def _say_once(sentence: str) -> None:
+    logger.warning("%s", sentence)
 
 
 class _ReportedRoots:

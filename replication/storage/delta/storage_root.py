@@ -87,6 +87,17 @@ class RootGuard(Protocol):
     def confirm(self, table: StorageRoot) -> None:
         """Notes that the last commit of a table was just found to be there."""
 
+    def voting(self) -> Sequence[str]:
+        """The roots that vote on the table `cluster` by now, by their identities; none if the root is alone. Raises
+        KafkaStorageException."""
+
+    def join(self, voting: Sequence[str]) -> None:
+        """Uses all roots of the cluster from now on, as these vote and the root is not alone any more. Raises
+        KafkaStorageException."""
+
+    def current(self, folder: StorageRoot, of_table: bool = True) -> StorageRoot:
+        """As `StorageRoot.current`, or `current_files`."""
+
 
 def use_root(scheme: str, kind: type[StorageRoot]) -> None:
     """Registers the class of the roots whose URI begins with this scheme; `file` is that of local paths."""
@@ -154,6 +165,26 @@ class StorageRoot(ABC):
         """The folders in which a write lands: this one, or one at each root of a quorum."""
         return (self,)
 
+    @property
+    def current(self) -> StorageRoot:
+        """The same folder, at all roots of the cluster if this process has found that its root is not alone any more,
+        see `ClusterRootGuard.join`."""
+        return self if self.guard is None else self.guard.current(self)
+
+    @property
+    def current_files(self) -> StorageRoot:
+        """As `current`, for a folder of `files`."""
+        return self if self.guard is None else self.guard.current(self, of_table=False)
+
+    def is_alone(self) -> bool:
+        """Whether no other cluster root votes by now, or several did when this process opened the cluster: then what
+        was just written here counts. Otherwise the process goes on at all roots, and writes it there. Raises
+        KafkaStorageException."""
+        if self.guard is None or not (voting := self.guard.voting()):
+            return True
+        self.guard.join(voting)
+        return False
+
     def poll_staleness(self, longest: float) -> float:
         """The maximum staleness of a poll in seconds, at most `longest`. It shrinks while commits are frequent."""
         return longest if self.version_cache is None else self.version_cache.max_staleness(longest)
@@ -210,6 +241,10 @@ class StorageRoot(ABC):
         """Makes all commits visible that were decided before, and returns the last version; `version` is one that the
         caller knows. A root that is alone decides by being written, and returns -1."""
         return -1
+
+    def admit(self) -> None:  # noqa: B027
+        """Brings the table here, which the home has decided alone, to the other roots, before and after `let_vote`, and
+        makes the folders of its votes. Raises KafkaStorageException if no majority has it then."""
 
     def let_reads_go_on(self) -> None:  # noqa: B027
         """Lets the reads of this process go on where it cannot `catch_up`: see `ClusterQuorum.newest_to_read`."""

@@ -175,10 +175,14 @@ class BrokerDirectory:
     """The registrations of a cluster's brokers, as one process has last read them. Kafka: `/brokers/ids`."""
 
     def __init__(self, cluster: StorageRoot) -> None:
-        self._cluster = cluster
+        self._root = cluster
         self._tables: dict[int, BrokerTable] = {}
         self._registrations: dict[int, BrokerRegistration] = {}
         self._unreadable: dict[int, str] = {}
+
+    @property
+    def _cluster(self) -> StorageRoot:
+        return self._root.current
 
     @property
     def registrations(self) -> Mapping[int, BrokerRegistration]:

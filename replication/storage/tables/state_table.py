@@ -323,7 +323,7 @@ class StateTable:
         """Writes a checkpoint if one is due, and deletes files that no version needs. For the owner, now and then."""
         with self._lock:
             self._log.check_root()
-            if self._cleaner is None:
+            if self._cleaner is None or self._cleaner.root != self._log.root:  # the cluster may have got more roots
                 self._log.recover()
                 self._cleaner = FileCleaner(self._log.root, self._table.log_retention_seconds)
             self._log.checkpoint_if_due(self._table.commits_kept)

@@ -16,14 +16,16 @@ from lakelog.replication.storage import root_changes
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster, storage_root
 from lakelog.replication.storage.delta import known_roots, quorum_member
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
+from lakelog.replication.storage.delta.commit import ROOTS
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
-from lakelog.replication.storage.delta.quorum_member import ROOTS, QuorumMember
+from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.root_identity import read_identity, share_a_store
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.schemas import FORMAT_VERSION, QUORUM_FORMAT
 from tests.jobs.conftest import Run
+from tests.pages import commands
 from tests.storage.delta.test_cluster_quorum import add, names
 
 CONFIG = Config(lakelog_storage_timeout_ms=60_000)
@@ -120,15 +122,24 @@ def test_status_shows_the_roots_of_a_cluster_with_several_and_what_to_do_about_o
     assert "cluster root " not in lakelog(status, "--cluster", uri)[1]
 
 
-def test_a_cluster_with_one_root_is_shown_as_one_that_votes_and_does_not_change(tmp_path: Path, lakelog: Run) -> None:
-    uri = str(tmp_path / "one")
-    format_cluster(StorageRoot.of(uri), Config())
-    code, out, _ = lakelog(cluster_roots, "--cluster", uri, "-o", "json")
+def test_a_cluster_with_one_root_is_shown_as_one_that_votes_and_gets_two_more(tmp_path: Path, lakelog: Run) -> None:
+    a, b, c = (str(tmp_path / name) for name in "abc")
+    format_cluster(StorageRoot.of(a), Config())
+    code, out, _ = lakelog(cluster_roots, "--cluster", a, "-o", "json")
     assert code == 0
-    assert [(row["uri"], row["votes"], row["commits_behind"]) for row in json.loads(out)] == [(uri, True, 0)]
-    code, _, err = lakelog(cluster_roots, "--cluster", uri, "--add", f"{uri}2", f"{uri}3")
-    assert code == 1
-    assert "is the only root of its cluster" in err
+    assert [(row["uri"], row["votes"], row["commits_behind"]) for row in json.loads(out)] == [(a, True, 0)]
+    code, _, err = lakelog(cluster_roots, "--cluster", a, "--remove", b, c)
+    assert (code, "is the only root of its cluster; --add URI URI lets two more roots vote" in err) == (1, True)
+    (documented,) = (line for line in commands("disaster.md") if " --add " in line)
+    words = [str(tmp_path / word[1]) if word.endswith("/cluster") else word for word in shlex.split(documented)[2:]]
+    assert words == ["--cluster", a, "--add", b, c]
+    for _ in range(2):
+        code, out, err = lakelog(cluster_roots, *words)
+        assert code == 0
+        assert f"Give processes that you start --cluster {a},{b},{c}" in err
+    assert "Nothing was left to do" in err
+    code, out, _ = lakelog(cluster_roots, "--cluster", c, "-o", "json")
+    assert [(row["uri"], row["votes"]) for row in json.loads(out)] == [(c, True), (a, True), (b, True)]
 
 
 @pytest.mark.parametrize("kind", ["emptied", "restored", "without its votes", "elsewhere", "in good order"])

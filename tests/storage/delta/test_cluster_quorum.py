@@ -24,6 +24,7 @@ from lakelog.replication.storage.delta import (
     root_requests,
 )
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
+from lakelog.replication.storage.delta.commit import ROOTS
 from lakelog.replication.storage.delta.commit_format import (
     commit_content,
     commit_name,
@@ -33,7 +34,7 @@ from lakelog.replication.storage.delta.commit_format import (
 )
 from lakelog.replication.storage.delta.known_roots import KnownRoots
 from lakelog.replication.storage.delta.local_root import LocalRoot
-from lakelog.replication.storage.delta.quorum_member import CREATES, ROOTS, QuorumMember
+from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_changes import change_roots

@@ -23,6 +23,7 @@ LOST_TOGETHER = "a broker's root lost with the cluster root"
 ROOT_AWAY, ROOT_HANGS, ROOT_FAILS = "one of three roots away", "one of three roots hangs", "one of three roots fails"
 ROOT_EMPTIED, ROOT_RESTORED = "one of three roots emptied", "one of three roots restored"
 ROOT_REPLACED = "one of three roots replaced"
+OTHERS_VOTE = "one root gets two others"
 
 _COMMITS = {
     LOST: 0.02, REFUSED: 0.01, LATE: 0.01, DIES_BEFORE: 0.004, DIES_AFTER: 0.006, OVERTAKEN: 0.08, FROZEN: 0.003,
@@ -53,8 +54,10 @@ class Rates:
     producer is copied, and goes on twice). `min_isr`: the topic's `min.insync.replicas`. If one root may be missing, a
     broker's root is sometimes lost with the cluster root. `cluster_count`: the number of cluster roots. If there are
     several, one of them has a fault at an event by the rate `root_faults`, and `slots_a_seal` versions of a table have
-    their votes deleted together. `row_group_bytes`: the least size of a row group, and `inlined_bytes`: the largest
-    size of a file that lies in its commit. Small ones let row groups and files be copied that have few records.
+    their votes deleted together. By the rate `grows` a cluster that was formatted with one root gets the others at an
+    event; if that is 0, it is formatted with all. `row_group_bytes`: the least size of a row group, and
+    `inlined_bytes`: the largest size of a file that lies in its commit. Small ones let row groups and files be copied
+    that have few records.
     """
 
     commits: Mapping[str, float] = field(default_factory=lambda: dict(_COMMITS))
@@ -75,6 +78,7 @@ class Rates:
     min_isr: int = 1
     cluster_count: int = 1
     root_faults: float = 0.0
+    grows: float = 0.0
     slots_a_seal: int = SLOTS_A_SEAL
     row_group_bytes: int = LEAST_BYTES
     inlined_bytes: int = INLINED_BYTES
@@ -113,6 +117,7 @@ def drawn_with_roots(seed: int, count: int) -> Rates:
     return replace(
         drawn(seed), recovers=0.0, cluster_roots=0.0, cluster_count=count,
         root_faults=rng.choice((0, 0.03, 0.1)), slots_a_seal=rng.choice((4, 20, SLOTS_A_SEAL)),
+        grows=random.Random(f"one root of {seed} gets others").choice((0, 0, 0.05)),
     )  # fmt: skip
 
 

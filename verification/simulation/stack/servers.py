@@ -92,7 +92,7 @@ class BrokerServer(_Signalled, StackBroker):
 
     def _made(self) -> Broker:
         no_spark: Any = None
-        made: Any = Broker(no_spark, self._cluster, self.root.uri, self._config)
+        made: Any = Broker(no_spark, self.cluster, self.root.uri, self._config)
         made._waiter = OneRound()
         made._waiter.stopping = _Stopping(self._schedule)
         made._thread = made._heartbeat = _Stepped(lambda: self.broker is made)
@@ -143,7 +143,7 @@ class ControllerServer(_Signalled, StackController):
 
     def start(self) -> None:
         """Starts a process, which stands for election."""
-        made: Any = Controller(Cluster.open(self._cluster, self._config), f"{self.name}-{uuid.uuid4().hex}")
+        made: Any = Controller(Cluster.open(self.cluster, self._config), f"{self.name}-{uuid.uuid4().hex}")
         made._thread = _Stepped(lambda: not made._waiter.stopping.is_set())
         made.start()
         self._process, self.frozen_until = made, 0.0

@@ -222,7 +222,7 @@ def _late_copies(world: StackWorld) -> list[str]:
         f"{root.uri}/{table.name}"
         for root, copy in copies.items()
         for table, rows in now.items()
-        if table.name not in copy or (copy[table.name].rows, copy[table.name].source.uri) != (rows, cluster.root.uri)
+        if table.name not in copy or (copy[table.name].rows, copy[table.name].source.uri) != (rows, cluster.uri)
     ]
 
 

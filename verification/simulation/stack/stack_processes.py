@@ -47,7 +47,8 @@ class StackBroker:
         self._refused: str | None = None
         self.broker: Broker | None = None
         self._older: list[Broker] = []
-        self._cluster, self._clusters = cluster, [cluster]
+        self.cluster, self._clusters = cluster, [cluster]
+        self.cluster_roots = cluster  # also those that it gets later
         self._maintain = maintain
         self._config = Config.from_properties({**SESSIONS, "broker.id": str(number), **properties})
 
@@ -102,7 +103,7 @@ class StackBroker:
 
     def may_write(self, uri: str) -> bool:
         """It may write its own root and the cluster's, also that of before the cluster was recovered."""
-        return is_below(uri, ",".join([self.root.uri, *self._clusters]))
+        return is_below(uri, ",".join([self.root.uri, self.cluster_roots, *self._clusters]))
 
     def die(self) -> bool:
         if self.broker is None or not self.may_die():
@@ -126,7 +127,7 @@ class StackBroker:
     def _made(self) -> Broker:
         watch: Any = SimpleNamespace(wait=lambda _: None)
         no_spark: Any = None
-        made: Any = Broker(no_spark, self._cluster, self.root.uri, self._config, watch)
+        made: Any = Broker(no_spark, self.cluster, self.root.uri, self._config, watch)
         made._waiter, made._thread, made._heartbeat = OneRound(), Standing(), Standing()
         broker: Broker = made
         return broker
@@ -146,17 +147,17 @@ class StackBroker:
 
     def start_at(self, cluster: str) -> None:
         """Starts a new process on another cluster root than the next ones, as by mistake."""
-        usual, self._cluster = self._cluster, cluster
+        usual, self.cluster = self.cluster, cluster
         try:
             self.start()
         finally:
-            self._cluster = usual
+            self.cluster = usual
 
     def move(self, cluster: str) -> None:
         """Begins its next process on another cluster root. The current one goes on with the old root."""
         if self.broker is not None:
             self._older.append(self.broker)
-        self.broker, self._cluster = None, cluster
+        self.broker, self.cluster = None, cluster
         self._clusters.append(cluster)
 
     def end_older(self) -> None:
@@ -164,7 +165,7 @@ class StackBroker:
         for broker in self._older:
             broker.pause_point.kill()
         self._older.clear()
-        if self.broker is not None and self.broker._cluster.root.uri != self._cluster:
+        if self.broker is not None and self.broker._cluster.uri != self.cluster:
             self.broker.pause_point.kill()
 
     def step(self, rng: random.Random) -> None:
@@ -232,12 +233,12 @@ class StackController:
         self.accesses = 0
         self.frozen_until = 0.0
         self.is_dead = False
-        self._cluster = cluster
+        self.cluster = self.cluster_roots = cluster
         self._process: Controller | None = None
 
     def may_write(self, uri: str) -> bool:
         """It may write the cluster's tables, and their copies in the brokers' roots."""
-        return is_below(uri, self._cluster) or f"/{cluster_copy.FOLDER}/" in uri
+        return is_below(uri, self.cluster_roots) or f"/{cluster_copy.FOLDER}/" in uri
 
     @property
     def begun(self) -> list[object]:
@@ -261,7 +262,7 @@ class StackController:
         if self.is_dead or self._process is None:
             self.is_dead, self._process = False, None
             try:
-                cluster = Cluster.open(self._cluster, Config.from_properties(SESSIONS))
+                cluster = Cluster.open(self.cluster, Config.from_properties(SESSIONS))
                 self._process = Controller(cluster, self.name)
             except (LakelogException, BrokerKilled):
                 return

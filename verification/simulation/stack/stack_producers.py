@@ -50,6 +50,7 @@ class StackProducer:
 
     name: str
     cluster: str
+    cluster_roots: str = ""  # also those that it gets later
     outage: str | None = None
     accesses: int = 0
     frozen_until: float = 0.0
@@ -65,7 +66,7 @@ class StackProducer:
     def may_write(self, uri: str) -> bool:
         """It may write brokers' logs and the `producers` table. In a quorum it may publish what was decided in any."""
         is_producers = f"/{PRODUCERS.name}/" in uri and f"/{cluster_copy.FOLDER}/" not in uri
-        is_of_quorum = "," in self.cluster and is_below(uri, self.cluster)
+        is_of_quorum = bool(self.cluster_roots) and is_below(uri, self.cluster_roots)
         return is_producers or is_of_quorum or f"/{LOG.name}/" in uri
 
     @property

@@ -81,6 +81,9 @@ class StackWorld:
         self.controllers = [StackController(f"controller-{number}", self.cluster.root.uri) for number in (1, 2)]
         self.clients = [StackProducer(f"producer-{number}", self.cluster.root.uri) for number in (1, 2)]
         self._skews = {actor.name: self.rng.uniform(-1, 1) * self.rates.skew for actor in self.processes()}
+        if self.voting:
+            for actor in self.processes():
+                actor.cluster_roots = self.voting.all
         for client in self.clients:
             client.padding, client.in_flight = b"." * self.rates.padding, self.rates.in_flight
 

@@ -1,7 +1,8 @@
 """All that was voted and published at the cluster roots of one world, kept apart from the roots, which may be lost.
 
 It sees each write as it lands, and each answer that a process gets of the quorum. A vote counts if its root votes on
-the version, and had the identity that the vote names when the vote landed.
+the version, and had the identity that the vote names when the vote landed. A cluster that had one root first decides
+the versions of a table by its files alone, up to the one that names the roots that vote.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import pyarrow as pa
 from lakelog.replication.protocol.quorum_slot import Accept, Ballot, ProposedCommit
 from lakelog.replication.storage.delta import quorum_member
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
+from lakelog.replication.storage.delta.commit import NONCE, ROOTS
 from lakelog.replication.storage.delta.commit_format import commit_name, parsed
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.delta.quorum_member import CREATES, FOLDER, ROOTS, event_of, unpacked
+from lakelog.replication.storage.delta.quorum_member import CREATES, FOLDER, event_of, packed, unpacked
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.memory_root import MemoryStore
 from lakelog.verification.simulation.history_events import Violation
@@ -47,6 +49,7 @@ class VoteLedger:
         self._made = set[tuple[str, bytes]]()  # tables that decided commits make, with their first commits
         self._answered: dict[str, int] = {}  # the newest version of each table that a process knows to be decided
         self.is_formatted = False
+        self.has_grown = False  # the first root was alone, and gets others
         changes.change(store, "put", self._put_seen)
         changes.change(store, "delete", self._delete_seen)
         changes.change(ClusterQuorum, "commit", self._commit(ClusterQuorum.commit))
@@ -96,6 +99,11 @@ class VoteLedger:
             self._made.add((made[0], made[1].encode()))
 
     def _note_commit(self, root: str, slot: Slot, content: bytes) -> None:
+        if self._is_decided_alone(root, slot, content):
+            info = parsed(slot[1], content, None).info
+            self._published[slot], self._voting[slot] = content, info.get(ROOTS, ())
+            self._decided[slot] = ProposedCommit(info.get(NONCE, ""), "", content=packed(content, {}))
+            return
         if slot not in self._published:
             self._check_decided(root, slot, content)
             self._published[slot] = content
@@ -106,6 +114,13 @@ class VoteLedger:
             raise Violation("commits_are_published_in_order", f"{slot} at {root}")
         if self._began_later(root):
             raise Violation("a_lost_root_gets_nothing", f"{slot} at {root}")
+
+    def _is_decided_alone(self, root: str, slot: Slot, content: bytes) -> bool:
+        if not self.has_grown or root != self._uris[0]:
+            return False
+        if slot[1] == 0:
+            return (slot[0], content) not in self._made
+        return not self._voting.get((slot[0], slot[1] - 1))
 
     def _check_decided(self, root: str, slot: Slot, content: bytes) -> None:
         if slot[1] == 0:

@@ -3,6 +3,8 @@
 A root that is lost is away first, for longer than a process relies on what it has seen there. Then it is empty, or an
 older copy of it lies there, until an operator replaces it. Requests to the roots run in threads of a process, so one
 root may answer much later than the others, when the process has gone on.
+
+Some clusters have one root first. An operator lets two others vote during the storm, or after it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from lakelog.verification.simulation.stack.disasters import BreakableWorld
 from lakelog.verification.simulation.stack.faulty_store import StoreUser
 from lakelog.verification.simulation.stack.one_thread import AtOnce, Changes, NoPause
 from lakelog.verification.simulation.stack.rates import (
+    OTHERS_VOTE,
     ROOT_AWAY,
     ROOT_EMPTIED,
     ROOT_FAILS,
@@ -39,6 +42,7 @@ from lakelog.verification.simulation.stack.rates import (
     ROOT_RESTORED,
 )
 from lakelog.verification.simulation.stack.stack_cluster_roots import Operator
+from lakelog.verification.simulation.stack.stack_processes import Process
 from lakelog.verification.simulation.stack.stack_producers import Interrupted
 from lakelog.verification.simulation.stack.vote_ledger import VoteLedger
 
@@ -74,6 +78,9 @@ class VotingWorld(BreakableWorld, Protocol):
     def actor(self) -> StoreUser | None:
         """The process that uses the store now."""
 
+    def processes(self) -> Sequence[Process]:
+        """Brokers, controllers and producers."""
+
 
 class VotingRoots:
     """The three cluster roots of one world. `broken`: the one that has a fault, and its kind. `rng`: a stream of its
@@ -93,9 +100,11 @@ class VotingRoots:
         self._published: dict[str, MetadataTable] = {}
         self._seen: dict[TopicIdPartition, PartitionRegistration] = {}
         self._seen_version = -1
+        self._is_alone = world.rates.grows > 0  # the first root has no others yet
         self._in_flight: dict[str, list[object]] = {}  # processes in the step in which a root was lost or replaced
         self._is_cleared = False  # the lost root: its place is empty, and a new root may be made there
         self.ledger = VoteLedger(world.store, self.uris, changes, self._began_later, self._was_in_flight)
+        self.ledger.has_grown = self._is_alone
         world.faults.reach = self.reach
         inline = SimpleNamespace(
             Thread=self._thread, Lock=threading.Lock, Event=NoPause,
@@ -108,6 +117,11 @@ class VotingRoots:
     @property
     def uri(self) -> str:
         """The URI of the cluster."""
+        return self.uris[0] if self._is_alone else self.all
+
+    @property
+    def all(self) -> str:
+        """The URIs of the roots that vote, or will."""
         return ",".join(self.uris)
 
     # Threads
@@ -168,6 +182,10 @@ class VotingRoots:
         """Breaks a root, or mends the one that is broken, if that is drawn or due. For each event of a storm."""
         now = self._world.clock.now
         self._go_on()
+        if self._is_alone:
+            if not self._is_replacing and self.rng.random() < self._world.rates.grows:
+                self._grow_in_time()
+            return
         if self.rng.random() < _BACKS_UP:
             self.back_up(self.rng.choice(self.uris))
         if self.broken is None:
@@ -176,6 +194,25 @@ class VotingRoots:
                 self.break_root(self.rng.choice(self.uris), self.rng.choice(_KINDS))
         elif now >= self._until and not self._is_replacing:
             self._mend_in_time()
+
+    def _grow_in_time(self) -> None:
+        self._is_replacing = True
+        try:
+            with self._world.acting(Operator()):
+                self._grow()
+        except (LakelogException, OSError, BrokerKilled) as error:
+            self._world.trace.append(f"{self._world.clock.now:.1f} add: {type(error).__name__}: {error}")
+        finally:
+            self._is_replacing = False
+
+    def _grow(self) -> None:
+        RootChanges(Cluster.open(self.uris[0])).add(self.uris[1:])
+        self._is_alone = False
+        with self._world.acting(None):
+            self._world.cluster = Cluster.open(self.all)
+        for process in self._world.processes():
+            process.cluster = self.all  # those that run find the others
+        self._tell(OTHERS_VOTE, f"{self.uris[0]}: has two others")
 
     def break_root(self, uri: str, kind: str) -> None:
         """Begins a fault of a root."""
@@ -271,6 +308,8 @@ class VotingRoots:
         """Ends the fault, and lets all late threads go on. For the simulation itself."""
         while self._late:
             self._go_on(everything=True)
+        if self._is_alone:
+            self._grow()
         if self.broken is not None:
             uri, kind = self.broken
             if kind in _LOST:
