@@ -30,7 +30,6 @@ class ClusterUnderTest(ABC):
 
     def __init__(self, roots: Roots, broker_ids: Iterable[int], config: Config) -> None:
         self.roots = roots
-        self.uri = roots.uri("cluster")
         self.broker_ids = tuple(broker_ids)
         self.config = config
 
@@ -66,6 +65,11 @@ class ClusterUnderTest(ABC):
         thread = threading.Thread(target=run, name="beside-cluster", daemon=True)
         thread.start()
         return end
+
+    @property
+    def uri(self) -> str:
+        """The URI of the cluster, which may get more roots."""
+        return self.roots.uri("cluster")
 
     @abstractmethod
     def start_all(self) -> None:

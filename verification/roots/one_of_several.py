@@ -60,6 +60,16 @@ def put_new_root(roots: Roots, number: int, config: Config) -> str:
     return uri
 
 
+def add_roots(roots: Roots, count: int, config: Config) -> str:
+    """Lets so many more roots vote beside the only one of a cluster; returns the URIs of all. Raises
+    InvalidRequestException."""
+    alone = roots.uri("cluster")
+    assert isinstance(roots, LocalRoots)
+    roots.add_cluster_roots(1 + count)
+    RootChanges(Cluster.open(alone, config)).add(root_uris(roots.uri("cluster"))[1:])
+    return roots.uri("cluster")
+
+
 def described(roots: Roots, number: int, config: Config) -> RootStatus:
     """What a cluster root is to the others. Raises KafkaStorageException."""
     uri = root_numbered(roots, number)

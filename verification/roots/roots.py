@@ -45,13 +45,14 @@ class LocalRoots:
 
     `stored`: the owners whose roots are in object stores, one store a root. `on_disks`: those whose roots are on disks
     of their own, which can lose their power. `cluster_roots`: how many roots the cluster has, on no disks if several.
+    The only one may get others: see `add_cluster_roots`.
     """
 
     def __init__(
         self, folder: Path, stored: Iterable[Owner] = (), on_disks: Iterable[Owner] = (), cluster_roots: int = 1
     ) -> None:  # fmt: skip
         self._folder = folder
-        self._cluster_roots = cluster_roots
+        self._cluster_roots, self._first = cluster_roots, "cluster" if cluster_roots == 1 else "cluster-1"
         self.stores = ObjectStores(folder, stored, cluster_roots)
         self.disks = Disks(folder, on_disks)
 
@@ -60,8 +61,15 @@ class LocalRoots:
         if owner in self.stores.owners:
             return self.stores.uri(owner)
         if owner == "cluster" and self._cluster_roots > 1:
-            return ",".join(str(self._folder / f"{root_name(owner)}-{n}") for n in range(1, self._cluster_roots + 1))
+            names = [self._first, *(f"{root_name(owner)}-{n}" for n in range(2, self._cluster_roots + 1))]
+            return ",".join(str(self._folder / name) for name in names)
         return str(self.disks.root(owner) if owner in self.disks.owners else self._folder / root_name(owner))
+
+    def add_cluster_roots(self, count: int) -> None:
+        """From now on the cluster has so many roots, in folders: the present one, and others, which are to be made."""
+        if self._cluster_roots > 1 or "cluster" in (*self.stores.owners, *self.disks.owners):
+            raise InvalidRequestException("only the one root of a cluster, in a folder, gets others")
+        self._cluster_roots = count
 
     def path(self, owner: Owner) -> Path:
         """The folder with the files of an owner's only root, or with its objects."""

@@ -50,6 +50,11 @@ class Script:
     steps: tuple[Step, ...]
     cluster_roots: int = 0
 
+    @property
+    def has_several_roots(self) -> bool:
+        """Whether its cluster has several roots, or gets them."""
+        return self.cluster_roots > 1 or any(step.name == "add_cluster_roots" for step in self.steps)
+
 
 def read_script(path: str) -> Script:
     """Reads the script in a file. Raises ScriptError if it is not valid."""

@@ -44,12 +44,16 @@ class ScriptCluster:
 
     def __init__(self, servers: ClusterUnderTest, is_cold: bool = False) -> None:
         self.roots = servers.roots
-        self.uri = servers.uri
         self.config = servers.config
         self.first_version = 0  # the metadata version at the start of the script
         self._servers = servers
         self._is_cold = is_cold
         self._away: list[str] = []  # controllers that were paused or ended, in that order
+
+    @property
+    def uri(self) -> str:
+        """The URI of the cluster, which may get more roots."""
+        return self._servers.uri
 
     def __enter__(self) -> ScriptCluster:
         with ExitStack() as ending:

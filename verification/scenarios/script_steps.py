@@ -24,7 +24,7 @@ from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_format import read_commits_after
 from lakelog.replication.storage.log.truncate import DELETION
 from lakelog.verification.clusters.cluster_under_test import Server
-from lakelog.verification.roots.one_of_several import described, lose_root, put_new_root, root_numbered
+from lakelog.verification.roots.one_of_several import add_roots, described, lose_root, put_new_root, root_numbered
 from lakelog.verification.roots.roots import Roots
 from lakelog.verification.roots.wrong_roots import copy_cluster_root as copy
 from lakelog.verification.roots.wrong_roots import replace_cluster_root as put_in_its_place
@@ -72,6 +72,11 @@ def put_new_cluster_root(scene: Scene, *, root: int) -> Observed:
     """Lets a new cluster root vote in the place of one that is lost, and waits until it has all commits."""
     uri = put_new_root(scene.cluster.roots, root, scene.cluster.config)
     return hold(lambda: _is_up_to_date(scene, root, uri), _WORK_SECONDS)
+
+
+def add_cluster_roots(scene: Scene, *, count: int) -> Observed:
+    """Lets so many more cluster roots vote beside the only one."""
+    return Observed({}, f"the roots are {add_roots(scene.cluster.roots, count, scene.cluster.config)}")
 
 
 def _is_up_to_date(scene: Scene, root: int, uri: str) -> Observed:
@@ -420,6 +425,7 @@ HANDLERS: Mapping[str, Callable[..., Observed]] = {
     "bring_cluster_root_back": bring_cluster_root_back,
     "take_cluster_root_away": take_cluster_root_away,
     "put_new_cluster_root": put_new_cluster_root,
+    "add_cluster_roots": add_cluster_roots,
     "no_replica_deleted": no_replica_deleted,
     "kill": _on_server(ScriptCluster.kill),
     "pause": _on_server(ScriptCluster.pause),

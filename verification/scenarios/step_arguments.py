@@ -22,6 +22,7 @@ SHORT = dict.fromkeys((*_SERVERS, "take_storage_away", "bring_storage_back"), "b
     "replace_cluster_root": "by",
     "take_cluster_root_away": "root",
     "put_new_cluster_root": "root",
+    "add_cluster_roots": "count",
 }
 
 
@@ -83,6 +84,7 @@ def steps_for(brokers: Sequence[int]) -> dict[str, dict[str, Argument]]:
         "bring_cluster_root_back": {"root": Argument(POSITIVE, None)},
         "take_cluster_root_away": {"root": Argument(POSITIVE), "by": Argument(_choice(*LOSSES), AWAY)},
         "put_new_cluster_root": {"root": Argument(POSITIVE)},
+        "add_cluster_roots": {"count": Argument(POSITIVE)},
         "no_replica_deleted": {},
         **{name: {"broker": Argument(server)} for name in _SERVERS},
         "start": {"broker": Argument(server), "expect_error": Argument(TEXT, None)},

@@ -57,8 +57,8 @@ def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     except ScriptError as error:
         say(f"lakelog: {error}")
         return _UNREADABLE
-    if is_simulated and (several := next((script for script in scripts if script.cluster_roots > 1), None)):
-        parser.error(f"{several.path} has {several.cluster_roots} cluster roots: {_NOT_SIMULATED}")
+    if is_simulated and (several := next((script for script in scripts if script.has_several_roots), None)):
+        parser.error(f"{several.path} has several cluster roots: {_NOT_SIMULATED}")
     from lakelog.verification.scenarios.run import run_all  # Spark is not needed to find a fault in a script
 
     return run_all(scripts, args)
