@@ -16,7 +16,9 @@ from lakelog.jobs.cli.options import FORMS, admin_parser
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, root_uri
+from lakelog.jobs.format import say_which_are_lost_together
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_changes import SIZES, RootChanges, RootStatus
 
 
@@ -49,9 +51,13 @@ def make_parser() -> VerbParser:
 
 def _cluster_roots(args: argparse.Namespace) -> int:
     cluster = Cluster.open(args.cluster, settings(args.command_config))
-    if args.replace or args.add or args.remove:
+    is_change = args.replace or args.add or args.remove
+    if is_change:
         _change(args, cluster)
-    return _show(RootChanges(cluster).describe(), args.output)
+    found = RootChanges(cluster).describe()
+    if is_change and args.output == TABLE:
+        say_which_are_lost_together([StorageRoot.of(root.uri) for root in found if root.has_vote])
+    return _show(found, args.output)
 
 
 def _change(args: argparse.Namespace, cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ the folders broker-N beside it belong to a cluster, and on a terminal the comman
 
 import argparse
 import sys
+from collections.abc import Sequence
 from itertools import combinations
 
 from lakelog.jobs.admin.heartbeats import ALIVE, observe_brokers
@@ -17,6 +18,7 @@ from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of, root_uri
 from lakelog.replication.errors import DuplicateBrokerRegistrationException
 from lakelog.replication.storage.cluster import Cluster, check_may_format, format_cluster, storage_root
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_identity import check_new, is_formatted, share_a_store
 
 
@@ -52,6 +54,13 @@ def _format(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     return OK if made or args.dry_run else FAILED
 
 
+def say_which_are_lost_together(roots: Sequence[StorageRoot]) -> None:
+    """Warns of cluster roots that share a disk or a bucket."""
+    for first, second in combinations(roots, 2):
+        if share_a_store(first, second):
+            say(f"lakelog: {first.uri} and {second.uri} are on one device or in one bucket, so they are lost together")
+
+
 def make_cluster(args: argparse.Namespace) -> str:
     """Makes the root of a cluster; its id, empty if none was made.
 
@@ -62,9 +71,7 @@ def make_cluster(args: argparse.Namespace) -> str:
     root = storage_root(args.cluster, "cluster", config)
     if not args.new_cluster:
         check_may_format(root)
-    for first, second in combinations(root.parts, 2):
-        if share_a_store(first, second):
-            say(f"lakelog: {first.uri} and {second.uri} are on one device or in one bucket, so they are lost together")
+    say_which_are_lost_together(root.parts)
     if args.dry_run:
         check_new(root)
         say(f"{root.uri} would become the root of a new cluster; nothing is written")

@@ -138,6 +138,7 @@ def test_a_cluster_with_one_root_is_shown_as_one_that_votes_and_gets_two_more(tm
         assert code == 0
         assert f"Give processes that you start --cluster {a},{b},{c}" in err
     assert "Nothing was left to do" in err
+    assert err.count("are on one device or in one bucket, so they are lost together") == 3
     code, out, _ = lakelog(cluster_roots, "--cluster", c, "-o", "json")
     assert [(row["uri"], row["votes"]) for row in json.loads(out)] == [(c, True), (a, True), (b, True)]
 
