@@ -165,7 +165,7 @@ class RootChanges:
         StateTable.open(alone.child(CLUSTER.name), CLUSTER).update({**CHANGE_ROOTS, ROOTS: list(voting)}, change)
         self._cluster.guard.join(voting)
         if self._quorum().voting(_CLUSTER) != voting:
-            raise self._has_changed()
+            raise self._other_change()
 
     def _finish_adding_to_one(self, voting: Sequence[str]) -> bool:
         """Does what is left to do once the table `cluster` names the roots that vote: brings them the files that were
@@ -285,7 +285,7 @@ class RootChanges:
         quorum.known.note_addresses({**noted, **uris})
         has_changed = former != tuple(target)
         if has_changed and not self._change_table(_CLUSTER, former, target, roots):
-            raise self._has_changed()
+            raise self._other_change()
         tables = [table for table in _tables(quorum) if table != _CLUSTER]
         if not has_changed and any(quorum.voting(table) != tuple(target) for table in tables):
             self._bring_files(target, noted)
@@ -320,7 +320,7 @@ class RootChanges:
         for _ in range(ATTEMPTS):
             former = self._quorum().voting(table)
             if self._quorum().voting(_CLUSTER) != tuple(target):
-                raise self._has_changed()
+                raise self._other_change()
             if former == tuple(target):
                 return False
             if self._change_table(table, former, target, roots):
@@ -336,10 +336,10 @@ class RootChanges:
                 root.bring(table, self._quorum().home)
         return change_roots(self._quorum(), table, target, former)
 
-    def _has_changed(self) -> InvalidRequestException:
+    def _other_change(self) -> InvalidRequestException:
         return InvalidRequestException(
-            "another command has changed the roots of the cluster at the same time: see `lakelog cluster-roots`, and "
-            "give this command again if it is still needed"
+            f"{self._cluster.uri}: another command has changed the roots of the cluster at the same time: see "
+            "`lakelog cluster-roots`, and give this command again if it is still needed"
         )
 
     def _check_answers(self, target: Sequence[str], roots: Mapping[str, QuorumMember]) -> None:

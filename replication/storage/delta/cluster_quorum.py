@@ -304,7 +304,7 @@ class ClusterQuorum:
     def catch_up(self, table: TableName, version: int) -> int:
         """Publishes at the home all commits after a version that were decided before this call began, and returns the
         last one. Raises KafkaStorageException if no majority answers."""
-        return self.known.patiently(lambda: self._catch_up_anywhere(table, version))
+        return self.known.repeat_if_slow(lambda: self._catch_up_anywhere(table, version))
 
     def _catch_up_anywhere(self, table: TableName, version: int) -> int:
         for _ in self.known.all[1:]:
@@ -320,19 +320,19 @@ class ClusterQuorum:
     def _catch_up(self, table: TableName, version: int) -> int:
         home, version = self._home_with(table, version)
         version = self._where_roots_vote(home, table, version)
-        reads, has_brought = home, False
+        place, has_brought = home, False
         while True:
             before = self.commit_of(table, version)
             if not any(self.known.members.get(root) is self.home for root in before.roots):  # it was removed
-                reads = self.check_home(table)
+                place = self.check_home(table)
             outcome = self._run(table, before.roots, read_newest(
                 version + 1, uuid.uuid4().hex, len(before.roots), ATTEMPTS
             ))  # fmt: skip
             if isinstance(outcome, NotDecided):
                 # Another thread, or the check above, may have moved the home to a root that is behind.
                 return version if self.home is home else self.catch_up(table, version)
-            if reads.has(table, version + 1):
-                while reads.has(table, version + 1):
+            if place.has(table, version + 1):
+                while place.has(table, version + 1):
                     version += 1
                 continue
             if isinstance(outcome, OutcomeUnknown):
@@ -341,7 +341,7 @@ class ClusterQuorum:
                 if has_brought:
                     error = f"{'/'.join(table)}: {self.known.no_majority(before.roots)}"
                     home, version = self.known.leave_home(table, version + 1, before.roots, error)
-                    reads, has_brought = home, False
+                    place, has_brought = home, False
                     continue
                 self.publisher.bring_home(table)
                 self.publisher.bring_others(table, before.roots)
@@ -352,7 +352,7 @@ class ClusterQuorum:
             if not any(self.known.members.get(root) is self.home for root in published):
                 error = f"{'/'.join(table)}: version {version} is decided, and published at no root that answers"
                 home, version = self.known.leave_home(table, version, published, error)
-                reads = home
+                place = home
 
     def _home_with(self, table: TableName, version: int) -> tuple[QuorumMember, int]:
         """The home, and this version or, if it is cleaned up or cannot be published there, the newest one there."""

@@ -193,9 +193,11 @@ class DeltaLog:
         later = [commit for commit in tail if commit.version > handle.version()]
         for version, commit in enumerate(later, handle.version() + 1):
             if commit.version != version:
-                raise KafkaStorageException(f"{self.root.uri}: version {version} cannot be read, and a later one can")
+                raise KafkaStorageException(
+                    f"{self.root.uri}: version {version} is missing, though {commit.version} is there"
+                )
         newest = next((commit for commit in tail if commit.version == handle.version()), None)
-        self._handle, self._opened_at = handle, self.root.home_uri
+        self._handle, self._handle_uri = handle, self.root.home_uri
         self._version = int(handle.version())
         self._note_voting(newest)
         self._unique_id = newest.unique_id if newest else None  # of the commit of that version
@@ -303,11 +305,11 @@ class DeltaLog:
         return self._txns[app_id]
 
     def _search(self, app_id: str) -> int | None:
-        if self._opened_at == self.root.home_uri:  # else that root may hang
+        if self._handle_uri == self.root.home_uri:  # else that root may hang
             # A clean-up may have deleted commits of the handle; a newer checkpoint has their content.
             with suppress(DeltaError, OSError):
                 return self._handle.transaction_version(app_id)  # it reads the log anew for each call
-        self._opened_at, self._handle = self.root.home_uri, self._open_version()
+        self._handle_uri, self._handle = self.root.home_uri, self._open_version()
         return transaction_of(self.root, self._handle, app_id)
 
     def _open_version(self) -> TableHandle:
@@ -499,7 +501,7 @@ class DeltaLog:
             handle = self.root.checkpoint_table(self.version)
         except (DeltaError, OSError) as error:
             raise KafkaStorageException(f"{self.root.uri}: a checkpoint cannot be written: {reason(error)}") from error
-        self._handle, self._opened_at = handle, self.root.home_uri
+        self._handle, self._handle_uri = handle, self.root.home_uri
         self._txns, self._checkpointed = {}, self.version
 
     def active_files(self) -> list[AddedFile]:

@@ -243,16 +243,16 @@ class KnownRoots:
 
     def read_at_home(self, call: Callable[[StorageRoot], Value]) -> Value:
         """As `at_home`, for a call that only reads: it leaves a home that hangs soon, see `QuorumMember.read`."""
-        return self.patiently(lambda: self._at_home(lambda home: home.read(call)))
+        return self.repeat_if_slow(lambda: self._at_home(lambda home: home.read(call)))
 
-    def patiently(self, call: Callable[[], Value]) -> Value:
+    def repeat_if_slow(self, call: Callable[[], Value]) -> Value:
         """Calls `call`, which reads at one root after the other, and once more if reads at all of them have failed, and
         none had waited for long: their stores may be slow. Raises KafkaStorageException."""
         began_at = time.monotonic()
         try:
             return call()
         except KafkaStorageException:
-            if not all(member.has_failed_soon(began_at) for member in self.all):
+            if not all(member.has_failed_quickly(began_at) for member in self.all):
                 raise
         return call()
 
@@ -286,7 +286,7 @@ class KnownRoots:
             members = self.members_of(voting)
         began_at = time.monotonic()
         found = self._find_home(members, voting)
-        if found is None and any(member.has_failed_soon(began_at) for member in members.values()):
+        if found is None and any(member.has_failed_quickly(began_at) for member in members.values()):
             found = self._find_home(members, voting)
         if found is None:  # all that voted may have been replaced since this process has looked
             found = self._find_home(self.identified(), voting)
@@ -342,7 +342,7 @@ class KnownRoots:
         bare, silent = list[QuorumMember](), set[str]()
         for root, member in in_order:
             try:
-                if member.is_found(root):
+                if member.is_still(root, quick=True):
                     if root in voting or self._is_sound(root, member):
                         self._move_home(member)
                         return member

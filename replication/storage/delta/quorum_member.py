@@ -98,7 +98,7 @@ class QuorumMember:
         """Whether a call of `read` has failed in the last minute."""
         return time.monotonic() - self._failed[0] < _FAILED_SECONDS
 
-    def has_failed_soon(self, since: float) -> bool:
+    def has_failed_quickly(self, since: float) -> bool:
         """Whether the last call of `read` that failed did so after a monotonic time, and had not waited for long."""
         at, has_waited = self._failed
         return at >= since and not has_waited
@@ -119,25 +119,18 @@ class QuorumMember:
         """Lets the identity be read again before this process relies on it: the root may not answer now."""
         self._identities.pop(self.root.uri, None)
 
-    def is_still(self, root: str) -> bool:
+    def is_still(self, root: str, quick: bool = False) -> bool:
         """Whether this is the root with that identity; in an object store as this process has read it at most 10 s ago,
-        because that takes two requests."""
-        return self.identity_lately()[0] == root
+        because that takes two requests. `quick`: it is read as `read` does."""
+        return self.identity_lately(quick)[0] == root
 
-    def is_found(self, root: str) -> bool:
-        """As `is_still`, as `read` reads."""
-        identity, at = self._identities.get(self.root.uri, (None, float("-inf")))
-        if identity is None or self.root.is_local or time.monotonic() - at >= _SURE_SECONDS:
-            identity = self.read(self._identity)
-        return identity == root
-
-    def identity_lately(self) -> tuple[str | None, float]:
+    def identity_lately(self, quick: bool = False) -> tuple[str | None, float]:
         """The identity and the monotonic time at which it was read, as `is_still` takes it."""
         identity, at = self._identities.get(self.root.uri, (None, float("-inf")))
         if identity is not None and not self.root.is_local and time.monotonic() - at < _SURE_SECONDS:
             return identity, at
         now = time.monotonic()
-        return self.identity(), now
+        return (self.read(self._identity) if quick else self.identity()), now
 
     def has_lately(self, table: Sequence[str], version: int) -> bool:
         """Whether this process has found, at most 10 s ago, that a version of a table is published here; False on a

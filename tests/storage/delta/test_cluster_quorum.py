@@ -791,7 +791,7 @@ def test_a_call_is_repeated_once_unless_a_read_has_waited_for_long(roots):
 
     for expected in (2, 3):
         with pytest.raises(KafkaStorageException, match="has not answered"):
-            known.patiently(call)
+            known.repeat_if_slow(call)
         assert len(calls) == expected
 
 

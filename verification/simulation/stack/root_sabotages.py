@@ -79,7 +79,7 @@ ROOT_SABOTAGES: dict[str, StackSabotage] = {
     ),
     "publishes_at_a_lost_root": StackSabotage(
         "commits are published at a root that was emptied or restored",
-        at(("storage.delta.quorum_member.QuorumMember.is_still", lambda *_: True)),
+        at(("storage.delta.quorum_member.QuorumMember.is_still", lambda *_, **__: True)),
         voters.emptied_root,
     ),
     "goes_on_alone": StackSabotage(
