@@ -134,6 +134,10 @@ def _latencies(text: str) -> dict[str, int]:
 def _controller(command: ArgumentParser) -> None:
     _number(command, "--partitions", 1, 10_000, "partitions of three replicas")
     _number(command, "--brokers", REPLICAS, 5, f"brokers, {REPLICAS} or more")
+    command.add_argument(
+        "--cluster-roots", metavar="N,N", type=whole_numbers(1), default=[1],
+        help="numbers of cluster roots, such as 1,3; default: 1",
+    )  # fmt: skip
 
 
 def _maintenance(command: ArgumentParser) -> None:
@@ -245,7 +249,7 @@ def requests(args: argparse.Namespace) -> int:
 
 def controller(args: argparse.Namespace) -> int:
     """Measures the controller alone. Returns the exit status."""
-    steps = measure_controller(args.partitions, args.brokers)
+    steps = measure_controller(args.partitions, args.brokers, args.cluster_roots)
     found = controller_figures(steps, args.partitions, args.brokers)
     wrong = f"the controller decided wrongly: {found.get('wrong')}"
     return _report(args, found, controller_rows(steps), wrong=None if found["outcome_is_right"] else wrong)

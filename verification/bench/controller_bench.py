@@ -18,8 +18,7 @@ from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Topic
-from lakelog.replication.storage.cluster import Cluster, format_cluster
-from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.verification.bench.measuring import bench_folder
@@ -48,6 +47,7 @@ class TimedStep:
     changed: int
     leaders: Mapping[int, int]
     wrong: str
+    cluster_roots: int
 
 
 class SteppedClock:
@@ -63,8 +63,10 @@ class SteppedClock:
 class ControllerBench:
     """A cluster of rows: one topic, full ISRs, and brokers whose heartbeats the benchmark writes."""
 
-    def __init__(self, folder: str, partitions: int, brokers: int) -> None:
-        self._root = StorageRoot.of(folder).child("cluster")
+    def __init__(self, folder: str, partitions: int, brokers: int, cluster_roots: int = 1) -> None:
+        self._cluster_roots = cluster_roots
+        uri = ",".join(f"{folder}/cluster-{number}" for number in range(cluster_roots))
+        self._root = storage_root(uri, "cluster", Config())
         format_cluster(self._root, Config())
         self._brokers = {broker: BrokerTable.open_or_create(self._root, broker) for broker in range(1, brokers + 1)}
         for broker, table in self._brokers.items():
@@ -117,7 +119,8 @@ class ControllerBench:
         changed = sum(row != before.partitions[key] for key, row in after.partitions.items())
         leaders = dict(sorted(Counter(row.leader for row in after.partitions.values()).items()))
         wrong = first_wrong(before.partitions, after.partitions, able)
-        return TimedStep(name, seconds, cpu_seconds, after.version - before.version, changed, leaders, wrong)
+        commits = after.version - before.version
+        return TimedStep(name, seconds, cpu_seconds, commits, changed, leaders, wrong, self._cluster_roots)
 
 
 def first_wrong(before: Partitions, after: Partitions, able: Collection[int]) -> str:
@@ -134,10 +137,13 @@ def first_wrong(before: Partitions, after: Partitions, able: Collection[int]) ->
     return ""
 
 
-def measure_controller(partitions: int, brokers: int) -> list[TimedStep]:
-    """Measures all steps, on tables in a folder that is deleted afterwards."""
-    with bench_folder() as folder:
-        return ControllerBench(str(folder), partitions, brokers).run()
+def measure_controller(partitions: int, brokers: int, cluster_roots: Sequence[int] = (1,)) -> list[TimedStep]:
+    """Measures all steps for each number of cluster roots, on tables in folders that are deleted afterwards."""
+    steps = list[TimedStep]()
+    for count in cluster_roots:
+        with bench_folder() as folder:
+            steps += ControllerBench(str(folder), partitions, brokers, count).run()
+    return steps
 
 
 def controller_figures(steps: Sequence[TimedStep], partitions: int, brokers: int) -> dict[str, object]:
@@ -153,6 +159,7 @@ def controller_figures(steps: Sequence[TimedStep], partitions: int, brokers: int
         "steps": [
             {
                 "step": step.name,
+                "cluster_roots": step.cluster_roots,
                 "seconds": round(step.seconds, 3),
                 "cpu_seconds": round(step.cpu_seconds, 3),
                 "commits": step.commits,
@@ -170,6 +177,7 @@ def controller_rows(steps: Sequence[TimedStep]) -> list[Row]:
     return [
         {
             "step": step.name,
+            "cluster_roots": step.cluster_roots,
             "partitions_changed": step.changed,
             "leaders": ", ".join(f"broker {broker}: {count:,}" for broker, count in step.leaders.items()),
             "commits": step.commits,

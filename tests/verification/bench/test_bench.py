@@ -133,6 +133,13 @@ def test_the_controller_is_measured_step_by_step(capsys: pytest.CaptureFixture[s
     assert all(step in shown for step in leaders)
 
 
+def test_the_controller_decides_the_same_with_three_cluster_roots() -> None:
+    steps = measure_controller(6, 3, [1, 3])
+    assert [step.cluster_roots for step in steps] == [1, 1, 1, 3, 3, 3]
+    outcomes = [(step.name, step.commits, step.changed, step.leaders, step.wrong) for step in steps]
+    assert outcomes[:3] == outcomes[3:]
+
+
 def test_a_wrong_outcome_leaves_no_time() -> None:
     steps = measure_controller(6, 3)
     steps[1] = replace(steps[1], wrong="partition 0")
