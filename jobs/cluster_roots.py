@@ -76,6 +76,6 @@ def _show(found: list[RootStatus], output: str) -> int:
     rows = [root_row(each) for each in found]
     Report(rows, ROOT_COLUMNS).show(output)
     voting = [each.uri for each in found if each.has_vote]
-    if output == TABLE and len(voting) in SIZES:
+    if output == TABLE and len(voting) in SIZES and not any(each.error for each in found):
         say(f"Give processes that you start --cluster {','.join(voting)}")
     return FAILED if any(each.error for each in found) else OK

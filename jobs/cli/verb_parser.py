@@ -175,6 +175,8 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
          f"lakelog cluster-roots {_LIST} --replace /c/cluster /d/cluster"),
         ("Replace a root that was emptied or restored, at its own place",
          f"lakelog cluster-roots {_LIST} --replace /c/cluster /c/cluster"),
+        ("Let two more roots vote beside the only one",
+         "lakelog cluster-roots --cluster /a/cluster --add /b/cluster /c/cluster"),
         ("Go from three roots to five", f"lakelog cluster-roots {_LIST} --add /d/cluster /e/cluster"),
     ),
     "topics": (

@@ -79,7 +79,7 @@ class Cluster:
         self._noted: dict[str, TableState] = {}
         self.identity: Row = identity  # its row in the table `cluster`
         self._is_open = True
-        self.uri = self.root.uri  # of all roots; that of `root` stays when it gets others, as tables are known by it
+        self.uri = self.root.uri  # names all roots; `root.uri` stays the first one, as tables are known by it
         self.cluster_id: str = identity["cluster_id"]
         self.generation: int = identity["generation"] or 0
         self._expected_by: StorageRoot | None = None  # the root of a broker, whose note has the expected state
@@ -114,7 +114,7 @@ class Cluster:
         return root.synced  # clients write there too, whatever their `storage.fsync` is; a torn commit stops everybody
 
     def _several(self, voting: Sequence[str]) -> StorageRoot | None:
-        if not self._is_open:  # the identity says that there are several, too
+        if not self._is_open:  # the constructor finds them by the format version
             return None
         found = self._used(_all_roots(self._plain, self._given, voting))
         self.uri, self.identity = found.uri, {**self.identity, "format_version": QUORUM_FORMAT}
@@ -256,7 +256,7 @@ class Cluster:
         owned = (self.metadata, self.topics, self.configs, self.admin, self.lease, self.producers, self.groups)
         for table in owned:
             table.maintain()
-        if len(self.root.parts) > 1:  # its commits make tables
+        if len(self.root.parts) > 1:  # each new table is a commit of it
             self._identities.refresh()
             self._identities.maintain()
 
@@ -366,7 +366,10 @@ def _all_roots(root: StorageRoot, config: Config, voting: Sequence[str] = ()) ->
     """All roots of a cluster, of which this is one, or was. `voting`: the identities of those that vote, by default as
     this root has them. Raises KafkaStorageException if it does not know them."""
     addresses, folder = QuorumMember(root).addresses(), root.child(CLUSTER.name)
-    voting = voting or read_commit(folder, last_version(folder)).info.get(ROOTS, ())  # more are noted during a change
+    if not voting:  # more are noted during a change
+        if (newest := last_version(folder)) < 0:
+            raise KafkaStorageException(f"{folder.uri}: there is no Lakelog table")
+        voting = read_commit(folder, newest).info.get(ROOTS, ())
     uris = [addresses[identity] for identity in voting if identity in addresses]
     return _quorum_root(sorted(uris, key=lambda uri: uri != root.uri), "cluster", config)
 

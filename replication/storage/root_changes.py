@@ -16,7 +16,6 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from lakelog.replication.errors import (
-    CorruptRecordException,
     InvalidRequestException,
     KafkaStorageException,
     LakelogException,
@@ -32,6 +31,7 @@ from lakelog.replication.storage.delta.quorum_folder import bring_files
 from lakelog.replication.storage.delta.quorum_member import QuorumMember, TableName
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.root_identity import CLUSTER_ROOT, check_apart, check_new, is_formatted, read_identity
 from lakelog.replication.storage.tables.state_table import Row, StateTable
 from lakelog.schemas import CLUSTER, QUORUM_FORMAT
@@ -40,7 +40,9 @@ logger = logging.getLogger(__name__)
 
 SIZES = (3, 5)  # the numbers of roots of which a majority decides
 _CLUSTER = (CLUSTER.name,)
+_AT_ONCE = 8  # tables that get votes at the same time, when the only root gets others
 _LOST = "is not the root that has voted: it was lost, emptied, restored or copied, and must be replaced"
+_HALF = "has no vote on some tables yet; if `lakelog cluster-roots --add` was interrupted, give the same command again"
 
 Value = TypeVar("Value")
 
@@ -92,14 +94,13 @@ class RootChanges:
         return self._change(voting, target, uris | {made: new})
 
     def add(self, added: Sequence[str]) -> bool:
-        """Lets more roots vote. The cluster may have been alone on one root. Returns whether anything was left to
-        do."""
+        """Lets two more roots vote, also beside the only one. Returns whether anything was left to do."""
+        added = _checked_places(added)
         if not isinstance(self._cluster.root, QuorumRoot):
             return self._add_to_one(added)
         quorum = self._quorum()
         voting, uris = self._voting()
-        roots = [quorum.known.root_at(StorageRoot.of(uri).uri) for uri in added]
-        _check_different(added)
+        roots = [quorum.known.root_at(uri) for uri in added]
         missing = [root for root in roots if root.identity() not in voting]
         if not missing:
             return self._finish(voting)
@@ -125,13 +126,15 @@ class RootChanges:
     def _add_to_one(self, added: Sequence[str]) -> bool:
         """Lets two more roots vote beside the only one.
 
-        So far that root decides alone, by its files. The commit of a table that names the three is the last one that it
-        decides so: who writes the next version has read it, and asks a majority. The table `cluster` comes first, so
-        that only one of two such changes is made, and other tables that are made later are made by votes.
+        So far that root decides alone. For each table it decides one last commit, which names the three roots. A writer
+        of the next version has read that commit, so it asks a majority. The table `cluster` changes first: of two such
+        changes one is made. The first vote on that table comes last: until then nobody makes a table or a file by
+        votes, and from then on what a process has made at the first root alone does not count.
         """
         alone = self._cluster.root
-        _check_different([alone.uri, *added])
         _check_size(1 + len(added), 1)
+        if alone.uri in added:
+            raise InvalidRequestException(f"{alone.uri}: is the root of the cluster already; give a new one")
         if alone.admits_writers:
             raise InvalidRequestException(
                 f"{alone.uri}: was made by an older version of Lakelog, and stays the only root. Stop the cluster, and "
@@ -139,23 +142,36 @@ class RootChanges:
             )
         root = storage_root(",".join([alone.uri, *added]), "cluster", self._cluster.config)
         assert isinstance(root, QuorumRoot)
-        quorum, uris = root.quorum, {}
+        quorum = root.quorum
         first, *others = quorum.roots
+        identity = first.identity()
         for fresh in others:
-            self._check_place(fresh, [first.identity() or ""], {"": alone.uri})
-        uris[first.format()] = alone.uri
+            self._check_place(fresh, () if identity is None else [identity], [alone.uri])
+        own = first.format()
+        uris = {own: alone.uri}
         for fresh in others:
-            uris[self._format(fresh, uris)] = fresh.root.uri
+            uris[self._prepared(fresh, own, uris)] = fresh.root.uri
+        voting = tuple(uris)
         quorum.known.look_again()
-        quorum.known.note_addresses(uris)
-        if first.addresses() != uris:
-            raise KafkaStorageException(f"{alone.uri}: does not note where the roots of the cluster are")
+        _note_addresses(quorum, first, uris)
         for table in first.tables():
-            quorum.admit(table)
-        bring_files(quorum, tuple(uris), lambda call: [call(first.root)])
-        self._let_vote_on_cluster(alone, tuple(uris))
-        self._finish_adding_to_one(tuple(uris))
+            if table != _CLUSTER:  # else one of the others would look like the only root of the cluster
+                quorum.admit(table, first, voting)
+        bring_files(quorum, voting, lambda call: [call(first.root)])
+        self._let_vote_on_cluster(alone, voting)
+        _note_addresses(quorum, first, uris)  # another such change may have noted its roots
+        self._finish_adding_to_one(voting)
         return True
+
+    def _prepared(self, fresh: QuorumMember, first: str, uris: Mapping[str, str]) -> str:
+        """The identity of a root that is to vote beside the first one, whose identity is given. One that another such
+        command has prepared stays as it is: that command may be about to let it vote."""
+        identity = fresh.identity()
+        if identity == first:
+            raise InvalidRequestException(f"{fresh.root.uri}: is the root of the cluster, by another name")
+        if identity is not None and first in _noted_at(fresh):
+            return identity
+        return self._format(fresh, uris, clears=bool(fresh.root.list()))
 
     def _let_vote_on_cluster(self, alone: StorageRoot, voting: tuple[str, ...]) -> None:
         def change(rows: list[Row]) -> list[Row] | None:
@@ -163,40 +179,43 @@ class RootChanges:
             return None if is_made else [{**rows[0], "format_version": QUORUM_FORMAT}]
 
         StateTable.open(alone.child(CLUSTER.name), CLUSTER).update({**CHANGE_ROOTS, ROOTS: list(voting)}, change)
-        self._cluster.guard.join(voting)
-        if self._quorum().voting(_CLUSTER) != voting:
+        table = alone.child(CLUSTER.name)
+        if read_commit(table, last_version(table)).info.get(ROOTS) != list(voting):
             raise self._other_change()
+        self._cluster.guard.join(voting)
 
     def _finish_adding_to_one(self, voting: Sequence[str]) -> bool:
-        """Does what is left to do once the table `cluster` names the roots that vote: brings them the files that were
-        written at the first one meanwhile, and then lets them vote on the tables that it still decides alone. Returns
-        whether anything was left. Raises KafkaStorageException if the first root is needed and does not answer."""
+        """Does what is left to do once the table `cluster` names the roots that vote, until the first vote on it:
+        brings them what was written at the first root meanwhile, and lets them vote on the tables that it still decides
+        alone. Returns whether anything was left. Raises KafkaStorageException."""
         quorum = self._quorum()
-        is_left = not quorum.commit_of(_CLUSTER, quorum.catch_up(_CLUSTER, quorum.newest_at_home(_CLUSTER))).session
-        uri = quorum.known.addresses().get(voting[0])
-        first = quorum.home if uri is None else quorum.known.root_at(uri)
-        if is_left:
-            bring_files(quorum, voting, lambda call: [call(first.root)])
-            change_roots(quorum, _CLUSTER, voting)
-        seen = set[TableName]()
-        while tables := [table for table in self._alone_at(first, voting[0]) if table not in seen]:
-            for done, table in enumerate(tables):  # some may be made meanwhile
-                self._report(done, len(tables))
-                quorum.admit(table)
-                DeltaLog.open(first.root.child(*table)).let_vote(voting)
-                quorum.admit(table)
-            is_left, seen = True, {*seen, *tables}
-        return is_left
+        if quorum.commit_of(_CLUSTER, quorum.catch_up(_CLUSTER, quorum.newest_at_home(_CLUSTER))).session:
+            return False
+        uri = quorum.known.addresses().get(voting[0], voting[0])
+        first = next((member for member in quorum.roots if member.root.uri == uri), None)
+        if first is None or not _answers(voting[0], first):
+            raise KafkaStorageException(
+                f"{uri}: does not answer, and still decides alone on some tables; bring it back, and give the same "
+                "command again"
+            )
+        quorum.admit(_CLUSTER, first, voting)
+        bring_files(quorum, voting, lambda call: [call(first.root)])
+        done = 0
 
-    def _alone_at(self, first: QuorumMember, identity: str) -> list[TableName]:
-        """The tables that the first root still decides alone. If it was lost long after, there are none. Raises
-        KafkaStorageException if it does not answer and some are left."""
-        try:
-            return _without_vote(first) if first.identity() == identity else []
-        except KafkaStorageException:
-            for table in _without_vote(self._quorum().home):  # a root may be behind
-                self._quorum().voting(table)
-            return []
+        def change(table: TableName) -> None:
+            nonlocal done
+            quorum.admit(table, first, voting)
+            DeltaLog.open(first.root.child(*table)).let_vote(voting)
+            quorum.admit(table, first, voting)
+            done += 1
+            self._report(done, done + len(tables))
+
+        while tables := [
+            table for table in first.tables() if table != _CLUSTER and first.has_alone(table, if_torn=True)
+        ]:
+            in_threads(change, sorted(tables, key=len), _AT_ONCE)  # those that all processes need come first
+        change_roots(quorum, _CLUSTER, voting)
+        return True
 
     def _quorum(self) -> ClusterQuorum:
         root = self._cluster.root
@@ -214,29 +233,32 @@ class RootChanges:
 
     def _make(self, fresh: QuorumMember, voting: Sequence[str], uris: Mapping[str, str]) -> str:
         """Makes a root that does not vote yet, and returns its identity. A former root is cleared before."""
-        self._check_place(fresh, voting, uris)
+        self._check_place(fresh, voting, uris.values(), uris)
         self._check_no_vote(fresh)
         made = self._format(fresh, uris)
         self._quorum().known.root_at(fresh.root.uri)
         return made
 
-    def _check_place(self, fresh: QuorumMember, voting: Sequence[str], uris: Mapping[str, str]) -> None:
+    def _check_place(
+        self, fresh: QuorumMember, voting: Iterable[str], apart: Iterable[str], uris: Mapping[str, str] | None = None
+    ) -> None:
         """Raises InconsistentClusterIdException if a root cannot be made here: something else is there, or it lies in
-        another root."""
+        another root, such as those of `apart`, or one of them in it."""
         root = fresh.root
-        if not self._was_root(fresh, voting) and not self._was_emptied(fresh, uris):
+        if not self._was_root(fresh, voting) and not self._was_emptied(fresh, uris or {}):
             check_new(root)
-        for uri in uris.values():
+        for uri in apart:
             if uri != root.uri:
                 check_apart(root, uri, "the cluster")
         for broker, registration in self._cluster.refresh_brokers().items():
             check_apart(root, registration.root, f"broker {broker}")
 
-    def _format(self, fresh: QuorumMember, uris: Mapping[str, str]) -> str:
+    def _format(self, fresh: QuorumMember, uris: Mapping[str, str], clears: bool = True) -> str:
         fresh.root.create_folder()
         check_conditional_put(fresh.root)
         fresh.note_addresses(uris)  # it shows whose root this is, should this be interrupted
-        fresh.clear()
+        if clears:
+            fresh.clear()
         return fresh.format()
 
     def _check_no_vote(self, fresh: QuorumMember) -> None:
@@ -250,9 +272,8 @@ class RootChanges:
 
     def _was_root(self, root: QuorumMember, voting: Iterable[str]) -> bool:
         """Whether a root of this cluster is there, or was."""
-        with suppress(LakelogException):
-            if root.addresses().keys() & set(voting):
-                return True
+        if _noted_at(root).keys() & set(voting):
+            return True
         with suppress(LakelogException):
             found = read_identity(root.root) if is_formatted(root.root) else {}
             return (found.get("cluster_id"), found.get("broker_id")) == (self._cluster.cluster_id, CLUSTER_ROOT)
@@ -383,19 +404,6 @@ def change_roots(
     raise KafkaStorageException(f"{'/'.join(table)}: lost {ATTEMPTS} commits in a row to others")
 
 
-def _without_vote(member: QuorumMember) -> list[TableName]:
-    """The tables of a root whose newest commit there names no roots that vote, or cannot be read."""
-
-    def names_none(table: TableName) -> bool:
-        folder = member.root.child(*table)
-        try:
-            return ROOTS not in read_commit(folder, last_version(folder)).info
-        except (CorruptRecordException, FileNotFoundError):
-            return True
-
-    return [table for table in member.tables() if names_none(table)]
-
-
 def _tables(quorum: ClusterQuorum) -> list[TableName]:
     """The tables that are published at any root that votes. The home has all that were decided. Raises
     KafkaStorageException if it does not answer, or no majority does: a table that is left out would be lost with the
@@ -439,6 +447,8 @@ def _describe(quorum: ClusterQuorum) -> list[RootStatus]:
             identity, versions = seen
             behind = sum(max(0, version - versions.get(table, -1)) for table, version in furthest.items())
             statuses.append(RootStatus(uri, identity, identity in voting, behind, _LOST if uri in lost else ""))
+    if voting and not quorum.commit_of(_CLUSTER, quorum.newest_at_home(_CLUSTER)).session:
+        statuses = [each._replace(error=each.error or _HALF) if each.has_vote else each for each in statuses]
     unknown = [root for root in voting if root not in uris]
     return statuses + [RootStatus(root, root, True, None, "no root says where it is") for root in unknown]
 
@@ -450,10 +460,34 @@ def _answers(identity: str, root: QuorumMember) -> bool:
         return False
 
 
-def _check_different(uris: Sequence[str]) -> None:
-    there = [StorageRoot.of(uri).uri for uri in uris]
-    if twice := next((uri for uri in there if there.count(uri) > 1), None):
-        raise InvalidRequestException(f"{twice}: is given twice; give each root a place of its own")
+def _checked_places(uris: Sequence[str]) -> list[str]:
+    """The places of new roots, each apart from the others. Raises InvalidRequestException, and
+    InconsistentClusterIdException for one that lies in another."""
+    there = list[str]()
+    for uri in uris:
+        if ",/" in uri or ":" in uri.partition(",")[2]:
+            raise InvalidRequestException(f"{uri}: names several roots; give each by itself")
+        root = StorageRoot.of(uri)
+        if root.uri in there:
+            raise InvalidRequestException(f"{root.uri}: is given twice; give each root a place of its own")
+        for other in there:
+            check_apart(root, other, "the cluster")
+        there.append(root.uri)
+    return there
+
+
+def _noted_at(member: QuorumMember) -> Mapping[str, str]:
+    with suppress(KafkaStorageException):
+        return member.addresses()
+    return {}
+
+
+def _note_addresses(quorum: ClusterQuorum, first: QuorumMember, uris: Mapping[str, str]) -> None:
+    """Notes the URIs of the roots, by their identities, beside those that the first one knows. Raises
+    KafkaStorageException unless the first one has noted them."""
+    quorum.known.note_addresses({**_noted_at(first), **uris})
+    if not uris.items() <= first.addresses().items():
+        raise KafkaStorageException(f"{first.root.uri}: does not note where the roots of the cluster are")
 
 
 def _check_size(roots: int, now: int) -> None:

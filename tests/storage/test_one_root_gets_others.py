@@ -9,7 +9,7 @@ import pytest
 
 from lakelog.replication.clients.sink.sink_stage import SinkStage
 from lakelog.replication.config import Config
-from lakelog.replication.errors import InvalidRequestException, KafkaStorageException
+from lakelog.replication.errors import InvalidRequestException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta import cluster_quorum, known_roots, quorum_member
@@ -19,13 +19,14 @@ from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
-from lakelog.replication.storage.delta.root_guard import ClusterRootGuard
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.table_opening import create_table
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.staged_batch import Part, StagedBatch, stages_of
 from lakelog.replication.storage.tables.broker_table import BrokerTable
-from lakelog.schemas import OLDEST_FORMAT, QUORUM_FORMAT
+from lakelog.schemas import BROKERS, OLDEST_FORMAT, QUORUM_FORMAT
+from tests.processes import wait_until
 
 CONFIG = Config(lakelog_storage_timeout_ms=60_000)
 
@@ -260,55 +261,56 @@ def test_a_table_that_was_not_read_since_goes_on_although_the_first_root_is_lost
 def test_a_table_that_is_made_by_a_process_that_knows_one_root_gets_the_others(lake, monkeypatch, when, lost):
     running, plain = lake.opened(), RootChanges._finish_adding_to_one
     tables = []
+    maker = threading.Thread(target=lambda: tables.append(registered(running.root, 2)))
 
     def made(self, *words):
         if when == "before the others vote":
-            tables.append(registered(running.root, 2))
-        found = plain(self, *words)
-        if when == "after all is done":
-            tables.append(registered(running.root, 2))
-        return found
+            maker.start()  # it waits for the first vote
+            wait_until(lambda: isinstance(running.root, QuorumRoot), "it finds the others")
+        return plain(self, *words)
 
     monkeypatch.setattr(RootChanges, "_finish_adding_to_one", made)
     lake.grow()
+    if when == "after all is done":
+        maker.start()
+    maker.join()
     assert lake.undecided() == set()
     settle(running.root)
+    assert [set(lake.opened(number).refresh_brokers()) for number in range(3)] == [{1, 2}] * 3
     lake.lose(lost)
     assert tables[0].update(1, "heartbeat", rack="b").heartbeat > 0
     assert lake.opened(2).refresh_brokers()[2].rack == "b"
 
 
-def test_a_table_whose_change_was_interrupted_has_votes_at_the_first_root(lake, monkeypatch):
-    running, finish, let_vote = lake.opened(), RootChanges._finish_adding_to_one, DeltaLog.let_vote
-    made = []
-
-    def late(self, *words):
-        made.append(registered(running.root, 2))
-        return finish(self, *words)
-
-    def interrupted(self, voting):
-        let_vote(self, voting)
-        if self.root.uri.endswith("brokers/2"):
-            raise Interrupted
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RootChanges, "_finish_adding_to_one", late)
-        patch.setattr(ClusterRootGuard, "voting", lambda _: ())  # its maker ends before it finds the others
-        patch.setattr(DeltaLog, "let_vote", interrupted)
-        with pytest.raises(Interrupted):
-            lake.grow()
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_table_that_is_made_at_the_first_root_alone_when_others_vote_does_not_count(lake, goes_on, is_away):
+    """Its maker knows one root. Another process makes the table by votes, and so does the maker if it does not end."""
+    running, away = lake.opened(), Path(f"{lake.uris[0]}.away")
     lake.grow()
-    assert lake.undecided() == set()
-    lake.lose(1)
-    assert made[0].update(1, "heartbeat", rack="b").heartbeat > 0
+    if is_away:  # while the other one makes its table
+        Path(lake.uris[0]).rename(away)
+    else:
+        create_table(replace(running.root, guard=None).child("brokers", "2"), BROKERS)
+    made = registered(lake.opened(1).root, 2)
+    settle(made.root)
+    if is_away:
+        away.rename(lake.uris[0])
+        create_table(replace(running.root, guard=None).child("brokers", "2"), BROKERS)
+    if goes_on:
+        registered(running.root, 2)
+        settle(running.root)
+    assert made.update(1, "heartbeat", rack="b").heartbeat > 0
+    settle(made.root)
+    assert [lake.opened(number).refresh_brokers()[2].rack for number in range(3)] == ["b"] * 3
 
 
 def test_a_table_that_is_made_while_others_get_votes_gets_them_by_the_change(lake, monkeypatch):
-    running, plain = lake.opened(), DeltaLog.let_vote
+    running, plain, made = lake.opened(), DeltaLog.let_vote, threading.Lock()
     running.guard.voting = tuple  # its maker ends before it finds the others
 
     def let_vote(log, voting):
-        if not QuorumMember(StorageRoot.of(lake.uris[0])).root.child("brokers", "2").list():
+        if made.acquire(blocking=False):
             registered(running.root, 2)
         plain(log, voting)
 
@@ -345,17 +347,20 @@ def test_a_change_fails_that_leaves_a_table_at_one_root(lake, monkeypatch):
 
     monkeypatch.setattr(QuorumMember, "bring", fails)
     monkeypatch.setattr(DeltaLog, "let_vote", let_vote)
-    with pytest.raises(KafkaStorageException, match="producers: is not at a majority of the roots"):
+    with pytest.raises(
+        KafkaStorageException, match="producers: could not be copied to a majority of the cluster roots"
+    ):
         lake.grow()
 
 
 def test_a_change_is_not_finished_without_the_first_root_that_has_tables_alone(lake, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(RootChanges, "_finish_adding_to_one", interrupted)
+        patch.setattr(DeltaLog, "let_vote", interrupted)
         with pytest.raises(Interrupted):
             lake.grow()
+    assert all("has no vote on some tables yet" in each.error for each in RootChanges(lake.opened()).describe())
     Path(lake.uris[0]).rename(f"{lake.uris[0]}.away")
-    with pytest.raises(KafkaStorageException):
+    with pytest.raises(KafkaStorageException, match="/a: does not answer, and still decides alone on some tables"):
         lake.grow(lake.opened(1))
     Path(f"{lake.uris[0]}.away").rename(lake.uris[0])
     assert lake.grow(lake.opened(1))
@@ -431,7 +436,7 @@ def test_files_and_new_tables_wait_until_the_files_of_the_first_root_are_at_the_
 
     def use(name, call):
         def run():
-            results[name] = call(lake.opened(1))
+            results[name] = call(lake.opened())
 
         return threading.Thread(target=run)
 
@@ -466,13 +471,13 @@ def test_a_change_that_was_interrupted_is_named_by_who_waits_for_it(lake, monkey
         patch.setattr(RootChanges, "_finish_adding_to_one", interrupted)
         with pytest.raises(Interrupted):
             lake.grow()
-    cluster = Cluster.open(lake.uris[1], Config(lakelog_storage_timeout_ms=1000))
+    cluster = Cluster.open(lake.uris[0], Config(lakelog_storage_timeout_ms=1000))
     for call in (
         lambda: stages_of(cluster.root, 0).child("query").list(),
         lambda: registered(cluster.root, 2),
         lambda: add(cluster.producers._table, "first"),
     ):
-        with pytest.raises(KafkaStorageException, match=r"gets more roots now.*`lakelog cluster-roots --add` again"):
+        with pytest.raises(KafkaStorageException, match=r"is getting more roots.* --add` was interrupted"):
             call()
 
 
@@ -514,7 +519,9 @@ def test_a_cluster_of_an_older_format_stays_alone(lake, root):
 @pytest.mark.parametrize(
     ("added", "error"),
     [
-        (["{a}", "{b}"], "is given twice"),
+        (["{a}", "{b}"], "is the root of the cluster already; give a new one"),
+        (["{b}", "{b}/in"], "lies in .*/b, the root of the cluster"),
+        (["{b}", "{b},/d"], "names several roots; give each by itself"),
         (["{b}", "{b}"], "is given twice"),
         (["{b}"], "the cluster has 1 roots and would have 2"),
         (["{b}", "{a}/in"], "lies in .*/a, the root of cluster"),
@@ -527,13 +534,13 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(lake, root, adde
     Path(root, "full", "file").touch()
     given = [each.format(a=lake.uris[0], b=lake.uris[1], full=f"{root}/full") for each in added]
     before = sorted(map(str, Path(root).rglob("*")))
-    with pytest.raises(Exception, match=error):
+    with pytest.raises(LakelogException, match=error):
         RootChanges(lake.opened()).add(given)
     assert sorted(map(str, Path(root).rglob("*"))) == before
 
 
 def test_the_roots_are_not_made_with_an_uncertain_list_of_them(lake, monkeypatch):
     monkeypatch.setattr(QuorumMember, "note_addresses", lambda *_: None)
-    with pytest.raises(KafkaStorageException):
+    with pytest.raises(KafkaStorageException, match="does not name the roots of the cluster"):
         lake.grow()
     assert read_identity(StorageRoot.of(lake.uris[0]))["format_version"] < QUORUM_FORMAT

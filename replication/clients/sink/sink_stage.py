@@ -48,9 +48,14 @@ class SinkStage:
     batches, in the roots of the brokers."""
 
     def __init__(self, root: StorageRoot, copies: StageCopies | None = None) -> None:
-        self._root = root
+        self._folder = root
         self._copies = copies
         self.name = root.uri.rpartition("/")[2]
+
+    @property
+    def _root(self) -> StorageRoot:
+        """The folder, at all cluster roots once several vote."""
+        return self._folder.current_files
 
     def _check_root(self) -> None:
         if self._root.guard is not None:
@@ -58,9 +63,9 @@ class SinkStage:
 
     def _write(self, name: str, content: bytes | pa.Buffer) -> None:
         self._check_root()  # writing makes the folder, also in a wrong root
-        self._root.write(name, content)
-        if not self._root.is_alone():
-            self._root = self._root.current_files
+        root = self._root
+        root.write(name, content)
+        if not root.is_alone():
             self._root.write(name, content)
 
     def read(self) -> Staged:
@@ -121,11 +126,11 @@ class SinkStage:
     def put_batch(self, batch: StagedBatch) -> bool:
         """Stages a batch, and returns whether it did: not if one of that id is staged. Raises KafkaStorageException."""
         self._check_root()
-        self._root.create_folder()
-        is_put = self._root.put_if_absent(batch_name(batch.batch_id), batch_bytes(batch)) is not None
-        self._root.sync_folder()  # after a power cut another batch would take these sequences
-        if not self._root.is_alone():
-            self._root = self._root.current_files
+        root = self._root
+        root.create_folder()
+        is_put = root.put_if_absent(batch_name(batch.batch_id), batch_bytes(batch)) is not None
+        root.sync_folder()  # after a power cut another batch would take these sequences
+        if not root.is_alone():
             is_put = self.put_batch(batch)
         self._check_root()
         return is_put

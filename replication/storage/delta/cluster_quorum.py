@@ -40,7 +40,7 @@ from lakelog.replication.protocol.rounds.quorum_round import (
     propose,
     read_newest,
 )
-from lakelog.replication.storage.delta.commit import ROOTS, Commit
+from lakelog.replication.storage.delta.commit import ROOTS, SESSION, Commit
 from lakelog.replication.storage.delta.commit_format import (
     commit_content,
     commit_name,
@@ -58,7 +58,6 @@ from lakelog.schemas import CLUSTER
 
 logger = logging.getLogger(__name__)
 
-SESSION = "lakelog.session"  # in a commit's metadata: who proposed it
 ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _VOTERS_SECONDS = 30.0  # so long a process relies on what it knows of who votes on the table `cluster`
@@ -67,8 +66,8 @@ _CLUSTER = (CLUSTER.name,)  # the table whose voters have the files of no table
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
 
 _BEING_ADDED = (
-    "the cluster gets more roots now, and no majority decides on this yet; if that was interrupted, give the same "
-    "`lakelog cluster-roots --add` again"
+    "the cluster is getting more roots, and no majority decides here yet. If `lakelog cluster-roots --add` was "
+    "interrupted, give the same command again"
 )
 
 _Handlers: TypeAlias = Callable[[QuorumMember, TableName], Mapping[type, Callable[[Any], Any]]]
@@ -155,7 +154,7 @@ class ClusterQuorum:
         for _ in range(ATTEMPTS):
             version = self.catch_up(_CLUSTER, self.newest_at_home(_CLUSTER))
             home = self.home.root  # one root for both questions: with the commits of `cluster` it has their tables
-            if last_version(home.child(*table)) >= 0:
+            if last_version(home.child(*table)) >= 0 and not self.home.has_alone(table):
                 return False
             if not home.child(*_CLUSTER).exists(commit_name(version)):
                 continue
@@ -173,17 +172,23 @@ class ClusterQuorum:
                 return True
         raise KafkaStorageException(f"{'/'.join(table)}: lost {ATTEMPTS} commits in a row to others")
 
-    def admit(self, table: TableName) -> None:
-        """Brings a table that the home has decided alone to the other roots, and makes the folders of its votes. Raises
-        KafkaStorageException if no majority has it then."""
-        home = self.home
+    def admit(self, table: TableName, source: QuorumMember, roots: Sequence[str]) -> None:
+        """Copies a table from a root that has decided alone on it to these roots, by their identities, and makes the
+        folders for their votes. Raises KafkaStorageException unless a majority has it then, and the source is one."""
 
-        def bring(member: QuorumMember) -> None:
-            member.bring(table, home)
+        def bring(root: str, member: QuorumMember) -> bool:
+            if not member.is_still(root):  # else it would write into the folder where a disk is not mounted
+                return False
+            member.bring(table, source)
+            return True
 
-        failed = {uri: error for uri, error in self.known.at_each(bring).items() if error is not None}
-        if home.root.uri in failed or len(self.known.all) - len(failed) < majority(len(self.known.all)):
-            raise KafkaStorageException(f"{'/'.join(table)}: is not at a majority of the roots: {failed}")
+        needed, sources = majority(len(roots)), [r for r, m in self.known.members_of(roots).items() if m is source]
+        found = self.known.ask(
+            roots, lambda root, member: partial(bring, root, member), lambda found: len(found) == len(roots)
+        )
+        has = [root for root, is_there in found.items() if is_there]
+        if len(has) < needed or not set(sources) <= set(has):
+            raise KafkaStorageException(f"{'/'.join(table)}: could not be copied to a majority of the cluster roots")
 
     def is_made(self) -> bool:
         """Whether any root has the table `cluster`, which the home may have lost. Raises KafkaStorageException if none
@@ -319,7 +324,7 @@ class ClusterQuorum:
 
     def _catch_up(self, table: TableName, version: int) -> int:
         home, version = self._home_with(table, version)
-        version = self._where_roots_vote(home, table, version)
+        version = self._first_with_voters(home, table, version)
         place, has_brought = home, False
         while True:
             before = self.commit_of(table, version)
@@ -366,18 +371,16 @@ class ClusterQuorum:
                 return self.known.leave_home(table, 0, tuple(self.known.members), f"{'/'.join(table)}: is at no root")
         return home, version
 
-    def _where_roots_vote(self, home: QuorumMember, table: TableName, version: int) -> int:
-        """This version or, if a root has decided alone on the next one, the first one that names roots that vote."""
-        while True:
-            try:
+    def _first_with_voters(self, home: QuorumMember, table: TableName, version: int) -> int:
+        """This version, or the first later one whose commit names roots that vote. Raises KafkaStorageException without
+        one."""
+        while not self._commit_of(table, version).roots:
+            if not home.has(table, version + 1):
+                self.publisher.bring_home(table)  # it may be behind
+            if not home.has(table, version + 1):
                 self.commit_of(table, version)
-                return version
-            except _NoRootVotesException:
-                if not home.has(table, version + 1):
-                    self.publisher.bring_home(table)  # it may be behind
-                if not home.has(table, version + 1):
-                    raise
-                version += 1
+            version += 1
+        return version
 
     def settled_home(self, table: TableName) -> QuorumMember:
         """The home once this process publishes no version of the table there. If that or any request takes more than a
@@ -592,7 +595,14 @@ class ClusterQuorum:
             self._sessions[table] = uuid.uuid4().hex
 
     def commit_of(self, table: TableName, version: int) -> ProposedCommit:
-        """A commit that is decided, without its content. Raises KafkaStorageException."""
+        """A commit that is decided, without its content. Raises KafkaStorageException, also for one that names no
+        roots: then the first root may still decide alone on the next version."""
+        if not (found := self._commit_of(table, version)).roots:
+            raise KafkaStorageException(f"{self.home.root.child(*table).uri}: {_BEING_ADDED}")
+        return found
+
+    def _commit_of(self, table: TableName, version: int) -> ProposedCommit:
+        """As `commit_of`, with a commit that names no roots."""
         known, commit = self._newest.get(table, (-1, None))
         if commit is not None and known == version:
             return commit
@@ -603,8 +613,7 @@ class ClusterQuorum:
             except (FileNotFoundError, CorruptRecordException) as error:
                 path = home.root.child(*table).path(commit_name(version))
                 raise KafkaStorageException(f"{path}: cannot be read: {error}") from error
-        if not (roots := tuple(found.info.get(ROOTS, ()))):
-            raise _NoRootVotesException(f"{home.root.child(*table).uri}: {_BEING_ADDED}")
+        roots = tuple(found.info.get(ROOTS, ()))
         commit = ProposedCommit(found.unique_id or "", str(found.info.get(SESSION, "")), roots=roots)
         self._note(table, version, commit)
         return commit
@@ -662,10 +671,6 @@ class ClusterQuorum:
             roots, lambda root, member: partial(_part, step, root, handlers(member, table)),
             lambda found: is_enough(step, found, needed, len(roots)),
         )  # fmt: skip
-
-
-class _NoRootVotesException(KafkaStorageException):
-    """A commit of a root that was alone names no roots that vote on the next version."""
 
 
 class _Question:

@@ -12,9 +12,10 @@ Stamp = tuple[int, int | str]
 
 # In the metadata of a commit: its unique id, and that of the commit before it.
 NONCE, FOLLOWS = "lakelog.commit", "lakelog.follows"
-ROOTS = "lakelog.roots"  # likewise: the identities of the cluster roots that vote on the next version
+ROOTS = "lakelog.roots"  # in the metadata: the identities of the cluster roots that vote on the next version
+SESSION = "lakelog.session"  # in the metadata: who proposed it to a majority; none if a root has decided alone
 
-CHANGE_ROOTS = {"who": "operator", "why": "change cluster roots"}  # likewise: the cause of a commit that changes them
+CHANGE_ROOTS = {"who": "operator", "why": "change cluster roots"}  # the cause of a commit that changes them
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
-PROBE = "_probe-"  # what the name of a file begins with that a kill may leave
+PROBE = "_probe-"  # begins the name of the file, which a kill may leave
 
 
 def check_conditional_put(root: StorageRoot) -> None:

@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError
 from lakelog.replication.errors import (
     CorruptRecordException,
     InconsistentBrokerRootException,
+    InconsistentClusterIdException,
     KafkaStorageException,
 )
 from lakelog.replication.storage.delta.checkpoint import newest_checkpoint
@@ -49,7 +50,7 @@ from lakelog.replication.storage.delta.table_opening import (
 from lakelog.schemas import Table
 
 _KEPT = 16
-_ATTEMPTS = 12  # of a commit that no caller repeats
+_ATTEMPTS = 12  # of `let_vote`
 _SURE_SECONDS = 60.0  # in an object store, a reader's check that a commit exists counts for so long
 SURE_FOR_COMMITS_SECONDS = 10.0  # the same for a writer, whose file would stay where a deleted table was
 
@@ -237,14 +238,16 @@ class DeltaLog:
             self._voting = self.root.guard.voting()
 
     def _join(self, is_lost: bool = False) -> bool:
-        """Goes on at all roots of the cluster if several vote, and the root was alone before; whether it was.
-        `is_lost`: the root does not answer, so it is enough that this process has found the others by another table.
-        Raises KafkaStorageException."""
+        """Goes on at all roots of the cluster if several vote, and the root was alone before. Returns whether it did.
+        `is_lost`: the root does not answer, so it is enough that another table has shown the others. Raises
+        KafkaStorageException."""
         guard = self.root.guard
-        if self.root.is_sequential or guard is None or not (self._voting or is_lost):
+        if self.root.is_sequential or guard is None:
             return False
         if self._voting:
             guard.join(self._voting)
+        elif not is_lost and not guard.has_settled():  # then a table without roots that vote does not count
+            return False
         if (current := self.root.current) is self.root:
             return False
         self.root, self._commits = current, CommitTracker(current)
@@ -261,13 +264,12 @@ class DeltaLog:
         """Creates an empty table. Raises InconsistentClusterIdException if one exists, KafkaStorageException."""
         if root.guard is not None:
             root.guard.check()
-        log = cls(root, create_table(root, table))
-        if root.guard is not None and (voting := root.guard.voting()):  # whoever adds roots may not have seen the table
-            root.guard.join(voting)
-            root.current.admit()
-            log.let_vote(voting)
-            return cls.open(root.current)
-        return log
+        handle = create_table(root, table)
+        if root.is_alone():
+            return cls(root, handle)
+        with suppress(InconsistentClusterIdException):  # others have made it
+            return cls(root.current, create_table(root.current, table))
+        return cls.open(root.current)
 
     @classmethod
     def open(cls, root: StorageRoot) -> DeltaLog:

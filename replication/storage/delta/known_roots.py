@@ -172,10 +172,14 @@ class KnownRoots:
         return {root: uri for each in found if not isinstance(each, LakelogException) for root, uri in each.items()}
 
     def note_addresses(self, addresses: Mapping[str, str]) -> None:
-        """Notes the URIs of roots, by their identities, at all roots that answer and are no others by now."""
+        """Notes the URIs of roots, by their identities, at those of them that answer, and at roots that know one of
+        them: not at the root of another cluster."""
 
         def note(member: QuorumMember) -> None:
-            if member.identity() is not None:
+            identity, known = member.identity(), set[str]()
+            with suppress(LakelogException):
+                known = {*member.addresses()}
+            if identity is not None and not addresses.keys().isdisjoint({identity, *known}):
                 member.note_addresses(addresses)
 
         for uri, error in self.at_each(note).items():

@@ -53,10 +53,13 @@ class QuorumFolder(StorageRoot):
             except FileNotFoundError:
                 return None
 
-        for found in self._at_majority(look):
-            if found is not None:
-                return found[0]
-        raise FileNotFoundError(self.path(name))
+        found = [each[0] for each in self._at_majority(look) if each is not None]
+        if not found:
+            raise FileNotFoundError(self.path(name))
+        if any(each != found[0] for each in found) and isinstance(found[0], bytes | pa.Buffer):
+            self.put_if_absent(name, bytes(found[0]))  # a writer knew one root when others voted: one of them counts
+            return self._found(name, call)
+        return found[0]
 
     @property
     def is_local(self) -> bool:
@@ -122,15 +125,13 @@ class QuorumFolder(StorageRoot):
             roots = self.quorum.voters(is_sure=True)
             contents = self.quorum.at_majority(partial(_content, self.names, name))
             there = next((each for each in contents if each is not None), None)
-            if there is not None:
-                if decided is None:
-                    if any(each is None for each in contents):  # its writer has ended before a majority had it
-                        self.put(name, there)
-                    return None
-                self.put(name, there)
-                return (len(content), 0) if decided.nonce == nonce and there.to_pybytes() == content else None
+            if there is not None and all(each is not None and each == there for each in contents):
+                is_own = decided is not None and decided.nonce == nonce and there.to_pybytes() == content
+                return (len(content), 0) if is_own else None
             self.quorum.at_majority(lambda root: root.child(FOLDER, *names).create_folder())
             own = decided or ProposedCommit(nonce, "", content=content)
+            if there is not None:  # its writer has ended before a majority had it, or knew one root when others voted
+                own = decided or ProposedCommit(uuid.uuid4().hex, "", content=there.to_pybytes())
             decided = self.quorum.decide_file(names, own, roots)
             if self.quorum.voters(is_sure=True) == roots:  # else a process that slept would write over another's file
                 self.quorum.at_majority(partial(_write, names, decided.content))

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.quorum_slot import Accept, Ballot, Promise, ProposedCommit, RootState, SlotEvent
 from lakelog.replication.protocol.rounds.quorum_round import CreateEvent, ReadEvent, ReadRootState
 from lakelog.replication.storage.delta.checkpoint import HINT, newest_checkpoint
-from lakelog.replication.storage.delta.commit import Commit
-from lakelog.replication.storage.delta.commit_format import commit_name, last_version, parsed
+from lakelog.replication.storage.delta.commit import ROOTS, Commit
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version, parsed, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.replication.storage.delta.table_opening import open_version
@@ -225,6 +225,20 @@ class QuorumMember:
         """The newest version of a table that is published here, -1 without the table."""
         return last_version(self.root.child(*table))
 
+    def has_alone(self, table: Sequence[str], if_torn: bool = False) -> bool:
+        """Whether the newest commit of a table here names no roots that vote on the next version. `if_torn`: the answer
+        if it cannot be read."""
+        folder = self.root.child(*table)
+        try:
+            return (newest := last_version(folder)) >= 0 and ROOTS not in read_commit(folder, newest).info
+        except (CorruptRecordException, FileNotFoundError):
+            return if_torn
+
+    def _may_drop(self, table: Sequence[str]) -> bool:
+        """Whether a table here gives way to another one of the same name, on which roots have voted: a process has made
+        it that knew one root when others voted. The root of another cluster has no such identity."""
+        return self.has_alone(table) and self.identity_lately()[0] is not None
+
     def has(self, table: Sequence[str], version: int) -> bool:
         """Whether a version of a table is published here, as `read` reads."""
         return self.read(lambda root: root.child(*table).exists(commit_name(version)))
@@ -256,9 +270,13 @@ class QuorumMember:
         if not is_sure and not folder.exists(commit_name(version - 1)):
             return False
         content, files = unpacked(value)
+        commit = parsed(version, content, None)
+        if version == 1 and self._may_drop(table) and not commit.follows(read_commit(folder, 0).unique_id):
+            folder.delete_folder()
+            return False
         for name, written in files.items():
             folder.put(name, written)
-        self._create_made(parsed(version, content, None))
+        self._create_made(commit)
         self._put_commit(folder, version, content)
         if sure is not None and sure.version < version:
             self.sure[key] = sure._replace(version=version)
@@ -273,8 +291,13 @@ class QuorumMember:
         newest, last = last_version(here), last_version(there)
         if newest >= 0 and not here.exists(commit_name(0)) and newest_checkpoint(here) < 0:
             newest = -1  # a late commit has landed, and the root was emptied before
-        if newest >= 0 and last > newest:
-            self._check_same_table(here, there, newest)
+        is_alone = newest >= 0 and self._may_drop(table)
+        if newest >= 0 and last >= 0 and (last > newest or is_alone) and not _is_same(here, there, min(newest, last)):
+            if not is_alone or source.has_alone(table):
+                raise KafkaStorageException(f"{there.uri}: has another table than {here.uri}")
+            here.delete_folder()
+            here.child("_delta_log").create_folder()
+            newest = -1
         if last > newest and (newest < 0 or not there.exists(commit_name(newest + 1))):
             if tuple(table) == (CLUSTER.name,):  # the commits that have made tables may be cleaned up
                 for made in source.tables():
@@ -293,6 +316,8 @@ class QuorumMember:
         one if two commits make it: the first."""
         if made := commit.info.get(CREATES):
             table = made[0].split("/")
+            if self._may_drop(table):
+                self.root.child(*table).delete_folder()
             if self.newest(table) < 0:
                 self.create_table(table, made[1].encode())
 
@@ -326,17 +351,6 @@ class QuorumMember:
                 for name in names:
                     if name[:20].isdigit() and int(name[:20]) // SLOTS_A_SEAL == segment:
                         events.delete(name)
-
-    def _check_same_table(self, here: StorageRoot, there: StorageRoot, version: int) -> None:
-        """Raises KafkaStorageException if the other root has another table, as a root of another cluster does."""
-        mine = here.read(commit_name(version))
-        try:
-            is_same = there.read(commit_name(version)) == mine
-        except FileNotFoundError:  # it is cleaned up there
-            other = open_version(there, last_version(there))
-            is_same = other.metadata().id == open_version(here, version).metadata().id
-        if not is_same:
-            raise KafkaStorageException(f"{there.uri}: has another table than {here.uri}")
 
     def _bring_checkpoint(self, here: StorageRoot, there: StorageRoot, newest: int) -> int:
         version = newest_checkpoint(there)
@@ -445,6 +459,15 @@ class _FileVoter(_Voter):
 
     def _state(self, step: ReadRootState) -> RootState:
         return RootState(self._member.identity(), has_previous=True, is_sealed=False)
+
+
+def _is_same(here: StorageRoot, there: StorageRoot, version: int) -> bool:
+    """Whether two roots have the same table: not if one is the root of another cluster."""
+    try:
+        return here.read(commit_name(version)) == there.read(commit_name(version))
+    except FileNotFoundError:  # it is cleaned up
+        tables = (open_version(root, last_version(root)) for root in (here, there))
+        return len({table.metadata().id for table in tables}) == 1
 
 
 def _copy(here: StorageRoot, there: StorageRoot, names: Sequence[str]) -> None:

@@ -100,9 +100,9 @@ class QuorumRoot(StorageRoot):
         """Makes all commits of the table visible here that were decided before, and returns the last version."""
         return self.quorum.catch_up(self.names, version)
 
-    def admit(self) -> None:
-        """As `StorageRoot.admit`."""
-        self.quorum.admit(self.names)
+    def has_table(self) -> bool:
+        """As `StorageRoot.has_table`."""
+        return super().has_table() and not self.quorum.home.has_alone(self.names)
 
     def let_reads_go_on(self) -> None:
         """As `ClusterQuorum.newest_to_read` says."""

@@ -22,7 +22,7 @@ from lakelog.replication.errors import (
     InconsistentClusterRootException,
     KafkaStorageException,
 )
-from lakelog.replication.storage.delta.commit import ROOTS, Stamp
+from lakelog.replication.storage.delta.commit import ROOTS, SESSION, Commit, Stamp
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.delta.table_opening import Opened, open_table, reopen_table
@@ -59,6 +59,7 @@ class ClusterRootGuard:
         self._plain = root
         self._describe = describe
         self._several = several
+        self._is_settled = False
         self._lock, self._joining = threading.Lock(), threading.Lock()
         self._seen: dict[str, _Seen] = {}  # by the name of the table below the root
         self._held: set[str] = set()
@@ -135,14 +136,30 @@ class ClusterRootGuard:
     # A root that gets others
 
     def voting(self) -> Sequence[str]:
-        """As `RootGuard.voting`. One look-up is enough while the root is alone, as it never changes the table."""
+        """As `RootGuard.voting`. One look-up is enough while the root is alone, as nobody writes the table then."""
         known, table = self.seen(self.root.child(CLUSTER.name)), self._table(CLUSTER.name)
-        if self.root.is_sequential or (known is not None and not table.exists(commit_name(known.version + 1))):
+        if self.root.is_sequential:
             return ()
+        if known is not None:
+            following, current = table.stamps([commit_name(known.version + 1), commit_name(known.version)])
+            if following is None and current is not None:
+                return ()
+            if current is None:  # it is cleaned up, or this is not the root that was seen
+                self._check()
+        return tuple(self._newest_of_cluster().info.get(ROOTS, ()))
+
+    def _newest_of_cluster(self) -> Commit:
+        table = self._table(CLUSTER.name)
         try:
-            return tuple(read_commit(table, last_version(table)).info.get(ROOTS, ()))
+            return read_commit(table, last_version(table))
         except (CorruptRecordException, FileNotFoundError) as error:
             raise KafkaStorageException(f"{table.uri}: cannot be read: {error}") from error
+
+    def has_settled(self) -> bool:
+        """As `RootGuard.has_settled`: a vote has followed the commit of the table `cluster` that names the roots."""
+        if not self._is_settled and self.root.is_sequential:
+            self._is_settled = bool(self._newest_of_cluster().info.get(SESSION))
+        return self._is_settled
 
     def join(self, voting: Sequence[str]) -> None:
         """As `RootGuard.join`. The tables keep their URIs, by which others know them."""
@@ -154,7 +171,7 @@ class ClusterRootGuard:
 
     def current(self, folder: StorageRoot, of_table: bool = True) -> StorageRoot:
         """As `RootGuard.current`."""
-        if folder.is_sequential or not self.root.is_sequential:
+        if len(folder.parts) > 1 or not self.root.is_sequential:
             return folder
         names = self._name(folder).split("/") if folder.uri != self._plain.uri else []
         return self.root.child(*names) if of_table else self.root.files(*names)

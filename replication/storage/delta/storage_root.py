@@ -92,7 +92,11 @@ class RootGuard(Protocol):
         KafkaStorageException."""
 
     def join(self, voting: Sequence[str]) -> None:
-        """Uses all roots of the cluster from now on, as these vote and the root is not alone any more. Raises
+        """Uses all roots of the cluster from now on, as these vote, by their identities. Raises
+        KafkaStorageException."""
+
+    def has_settled(self) -> bool:
+        """Whether all roots are used, and no root decides alone on any table any more. Raises
         KafkaStorageException."""
 
     def current(self, folder: StorageRoot, of_table: bool = True) -> StorageRoot:
@@ -176,14 +180,19 @@ class StorageRoot(ABC):
         """As `current`, for a folder of `files`."""
         return self if self.guard is None else self.guard.current(self, of_table=False)
 
+    def has_table(self) -> bool:
+        """Whether a table is here, or a part of one: of several cluster roots one that they vote on."""
+        return bool(self.child("_delta_log").list())
+
     def is_alone(self) -> bool:
-        """Whether no other cluster root votes by now, or several did when this process opened the cluster: then what
-        was just written here counts. Otherwise the process goes on at all roots, and writes it there. Raises
-        KafkaStorageException."""
-        if self.guard is None or not (voting := self.guard.voting()):
+        """Whether what was just written here counts: no other cluster roots vote, or this is a folder at all of them.
+        Otherwise the process uses all roots from now on, and writes it again at `current` or `current_files`. It reads
+        the table `cluster`. Raises KafkaStorageException."""
+        if self.guard is None or len(self.parts) > 1:
             return True
-        self.guard.join(voting)
-        return False
+        if self.current_files is self and (voting := self.guard.voting()):
+            self.guard.join(voting)
+        return self.current_files is self
 
     def poll_staleness(self, longest: float) -> float:
         """The maximum staleness of a poll in seconds, at most `longest`. It shrinks while commits are frequent."""
@@ -241,10 +250,6 @@ class StorageRoot(ABC):
         """Makes all commits visible that were decided before, and returns the last version; `version` is one that the
         caller knows. A root that is alone decides by being written, and returns -1."""
         return -1
-
-    def admit(self) -> None:  # noqa: B027
-        """Brings the table here, which the home has decided alone, to the other roots, before and after `let_vote`, and
-        makes the folders of its votes. Raises KafkaStorageException if no majority has it then."""
 
     def let_reads_go_on(self) -> None:  # noqa: B027
         """Lets the reads of this process go on where it cannot `catch_up`: see `ClusterQuorum.newest_to_read`."""

@@ -47,8 +47,11 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
         root = cls.folder(cluster, broker_id)
         if cluster.guard is not None:
             cluster.guard.hold(root)
-        if not root.child("_delta_log").list():
-            return cls.create(cluster, broker_id)
+        if not root.is_alone():
+            return cls.open_or_create(cluster.current, broker_id)
+        if not root.has_table():
+            with suppress(InconsistentClusterIdException):  # the cluster gets more roots, and they vote on it by now
+                return cls.create(cluster, broker_id)
         try:
             return cls.open(cluster, broker_id)
         except (CorruptRecordException, InconsistentClusterIdException) as error:

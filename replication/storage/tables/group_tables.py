@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from lakelog.replication.errors import InconsistentClusterIdException, InvalidGroupIdException
@@ -166,11 +167,12 @@ class MemberTable(TypedTable[ConsumerGroup]):
     def open_or_create(cls, cluster: StorageRoot, group_id: str) -> MemberTable:
         """The table of a group, made if there is none. Raises InvalidGroupIdException for a name that is too long."""
         folder = folder_of(group_id)
-        if last_version(cls.folder(cluster, folder)) < 0:
-            try:
+        root = cls.folder(cluster, folder)
+        if not root.is_alone():
+            return cls.open_or_create(cluster.current, group_id)
+        if not root.has_table():
+            with suppress(InconsistentClusterIdException):  # another member was faster
                 return cls.create(cluster, folder)
-            except InconsistentClusterIdException:  # another member was faster
-                pass
         return cls.open(cluster, folder)
 
     @classmethod
