@@ -210,12 +210,13 @@ class RootChanges:
             done += 1
             self._report(done, done + len(tables))
 
-        while tables := [
-            table for table in first.tables() if table != _CLUSTER and first.has_alone(table, if_torn=True)
-        ]:
+        for _ in range(ATTEMPTS):  # some tables may be made meanwhile
+            tables = [each for each in first.tables() if each != _CLUSTER and first.has_alone(each, if_torn=True)]
+            if not tables:
+                change_roots(quorum, _CLUSTER, voting)
+                return True
             in_threads(change, sorted(tables, key=len), _AT_ONCE)  # those that all processes need come first
-        change_roots(quorum, _CLUSTER, voting)
-        return True
+        raise KafkaStorageException(f"{first.root.uri}: the newest commits of {len(tables)} tables change all the time")
 
     def _quorum(self) -> ClusterQuorum:
         root = self._cluster.root

@@ -564,6 +564,7 @@ class DeltaLog:
     def let_vote(self, voting: Sequence[str]) -> None:
         """Lets the cluster roots with these identities vote on the next version of a table that this root has decided
         alone. Does nothing if roots vote on it. Raises KafkaStorageException."""
+        self.recover()  # a late commit after a hole would look like the newest one
         for _ in range(_ATTEMPTS):
             self.move()
             if self._voting:

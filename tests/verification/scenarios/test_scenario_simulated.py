@@ -123,7 +123,7 @@ def test_the_other_modes_start_spark() -> None:
 
 def test_several_cluster_roots_are_not_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     several = [str(path) for path in ALL if path not in SCRIPTS]
-    assert len(several) == 5
+    assert len(several) == 6
     for arguments in ([several[0]], [str(SCRIPTS[0]), "--cluster-roots", "3"]):
         assert main([*arguments, "--mode", "simulated"]) == 2
         assert "several cluster roots need --mode embedded or processes" in capsys.readouterr().err

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.quorum_slot import ProposedCommit, RootState, Vote, to_propose
 from lakelog.replication.protocol.rounds.quorum_round import QUORUM_RULES
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
-from lakelog.replication.storage.delta.commit_format import commit_name, read_commit
+from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.quorum_member import packed
 from lakelog.verification.simulation.stack.breaks import Break, StackSabotage, at
 from lakelog.verification.simulation.stack.one_thread import Changes
 from lakelog.verification.simulation.stack.schedules import voters
 
-_commit_of = ClusterQuorum.commit_of
+_commit_of = ClusterQuorum._commit_of
 
 
 def _rule(name: str, rule: Any) -> Break:
@@ -54,11 +53,8 @@ def _goes_on_alone(log: DeltaLog, **_: bool) -> bool:
 
 
 def _known_roots_vote(quorum: ClusterQuorum, table: tuple[str, ...], version: int) -> ProposedCommit:
-    try:
-        return _commit_of(quorum, table, version)
-    except KafkaStorageException:
-        commit = quorum.known.read_at_home(lambda home: read_commit(home.child(*table), version))
-        return ProposedCommit(commit.unique_id or "", "", roots=tuple(quorum.known.members))
+    found = _commit_of(quorum, table, version)
+    return found if found.roots else found._replace(roots=tuple(quorum.known.members))
 
 
 ROOT_SABOTAGES: dict[str, StackSabotage] = {
@@ -88,7 +84,7 @@ ROOT_SABOTAGES: dict[str, StackSabotage] = {
     ),
     "known_roots_vote_too_early": StackSabotage(
         "roots vote on a table that the first one may still decide alone",
-        at(("storage.delta.cluster_quorum.ClusterQuorum.commit_of", _known_roots_vote)),
+        at(("storage.delta.cluster_quorum.ClusterQuorum._commit_of", _known_roots_vote)),
     ),
     "files_are_not_voted_on": StackSabotage(
         "the data files of a commit are not in what the roots vote on",

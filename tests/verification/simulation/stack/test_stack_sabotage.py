@@ -20,7 +20,7 @@ from lakelog.verification.simulation.tiers import TIERS
 SEEDS_THAT_CATCH = {
     "changes_are_decided_once": 10,
     "broker_epochs_stand_still": 17,
-    "state_is_written_over": 23,
+    "state_is_written_over": 77,
     "errors_are_taken_for_landed": 12,
     "a_failed_copy_fails_alone": 22,
     "compaction_spoils_a_row": 7,

@@ -16,6 +16,7 @@ from lakelog.verification.simulation.history_events import NO_FAULTS, Violation
 from lakelog.verification.simulation.stack.breaks import StackSabotage
 from lakelog.verification.simulation.stack.one_thread import Changes
 from lakelog.verification.simulation.stack.rates import (
+    OTHERS_VOTE,
     ROOT_AWAY,
     ROOT_EMPTIED,
     ROOT_FAILS,
@@ -37,9 +38,9 @@ SEEDS_THAT_CATCH = {
     "proposes_its_own": 10,
     "reads_at_home": 6,
     "files_are_not_voted_on": 7,
-    "known_roots_vote_too_early": 41,
+    "known_roots_vote_too_early": 10,
 }
-SEEDS = 18, 40, *range(41, 60)  # the first has a root that is replaced
+SEEDS = 17, 178  # the last one has a root that gets others, and later one that is replaced
 TRIES = 20
 
 
@@ -57,9 +58,7 @@ def test_no_invariant_is_violated():
         history = run(seed, cluster_count=COUNT)
         assert history.violation is None
         kinds |= history.faults.keys()
-        if ROOT_REPLACED in kinds:
-            break
-    assert ROOT_REPLACED in kinds
+    assert kinds >= {OTHERS_VOTE, ROOT_REPLACED}
 
 
 @pytest.mark.parametrize("name", ROOT_SABOTAGES)
