@@ -28,7 +28,7 @@ from lakelog.replication.storage.delta.commit_format import commit_content, last
 from lakelog.replication.storage.delta.conditional_put import check_conditional_put
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.quorum_folder import bring_files
-from lakelog.replication.storage.delta.quorum_member import QuorumMember, TableName
+from lakelog.replication.storage.delta.quorum_member import FOLDER, QuorumMember, TableName
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
@@ -246,7 +246,8 @@ class RootChanges:
         """Raises InconsistentClusterIdException if a root cannot be made here: something else is there, or it lies in
         another root, such as those of `apart`, or one of them in it."""
         root = fresh.root
-        if not self._was_root(fresh, voting) and not self._was_emptied(fresh, uris or {}):
+        was_begun = root.list() == [FOLDER] and not root.child(FOLDER).list()  # by a command that was interrupted
+        if not was_begun and not self._was_root(fresh, voting) and not self._was_emptied(fresh, uris or {}):
             check_new(root)
         for uri in apart:
             if uri != root.uri:

@@ -216,6 +216,12 @@ def test_an_interrupted_change_loses_nothing_and_is_finished_by_the_same_command
     assert names(lake.opened(1).producers._table) == ["first", "second", "third"]
 
 
+def test_a_place_where_a_change_has_only_made_a_folder_is_taken(lake):
+    Path(lake.uris[1], "_quorum").mkdir(parents=True)
+    assert lake.grow()
+    assert lake.undecided() == set()
+
+
 def test_of_two_changes_one_is_refused(lake, root, monkeypatch):
     first, plain = lake.opened(), RootChanges._let_vote_on_cluster
 
