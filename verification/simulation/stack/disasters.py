@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import Protocol
 
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.cluster import Cluster, format_broker
@@ -261,8 +262,11 @@ class Disasters:
                 controller.frozen_until = self._world.clock.now + 3
 
     def _note_damage(self, node: StackBroker) -> None:
-        table = BrokerTable.open_or_create(self._world.cluster.root, node.number)
-        self.damaged[node.number] = table.registration.broker_epoch if table.registration else 0
+        try:
+            found = BrokerTable.open_or_create(self._world.cluster.root, node.number).registration
+        except KafkaStorageException:  # the cluster is getting more roots
+            found = self._world.cluster.brokers.get(node.number)
+        self.damaged[node.number] = found.broker_epoch if found else 0
 
     def _may_lose(self, node: StackBroker) -> bool:
         """Whether each ISR has another member that is alive, is known to be, and has all acknowledged records."""

@@ -49,7 +49,7 @@ class VoteLedger:
         self._made = set[tuple[str, bytes]]()  # tables that decided commits make, with their first commits
         self._answered: dict[str, int] = {}  # the newest version of each table that a process knows to be decided
         self.is_formatted = False
-        self.has_grown = False  # the first root was alone, and gets others
+        self.began_with_one_root = False
         changes.change(store, "put", self._put_seen)
         changes.change(store, "delete", self._delete_seen)
         changes.change(ClusterQuorum, "commit", self._commit(ClusterQuorum.commit))
@@ -116,7 +116,7 @@ class VoteLedger:
             raise Violation("a_lost_root_gets_nothing", f"{slot} at {root}")
 
     def _is_decided_alone(self, root: str, slot: Slot, content: bytes) -> bool:
-        if not self.has_grown or root != self._uris[0]:
+        if not self.began_with_one_root or root != self._uris[0]:
             return False
         if slot[1] == 0:
             return (slot[0], content) not in self._made

@@ -104,7 +104,7 @@ class VotingRoots:
         self._in_flight: dict[str, list[object]] = {}  # processes in the step in which a root was lost or replaced
         self._is_cleared = False  # the lost root: its place is empty, and a new root may be made there
         self.ledger = VoteLedger(world.store, self.uris, changes, self._began_later, self._was_in_flight)
-        self.ledger.has_grown = self._is_alone
+        self.ledger.began_with_one_root = self._is_alone
         world.faults.reach = self.reach
         inline = SimpleNamespace(
             Thread=self._thread, Lock=threading.Lock, Event=NoPause,
