@@ -176,19 +176,17 @@ class ClusterQuorum:
         """Copies a table from a root that has decided alone on it to these roots, by their identities, and makes the
         folders for their votes. Raises KafkaStorageException unless a majority has it then, and the source is one."""
 
-        def bring(root: str, member: QuorumMember) -> bool:
-            if not member.is_still(root):  # else it would write into the folder where a disk is not mounted
-                return False
+        def bring(member: QuorumMember) -> None:
+            if not member.is_still(of[member]):  # else it would write into the folder where a disk is not mounted
+                raise KafkaStorageException(f"{member.root.uri}: is not the root that is to vote")
             member.bring(table, source)
-            return True
 
-        needed, sources = majority(len(roots)), [r for r, m in self.known.members_of(roots).items() if m is source]
-        found = self.known.ask(
-            roots, lambda root, member: partial(bring, root, member), lambda found: len(found) == len(roots)
-        )
-        has = [root for root, is_there in found.items() if is_there]
-        if len(has) < needed or not set(sources) <= set(has):
-            raise KafkaStorageException(f"{'/'.join(table)}: could not be copied to a majority of the cluster roots")
+        of = {member: root for root, member in self.known.members_of(roots).items() if root in roots}
+        found = self.known.at_each(bring, list(of))
+        failed = {uri: error for uri, error in found.items() if error is not None}
+        if len(of) - len(failed) < majority(len(roots)) or source.root.uri in failed:
+            reason = next(iter(failed.values()), self.known.no_majority(roots))
+            raise KafkaStorageException(f"{'/'.join(table)}: a majority of the roots has no copy of it: {reason}")
 
     def is_made(self) -> bool:
         """Whether any root has the table `cluster`, which the home may have lost. Raises KafkaStorageException if none

@@ -21,7 +21,7 @@ from lakelog.replication.protocol.quorum_slot import Accept, Ballot, Promise, Pr
 from lakelog.replication.protocol.rounds.quorum_round import CreateEvent, ReadEvent, ReadRootState
 from lakelog.replication.storage.delta.checkpoint import HINT, newest_checkpoint
 from lakelog.replication.storage.delta.commit import ROOTS, Commit
-from lakelog.replication.storage.delta.commit_format import commit_name, last_version, parsed, read_commit
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version, parsed, read_commit, torn_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.replication.storage.delta.table_opening import open_version
@@ -306,7 +306,10 @@ class QuorumMember:
             newest = self._bring_checkpoint(here, there, newest)
         for version in range(newest + 1, last + 1):
             content = there.read(commit_name(version))
-            commit = parsed(version, content, None)
+            try:
+                commit = parsed(version, content, None)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise KafkaStorageException(torn_commit(there, version, repr(error))) from error
             _copy(here, there, [file.name for file in commit.adds])
             self._create_made(commit)
             self._put_commit(here, version, content)
