@@ -2,6 +2,8 @@
 
 import shutil
 import threading
+from collections import Counter
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,23 +11,32 @@ import pytest
 
 from lakelog.replication.clients.sink.sink_stage import SinkStage
 from lakelog.replication.config import Config
-from lakelog.replication.errors import InvalidRequestException, KafkaStorageException, LakelogException
+from lakelog.replication.errors import (
+    InconsistentClusterIdException,
+    InvalidRequestException,
+    KafkaStorageException,
+    LakelogException,
+)
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage import root_changes, root_identity
 from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta import cluster_quorum, known_roots, quorum_member
+from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit import ROOTS
-from lakelog.replication.storage.delta.commit_format import last_version, read_commit
+from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.file_cleaner import FileCleaner
 from lakelog.replication.storage.delta.local_root import LocalRoot
-from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember, packed
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_opening import create_table
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.staged_batch import Part, StagedBatch, stages_of
+from lakelog.replication.storage.tables import state_table
 from lakelog.replication.storage.tables.broker_table import BrokerTable
-from lakelog.schemas import BROKERS, OLDEST_FORMAT, QUORUM_FORMAT
+from lakelog.schemas import BROKERS, CLUSTER, OLDEST_FORMAT, QUORUM_FORMAT
 from tests.processes import wait_until
 
 CONFIG = Config(lakelog_storage_timeout_ms=60_000)
@@ -262,6 +273,125 @@ def test_a_table_that_was_not_read_since_goes_on_although_the_first_root_is_lost
     add(producers, "first")
 
 
+def test_the_same_command_twice_keeps_the_roots_that_the_first_one_has_prepared(lake, monkeypatch):
+    plain = RootChanges._let_vote_on_cluster
+
+    def let_vote(self, *words):
+        with monkeypatch.context() as patch:
+            patch.setattr(RootChanges, "_let_vote_on_cluster", interrupted)
+            with pytest.raises(Interrupted):
+                lake.grow()
+        plain(self, *words)
+
+    monkeypatch.setattr(RootChanges, "_let_vote_on_cluster", let_vote)
+    assert lake.grow()
+    assert lake.undecided() == set()
+    add(lake.opened(2).producers._table, "first")
+
+
+def test_the_first_root_names_those_that_vote_although_another_change_has_noted_its_own(lake, root, monkeypatch):
+    plain = RootChanges._let_vote_on_cluster
+
+    def let_vote(self, *words):
+        with monkeypatch.context() as patch:
+            patch.setattr(RootChanges, "_let_vote_on_cluster", interrupted)
+            with pytest.raises(Interrupted):
+                RootChanges(lake.opened()).add([f"{root}/d", f"{root}/e"])
+        plain(self, *words)
+
+    monkeypatch.setattr(RootChanges, "_let_vote_on_cluster", let_vote)
+    assert lake.grow()
+    add(lake.opened().producers._table, "first")
+    assert lake.undecided() == set()
+
+
+def test_a_change_that_comes_second_keeps_what_the_first_root_has_noted(lake, root, monkeypatch):
+    plain = root_changes._note_addresses
+
+    def note(*words):
+        monkeypatch.setattr(root_changes, "_note_addresses", plain)
+        lake.grow()
+        plain(*words)
+
+    monkeypatch.setattr(root_changes, "_note_addresses", note)
+    with pytest.raises(InvalidRequestException, match="another command has changed the roots"):
+        RootChanges(lake.opened()).add([f"{root}/d", f"{root}/e"])
+    add(lake.opened().producers._table, "first")
+    assert lake.undecided() == set()
+
+
+def test_nothing_is_copied_to_the_folder_where_a_root_was_unmounted(lake, monkeypatch):
+    plain = RootChanges._let_vote_on_cluster
+
+    def let_vote(self, *words):
+        Path(lake.uris[2]).rename(f"{lake.uris[2]}.away")
+        Path(lake.uris[2]).mkdir()
+        plain(self, *words)
+
+    monkeypatch.setattr(RootChanges, "_let_vote_on_cluster", let_vote)
+    assert lake.grow()
+    settle(lake.opened().root)
+    assert list(Path(lake.uris[2]).iterdir()) == []
+
+
+@pytest.mark.parametrize("is_torn", [True, False], ids=["torn", "late, after a hole"])
+def test_a_newest_commit_that_does_not_count_is_no_end_of_a_table(lake, monkeypatch, is_torn):
+    plain, folder = RootChanges._let_vote_on_cluster, StorageRoot.of(lake.uris[0]).child("producers")
+    add(lake.opened().producers._table, "first")
+    content = folder.read(commit_name(1))
+
+    def let_vote(self, *words):
+        Path(folder.path(commit_name(1 if is_torn else 3))).write_bytes(b"" if is_torn else content)
+        plain(self, *words)
+
+    monkeypatch.setattr(RootChanges, "_let_vote_on_cluster", let_vote)
+    if is_torn:
+        with pytest.raises(KafkaStorageException, match="this commit is empty or torn"):
+            lake.grow()
+        Path(folder.path(commit_name(1))).write_bytes(content)
+    assert lake.grow()
+    add(lake.opened(1).producers._table, "second")
+    assert [names(lake.opened(number).producers._table) for number in range(3)] == [["first", "second"]] * 3
+
+
+def test_a_root_that_was_away_at_the_change_is_no_cluster_of_its_own(lake, monkeypatch):
+    plain, away = RootChanges._let_vote_on_cluster, Path(f"{lake.uris[2]}.away")
+
+    def let_vote(self, *words):
+        Path(lake.uris[2]).rename(away)
+        Path(lake.uris[2]).touch()  # it does not answer
+        plain(self, *words)
+
+    monkeypatch.setattr(RootChanges, "_let_vote_on_cluster", let_vote)
+    assert lake.grow(Cluster.open(lake.uris[0], Config(lakelog_storage_timeout_ms=3000)))
+    Path(lake.uris[2]).unlink()
+    away.rename(lake.uris[2])
+    with pytest.raises(InconsistentClusterIdException, match=r"there is no cluster at .*/c"):
+        lake.opened(2)
+    add(lake.opened().producers._table, "first")
+
+
+def test_the_root_itself_is_refused_by_another_name(lake, root, monkeypatch):
+    """A bind mount, or an access point of the bucket."""
+    Path(root, "alias").symlink_to(lake.uris[0])
+    monkeypatch.setattr(root_identity, "_comparable", lambda uri: f"{uri}/")
+    with pytest.raises(InvalidRequestException, match="is the root of the cluster, by another name"):
+        RootChanges(lake.opened()).add([f"{root}/alias", lake.uris[2]])
+    add(lake.opened().producers._table, "first")
+
+
+def test_the_root_of_another_cluster_is_told_nothing(lake, root):
+    other = Lake([f"{root}/{name}" for name in "xyz"])
+    other.grow()
+    lake.grow()
+    before = QuorumMember(StorageRoot.of(other.uris[1])).addresses()
+    for change in (lambda c: c.add([other.uris[1], f"{root}/w"]), lambda c: c.replace(lake.uris[2], other.uris[1])):
+        with pytest.raises(InconsistentClusterIdException, match="/y: is the root of cluster"):
+            change(RootChanges(lake.opened()))
+    assert QuorumMember(StorageRoot.of(other.uris[1])).addresses() == before
+    add(other.opened(1).producers._table, "first")
+
+
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("when", ["before the others vote", "after all is done"])
 def test_a_table_that_is_made_by_a_process_that_knows_one_root_gets_the_others(lake, monkeypatch, when, lost):
@@ -311,6 +441,49 @@ def test_a_table_that_is_made_at_the_first_root_alone_when_others_vote_does_not_
     assert [lake.opened(number).refresh_brokers()[2].rack for number in range(3)] == ["b"] * 3
 
 
+def make(member, source):
+    """Publishes the commit again that has made the table by votes."""
+    folder = source.root.child(CLUSTER.name)
+    version = next(v for v in range(last_version(folder) + 1) if CREATES in read_commit(folder, v).info)
+    assert member.publish((CLUSTER.name,), version, packed(folder.read(commit_name(version)), {}))
+
+
+def publish(member, source):
+    """Publishes a commit after one that is not there, and brings the table then."""
+    content = source.root.child("brokers", "2").read(commit_name(1))
+    assert not member.publish(("brokers", "2"), 1, packed(content, {}))
+    assert member.newest(("brokers", "2")) < 0
+    member.bring(("brokers", "2"), source)
+
+
+def bring(member, source):
+    member.bring(("brokers", "2"), source)
+
+
+@pytest.mark.parametrize("call", [make, publish, bring])
+def test_at_a_root_a_table_that_was_made_alone_gives_way_to_what_was_voted_on(lake, call):
+    lake.grow()
+    settle(registered(lake.opened(1).root, 2).root)
+    first, other = (QuorumMember(StorageRoot.of(uri)) for uri in lake.uris[:2])
+    folder = first.root.child("brokers", "2")
+    folder.delete_folder()
+    create_table(folder, BROKERS)
+    call(first, other)
+    assert folder.read(commit_name(0)) == other.root.child("brokers", "2").read(commit_name(0))
+
+
+def test_a_process_leaves_a_table_that_was_made_alone_once_it_finds_the_others(lake):
+    running = lake.opened()
+    lake.grow()
+    create_table(replace(running.root, guard=None).child("brokers", "2"), BROKERS)
+    log = DeltaLog.open(running.root.child("brokers", "2"))
+    assert (log.move(), isinstance(log.root, QuorumRoot)) == ([], False)
+    assert names(running.producers._table) == []  # by this table it finds them
+    with pytest.raises(KafkaStorageException, match="no majority decides here yet"):
+        log.move()
+    assert isinstance(log.root, QuorumRoot)
+
+
 def test_a_table_that_is_made_while_others_get_votes_gets_them_by_the_change(lake, monkeypatch):
     running, plain, made = lake.opened(), DeltaLog.let_vote, threading.Lock()
     running.guard.voting = tuple  # its maker ends before it finds the others
@@ -354,7 +527,7 @@ def test_a_change_fails_that_leaves_a_table_at_one_root(lake, monkeypatch):
     monkeypatch.setattr(QuorumMember, "bring", fails)
     monkeypatch.setattr(DeltaLog, "let_vote", let_vote)
     with pytest.raises(
-        KafkaStorageException, match="producers: could not be copied to a majority of the cluster roots"
+        KafkaStorageException, match="producers: a majority of the roots has no copy of it: no space left"
     ):
         lake.grow()
 
@@ -425,19 +598,65 @@ def test_what_a_query_stages_meanwhile_is_at_a_majority(lake, monkeypatch, when,
         assert again._root.read("part-2") == b"2"
 
 
-def test_a_staged_batch_is_decided_once_although_its_writer_knows_one_root(lake):
-    """The writer stages it after the change, and another one has staged it at all roots."""
-    early = SinkStage(stages_of(lake.opened().root, 0).child("query"))
+def stage_of(cluster):
+    return SinkStage(stages_of(cluster.root, 0).child("query"))
+
+
+@contextmanager
+def first_root_away(lake):
+    away = Path(f"{lake.uris[0]}.away")
+    Path(lake.uris[0]).rename(away)
+    yield
+    away.rename(lake.uris[0])
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["its writer goes on", "its writer ends after it has written it"])
+@pytest.mark.parametrize("is_away", [False, True], ids=["there", "away when others decide"])
+def test_a_staged_batch_is_decided_once_although_its_writer_knows_one_root(lake, monkeypatch, is_away, ends):
+    """Another writer stages the batch by votes before it."""
+    early = stage_of(lake.opened())
     lake.grow()
-    late = SinkStage(stages_of(lake.opened(1).root, 0).child("query"))
-    assert late.put_batch(batch(1, b"late"))
-    assert not early.put_batch(batch(1, b"early"))
-    assert early.read_batch(1) == late.read_batch(1) == batch(1, b"late")
+    late = stage_of(lake.opened(1))
+    with first_root_away(lake) if is_away else nullcontext():
+        assert late.put_batch(batch(1, b"late"))
+    with monkeypatch.context() as patch:
+        if ends:
+            patch.setattr(StorageRoot, "is_alone", interrupted)
+        with pytest.raises(Interrupted) if ends else nullcontext():
+            assert not early.put_batch(batch(1, b"early"))
+    for stage in (stage_of(lake.opened()), late, *([] if ends else [early])):
+        assert stage.read_batch(1) == batch(1, b"late")
+
+
+def test_a_stage_is_at_all_roots_once_another_table_has_shown_them(lake):
+    running = lake.opened()
+    producers, stage = running.producers._table, stage_of(running)
+    lake.grow()
+    assert names(producers) == []
+    stage._write("part-1", b"x")
+    assert stage.put_batch(batch(1, b"1"))
+    for name in ("part-1", "batch-1.arrow"):
+        assert sum(Path(uri, "sinks", "query", name).exists() for uri in lake.uris) >= 2
+
+
+def test_a_process_that_slept_stages_at_all_roots_although_the_change_is_cleaned_up(lake):
+    stage = stage_of(lake.opened())
+    lake.grow()
+    cluster = lake.opened()
+    registered(cluster.root, 2)
+    settle(cluster.root)
+    table = StorageRoot.of(lake.uris[0]).child(CLUSTER.name)
+    table.checkpoint_table(last_version(table))
+    for version in range(last_version(table)):
+        table.child("_delta_log").delete(f"{version:020d}.json")
+    stage.put_batch(batch(1, b"1"))
+    assert sum(Path(uri, "sinks", "query", "batch-1.arrow").exists() for uri in lake.uris) >= 2
 
 
 def test_files_and_new_tables_wait_until_the_files_of_the_first_root_are_at_the_others(lake, monkeypatch):
     monkeypatch.setattr(cluster_quorum, "_LONGEST_PAUSE_SECONDS", 0.01)
-    plain, began, results = RootChanges._finish_adding_to_one, threading.Event(), dict[str, object]()
+    plain, commit_of = RootChanges._finish_adding_to_one, ClusterQuorum.commit_of
+    results, asked = dict[str, object](), Counter[int | None]()
     stages_of(lake.opened().root, 0).child("query").write("batch-1.arrow", b"1")
 
     def use(name, call):
@@ -451,16 +670,21 @@ def test_files_and_new_tables_wait_until_the_files_of_the_first_root_are_at_the_
         use("table", lambda cluster: registered(cluster.root, 2).version),
     ]
 
+    def counted(quorum, table, version):
+        asked[threading.get_ident()] += 1
+        return commit_of(quorum, table, version)
+
     def held(self, *words):
         # Lost between the two looks at the files of the first root.
         shutil.rmtree(Path(lake.uris[1], "sinks"))
         shutil.rmtree(Path(lake.uris[2], "sinks"))
         for thread in threads:
             thread.start()
-        began.wait(0.2)
+        wait_until(lambda: all(asked[thread.ident] > 9 for thread in threads), "both ask again and again")
         assert results == {}
         return plain(self, *words)
 
+    monkeypatch.setattr(ClusterQuorum, "commit_of", counted)
     monkeypatch.setattr(RootChanges, "_finish_adding_to_one", held)
     lake.grow()
     for thread in threads:
@@ -504,14 +728,20 @@ def test_a_root_whose_newest_commit_is_gone_asks_the_table_cluster(lake):
     assert isinstance(running.groups.root, QuorumRoot)
 
 
-def test_the_cleaner_of_a_table_deletes_at_all_roots(lake):
-    table = lake.opened().producers._table
+def test_the_cleaner_of_a_table_deletes_at_all_roots(lake, monkeypatch):
+    monkeypatch.setattr(state_table, "FileCleaner", lambda root, _: FileCleaner(root, delete_delay=0.0))
+    table, written = lake.opened().producers._table, list[set[str]]()
     add(table, "first")
     table.maintain()
     lake.grow()
-    add(table, "second")
-    table.maintain()
-    assert table._cleaner.root is table.root
+    for name in ("second", "third"):
+        add(table, name)
+        table.maintain()
+        settle(table.root)
+        written.append({file.name for file in table._log.active_files()})
+    for uri in lake.uris:
+        files = {path.name for path in Path(uri, "producers").glob("*.parquet")}
+        assert files & (written[0] | written[1]) == written[1]
 
 
 def test_a_cluster_of_an_older_format_stays_alone(lake, root):
