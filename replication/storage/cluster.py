@@ -62,7 +62,7 @@ class Cluster:
     """An open cluster root. Its tables show what was last read; each has a `refresh`."""
 
     def __init__(self, root: StorageRoot, config: Config, reads_go_on: bool = False) -> None:
-        self._given, self._reads_go_on, self._is_open = config, reads_go_on, False
+        self._config_given, self._reads_go_on, self._is_open = config, reads_go_on, False
         self._use(root)
         identity = self._read_identity(root, config)
         if identity["format_version"] == QUORUM_FORMAT and not isinstance(self._plain, QuorumRoot):
@@ -116,7 +116,7 @@ class Cluster:
     def _several(self, voting: Sequence[str]) -> StorageRoot | None:
         if not self._is_open:  # the constructor finds them by the format version
             return None
-        found = self._used(_all_roots(self._plain, self._given, voting))
+        found = self._used(_all_roots(self._plain, self._config_given, voting))
         self.uri, self.identity = found.uri, {**self.identity, "format_version": QUORUM_FORMAT}
         return found
 

@@ -15,11 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from lakelog.replication.errors import (
-    InvalidRequestException,
-    KafkaStorageException,
-    LakelogException,
-)
+from lakelog.replication.errors import InvalidRequestException, KafkaStorageException, LakelogException
 from lakelog.replication.protocol.quorum_slot import majority
 from lakelog.replication.storage.cluster import Cluster, storage_root
 from lakelog.replication.storage.delta.cluster_quorum import ATTEMPTS, ClusterQuorum

@@ -136,7 +136,7 @@ class ClusterRootGuard:
     # A root that gets others
 
     def voting(self) -> Sequence[str]:
-        """As `RootGuard.voting`. One look-up is enough while the root is alone, as nobody writes the table then."""
+        """As `RootGuard.voting`. Two look-ups are enough while the root is alone, as nobody writes the table then."""
         known, table = self.seen(self.root.child(CLUSTER.name)), self._table(CLUSTER.name)
         if self.root.is_sequential:
             return ()
