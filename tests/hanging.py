@@ -50,3 +50,10 @@ def wait_for_root_workers() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith(("the copies of staged batches", "the copy of the cluster's tables")):
             assert ends(thread)
+
+
+def wait_for_late_requests() -> None:
+    """Waits until the requests to cluster roots for which no step has waited have ended: those to the slowest root."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("quorum "):
+            assert ends(thread)

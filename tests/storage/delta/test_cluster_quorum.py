@@ -41,7 +41,7 @@ from lakelog.replication.storage.root_changes import change_roots
 from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, PRODUCERS
-from tests.hanging import Hanging, ends, in_background, raises
+from tests.hanging import Hanging, ends, in_background, raises, wait_for_late_requests
 from tests.processes import wait_until
 
 NAMES = "abc"
@@ -405,9 +405,10 @@ def test_votes_are_found_although_a_root_hangs(roots, hangs):
 
 
 def test_a_process_without_another_thread_asks_no_root_that_hangs(roots, monkeypatch):
-    monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     root, start, asked = roots.process("a"), threading.Thread.start, []
     table = StateTable.open(root.child("producers"), PRODUCERS)
+    wait_for_late_requests()
+    monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     hanging = hang_at(root, "c", roots, times=1)
 
     def start_no_more(thread):
@@ -1003,6 +1004,7 @@ def test_a_home_that_hangs_while_a_commit_is_published_there_is_left(roots, monk
 def test_a_home_at_which_a_request_hangs_is_left(roots, monkeypatch):
     process = roots.process("a")
     table = StateTable.open(process.child("producers"), PRODUCERS)
+    wait_for_late_requests()
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     hanging = hang_at(process, "a", roots, times=1)
     assert table.root.list() == ["_delta_log"]
@@ -1075,9 +1077,9 @@ def test_a_home_without_the_newest_commit_of_the_cluster_does_not_say_which_tabl
 
 
 def test_of_two_commits_that_make_one_table_the_first_wins_at_all_roots(roots):
-    quorum = roots.process("a").quorum
-    StateTable.create(roots.process("b").child("brokers", "7"), PRODUCERS)
-    quorum.flush()
+    quorum, maker = roots.process("a").quorum, roots.process("b")
+    StateTable.create(maker.child("brokers", "7"), PRODUCERS)
+    maker.quorum.flush()
     (first,) = first_commits(roots)
     roots.remove("c")
     before = quorum.catch_up(("cluster",), 0)

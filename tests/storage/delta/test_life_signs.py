@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from lakelog.replication.storage.delta.quorum_member import FOLDER
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.tables.broker_table import BrokerDirectory, BrokerTable
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
+from tests.hanging import wait_for_late_requests
 
 NAMES = "abc"
 ROW = BrokerRegistration(1, "/data/broker-1", None, 1, -1, False, None, "log", 0)
@@ -54,14 +54,6 @@ def sign(folders, name, table="brokers-1"):
     return Path(folders[name], FOLDER, "signs", f"{table}.json")
 
 
-def await_late_requests():
-    """Until the requests for which no step has waited have ended: those to the slowest root."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("quorum "):
-            thread.join(30)
-            assert not thread.is_alive()
-
-
 def beat_of(directory, max_staleness=0.0):
     directory.refresh(max_staleness)
     return directory.registrations[1].heartbeat
@@ -74,7 +66,7 @@ def test_a_heartbeat_without_changes_is_seen_everywhere_and_is_no_commit(cluster
         found = table.update(1, "heartbeat", storage_error=None)
         seen.append(beat_of(directory, None))
         assert found.heartbeat == seen[-1]
-    await_late_requests()
+    wait_for_late_requests()
     assert seen == sorted(set(seen))
     table.refresh()
     assert table.version == version
@@ -103,7 +95,7 @@ def test_a_reader_whose_home_the_broker_cannot_reach_asks_the_others(cluster, fo
 def test_without_a_majority_no_sign_moves_on(cluster, folders):
     table = registered(cluster)
     table.update(1, "heartbeat")
-    await_late_requests()
+    wait_for_late_requests()
     for name in "bc":
         shutil.rmtree(folders[name] / FOLDER)
     for _ in range(3):
@@ -118,7 +110,7 @@ def test_a_late_sign_shows_no_life(cluster, folders, late):
     table = registered(cluster, 2)
     for _ in range(3):
         table.update(2, "heartbeat")
-    await_late_requests()
+    wait_for_late_requests()
     directory = BrokerDirectory(root_at(folders, "b"))
     seen = beat_of(directory)
     for name in NAMES:
@@ -140,7 +132,7 @@ def test_a_renewal_moves_the_lease_without_a_commit_and_an_election_ends_it(clus
     held = lease.elect("one", None)
     seen = other.read()
     version, renewed = lease.version, lease.renew(held)
-    await_late_requests()
+    wait_for_late_requests()
     assert lease.version == version
     assert other.watched(0.0) == renewed != seen
     assert other.elect("two", seen) is None  # it has been renewed since
