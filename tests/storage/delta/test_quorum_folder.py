@@ -15,6 +15,7 @@ from lakelog.replication.storage.delta.quorum_member import QuorumMember
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.staged_batch import stages_of
+from tests.hanging import wait_for_late_requests
 
 NAMES = "abc"
 
@@ -96,6 +97,7 @@ def test_deleted_files_leave_no_votes(root):
     folder = stage(root)
     folder.put_if_absent("batch-1", b"one")
     folder.write("part-1", b"two")
+    wait_for_late_requests()
     folder.delete("batch-1")
     folder.delete_folder()
     assert not folder.list()
