@@ -62,6 +62,7 @@ ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _VOTERS_SECONDS = 30.0  # so long a process relies on what it knows of who votes on the table `cluster`
 _CATCH_UP_SECONDS = 30.0  # between questions to a majority about a table that a process only polls
+_LOOK_SECONDS = 0.3  # so long a step waits for the home before it looks whether that answers
 _CLUSTER = (CLUSTER.name,)  # the table whose voters have the files of no table
 _EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
 
@@ -153,10 +154,10 @@ class ClusterQuorum:
         """Makes a table by a commit of the table `cluster`, and returns whether it did; False if there is one."""
         for _ in range(ATTEMPTS):
             version = self.catch_up(_CLUSTER, self.newest_at_home(_CLUSTER))
-            home = self.home.root  # one root for both questions: with the commits of `cluster` it has their tables
-            if last_version(home.child(*table)) >= 0 and not self.home.has_alone(table):
+            home = self.home  # one root for all questions: with the commits of `cluster` it has their tables
+            if home.newest(table) >= 0 and not home.has_alone(table):
                 return False
-            if not home.child(*_CLUSTER).exists(commit_name(version)):
+            if not home.root.child(*_CLUSTER).exists(commit_name(version)):
                 continue
             before, nonce = self.commit_of(_CLUSTER, version), uuid.uuid4().hex
             if not before.session:
@@ -204,11 +205,13 @@ class ClusterQuorum:
 
     def newest_at_home(self, table: TableName) -> int:
         """The newest version of a table that is published at the home, -1 without the table."""
+        self.fit_home(table)
         return self.known.read_at_home(lambda home: last_version(home.child(*table)))
 
-    def bring_newest(self, table: TableName) -> None:
-        """Publishes at the home all commits of a table that were decided before this call began. If no majority answers
-        it does what it can, so that reads of what is there go on. Raises KafkaStorageException if no root answers."""
+    def bring_newest(self, table: TableName) -> int:
+        """Publishes at the home all commits of a table that were decided before this call began, and returns the last
+        one. If no majority answers it does what it can, so that reads of what is there go on, and returns -1. Raises
+        KafkaStorageException if no root answers."""
         has_home = False
 
         def bring() -> int:
@@ -222,15 +225,16 @@ class ClusterQuorum:
             return newest if newest < 0 else self.catch_up(table, newest)
 
         try:
-            self._answer_in_time(bring)
+            newest = self._answer_in_time(bring)
         except KafkaStorageException as error:
             if self.reads_go_on:
                 self._newest_at_any(table)
             elif not has_home:
                 raise
             self._note_silence(table, error)
-        else:
-            self._note_answer(table)
+            return -1
+        self._note_answer(table)
+        return newest
 
     def newest_to_read(self, table: TableName, version: int) -> int:
         """As `catch_up`, for a read. With `reads_go_on`, a read that reaches no majority goes on with what is published
@@ -320,7 +324,7 @@ class ClusterQuorum:
                     raise
         return self._catch_up(table, version)
 
-    def _catch_up(self, table: TableName, version: int) -> int:
+    def _catch_up(self, table: TableName, version: int, moves: int = ATTEMPTS) -> int:
         home, version = self._home_with(table, version)
         version = self._first_with_voters(home, table, version)
         place, has_brought = home, False
@@ -333,7 +337,7 @@ class ClusterQuorum:
             ))  # fmt: skip
             if isinstance(outcome, NotDecided):
                 # Another thread, or the check above, may have moved the home to a root that is behind.
-                return version if self.home is home else self.catch_up(table, version)
+                return version if self.home is home else self._catch_up_again(table, version, moves)
             if place.has(table, version + 1):
                 while place.has(table, version + 1):
                     version += 1
@@ -356,6 +360,11 @@ class ClusterQuorum:
                 error = f"{'/'.join(table)}: version {version} is decided, and published at no root that answers"
                 home, version = self.known.leave_home(table, version, published, error)
                 place = home
+
+    def _catch_up_again(self, table: TableName, version: int, moves: int) -> int:
+        if not moves:
+            raise KafkaStorageException(f"{'/'.join(table)}: is read at one root after the other, as none answers soon")
+        return self._catch_up(table, version, moves - 1)
 
     def _home_with(self, table: TableName, version: int) -> tuple[QuorumMember, int]:
         """The home, and this version or, if it is cleaned up or cannot be published there, the newest one there."""
@@ -382,13 +391,19 @@ class ClusterQuorum:
 
     def settled_home(self, table: TableName) -> QuorumMember:
         """The home once this process publishes no version of the table there. If that or any request takes more than a
-        second there, another root that votes becomes the home, if one answers."""
-        home = self.home
-        home.await_published(table, timeout=SOON_SECONDS)
+        second there, or it does not answer meanwhile, another root that votes becomes the home, if one answers."""
+        home = self.fit_home(table)
+        home.await_published(table, timeout=_LOOK_SECONDS)
+        if home.is_publishing(table) and (home.root.is_local or home.answers_soon()):
+            home.await_published(table, timeout=SOON_SECONDS)
         if home.is_publishing(table) or self._requests.hanging(home.root.uri):
             home = self.check_home(table)
             home.await_published(table, timeout=self._timeout)
         return home
+
+    def fit_home(self, table: TableName) -> QuorumMember:
+        """The home, or the next root that votes on a table if a read has failed there since it was chosen."""
+        return self.check_home(table) if self.known.home_has_failed else self.home
 
     def check_home(self, table: TableName) -> QuorumMember:
         """As `KnownRoots.check_home`, among those that vote on a table."""
@@ -398,6 +413,7 @@ class ClusterQuorum:
         """Lets a thread look for votes on the next version at the other roots, and catch up if there is one; at most
         once in 30 s a table and process. Any majority that has decided it includes one of them. `version`: the newest
         one that is known, by default that at the home."""
+        self._go_nearer()
         now, cache = time.monotonic(), self.home.root.version_cache
         if now - self._caught_up_at.get(table, float("-inf")) < _CATCH_UP_SECONDS:
             return
@@ -411,6 +427,21 @@ class ClusterQuorum:
                 self.catch_up(table, newest)
 
         self._start_catching_up(table, run)
+
+    def _go_nearer(self) -> None:
+        """Lets threads look, once a minute, whether roots answer again that are nearer than the home. One that votes
+        becomes the home once it has what the home has of the tables that this process knows."""
+        home = self.home
+
+        def look(root: str, member: QuorumMember) -> None:
+            if root in self.voters() and member.is_still(root, quick=True):
+                for table in list(self._newest):
+                    if not member.has(table, home.newest(table)):
+                        member.bring(table, home)
+                self.known.go_nearer(member, home)
+
+        for root, member in self.known.due_nearer_roots().items():
+            self._requests.begin(root, member, Answers(), partial(look, root, member))
 
     def catch_up_soon(self, table: TableName) -> None:
         """Lets a thread catch up, as there is a newer version than the home has."""
@@ -513,11 +544,11 @@ class ClusterQuorum:
 
     # Maintenance
 
-    def clean_up(self, table: TableName, version: int) -> None:
-        """Copies the home's checkpoint of a version to the other roots, cleans up there what the home has cleaned up,
-        and deletes old votes at all roots. It waits for the home, and for the others a second, which go on with it. A
-        root that does not answer is cleaned up the next time."""
-        voting, home = self._voting(table), self.home
+    def clean_up(self, table: TableName, version: int, home: QuorumMember) -> None:
+        """Copies a checkpoint of a version from `home`, which has written it, to the other roots, cleans up there what
+        that has cleaned up, and deletes old votes at all roots. It waits for that one, and for the others a second,
+        which go on with it. A root that does not answer is cleaned up the next time."""
+        voting = self._voting(table)
         of = {member: root for root, member in self.known.members.items() if root in voting}
 
         def clean(member: QuorumMember) -> None:
@@ -604,7 +635,7 @@ class ClusterQuorum:
         known, commit = self._newest.get(table, (-1, None))
         if commit is not None and known == version:
             return commit
-        found, home = self._last_read.get(table), self.home
+        found, home = self._last_read.get(table), self.fit_home(table)
         if found is None or found.version != version:
             try:
                 found = home.read(lambda root: read_commit(root.child(*table), version))

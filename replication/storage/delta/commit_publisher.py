@@ -1,8 +1,8 @@
 """Publishes decided commits at all roots, and brings roots what they lack.
 
 A commit that is decided is published by the process whose commit it is, or by one that reads it. A root that is away
-then gets it later: from the home, as that has all that this process has read. Nothing here decides anything, so two
-processes may publish one commit.
+then gets it later: from the home, which gets from the others what it lacks itself. Nothing here decides anything, so
+two processes may publish one commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.quorum_slot import ProposedCommit, majority
 from lakelog.replication.storage.delta.known_roots import KnownRoots
 from lakelog.replication.storage.delta.quorum_member import QuorumMember, TableName
-from lakelog.replication.storage.delta.root_requests import Answers, RootRequests
+from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,10 @@ class CommitPublisher:
         self._brought_at = float("-inf")
 
     def publish(self, table: TableName, version: int, commit: ProposedCommit, waits: bool = True) -> Sequence[str]:
-        """Publishes a decided commit at all roots, and waits for the home, where it is read, and a majority, which the
-        next version needs. What this process reads or proposes later waits for that too, so the writer of a commit in
-        an object store need not wait here. `waits`: it does. Returns the roots that are known to have it by now."""
+        """Publishes a decided commit at all roots, and waits for a majority, which the next version needs, and a second
+        more for the home, where it is read. What this process reads or proposes later waits for that too, so the writer
+        of a commit in an object store need not wait here. `waits`: it does. Returns the roots that are known to have it
+        by now."""
         done = Answers()
         members = {
             root: member for root, member in self._known.members_of(commit.roots).items() if root in commit.roots
@@ -58,9 +59,10 @@ class CommitPublisher:
         if not waits and not self._known.home.root.is_local:
             return []
         found = done.wait_for(
-            lambda found: (home in found or not home) and sum(map(bool, found.values())) >= needed,
-            len(members), self._requests.timeout,
-        )  # fmt: skip
+            lambda found: sum(map(bool, found.values())) >= needed, len(members), self._requests.timeout
+        )
+        if home and home not in found:  # it may hang
+            found = done.wait_for(lambda found: home in found, len(members), SOON_SECONDS)
         return [root for root, is_published in found.items() if is_published]
 
     def _publish(self, root: str, member: QuorumMember, table: TableName, version: int, value: bytes) -> bool:
@@ -78,11 +80,12 @@ class CommitPublisher:
             return False  # nothing is published at a root that must be replaced
         member.await_published(table, version - 1, self._requests.timeout)
         if not member.publish(table, version, value):
-            if member is self._known.home:
-                self.bring_home(table)
+            if (home := self._known.home) is not member:
+                home.await_published(table, version, self._requests.timeout)
+            if (home := self._known.home) is not member:  # it may be by now
+                member.bring(table, home)
             else:
-                self._known.home.await_published(table, version, self._requests.timeout)
-                member.bring(table, self._known.home)
+                self.bring_home(table)
             return member.publish(table, version, value) or member.newest(table) >= version
         return True
 
@@ -108,7 +111,8 @@ class CommitPublisher:
             if root in self._voting(table):  # else it was replaced
                 if not member.is_still(root):
                     return
-                self.bring_home(table) if member is self._known.home else member.bring(table, self._known.home)
+                home = self._known.home
+                self.bring_home(table) if member is home else member.bring(table, home)
             with self._lock:
                 self._missing.get(root, set()).discard(table)
 

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -27,6 +28,16 @@ _COMMIT_BYTES, _FILE_BYTES, _FACT_BYTES = 2_000, 1_000, 300  # what each takes i
 Value = TypeVar("Value")
 
 
+@dataclass
+class RootReads:
+    """How the reads of a process at a root of a quorum have gone, in seconds of the monotonic clock: when one has
+    failed last, and from when until when they wait longer."""
+
+    failed_at: float = float("-inf")
+    patient_from: float = float("-inf")
+    patient_until: float = float("-inf")
+
+
 class VersionCache:
     """The newest version of each table, by URI, and the time of the poll that found it; `commits` has the newest
     commits themselves. It drops the tables that have not moved for longest. Threads may share it.
@@ -35,6 +46,7 @@ class VersionCache:
     def __init__(self) -> None:
         self.commits = SharedCommits()
         self.identities: dict[str, tuple[str | None, float]] = {}  # of roots of a quorum, and when each was read
+        self.reads: dict[str, RootReads] = {}  # at them
         self._lock = threading.Lock()
         self._found: OrderedDict[str, tuple[int, float]] = OrderedDict()  # the one that was noted last at the end
         self._listings: OrderedDict[str, tuple[Sequence[str], float]] = OrderedDict()

@@ -27,6 +27,7 @@ from lakelog.schemas import CLUSTER
 logger = logging.getLogger(__name__)
 
 _AWAY_SECONDS = 5.0  # between two tries to find roots that are away
+_NEARER_SECONDS = 60.0  # until a process looks whether the root that it has left answers again
 NO_MAJORITY_SECONDS = 0.5  # likewise while a majority is missing: nothing else can be done
 
 Value = TypeVar("Value")
@@ -41,6 +42,8 @@ class KnownRoots:
     ) -> None:
         self.all = list(roots)  # whether they vote or not
         self.home = self.all[0]  # the root at which this process reads
+        self._chosen_at = time.monotonic()
+        self._looked_for_nearer_at = float("-inf")
         self._requests = requests
         self._member_at = member_at
         self._needed = majority(len(self.all))  # so many must have named themselves before this process works
@@ -240,6 +243,31 @@ class KnownRoots:
 
     # The home
 
+    @property
+    def home_has_failed(self) -> bool:
+        """Whether a read at the home has failed since it was chosen, maybe one of another cluster that this process has
+        opened: it finds out once that a store does not answer."""
+        return self.home.failed_at > self._chosen_at
+
+    def due_nearer_roots(self) -> Mapping[str, QuorumMember]:
+        """The roots that are nearer than the home, those left out at which requests hang; none if they were asked for
+        in the last minute."""
+        home, now = self.home, time.monotonic()
+        if home is self.all[0] or now - self._looked_for_nearer_at < _NEARER_SECONDS:
+            return {}
+        self._looked_for_nearer_at = now
+        nearer = [each for each in self.all[: self.all.index(home)] if not self._requests.hanging(each.root.uri)]
+        return {root: each for root, each in self._found.items() if each in nearer}
+
+    def go_nearer(self, home: QuorumMember, was: QuorumMember) -> None:
+        """Lets a root be the home again that has what this process has read at the present one, unless another one has
+        become it meanwhile."""
+        with self._lock:
+            if self.home is not was:
+                return
+            self.home, self._chosen_at = home, time.monotonic()
+        logger.info("%s is read again, and %s no more", home.root.uri, was.root.uri)
+
     def at_home(self, call: Callable[[StorageRoot], Value]) -> Value:
         """Calls `call` with the home. If that does not answer, the next root becomes the home. Raises the error of the
         last one, KafkaStorageException."""
@@ -250,15 +278,21 @@ class KnownRoots:
         return self.repeat_if_slow(lambda: self._at_home(lambda home: home.read(call)))
 
     def repeat_if_slow(self, call: Callable[[], Value]) -> Value:
-        """Calls `call`, which reads at one root after the other, and once more if reads at all of them have failed, and
-        none had waited for long: their stores may be slow. Raises KafkaStorageException."""
+        """Calls `call`, which reads at one root after the other, and once more with more patience if reads at all of
+        them have failed: their stores may be slow. Raises KafkaStorageException."""
         began_at = time.monotonic()
         try:
             return call()
         except KafkaStorageException:
-            if not all(member.has_failed_quickly(began_at) for member in self.all):
+            if not self._become_patient(self.all, began_at):
                 raise
         return call()
+
+    def _become_patient(self, members: Sequence[QuorumMember], since: float) -> bool:
+        """Whether reads at all of these roots have failed since then, and the next ones wait longer."""
+        if any(member.failed_at < since for member in members):
+            return False
+        return True in {member.be_patient(since) for member in members}
 
     def _at_home(self, call: Callable[[QuorumMember], Value]) -> Value:
         tried = set[str]()
@@ -270,7 +304,11 @@ class KnownRoots:
                 tried.add(home.root.uri)
                 left = sorted(
                     (member for member in self.all if member.root.uri not in tried),
-                    key=lambda member: (member not in self._found.values(), member.has_failed),
+                    key=lambda member: (
+                        member not in self._found.values(),
+                        self._requests.hanging(member.root.uri) > 0,
+                        member.failed_at,
+                    ),
                 )
                 if not left:
                     raise
@@ -290,7 +328,8 @@ class KnownRoots:
             members = self.members_of(voting)
         began_at = time.monotonic()
         found = self._find_home(members, voting)
-        if found is None and any(member.has_failed_quickly(began_at) for member in members.values()):
+        failed = [member for member in members.values() if member.failed_at >= began_at]
+        if found is None and failed and self._become_patient(failed, began_at):
             found = self._find_home(members, voting)
         if found is None:  # all that voted may have been replaced since this process has looked
             found = self._find_home(self.identified(), voting)
@@ -337,11 +376,12 @@ class KnownRoots:
         """The first of these roots that may be the home: those that vote before others, those at which a request hangs
         or a read has failed last, and the present home first."""
 
-        def order(item: tuple[str, QuorumMember]) -> tuple[bool, bool, bool]:
+        def order(item: tuple[str, QuorumMember]) -> tuple[bool, bool, float, bool]:
             root, member = item
-            hangs = member.has_failed or self._requests.hanging(member.root.uri) > 0
-            return bool(voting) and root not in voting, hangs, member is not self.home
+            hangs = self._requests.hanging(member.root.uri) > 0
+            return bool(voting) and root not in voting, hangs, member.failed_at, member is not home
 
+        home = self.home
         in_order = sorted(members.items(), key=order)
         bare, silent = list[QuorumMember](), set[str]()
         for root, member in in_order:
@@ -375,8 +415,9 @@ class KnownRoots:
 
     def _move_home(self, home: QuorumMember) -> None:
         with self._lock:
-            was, self.home = self.home, home
+            was, self.home, self._chosen_at = self.home, home, time.monotonic()
         if was is not home:
+            self._looked_for_nearer_at = time.monotonic()
             logger.warning("%s is read from now on, as %s cannot be", home.root.uri, was.root.uri)
 
 

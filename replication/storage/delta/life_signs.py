@@ -32,8 +32,7 @@ Value = TypeVar("Value")
 class _Roots(Protocol):
     """What signs need of a quorum: see `ClusterQuorum`."""
 
-    @property
-    def home(self) -> QuorumMember:
+    def fit_home(self, table: tuple[str, ...]) -> QuorumMember:
         """The root at which this process reads."""
 
     def at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
@@ -95,7 +94,8 @@ class LifeSigns:
         patience = None if max_staleness is None else max(max_staleness * _STILL, _LEAST_SECONDS)
         if max_staleness is not None:
             with suppress(KafkaStorageException):
-                found = [self._quorum.home.read(lambda root: _read_lately(root, table, max_staleness))]
+                home = self._quorum.fit_home(table)
+                found = [home.read(lambda root: _read_lately(root, table, max_staleness))]
         moved = max([_number(content, epoch) for content in found], default=-1) > seen.number
         is_still = patience is None or now - max(seen.moved_at, seen.asked_at) > patience
         if not found or (is_still and not moved):

@@ -22,6 +22,7 @@ from lakelog.replication.protocol.rounds.quorum_round import CreateEvent, ReadEv
 from lakelog.replication.storage.delta.checkpoint import HINT, newest_checkpoint
 from lakelog.replication.storage.delta.commit import ROOTS, Commit
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version, parsed, read_commit, torn_commit
+from lakelog.replication.storage.delta.freshness import RootReads
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.replication.storage.delta.table_opening import open_version
@@ -36,7 +37,8 @@ _IDENTITY = f"{FOLDER}/_root.json"  # before all votes in order of names, in whi
 _DEEPEST = 2  # folders of a table below the root
 _ADDRESSES = f"{FOLDER}/addresses.json"
 _SURE_SECONDS = 10.0  # so long a process relies on what it has read at a root in an object store
-_FAILED_SECONDS = 60.0  # so long reads at a root wait longer after one has failed
+_FAILED_SECONDS = 60.0  # so long other roots are asked before one at which a read has failed
+_PATIENT_SECONDS = 60.0  # so long reads wait longer after those at all roots have failed
 _CLEAR_SECONDS = _SURE_SECONDS  # until no process relies on an identity in an object store that was deleted
 _SEALED_SECONDS = 3600.0  # between the seal of votes and their deletion
 _SLOW_SECONDS = 300.0  # a vote that has taken longer reads the root's state again
@@ -61,11 +63,11 @@ class QuorumMember:
 
     def __init__(self, root: StorageRoot) -> None:
         self.root = root.synced.one_of_several
-        self._failed = float("-inf"), False  # when a call of `read` has failed last, and whether it had waited for long
         self.sure: dict[tuple[str, ...], _Sure] = {}  # by table
         cache = root.version_cache
         # What this process has last read, and when: identities by root, shared in an object store.
         self._identities: dict[str, tuple[str | None, float]] = {} if cache is None else cache.identities
+        self._reads = RootReads() if cache is None else cache.reads.setdefault(root.uri, RootReads())  # likewise
         self._changed = threading.Condition()
         self._publishing: dict[tuple[str, ...], set[int]] = {}  # versions that this process publishes now, by table
         # When a segment of a table was first seen sealed.
@@ -85,23 +87,39 @@ class QuorumMember:
 
     def read(self, call: Callable[[StorageRoot], Value]) -> Value:
         """Calls `call`, which only reads what other roots have too, with this root. A root that hangs fails soon, so
-        that another one is asked. The store may only be slow: after a failure, reads wait longer for a minute."""
-        waits = self.has_failed
+        that another one is asked: see `be_patient`."""
+        return self._read(call, self.root if time.monotonic() < self._reads.patient_until else self.root.quick)
+
+    def _read(self, call: Callable[[StorageRoot], Value], root: StorageRoot) -> Value:
         try:
-            return call(self.root if waits else self.root.quick)
+            return call(root)
         except KafkaStorageException:
-            self._failed = time.monotonic(), waits
+            self._reads.failed_at = time.monotonic()
             raise
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether a call of `read` has failed in the last minute."""
-        return time.monotonic() - self._failed[0] < _FAILED_SECONDS
+    def be_patient(self, since: float) -> bool:
+        """Lets reads wait longer for a minute, as all roots have failed and may only be slow. Whether reads that began
+        at `since`, a monotonic time, have not waited so long."""
+        reads, now = self._reads, time.monotonic()
+        has_waited = reads.patient_from <= since < reads.patient_until
+        if now >= reads.patient_until:
+            reads.patient_from = now
+        reads.patient_until = now + _PATIENT_SECONDS
+        return not has_waited
 
-    def has_failed_quickly(self, since: float) -> bool:
-        """Whether the last call of `read` that failed did so after a monotonic time, and had not waited for long."""
-        at, has_waited = self._failed
-        return at >= since and not has_waited
+    @property
+    def failed_at(self) -> float:
+        """The monotonic time at which a call of `read` has failed last, if that was in the last minute; in an object
+        store one of this process, which may have opened the cluster many times."""
+        at = self._reads.failed_at
+        return at if time.monotonic() - at < _FAILED_SECONDS else float("-inf")
+
+    def answers_soon(self) -> bool:
+        """Whether a read that does not wait for long succeeds."""
+        with suppress(KafkaStorageException):
+            self._read(self._identity, self.root.quick)
+            return True
+        return False
 
     def identity(self) -> str | None:
         """The root's identity, None if it has none: the UUID in its file, and the store's mark of the file."""

@@ -177,18 +177,24 @@ class QuorumRoot(StorageRoot):
     def open_table(self, version: int | None = None) -> TableHandle:
         """A handle on the table at the home, which first gets what was decided before, if a majority answers."""
         if version is None:
-            self.quorum.bring_newest(self.names)
+            newest = self.quorum.bring_newest(self.names)
             with suppress(TableNotFoundError):
-                return self._at_home(lambda home: home.open_table())
-            self.quorum.home.doubt()  # it may have been emptied just now
-            self.quorum.bring_newest(self.names)
-        return self._at_home(lambda home: home.open_table(version))
+                handle: TableHandle = self._at_home(lambda home: home.open_table())
+                if handle.version() >= newest:
+                    return handle
+            self.quorum.home.doubt()  # it may have been emptied just now, or another root is the home
+            newest = self.quorum.bring_newest(self.names)
+        handle = self._at_home(lambda home: home.open_table(version))
+        if version is None and handle.version() < newest:
+            raise KafkaStorageException(f"{self.uri}: version {newest} cannot be read here")
+        return handle
 
     def checkpoint_table(self, version: int) -> TableHandle:
         """Writes a checkpoint at the home, copies it to the other roots, and cleans up there what the home has cleaned
         up, and old votes everywhere. Returns a handle at the home. Raises DeltaError, LakelogException, OSError."""
-        handle = self._at_home(lambda home: home.checkpoint_table(version))
-        self.quorum.clean_up(self.names, version)
+        home = self.quorum.settled_home(self.names)
+        handle = home.root.child(*self.names).checkpoint_table(version)
+        self.quorum.clean_up(self.names, version, home)
         return handle
 
     def sizes_listed(self) -> dict[str, int]:

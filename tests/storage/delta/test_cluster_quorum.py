@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+import time
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
@@ -32,6 +33,7 @@ from lakelog.replication.storage.delta.commit_format import (
     last_version,
     read_commit,
 )
+from lakelog.replication.storage.delta.commit_publisher import CommitPublisher
 from lakelog.replication.storage.delta.known_roots import KnownRoots
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember
@@ -469,8 +471,9 @@ def test_a_root_that_does_not_vote_gets_no_commit_and_is_no_home(roots):
     change_roots(roots.process("d").quorum, ("producers",), [*others, spare])
     add(table, "second")
     assert names(table) == names(roots.table("d")) == ["first", "second"]
-    # A writer waits for its home and a majority.
-    wait_until(lambda: roots.plain("b") == roots.plain("d") == ["first", "second"], "both roots have the commit")
+    both = ["first", "second"]
+    # A writer waits for its home and a majority, and this one does not know where d is.
+    wait_until(lambda: [names(roots.table("d")), roots.plain("b"), roots.plain("d")] == [both] * 3, "both have it")
     assert roots.plain("a") == ["first"]
 
 
@@ -796,15 +799,185 @@ def test_a_call_is_repeated_once_unless_a_read_has_waited_for_long(roots):
         assert len(calls) == expected
 
 
-def test_a_read_waits_longer_for_a_minute_after_one_that_has_failed(roots, answer_late, monkeypatch):
+def test_a_call_that_fails_while_a_root_answers_is_not_repeated(roots):
+    process, calls = roots.process("a"), []
+    fail_at(process, "a", roots)
+
+    def call():
+        calls.append(len(calls))
+        for name in "bc":
+            fail_at(process, name, roots)
+        never_answers()
+
+    with pytest.raises(KafkaStorageException, match="has not answered"):
+        process.quorum.known.repeat_if_slow(call)
+    assert calls == [0]
+
+
+def test_reads_wait_longer_for_a_minute_once_they_are_told_to(roots, answer_late, monkeypatch):
     answer_late("a", knows=False)
     member = QuorumMember(StorageRoot.of(str(roots.folders["a"])))
     with pytest.raises(KafkaStorageException, match="has not answered"):
         member.has(("producers",), 0)
+    began_at = time.monotonic()
+    assert member.be_patient(began_at)
+    assert member.be_patient(began_at), "another read that began then has not waited either"
     assert member.has(("producers",), 0)
-    monkeypatch.setattr(quorum_member, "_FAILED_SECONDS", 0.0)  # the minute is over
+    monkeypatch.setattr(quorum_member, "_PATIENT_SECONDS", 0.0)
+    assert not member.be_patient(time.monotonic())  # it was already, and the minute is over now
     with pytest.raises(KafkaStorageException, match="has not answered"):
         member.has(("producers",), 0)
+
+
+def never_answers(*_):
+    raise KafkaStorageException("has not answered")
+
+
+def fail_at(process, name, roots):
+    """A read of a process fails at one of its roots."""
+    (member,) = (each for each in process.quorum.roots if each.root.uri == str(roots.folders[name]))
+    with pytest.raises(KafkaStorageException, match="has not answered"):
+        member.read(never_answers)
+
+
+def home_of(process):
+    return Path(process.quorum.home.root.uri).name
+
+
+def test_a_home_at_which_any_read_of_the_process_has_failed_is_left(roots):
+    process = roots.process("a")
+    table = StateTable.open(process.child("producers"), PRODUCERS)
+
+    def home_after_failures(*names):
+        for name in names:
+            fail_at(process, name, roots)
+        table.watch(0.0)
+        return home_of(process)
+
+    assert home_after_failures("b") == "a"
+    assert home_after_failures("a") == "c"
+    assert home_after_failures("c") == "b", "where a read has failed longest ago"
+
+
+def test_a_root_that_was_emptied_is_no_home_where_reads_have_failed(roots):
+    process = roots.process("a")
+    table = StateTable.open(process.child("producers"), PRODUCERS)
+    add(table, "first")
+    shutil.rmtree(roots.folders["b"])
+    roots.folders["b"].mkdir()
+    for name, expected in [("a", "c"), ("c", "a")]:
+        fail_at(process, name, roots)
+        table.watch(0.0)
+        assert home_of(process) == expected
+
+
+def test_clusters_that_a_process_has_opened_find_out_once_that_a_store_does_not_answer(root, s3_options):
+    first, again, other = (
+        QuorumMember(StorageRoot.of(f"s3://bucket/{Path(root).name}/{name}", s3_options)) for name in "aab"
+    )
+    with pytest.raises(KafkaStorageException, match="has not answered"):
+        first.read(never_answers)
+    assert again.failed_at == first.failed_at > float("-inf") == other.failed_at
+    assert first.be_patient(time.monotonic())
+    assert not again.be_patient(time.monotonic())
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_process_goes_back_to_a_nearer_root_that_answers_again(roots, monkeypatch, answers):
+    """Once it has what the process has read."""
+    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    process = roots.process("a")
+    table = StateTable.open(process.child("producers"), PRODUCERS)
+    roots.remove("a")
+    add(table, "first")
+    assert home_of(process) != "a"
+    monkeypatch.setattr(CommitPublisher, "bring_missing", lambda _: None)
+    monkeypatch.setattr(known_roots, "_NEARER_SECONDS", 0.0)
+    monkeypatch.setattr(quorum_member, "_FAILED_SECONDS", 0.0)
+    if answers:
+        roots.put_back("a")
+    process.child("producers").catch_up_now_and_then(1)
+    assert (home_of(process) == "a") == answers
+    assert not answers or roots.plain("a") == ["first"]
+
+
+def test_a_process_does_not_go_back_in_the_minute_after_it_has_left(roots, monkeypatch):
+    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    process = roots.process("a")
+    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == []
+    fail_at(process, "a", roots)
+    for _ in range(2):
+        process.child("producers").list()
+        process.child("producers").catch_up_now_and_then(0)
+        assert home_of(process) != "a"
+
+
+def test_a_process_does_not_go_back_to_a_root_that_votes_no_more(roots, monkeypatch):
+    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    process = roots.process("a")
+    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == []
+    fail_at(process, "a", roots)
+    process.child("producers").list()
+    home, voters = home_of(process), process.quorum.voters()
+    monkeypatch.setattr(known_roots, "_NEARER_SECONDS", 0.0)
+    monkeypatch.setattr(ClusterQuorum, "voters", lambda _: voters[1:])
+    process.child("producers").catch_up_now_and_then(0)
+    assert home_of(process) == home != "a"
+
+
+def test_a_nearer_root_is_no_home_once_another_one_has_become_it(roots):
+    known = roots.process("a").quorum.known
+    nearest, was, other = known.all
+    known.home = other
+    known.go_nearer(nearest, was)
+    assert known.home is other
+    known.go_nearer(nearest, other)
+    assert known.home is nearest
+
+
+def test_a_table_is_opened_as_new_as_a_majority_has_said_although_the_home_moves(roots, monkeypatch):
+    for name in ("first", "second"):
+        add(roots.table("b"), name)
+    process, bring = roots.process("a"), ClusterQuorum.bring_newest
+
+    def bring_and_move(quorum, table):
+        newest = bring(quorum, table)
+        (roots.folders["c"] / "producers" / commit_name(2)).unlink(missing_ok=True)
+        quorum.known.home = next(each for each in quorum.roots if each.root.uri == str(roots.folders["c"]))
+        return newest
+
+    monkeypatch.setattr(ClusterQuorum, "bring_newest", bring_and_move)
+    with pytest.raises(KafkaStorageException, match="version 2 cannot be read here"):
+        StateTable.open(process.child("producers"), PRODUCERS)
+    monkeypatch.undo()
+    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == ["first", "second"]
+
+
+def test_a_home_that_gets_a_commit_and_does_not_answer_is_left(roots, monkeypatch):
+    monkeypatch.setattr(LocalRoot, "is_local", False)
+    process = roots.process("a")
+    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == []
+    process.quorum.home.begin_publishing(("producers",), 1)
+    monkeypatch.setattr(process.quorum.home, "_identity", never_answers)
+    assert process.quorum.settled_home(("producers",)).root.uri != str(roots.folders["a"])
+
+
+def test_a_reader_does_not_wait_for_long_to_publish_at_a_home_that_hangs(roots, monkeypatch):
+    table, writer = roots.table("a"), roots.table("b")
+    monkeypatch.setattr(ClusterQuorum, "_settle", lambda *_, **__: None)
+    writer.update({"who": "test"}, lambda rows: [*rows, row("first")], once=True)
+    monkeypatch.undo()
+    table._log.root.quorum._requests.timeout = 600.0
+    hanging, publish = Hanging(), QuorumMember.publish
+
+    def publish_or_hang(member, *given):
+        return hanging() if member.root.uri == str(roots.folders["a"]) else publish(member, *given)
+
+    monkeypatch.setattr(QuorumMember, "publish", publish_or_hang)
+    reading = in_background(lambda: names(table))
+    assert ends(reading)
+    hanging.let_go()
+    assert names(table) == ["first"]
 
 
 def test_a_reader_gets_an_error_if_no_root_can_be_written(roots, monkeypatch):
