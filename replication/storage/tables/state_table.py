@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter, le
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -16,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakelog.replication.errors import ControllerMovedException, CorruptRecordException
-from lakelog.replication.storage.delta.commit import AddedFile
+from lakelog.replication.errors import ControllerMovedException, CorruptRecordException, KafkaStorageException
+from lakelog.replication.storage.delta.commit import AddedFile, Commit
 from lakelog.replication.storage.delta.commit_format import commit_name, inlined, read_commit
 from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.data_file_name import is_data_file
@@ -377,16 +378,27 @@ class StateTable:
         gone. `tried`: the versions that it has attempted.
 
         A commit does not count if it is no part of the table: if it is above the table's version, or if the commit
-        before it is missing, as in a gap that a log clean-up has left.
+        before it is missing, as in a gap that a log clean-up has left. Of several roots any has what was decided, and
+        this process may read at one that is behind. Raises KafkaStorageException.
         """
         for version in sorted(tried):
-            try:
-                is_own = read_commit(self._log.root, version).info.get(_UPDATE) == update
-            except FileNotFoundError:
-                continue
-            if is_own and version <= self._log.version and self._log.root.exists(commit_name(version - 1)):
-                return version
+            if version <= self._log.version and (found := self._tried(version)) is not None:
+                is_part = self._log.root.is_sequential or self._log.root.exists(commit_name(version - 1))
+                if is_part and found.info.get(_UPDATE) == update:
+                    return version
         return None
+
+    def _tried(self, version: int) -> Commit | None:
+        """The commit of a version, None if it is gone."""
+        root = self._log.root
+        with suppress(FileNotFoundError):
+            return read_commit(root, version)
+        if not root.is_sequential:
+            return None
+        for part in root.parts:
+            with suppress(FileNotFoundError, KafkaStorageException):
+                return read_commit(part, version)
+        raise KafkaStorageException(f"{root.uri}: version {version} cannot be read here")
 
     def _commit(self, cause: Mapping[str, Any], rows: list[Row], txns: Mapping[str, int] | None) -> int:
         if rows == self._rows and self._log.version - self._named_at < _COMMITS_A_FILE:

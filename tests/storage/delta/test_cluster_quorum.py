@@ -34,6 +34,7 @@ from lakelog.replication.storage.delta.commit_format import (
     read_commit,
 )
 from lakelog.replication.storage.delta.commit_publisher import CommitPublisher
+from lakelog.replication.storage.delta.delta_log import CommitUnknown
 from lakelog.replication.storage.delta.known_roots import KnownRoots
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember
@@ -41,6 +42,7 @@ from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.root_changes import change_roots
 from lakelog.replication.storage.root_identity import read_identity
+from lakelog.replication.storage.tables import state_table
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, PRODUCERS
 from tests.hanging import Hanging, ends, in_background, raises, wait_for_late_requests
@@ -951,6 +953,35 @@ def test_a_table_is_opened_as_new_as_a_majority_has_said_although_the_home_moves
         StateTable.open(process.child("producers"), PRODUCERS)
     monkeypatch.undo()
     assert names(StateTable.open(process.child("producers"), PRODUCERS)) == ["first", "second"]
+
+
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+def test_an_update_that_has_landed_is_not_repeated_where_it_is_not_yet_published(roots, monkeypatch, is_elsewhere):
+    table, plain, calls = roots.table("a"), StateTable._commit, []
+
+    def commit(writer, *given):
+        plain(writer, *given)
+        raise CommitUnknown("no majority has answered")
+
+    def change(rows):
+        calls.append(len(rows))
+        monkeypatch.setattr(StateTable, "_commit", commit if len(calls) == 1 else plain)
+        return [*rows, row("first")]
+
+    def lacks_it(root, version):
+        if version == 1 and (not is_elsewhere or "," in root.uri):
+            raise FileNotFoundError(root.uri)
+        return read_commit(root, version)
+
+    monkeypatch.setattr(state_table, "read_commit", lacks_it)
+    if is_elsewhere:
+        assert table.update({"who": "test"}, change, once=True) == 1
+    else:
+        with pytest.raises(KafkaStorageException, match="version 1 cannot be read here"):
+            table.update({"who": "test"}, change, once=True)
+    assert calls == [0]
+    monkeypatch.undo()
+    assert names(roots.table("b")) == ["first"]
 
 
 def test_a_home_that_gets_a_commit_and_does_not_answer_is_left(roots, monkeypatch):
