@@ -105,9 +105,7 @@ def _requests(command: ArgumentParser) -> None:
     ):
         command.add_argument(flag, metavar="N,N", type=whole_numbers(1), default=[3], help=f"{what}; default: 3")
     _number(command, "--controllers", 1, 2, "controllers in the same session")
-    _number(
-        command, "--cluster-roots", 1, 1, "roots of the cluster: one, or three or five, of which a majority decides"
-    )
+    _cluster_roots(command)
     _number(command, "--seconds", 1, 60, "seconds in which the requests of the idle cluster are counted")
     _number(command, "--sends", 1, 10, "acknowledged sends of one record a partition")
     command.add_argument(
@@ -134,6 +132,10 @@ def _latencies(text: str) -> dict[str, int]:
 def _controller(command: ArgumentParser) -> None:
     _number(command, "--partitions", 1, 10_000, "partitions of three replicas")
     _number(command, "--brokers", REPLICAS, 5, f"brokers, {REPLICAS} or more")
+    _cluster_roots(command)
+
+
+def _cluster_roots(command: ArgumentParser) -> None:
     command.add_argument(
         "--cluster-roots", metavar="N,N", type=whole_numbers(1), default=[1],
         help="numbers of cluster roots, such as 1,3; default: 1",

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -42,7 +43,8 @@ _SUMMARY = ("idle_per_second", "idle_dollars_a_month", "per_send")
 
 @dataclass(frozen=True)
 class RequestsPlan:
-    """The clusters to measure, one for each pair of brokers and partitions, and the settings of each."""
+    """The clusters to measure, one for each combination of brokers, partitions and cluster roots, and the settings of
+    each."""
 
     brokers: Sequence[int] = (3,)
     partitions: Sequence[int] = (3,)
@@ -51,12 +53,12 @@ class RequestsPlan:
     sends: int = 10
     configs: Mapping[str, object] = field(default_factory=dict)
     latencies: Mapping[str, int] = field(default_factory=dict)  # milliseconds, by kind of request
-    cluster_roots: int = 1
+    cluster_roots: Sequence[int] = (1,)
 
     @property
-    def sizes(self) -> list[tuple[int, int]]:
-        """The pairs of brokers and partitions."""
-        return [(brokers, partitions) for brokers in self.brokers for partitions in self.partitions]
+    def sizes(self) -> list[tuple[int, int, int]]:
+        """The combinations of brokers, partitions and cluster roots."""
+        return list(product(self.brokers, self.partitions, self.cluster_roots))
 
 
 @dataclass(frozen=True)
@@ -82,20 +84,20 @@ def measure_requests(spark: SparkSession, plan: RequestsPlan) -> list[Requests]:
     found = []
     with counting_bar() as progress:
         task = progress.add_task("counting", total=len(plan.sizes))
-        for brokers, partitions in plan.sizes:
-            found.append(_measure(spark, plan, brokers, partitions))
+        for size in plan.sizes:
+            found.append(_measure(spark, plan, *size))
             progress.advance(task)
     return found
 
 
-def _measure(spark: SparkSession, plan: RequestsPlan, brokers: int, partitions: int) -> Requests:
+def _measure(spark: SparkSession, plan: RequestsPlan, brokers: int, partitions: int, cluster_roots: int) -> Requests:
     with bench_folder() as folder, counting_store(folder, plan.latencies) as (store, options):
         owners = ("cluster", *range(1, brokers + 1))
         access = {f"storage.{owner}.{name}": value for owner in owners for name, value in options.items()}
         configs = {**access, **plan.configs}
         uri = f"s3://bucket/{ROOT}"
         roots: dict[Owner, str] = {
-            "cluster": ",".join(f"{uri}/cluster{number or ''}" for number in range(plan.cluster_roots))
+            "cluster": ",".join(f"{uri}/cluster{number or ''}" for number in range(cluster_roots))
         }
         with LocalCluster(spark, uri, brokers, configs, plan.controllers, roots=roots) as cluster:
             cluster.admin().create_topic(TOPIC, partitions, min(brokers, REPLICAS))
@@ -115,7 +117,7 @@ def _measure(spark: SparkSession, plan: RequestsPlan, brokers: int, partitions: 
             is_equal = sender.has_all(cluster) and writers.have_all()
         return Requests(
             brokers, plan.controllers, partitions, lasted[0], idle, plan.sends, took[0], sent, is_equal,
-            plan.cluster_roots, seconds,
+            cluster_roots, seconds,
         )  # fmt: skip
 
 
@@ -226,19 +228,22 @@ def _figures(found: Requests) -> dict[str, Any]:
         "idle_per_second": round(idle, 2),
         "idle_dollars_a_month": round(dollars_a_month(per_second), 2),
         "sends": found.sends,
-        "send_ms": round(1000 * found.send_seconds / found.sends) if found.sends else None,
         "per_send": round(sent, 1),
         "per_send_beside_polls": round(max(0.0, sent - polls), 1),
         "dollars_a_million_sends": round(_dollars(per_send), 2),
-        **_commits(found),
+        **_times(found),
         "idle_by_table": _by_table(per_second),
         "sends_by_table": _by_table(per_send),
     }
 
 
-def _commits(found: Requests) -> dict[str, float]:
-    same, another = found.commit_seconds or (0.0, 0.0)
-    return {"commit_ms": round(1000 * same), "commit_of_another_writer_ms": round(1000 * another)} if same else {}
+def _times(found: Requests) -> dict[str, int]:
+    """Milliseconds of what was measured."""
+    times = {"send_ms": round(1000 * found.send_seconds / found.sends)} if found.sends else {}
+    if found.commit_seconds:
+        same, another = found.commit_seconds
+        times |= {"commit_ms": round(1000 * same), "commit_of_another_writer_ms": round(1000 * another)}
+    return times
 
 
 def _divided(counts: Counter[Counted], by: float) -> dict[Counted, float]:
@@ -278,7 +283,7 @@ def requests_rows(found: Sequence[Requests]) -> list[Row]:
         month, million = dollars_a_month(idle), _dollars(sent)
         rows += _rows(each, "a second, idle", idle, f"${month:,.0f} a month")
         rows += _rows(each, "a send", sent, f"${million:,.0f} a million sends")
-        for name, ms in _commits(each).items():
+        for name, ms in _times(each).items():
             rows.append({**_row(each, name.removesuffix("_ms").replace("_", " "), ALL, [], {}), "cost": f"{ms} ms"})
     return rows
 
@@ -296,6 +301,7 @@ def _row(
     return {
         "brokers": found.brokers,
         "partitions": found.partitions,
+        "cluster_roots": found.cluster_roots,
         "requests": unit,
         "table": table,
         **{kind: f"{count:.1f}" for kind, count in by_kind.items()},

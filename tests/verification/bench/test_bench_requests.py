@@ -103,8 +103,10 @@ def test_a_table_has_a_row_for_each_kind_of_load_and_a_sum() -> None:
     assert [(row["requests"], row["table"], row["all"]) for row in shown] == [
         ("a second, idle", "brokers", "1.0"), ("a second, idle", "log", "10.0"), ("a second, idle", "all", "11.0"),
         ("a send", "brokers", "2.0"), ("a send", "log", "100.0"), ("a send", "all", "102.0"),
+        ("send", "all", "0.0"),
     ]  # fmt: skip
-    assert [row["cost"] for row in shown if row["table"] == "all"] == ["$23 a month", "$50 a million sends"]
+    costs = ["$23 a month", "$50 a million sends", "2000 ms"]
+    assert [row["cost"] for row in shown if row["table"] == "all"] == costs
 
 
 def test_rows_that_differ_leave_no_count() -> None:
@@ -129,7 +131,8 @@ def test_what_makes_no_sense_is_refused(argv: list[str]) -> None:
 
 
 def test_a_cluster_is_measured_for_each_number_of_brokers_and_partitions() -> None:
-    assert RequestsPlan([1, 3], [2, 4]).sizes == [(1, 2), (1, 4), (3, 2), (3, 4)]
+    assert RequestsPlan([1, 3], [2, 4]).sizes == [(1, 2, 1), (1, 4, 1), (3, 2, 1), (3, 4, 1)]
+    assert RequestsPlan(cluster_roots=[1, 3]).sizes == [(3, 3, 1), (3, 3, 3)]
 
 
 def test_the_times_of_commits_are_figures_and_rows() -> None:
