@@ -436,7 +436,7 @@ class ClusterQuorum:
         def look(root: str, member: QuorumMember) -> None:
             if root in self.voters() and member.is_still(root, quick=True):
                 for table in list(self._newest):
-                    if not member.has(table, home.newest(table)):
+                    if not member.has(table, home.newest(table)) and member.is_still(root):
                         member.bring(table, home)
                 self.known.go_nearer(member, home)
 

@@ -118,9 +118,13 @@ class CommitPublisher:
 
     def bring_home(self, table: TableName) -> None:
         """Publishes at the home what other roots have, whether they vote or not: it may be older than the change that
-        has let them vote."""
-        for member in self._known.answering(self._known.search(self._voting(table))):
-            self._bring(table, self._known.home, member)
+        has let them vote. Nothing if the home is not the root that it was: it may have become the home because reads
+        have failed at the others."""
+        members = self._known.search(self._voting(table))
+        home = self._known.home
+        if any(each is home and home.is_still(root) for root, each in members.items()):
+            for member in self._known.answering(members):
+                self._bring(table, home, member)
 
     def bring_others(self, table: TableName, roots: Sequence[str]) -> None:
         """Publishes at the other ones of these roots what the home has."""

@@ -927,6 +927,19 @@ def test_a_process_does_not_go_back_to_a_root_that_votes_no_more(roots, monkeypa
     assert home_of(process) == home != "a"
 
 
+@pytest.mark.parametrize("is_emptied", [True, False])
+def test_a_lost_root_gets_nothing_although_reads_have_failed_at_the_others(roots, is_emptied):
+    process = roots.process("a")
+    add(StateTable.open(process.child("producers"), PRODUCERS), "first")
+    shutil.rmtree(roots.folders["a"] / "producers")
+    if is_emptied:
+        shutil.rmtree(roots.folders["a"])
+        roots.folders["a"].mkdir()
+    process.quorum.publisher.bring_home(("producers",))
+    assert (not list(roots.folders["a"].iterdir())) == is_emptied
+    assert is_emptied or roots.plain("a") == ["first"]
+
+
 def test_a_nearer_root_is_no_home_once_another_one_has_become_it(roots):
     known = roots.process("a").quorum.known
     nearest, was, other = known.all
