@@ -205,7 +205,6 @@ class ClusterQuorum:
 
     def newest_at_home(self, table: TableName) -> int:
         """The newest version of a table that is published at the home, -1 without the table."""
-        self.fit_home(table)
         return self.known.read_at_home(lambda home: last_version(home.child(*table)))
 
     def bring_newest(self, table: TableName) -> int:
@@ -635,7 +634,7 @@ class ClusterQuorum:
         known, commit = self._newest.get(table, (-1, None))
         if commit is not None and known == version:
             return commit
-        found, home = self._last_read.get(table), self.fit_home(table)
+        found, home = self._last_read.get(table), self.home
         if found is None or found.version != version:
             try:
                 found = home.read(lambda root: read_commit(root.child(*table), version))

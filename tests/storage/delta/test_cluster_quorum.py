@@ -861,6 +861,41 @@ def test_a_home_at_which_any_read_of_the_process_has_failed_is_left(roots):
     assert home_after_failures("c") == "b", "where a read has failed longest ago"
 
 
+def test_a_sign_of_life_is_not_read_at_a_home_where_a_read_has_failed(roots):
+    process = roots.process("a")
+    assert process.quorum.signs.number(("producers",), 1, 0.0) == 0
+    assert home_of(process) == "a"
+    fail_at(process, "a", roots)
+    assert process.quorum.signs.number(("producers",), 1, 0.0) == 0
+    assert home_of(process) != "a"
+
+
+def test_a_root_at_which_requests_hang_is_asked_last_and_is_no_nearer_home(roots, monkeypatch):
+    process = roots.process("a")
+    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == []
+    wait_for_late_requests()
+    monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
+    monkeypatch.setattr(known_roots, "_NEARER_SECONDS", 0.0)
+    known, hanging = process.quorum.known, hang_at(process, "b", roots, times=1)
+    found = known.at_home(lambda root: never_answers() if root.uri == str(roots.folders["a"]) else root.uri)
+    assert found == str(roots.folders["c"])
+    assert [Path(each.root.uri).name for each in known.due_nearer_roots().values()] == ["a"]
+    hanging.let_go()
+
+
+def test_a_read_gives_up_where_the_home_moves_all_the_time(roots, monkeypatch):
+    quorum, plain = roots.process("a").quorum, ClusterQuorum._home_with
+
+    def find_and_move(quorum, *given):
+        found = plain(quorum, *given)
+        quorum.known.home = next(each for each in quorum.roots if each is not found[0])
+        return found
+
+    monkeypatch.setattr(ClusterQuorum, "_home_with", find_and_move)
+    with pytest.raises(KafkaStorageException, match="is read at one root after the other"):
+        quorum.catch_up(("producers",), 0)
+
+
 def test_a_root_that_was_emptied_is_no_home_where_reads_have_failed(roots):
     process = roots.process("a")
     table = StateTable.open(process.child("producers"), PRODUCERS)
