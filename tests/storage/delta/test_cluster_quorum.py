@@ -113,6 +113,29 @@ def roots(root):
     return Roots(root)
 
 
+@pytest.fixture
+def writers(root, s3_options, monkeypatch):
+    """The table `producers` as two processes have opened it, in one bucket, or in three that vote. No view of a table
+    is recent enough for a commit."""
+    monkeypatch.setattr("lakelog.replication.storage.delta.compare_and_set.RECENT_SECONDS", 0.0)
+
+    def open_in(buckets):
+        made = False
+        for process in ("one", "another"):
+            options = {**s3_options, "user_agent": process}  # what two processes know is not the same
+            roots = [StorageRoot.of(f"s3://bucket/{Path(root).name}/{name}", options) for name in NAMES[:buckets]]
+            quorum = QuorumRoot.over(ClusterQuorum([QuorumMember(each) for each in roots], timeout=60))
+            cluster = quorum if buckets > 1 else roots[0]
+            if not made and buckets > 1:
+                quorum.quorum.known.format()
+                StateTable.create(quorum.child("cluster"), CLUSTER)
+            make = StateTable.open if made else StateTable.create
+            yield make(cluster.child("producers"), PRODUCERS)
+            made = True
+
+    return open_in
+
+
 def test_commits_of_racing_processes_are_each_there_once_at_all_roots(roots):
     def work(name):
         table = roots.table(name)
@@ -583,6 +606,46 @@ def test_a_writer_reads_the_commit_of_another_and_the_next_one_at_the_same_time(
         patch.setattr(QuorumRoot, "read_stamped", wait)
         add(table, "second")
     assert names(table) == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("buckets", "commits", "reads"),
+    [
+        pytest.param(3, "aaa", 0, id="which wrote the last two"),
+        pytest.param(3, "aab", 1, id="though another has committed meanwhile"),
+        pytest.param(3, "ba", 1, id="unless another wrote the one before the last"),
+        pytest.param(1, "aaa", 1, id="unless there is one root: no votes come before the commit"),
+    ],
+)
+def test_a_writer_that_writes_alone_does_not_read_the_table_first(writers, monkeypatch, buckets, commits, reads):
+    """If another has committed meanwhile, the votes say so, and the change follows that."""
+    tables = dict(zip("ab", writers(buckets), strict=True))
+    found, attempts, read = list[int](), list[int](), delta_log.read_commits_after
+
+    def counted(root, version, **kwargs):
+        found.append(version)
+        return read(root, version, **kwargs)
+
+    for number, writer in enumerate(commits):
+        tables[writer].update({"who": "test"}, lambda rows, name=f"{writer}{number}": [*rows, row(name)])
+    def change(rows):
+        attempts.append(rows)
+        return [*rows, row("last")]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_log, "read_commits_after", counted)
+        tables["a"].update({"who": "test"}, change)
+    assert (len(found), len(attempts)) == (reads, 2 if commits == "aab" else 1)
+    assert names(tables["a"]) == [*(f"{writer}{number}" for number, writer in enumerate(commits)), "last"]
+
+
+def test_a_writer_that_writes_alone_has_nothing_to_do_only_as_of_the_age_that_it_accepts(writers):
+    table, other = writers(3)
+    for name in ("first", "second"):
+        table.update({"who": "test"}, lambda rows, name=name: [*rows, row(name)])
+    add(other, "of another")
+    done = table.update({"who": "test"}, lambda rows: rows[2:] or None, noop_staleness=0.0)
+    assert (done, names(table)) == (4, ["of another"])
 
 
 def test_a_commit_need_not_be_read_again_though_an_older_one_was_read_last(roots, monkeypatch):
