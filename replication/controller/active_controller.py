@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakelog.replication.config import Config
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
@@ -46,7 +46,7 @@ from lakelog.replication.protocol.topic import Configs, Topic
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.admin_table import AdminTable
-from lakelog.replication.storage.tables.metadata_table import requests_carried_out
+from lakelog.replication.storage.tables.metadata_table import BROKER_CHANGES, REQUESTED_BY, requests_carried_out
 from lakelog.replication.storage.tables.state_table import Row
 
 logger = logging.getLogger(__name__)
@@ -119,11 +119,13 @@ class ActiveController:
     def _log(self, _: Event, decision: Decision, before: ControllerContext, after: ControllerContext) -> None:
         """Logs each state change to `state.change.logger`, and a summary to the controller's own log."""
         decision.log()
-        logged = self._logged or replace(before, brokers=self._brokers_before or before.brokers)
-        self._logged = after
+        logged, self._logged = self._last_logged(before), after
         if logger.isEnabledFor(logging.INFO):
             for line in cluster_changes(logged, after, decision.why, self._storage_errors):
                 logger.info("controller epoch %d: %s", self._epoch, line)
+
+    def _last_logged(self, before: ControllerContext) -> ControllerContext:
+        return self._logged or replace(before, brokers=self._brokers_before or before.brokers)
 
     def _claim_tables(self) -> None:
         for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin, self._cluster.configs):
@@ -164,10 +166,15 @@ class ActiveController:
             self._offsets.topic_has_gone()
 
     def _change_metadata(self, step: ChangeMetadata) -> tuple[Decision, int, bool]:
-        """Before another attempt, checks whether the earlier commit has landed and only its answer was lost."""
+        """The commit also has what the history of the cluster tells besides the rows: who has asked for the change, and
+        which brokers have changed. Before another attempt, checks whether the earlier commit has landed and only its
+        answer was lost."""
         chosen: list[Decision] = []
         landed: Mapping[str, Outcome] | None = None
         since, cause, request = self._cluster.metadata.version, self._cause(step.why), step.request
+        changed = broker_changes(self._last_logged(self.context), self.context, self._storage_errors)
+        cause |= {BROKER_CHANGES: {str(broker): change for broker, change in changed.items()}} if changed else {}
+        cause |= {REQUESTED_BY: request.requested_by} if request is not None else {}
 
         def choose(
             partitions: Mapping[TopicIdPartition, PartitionRegistration],
@@ -389,8 +396,7 @@ def cluster_changes(
     If a single broker has changed, it is the cause of the partitions' changes, and both share a line. Otherwise the
     line of the partitions names `why`, the event. `storage_errors` has the errors that brokers report, by id.
     """
-    known = sorted(before.brokers.keys() | after.brokers.keys())
-    brokers = [line for b in known if (line := _broker_change(b, before, after, storage_errors)) is not None]
+    brokers = [f"broker {b} {text}" for b, (_, text) in broker_changes(before, after, storage_errors).items()]
     partitions = partition_changes(before.partitions, after.partitions)
     if not partitions:
         return brokers
@@ -399,23 +405,40 @@ def cluster_changes(
     return [*brokers, f"{why}: {partitions}"]
 
 
-def _broker_change(
+class ChangeOfBroker(NamedTuple):
+    """What has happened to a broker: one word for it, and the rest of a sentence that begins with its name."""
+
+    event: str
+    text: str
+
+
+def broker_changes(
+    before: ControllerContext, after: ControllerContext, storage_errors: Mapping[int, str]
+) -> dict[int, ChangeOfBroker]:
+    """What has happened to brokers between two contexts, by id: those that have started, stopped, failed or begun to
+    stop. `storage_errors` has the errors that brokers report, by id."""
+    known = sorted(before.brokers.keys() | after.brokers.keys())
+    changes = {broker: _change_of_broker(broker, before, after, storage_errors) for broker in known}
+    return {broker: change for broker, change in changes.items() if change is not None}
+
+
+def _change_of_broker(
     broker: int, before: ControllerContext, after: ControllerContext, storage_errors: Mapping[int, str]
-) -> str | None:
+) -> ChangeOfBroker | None:
     was, now = before.brokers.get(broker), after.brokers.get(broker)
     if now is None:
         if was is not None and was.shutting_down:
-            return f"broker {broker} has stopped"
+            return ChangeOfBroker("BrokerStopped", "has stopped")
         silence = f"no heartbeat for {after.config.broker_session_timeout_ms / 1000:g} s"
         error = storage_errors.get(broker)
-        return f"broker {broker} is lost ({f'its storage fails: {error}' if error else silence})"
+        return ChangeOfBroker("BrokerLost", f"is lost ({f'its storage fails: {error}' if error else silence})")
     if was is None:
         verb = "is back" if broker in before.registered else "has registered"
-        return f"broker {broker} {verb} under broker epoch {now.broker_epoch}"
+        return ChangeOfBroker("BrokerStarted", f"{verb} under broker epoch {now.broker_epoch}")
     if was.broker_epoch != now.broker_epoch:
-        return f"broker {broker} has started again under broker epoch {now.broker_epoch}"
+        return ChangeOfBroker("BrokerStarted", f"has started again under broker epoch {now.broker_epoch}")
     if now.shutting_down and not was.shutting_down:
-        return f"broker {broker} is shutting down"
+        return ChangeOfBroker("BrokerStopping", "is shutting down")
     return None
 
 

@@ -43,6 +43,27 @@ def test_bd_02_when_a_follower_dies_it_leaves_the_isr_and_the_leader_stays(world
     assert world.partition() == (1, (1, 3), 1, 1)
 
 
+def cause(world):
+    return read_commit(world.cluster.root.child("metadata"), world.commits()).info
+
+
+def test_bd_01_the_commit_names_the_brokers_that_were_lost(world):
+    world.poll(2, 3)
+    assert cause(world)["brokers"] == {"1": ["BrokerLost", "is lost (no heartbeat for 6 s)"]}
+    world.poll(2)
+    assert cause(world)["brokers"] == {"3": ["BrokerLost", "is lost (no heartbeat for 6 s)"]}, "each is named once"
+
+
+def test_bd_01_fo_05_a_broker_that_was_lost_between_two_controllers_is_named(world):
+    world.clock.now += 7
+    for broker in (2, 3):
+        world.beats[broker].update(1, "heartbeat")
+    world.fail_over()
+    world.controller.poll()
+    assert world.partition()[0] == 2
+    assert cause(world)["brokers"] == {"1": ["BrokerLost", "is lost (no heartbeat for 6 s)"]}
+
+
 def test_bd_01_a_controller_handles_a_failure_once(world):
     world.poll(2, 3)
     before = world.commits()

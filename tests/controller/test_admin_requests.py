@@ -12,6 +12,7 @@ from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.elections import with_leader
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from tests.controller.world import P, World
 from tests.storage.delta.answers import lose_an_answer
@@ -40,6 +41,8 @@ def test_pe_01_a_request_is_decided_and_its_outcome_stored(world):
     world.controller.poll()
     assert outcomes(world) == {"flights-0": None, "nowhere-0": "UnknownTopicOrPartitionException"}
     assert world.partition() == (1, (1, 2, 3), 2, 2)
+    info = read_commit(world.cluster.root.child("metadata"), world.commits()).info
+    assert (info["requested_by"], "brokers" in info) == ("test", False)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
 
 _COLUMNS = tuple(column.name for column in METADATA.columns)
 _EPOCHS = ("leader_epoch", "partition_epoch")
+BROKER_CHANGES, REQUESTED_BY = "brokers", "requested_by"  # in the cause of a commit of the controller
 _LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 
 
