@@ -27,6 +27,7 @@ from lakelog.replication.frames.cluster_state import (
     replicas_view,
     topics_view,
 )
+from lakelog.replication.frames.expressions import described
 from lakelog.replication.properties import is_utf8
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.readings.cluster_reading import ClusterReading, table_loader
@@ -51,8 +52,8 @@ def register_views(
     prefix: str = "",
     config: Config | None = None,
 ) -> dict[str, str]:
-    """Makes the temporary views `partitions`, `replicas`, `brokers`, `isr_history`, `leader_epochs`, `lag`,
-    `consumer_groups`, `topics`, `log_files` and `controller` of a cluster. `docs/views.md` describes them.
+    """Makes the temporary views `partitions`, `replicas`, `brokers`, `events`, `isr_history`, `leader_epochs`,
+    `lag`, `consumer_groups`, `topics`, `log_files` and `controller` of a cluster. `docs/views.md` describes them.
 
     `cluster`: the URI of its root, or a LocalCluster. Each query reads the tables again, so it shows the present state.
     `as_of`: the views show the cluster as it was then. A text is a timestamp in the session's time zone, as for Delta's
@@ -97,6 +98,7 @@ def _frames(load: Callable[[str], DataFrame], config: Config) -> Mapping[str, Da
         "partitions": partitions,
         "replicas": replica_states,
         "brokers": brokers_view(registered, partitions, replica_states),
+        "events": described(load("events"), VIEWS["events"]),
         "isr_history": isr_history_view(changes),
         "leader_epochs": leader_epochs_view(changes, replicas),
         "lag": lag_view(metadata, replicas, groups, batches),

@@ -1,14 +1,21 @@
 """The views that `lakelog.register_views` makes over the tables of a cluster, and the rows that they are made of."""
 
-from lakelog.schemas.views.offset_views import CONSUMER_GROUPS, ISR_HISTORY, LAG, LEADER_EPOCHS, LOG_FILES
+from lakelog.schemas.views.offset_views import (
+    CONSUMER_GROUPS,
+    EVENT_HISTORY,
+    ISR_HISTORY,
+    LAG,
+    LEADER_EPOCHS,
+    LOG_FILES,
+)
 from lakelog.schemas.views.state_views import BROKER_STATES, CONTROLLER_STATE, PARTITIONS, REPLICA_STATES, TOPIC_STATES
 from lakelog.schemas.views.view import View
 
 VIEWS = {
     view.name: view
     for view in (
-        PARTITIONS, REPLICA_STATES, BROKER_STATES, ISR_HISTORY, LEADER_EPOCHS, LAG, CONSUMER_GROUPS, TOPIC_STATES,
-        LOG_FILES, CONTROLLER_STATE,
+        PARTITIONS, REPLICA_STATES, BROKER_STATES, EVENT_HISTORY, ISR_HISTORY, LEADER_EPOCHS, LAG, CONSUMER_GROUPS,
+        TOPIC_STATES, LOG_FILES, CONTROLLER_STATE,
     )
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The views of offsets, histories and files."""
 
 from lakelog.schemas.table import Column
+from lakelog.schemas.views.readings import EVENTS
 from lakelog.schemas.views.view import View
 
 _PARTITION = (
@@ -31,6 +32,13 @@ ISR_HISTORY = View(
         Column("who", "string", "Writer of the change: controller, or the leader's broker", True),
         Column("why", "string", "Reason of the change", True),
     ),
+)
+
+EVENT_HISTORY = View(
+    name="events",
+    description="A row an event: brokers lost, leaders elected, ISRs shrunk, partitions offline, topics created",
+    needs=(EVENTS.name,),
+    columns=EVENTS.columns,
 )
 
 LEADER_EPOCHS = View(

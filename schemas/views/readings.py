@@ -37,6 +37,28 @@ METADATA_CHANGES = replace(
     columns=(*METADATA.columns, *_CHANGE),
 )
 
+EVENTS = Table(
+    name="events",
+    description="What has happened, by the versions of metadata",
+    key=("version", "event", "topic_id", "partition", "brokers"),
+    writers="nobody",
+    columns=(
+        Column("at", "timestamp", "Time of the event's commit, by the clock of the store"),
+        Column("version", "bigint", "Version of metadata"),
+        Column("event", "string", "What has happened, such as LeaderElected"),
+        Column("topic", "string", "Topic name; null if no partition is concerned, as all columns of partitions", True),
+        Column("topic_id", "string", "Topic id", True),
+        Column("partition", "int", "Partition", True),
+        Column("brokers", "array<int>", "Brokers to which it has happened"),
+        Column("leader", "int", "Broker that leads afterwards; null: none", True),
+        Column("leader_epoch", "int", "Leader epoch afterwards", True),
+        Column("isr", "array<int>", "Brokers in sync afterwards", True),
+        Column("detail", "string", "The event in words"),
+        Column("who", "string", "Who has asked for it: a client, a controller or a broker", True),
+        Column("why", "string", "Reason of the commit", True),
+    ),
+)
+
 BATCHES = Table(
     name="batches",
     description="The headers of the record batches in the brokers' logs, and the files that cannot be read",
@@ -64,6 +86,6 @@ READINGS = {
     table.name: table
     for table in (
         _read(TOPICS), _read(METADATA), _read(GROUPS), _read(CONTROLLER), _read(ADMIN), _read(REPLICAS),
-        _read(BROKERS, _ROOT_ERROR), METADATA_CHANGES, BATCHES,
+        _read(BROKERS, _ROOT_ERROR), METADATA_CHANGES, EVENTS, BATCHES,
     )
 }  # fmt: skip

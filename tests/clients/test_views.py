@@ -80,7 +80,8 @@ def test_a_cluster_without_topics_has_every_view_with_its_columns(spark, root, c
         assert [(f.name, f.dataType.simpleString(), f.metadata["comment"]) for f in found] == [
             (c.name, c.type, c.comment) for c in view.columns
         ]
-    rows = {"partitions": 0, "brokers": 2, "lag": 0, "isr_history": 2}  # the history is of partitions that were there
+    # The history is of partitions that were there, and are not.
+    rows = {"partitions": 0, "brokers": 2, "lag": 0, "isr_history": 2, "events": 4}
     counts = ", ".join(f"(SELECT count(*) FROM empty_{name}) AS {name}" for name in rows)
     (row,) = spark.sql(f"SELECT {counts}").collect()
     assert row.asDict() == rows

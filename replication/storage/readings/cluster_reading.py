@@ -6,45 +6,36 @@ unreachable root hides no other one.
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count, islice
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import CorruptRecordException, KafkaStorageException, LakelogException
+from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.properties import Setting
-from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.delta.commit import Commit
-from lakelog.replication.storage.delta.commit_format import is_commit, read_commit
-from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
 from lakelog.replication.storage.log.segment import Segment
+from lakelog.replication.storage.readings.metadata_history import ClusterEvents, event_rows, metadata_changes
+from lakelog.replication.storage.readings.past_versions import commit_times, table_at
 from lakelog.replication.storage.root_identity import check_identity
 from lakelog.replication.storage.tables.broker_table import broker_ids
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import BROKERS, LOG, METADATA, REPLICAS, STATE_TABLES, Table
-from lakelog.schemas.views.readings import BATCHES, METADATA_CHANGES, READINGS
+from lakelog.schemas.views.readings import BATCHES, EVENTS, METADATA_CHANGES, READINGS
 
-_TICK = 0.001  # s between the times of two commits that a store has written at the same time
-
-_READERS_OF_COMMITS = 8
-_AT_ONCE = 64  # versions in memory
-_UNREADABLE = FileNotFoundError, CorruptRecordException
 _OF_HEADER = ("topic", "topic_id", "partition", "leader_epoch", "base_offset", "last_offset", "max_timestamp", "bytes",
               "producer_id")  # fmt: skip
 _READERS = 8
@@ -53,13 +44,6 @@ _TABLES = {table.name: table for table in STATE_TABLES}
 FORMAT = "lakelog_tables"
 _numbers = count(1)
 _VARIABLE = re.compile(r"LAKELOG_STORAGE_(\d+|CLUSTER)_(\w+)", re.IGNORECASE)
-
-
-class DatedLog(NamedTuple):
-    """A table at a version, and the time of its commit in seconds since the epoch, by the clock of the store."""
-
-    log: DeltaLog
-    committed_at: float
 
 
 @dataclass(frozen=True)
@@ -84,6 +68,8 @@ class ClusterReading:
         observed_at, cluster = self._now(), self._cluster()
         if name == METADATA_CHANGES.name:
             yield from self._changes(cluster)
+        elif name == EVENTS.name:
+            yield self._events(cluster)
         elif name == BROKERS.name:
             yield self._registrations(cluster, observed_at)
         elif broker_id is None:
@@ -127,6 +113,12 @@ class ClusterReading:
 
     def _now(self) -> float:
         return time.time() if self.as_of is None else self.as_of
+
+    def _events(self, cluster: Cluster) -> pa.Table:
+        found = event_rows(ClusterEvents(cluster.root).read_on(self.as_of))
+        if found.num_rows == 0 and self.as_of is not None:
+            table_at(cluster.root.child(METADATA.name), self.as_of)  # raises the error with the oldest time
+        return found
 
     def _changes(self, cluster: Cluster) -> Iterator[pa.Table]:
         is_there = False
@@ -181,115 +173,6 @@ def _dated(root: StorageRoot, table: Table, at: float | None, observed_at: float
         "table_version": log.version, "committed_at": int(committed_at * 1e6), "observed_at": int(observed_at * 1e6)
     }  # fmt: skip
     return [{**row, **when} for row in rows]
-
-
-def commit_times(root: StorageRoot) -> dict[int, float]:
-    """The time of each commit that is still there, oldest first, in seconds since the epoch: later versions have later
-    times.
-
-    A commit before a gap is of a writer that came too late, and does not count. Raises KafkaStorageException.
-    """
-    written = {int(name[:20]): at for name, at in root.child("_delta_log").modified().items() if is_commit(name)}
-    first = max((version for version in written if version - 1 not in written), default=0)
-    times: dict[int, float] = {}
-    for version in range(first, first + len(written)):
-        if version in written:
-            times[version] = max(written[version], times.get(version - 1, 0.0) + _TICK)
-    return times
-
-
-def table_at(root: StorageRoot, at: float | None) -> DatedLog:
-    """The table at a time in seconds since the epoch; None: its newest version.
-
-    Raises InconsistentClusterIdException if there is no table, KafkaStorageException if it cannot be read, or if its
-    history does not reach back to that time.
-    """
-    if at is None:
-        log, times = DeltaLog.open(root), commit_times(root)
-        return DatedLog(log, times.get(log.version, max(times.values(), default=0.0)))
-    times = commit_times(root)
-    version = max((version for version, written in times.items() if written <= at), default=None)
-    if version is None:
-        oldest = f"its oldest commit is of {utc(min(times.values()))}" if times else "it has no commit"
-        raise KafkaStorageException(f"{root.uri}: its history does not reach back to {utc(at)}: {oldest}")
-    try:
-        return DatedLog(DeltaLog(root, root.open_table(version)), times[version])
-    except (DeltaError, OSError) as error:
-        raise KafkaStorageException(
-            f"{root.uri}: its history does not reach back to {utc(at)}: version {version} cannot be read: "
-            f"{reason(error)}"
-        ) from error
-
-
-def utc(seconds: float) -> str:
-    """A time in seconds since the epoch, for people."""
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="seconds")
-
-
-def metadata_changes(cluster: StorageRoot, at: float | None = None) -> Iterator[pa.Table]:
-    """The rows of each version that its commit changed, oldest first; columns of `METADATA_CHANGES`. `at`: no version
-    that is younger than that, in seconds since the epoch.
-
-    Each version has all rows of the table, so the oldest one that can be read is complete. History begins after the
-    last version that cannot be read. Raises KafkaStorageException.
-    """
-    root = cluster.child(METADATA.name)
-    table = StateTable.open(root, METADATA)
-    versions = _Versions()
-    kept = iter([(version, then) for version, then in commit_times(root).items() if at is None or then <= at])
-    while chunk := list(islice(kept, _AT_ONCE)):
-        read = in_threads(lambda dated: _read(root, table, dated[0]), chunk, _READERS_OF_COMMITS)
-        for (version, then), found in zip(chunk, read, strict=True):
-            if found is None or version == 0:
-                versions = _Versions(is_whole=found is not None)
-            if found is not None and found[1] is not None:
-                yield from versions.changed(*found, then)
-
-
-def _read(root: StorageRoot, table: StateTable, version: int) -> tuple[Commit, pa.Table | None] | None:
-    """A commit and its rows; no rows if it changes none. None if it cannot be read."""
-    try:
-        commit = read_commit(root, version)
-        files = [table.read_file(file) for file in commit.adds]
-    except _UNREADABLE:
-        return None
-    changes_rows = bool(commit.adds or commit.removes)
-    return commit, pa.concat_tables([METADATA.arrow.empty_table(), *files]) if changes_rows else None
-
-
-class _Versions:
-    """The rows of the version before. `is_whole`: there was no version before those that it is given."""
-
-    def __init__(self, is_whole: bool = False) -> None:
-        self._is_first = not is_whole
-        self._rows = METADATA.arrow.empty_table()
-        self._known: dict[TopicIdPartition, tuple[int, int]] = {}  # partition epoch, and the place of the row
-
-    def changed(self, commit: Commit, rows: pa.Table, then: float) -> Iterator[pa.Table]:
-        """The rows that a commit has changed or removed."""
-        keys = map(TopicIdPartition, rows["topic_id"].to_pylist(), rows["partition"].to_pylist())
-        epochs = rows["partition_epoch"].to_pylist()
-        known = {key: (epoch, place) for place, (key, epoch) in enumerate(zip(keys, epochs, strict=True))}
-        fresh = [place for key, (epoch, place) in known.items() if self._known.get(key, (None,))[0] != epoch]
-        removed = [place for key, (_, place) in self._known.items() if key not in known]
-        if fresh:
-            yield _dated_change(rows.take(fresh), commit, then, self._is_first, False)
-        if removed:
-            yield _dated_change(self._rows.take(removed), commit, then, False, True)
-        self._rows, self._known, self._is_first = rows, known, False
-
-
-def _dated_change(rows: pa.Table, commit: Commit, then: float, is_first: bool, is_removed: bool) -> pa.Table:
-    """Changed rows with the columns of their commit."""
-    change = {
-        "version": commit.version, "committed_at": int(then * 1e6), "is_first": is_first, "is_removed": is_removed,
-        "who": commit.info.get("who"), "why": commit.info.get("why"),
-    }  # fmt: skip
-    fields = [METADATA_CHANGES.arrow.field(name) for name in change]
-    columns = [
-        pa.array([value] * rows.num_rows, field.type) for value, field in zip(change.values(), fields, strict=True)
-    ]
-    return pa.table([*rows.columns, *columns], METADATA_CHANGES.arrow)
 
 
 def log_batches(broker: StorageRoot, broker_id: int, at: float | None, observed_at: float) -> pa.Table:

@@ -628,6 +628,7 @@ def test_a_writer_that_writes_alone_does_not_read_the_table_first(writers, monke
 
     for number, writer in enumerate(commits):
         tables[writer].update({"who": "test"}, lambda rows, name=f"{writer}{number}": [*rows, row(name)])
+
     def change(rows):
         attempts.append(rows)
         return [*rows, row("last")]

@@ -1,4 +1,4 @@
-"""The rows of metadata that changed, version by version."""
+"""The rows of metadata that changed, version by version, and the events that they mean."""
 
 import dataclasses
 import os
@@ -9,9 +9,9 @@ import pytest
 from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.readings import cluster_reading as module
-from lakelog.replication.storage.readings.cluster_reading import metadata_changes
-from lakelog.replication.storage.tables.metadata_table import MetadataTable
+from lakelog.replication.storage.readings import metadata_history as module
+from lakelog.replication.storage.readings.metadata_history import ClusterEvents, metadata_changes
+from lakelog.replication.storage.tables.metadata_table import BROKER_CHANGES, MetadataTable
 from lakelog.schemas.views.readings import METADATA_CHANGES
 
 
@@ -82,3 +82,115 @@ def is_added_by(root, name, version):
 def test_without_a_topic_there_is_no_change(root):
     MetadataTable.create(StorageRoot.of(root))
     assert found(StorageRoot.of(root)) == []
+
+
+BEFORE = partition(0, replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=4)
+
+
+def moved(**changes):
+    return dataclasses.replace(BEFORE, partition_epoch=BEFORE.partition_epoch + 1, **changes)
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        pytest.param(
+            moved(leader=2, isr=(2, 3)),
+            [("LeaderElected", [2], "leader 1 -> 2"), ("IsrShrunk", [1], "without 1")], id="the leader is lost",
+        ),
+        pytest.param(moved(isr=(1,)), [("IsrShrunk", [2, 3], "without 2, 3")], id="followers are slow"),
+        pytest.param(
+            moved(leader=-1, isr=(1,)),
+            [
+                ("PartitionOffline", [1], "broker 1 led it, and no in-sync replica is alive"),
+                ("IsrShrunk", [2, 3], "without 2, 3"),
+            ],
+            id="all are lost",
+        ),
+        pytest.param(
+            moved(leader=4, isr=(4,)),
+            [
+                ("UncleanLeaderElected", [4], "leader 1 -> 4, which was not in the ISR"),
+                ("IsrShrunk", [1, 2, 3], "without 1, 2, 3"), ("IsrExpanded", [4], "with 4"),
+            ],
+            id="an unclean election",
+        ),
+        pytest.param(
+            moved(replicas=(4, 1, 2, 3), adding_replicas=(4,), removing_replicas=(3,)),
+            [("ReassignmentStarted", [4], "adds 4, removes 3")], id="a reassignment begins",
+        ),
+        pytest.param(moved(leader_epoch=5), [], id="nothing but an epoch"),
+    ],
+)  # fmt: skip
+def test_a_change_of_a_partition_is_the_events_that_it_means(root, after, found):
+    table = MetadataTable.create(StorageRoot.of(root))
+    history = ClusterEvents(StorageRoot.of(root))
+    table.put([BEFORE], {"who": "controller", "controller": "c", "why": "TopicChange"})
+    created = ("PartitionCreated", [1, 2, 3], "3 replicas", "c", "TopicChange")
+    assert [shape(event) for event in history.read_on()] == [created]
+    table.put([after], {"who": "controller", "controller": "c", "why": "BrokerChange", "requested_by": "me"})
+    assert [shape(event) for event in history.read_on()] == [(*each, "me", "BrokerChange") for each in found]
+    assert list(history.read_on()) == []
+
+
+def shape(event):
+    return event.event, list(event.brokers), event.detail, event.who, event.why
+
+
+def test_a_reassignment_ends_and_a_partition_without_a_leader_gets_one(root):
+    table = MetadataTable.create(StorageRoot.of(root))
+    moves = moved(replicas=(4, 1, 2, 3), adding_replicas=(4,), removing_replicas=(3,), leader=-1)
+    table.put([moves], {"who": "controller", "why": "test"})
+    history = ClusterEvents(StorageRoot.of(root))
+    list(history.read_on())
+    ended = dataclasses.replace(moves, replicas=(4, 1, 2), adding_replicas=(), removing_replicas=(), leader=1)
+    table.put([dataclasses.replace(ended, partition_epoch=9)], {"who": "controller", "why": "test"})
+    assert [shape(event)[:3] for event in history.read_on()] == [
+        ("LeaderElected", [1], "leader none -> 1"), ("ReassignmentEnded", [4, 1, 2], "replicas 4, 1, 2"),
+    ]  # fmt: skip
+
+
+def test_events_of_the_whole_cluster_come_from_the_causes_of_commits(cluster):
+    table = MetadataTable.open(cluster)
+    history = ClusterEvents(cluster)
+    assert [event.event for event in history.read_on()] == [
+        "PartitionCreated", "PartitionCreated", "IsrShrunk", "ControllerElected", "PartitionDeleted",
+    ]  # fmt: skip
+    lost = {BROKER_CHANGES: {"3": ["BrokerLost", "is lost (no heartbeat for 9 s)"]}}
+    table.put([partition(0, isr=(1, 2), partition_epoch=2)], {"who": "controller", "why": "BrokerChange", **lost})
+    assert [shape(event)[:3] for event in history.read_on()] == [
+        ("BrokerLost", [3], "broker 3 is lost (no heartbeat for 9 s)"), ("IsrExpanded", [2], "with 2"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("since", "first", "names"),
+    [
+        (99, 0, ["PartitionCreated", "PartitionCreated", "IsrShrunk", "ControllerElected", "PartitionDeleted"]),
+        (101.5, 1, ["IsrShrunk", "ControllerElected", "PartitionDeleted"]),
+        (103.5, 2, ["PartitionDeleted"]),
+        (200, 4, []),
+    ],
+)
+def test_events_begin_at_a_time_although_older_versions_are_not_read(cluster, monkeypatch, since, first, names):
+    """The last version before has the rows that the first event changes, also if its commit changed none."""
+    read = module.read_commit
+
+    def only_near(root, version):
+        assert version >= first, "a version that nobody needs"
+        return read(root, version)
+
+    history = ClusterEvents(cluster, since)
+    monkeypatch.setattr(module, "read_commit", only_near)
+    assert [event.event for event in history.read_on()] == names
+
+
+def test_a_history_knows_whether_there_is_a_version_that_it_has_not_read(cluster):
+    history = ClusterEvents(cluster)
+    assert history.is_behind()
+    list(history.read_on())
+    assert not history.is_behind()
+    MetadataTable.open(cluster).put([partition(7)], {"who": "controller", "why": "test"})
+    assert history.is_behind()
+    list(history.read_on())
+    assert not history.is_behind()
