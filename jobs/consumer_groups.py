@@ -8,8 +8,6 @@ controller.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -35,6 +33,7 @@ from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_parser, che
 from lakelog.jobs.cli.outcomes import say_refused
 from lakelog.jobs.cli.partition_files import TopicPartition
 from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.times import before_now, timestamp
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.clients.group_access import GroupAccess, check_empty
@@ -78,11 +77,6 @@ GOES_WITH = {
     "dry_run": _CHANGES,
 }
 NEEDS = {"delete-offsets": ["group", "topic"]}
-
-_UNITS = ("days", "hours", "minutes", "seconds")
-_DURATION = re.compile(
-    r"P(?=.)(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
-)
 
 _LEAST_WIDTH = 15  # of a column, as in Kafka's tool
 _HEADS = {"partitions": "#PARTITIONS", "members": "#MEMBERS"}
@@ -325,24 +319,11 @@ def topic_partitions(text: str) -> tuple[str, list[int] | None]:
 
 
 def _datetime(text: str) -> Rule:
-    try:
-        found = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 2025-01-31T12:00:00.000") from None
-    with_zone = found if found.tzinfo else found.replace(tzinfo=dt.UTC)
-    return to_time(int(with_zone.timestamp() * 1000))
+    return to_time(int(timestamp(text) * 1000))
 
 
 def _duration(text: str) -> Rule:
-    """Counts back from now, by the clock of this machine."""
-    found = _DURATION.fullmatch(text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form PnDTnHnMnS, such as PT1H30M")
-    try:
-        span = dt.timedelta(**{unit: float(found[unit] or 0) for unit in _UNITS})
-    except OverflowError:
-        raise argparse.ArgumentTypeError(f"{text!r} is longer than the time that there is") from None
-    return to_time(int((time.time() - span.total_seconds()) * 1000))
+    return to_time(int(before_now(text) * 1000))
 
 
 class OffsetRow(NamedTuple):

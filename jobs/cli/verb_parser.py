@@ -153,6 +153,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Show what is wrong with a cluster", f"lakelog status {_LAKE}"),
         ("Ask from a monitor: the exit status is 1 if something is wrong", f"lakelog status {_LAKE} -o json"),
     ),
+    "events": (
+        ("Show what has happened in the last hour", f"lakelog events {_LAKE} --since PT1H"),
+        ("Show each change of a topic's partitions, and go on", f"lakelog events {_LAKE} --topic orders --follow"),
+    ),
     "format": (
         ("Make the root of a cluster", f"lakelog format {_LAKE}"),
         ("Make the root of broker 1", f"lakelog format {_LAKE} --broker-id 1 --root /lake/broker-1"),

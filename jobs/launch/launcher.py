@@ -64,6 +64,7 @@ VERBS = {
     "dump-log": Verb("lakelog.jobs.dump_log", False, "show the batches and records of a broker's log, or check them"),
     "brokers": Verb("lakelog.jobs.brokers", False, "show the brokers, and whether they are alive"),
     "status": Verb("lakelog.jobs.status", False, "show what is wrong with a cluster, and what to do about it"),
+    "events": Verb("lakelog.jobs.cluster_events", False, "show what has happened to leaders, ISRs and brokers"),
     "console-producer": Verb("lakelog.jobs.console_producer", False, "send each line of standard input as a record"),
     "console-consumer": Verb("lakelog.jobs.console_consumer", False, "print committed records"),
     "producer-perf-test": Verb("lakelog.jobs.producer_perf_test", False, "measure how fast records are sent"),
