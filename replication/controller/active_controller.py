@@ -198,11 +198,7 @@ class ActiveController:
 def views(registrations: Mapping[int, BrokerRegistration], liveness: Liveness) -> dict[int, BrokerView]:
     """The live brokers by id, including those that are shutting down. [FO-05, BC-01]"""
     live = liveness.observe(registrations) | liveness.leaving(registrations)
-    return {
-        broker: BrokerView(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_epoch, r.offline)
-        for broker, r in sorted(registrations.items())
-        if broker in live
-    }
+    return {broker: BrokerView.of(found) for broker, found in sorted(registrations.items()) if broker in live}
 
 
 class AdminRequests:

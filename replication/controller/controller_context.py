@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from lakelog.replication.config import Config
 from lakelog.replication.protocol import partition_states, replica_states
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import Configs, Topic
@@ -38,6 +39,12 @@ class BrokerView:
     rack: str | None = None
     log_epoch: int = 0
     offline: frozenset[TopicIdPartition] = frozenset()
+
+    @classmethod
+    def of(cls, registration: BrokerRegistration) -> BrokerView:
+        """The view of a broker with this registration."""
+        r = registration
+        return cls(r.broker_epoch, r.shutting_down, r.metadata_version, r.rack, r.log_epoch, r.offline)
 
 
 @dataclass(frozen=True)
