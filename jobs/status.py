@@ -7,7 +7,6 @@ so that it answers without a controller too. If a heartbeat of a broker or the c
 """
 
 import argparse
-from collections.abc import Mapping
 
 from lakelog.jobs.admin.cluster_notes import read_notes
 from lakelog.jobs.admin.cluster_status import (
@@ -23,20 +22,17 @@ from lakelog.jobs.admin.cluster_status import (
     root_row,
     summary,
 )
-from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, observe, unwritable
+from lakelog.jobs.admin.heartbeats import SILENT, observe, unwritable
+from lakelog.jobs.admin.published_rows import published_rows
 from lakelog.jobs.admin.reassignment_throttle import REPLICAS
 from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, run
 from lakelog.jobs.cli.options import FORMS, Invocation, admin_parser
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
-from lakelog.replication.errors import LakelogException
-from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.root_changes import RootChanges
-from lakelog.replication.storage.root_identity import check_identity, describe_brokers_beside
-from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.replication.storage.root_identity import describe_brokers_beside
 
 
 def main(argv: list[str]) -> int:
@@ -66,7 +62,7 @@ def _state(cluster: Cluster) -> ClusterState:
     brokers, controller = observe(cluster)
     cluster.topics.refresh()
     cluster.metadata.refresh()
-    rows = {b: _rows(cluster, seen) for b, seen in brokers.items() if seen.state not in SILENT}
+    rows = {b: published_rows(cluster, seen.registration) for b, seen in brokers.items() if seen.state not in SILENT}
     refused = read_notes(cluster, {broker: seen.registration for broker, seen in brokers.items()}).refused
     others = "" if brokers else describe_brokers_beside(cluster.root)
     return ClusterState(
@@ -89,16 +85,6 @@ def _partitions(cluster: Cluster) -> list[Partition]:
     }
     known = [r for r in cluster.metadata.partitions.values() if r.topic_id in topics]
     return [Partition(r, least[r.topic_id]) for r in sorted(known, key=lambda r: (r.topic, r.partition))]
-
-
-def _rows(cluster: Cluster, seen: SeenBroker) -> Mapping[TopicIdPartition, ReplicaStatus] | str:
-    registration = seen.registration
-    try:
-        root = cluster.storage_of(registration.broker_id, registration.root)
-        check_identity(root, cluster.cluster_id, registration.broker_id)
-        return ReplicaTable.open(root).replicas
-    except LakelogException as error:
-        return f"{error.name}: {error}"
 
 
 def _object(cluster: Cluster, state: ClusterState, found: list[Problem], known: list[Problem]) -> dict[str, object]:
