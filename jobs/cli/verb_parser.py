@@ -157,6 +157,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Show what has happened in the last hour", f"lakelog events {_LAKE} --since PT1H"),
         ("Show each change of a topic's partitions, and go on", f"lakelog events {_LAKE} --topic orders --follow"),
     ),
+    "what-if": (
+        ("Show what happens if broker 2 is killed", f"lakelog what-if {_LAKE} --kill 2"),
+        ("Ask before you stop a broker in order: the exit status is 0 if nothing is wrong then",
+         f"lakelog what-if {_LAKE} --stop 2"),
+        ("Lose all brokers of a rack", f"lakelog what-if {_LAKE} --kill-rack eu-1"),
+        ("Lose a bucket, with all roots in it", f"lakelog what-if {_LAKE} --lose-root s3://eu-1"),
+        ("Lose one of several cluster roots", f"lakelog what-if {_LIST} --cluster-root /b/cluster"),
+    ),
     "format": (
         ("Make the root of a cluster", f"lakelog format {_LAKE}"),
         ("Make the root of broker 1", f"lakelog format {_LAKE} --broker-id 1 --root /lake/broker-1"),

@@ -65,6 +65,9 @@ VERBS = {
     "brokers": Verb("lakelog.jobs.brokers", False, "show the brokers, and whether they are alive"),
     "status": Verb("lakelog.jobs.status", False, "show what is wrong with a cluster, and what to do about it"),
     "events": Verb("lakelog.jobs.cluster_events", False, "show what has happened to leaders, ISRs and brokers"),
+    "what-if": Verb(
+        "lakelog.jobs.what_if", False, "show what becomes of a cluster if brokers, a rack, a bucket or roots are lost"
+    ),
     "console-producer": Verb("lakelog.jobs.console_producer", False, "send each line of standard input as a record"),
     "console-consumer": Verb("lakelog.jobs.console_consumer", False, "print committed records"),
     "producer-perf-test": Verb("lakelog.jobs.producer_perf_test", False, "measure how fast records are sent"),

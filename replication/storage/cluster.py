@@ -55,6 +55,8 @@ from lakelog.schemas import CLUSTER, FORMAT_VERSION, LOG, METADATA, OLDEST_FORMA
 
 logger = logging.getLogger(__name__)
 
+HEARTBEAT_STALENESS = 0.75  # of a heartbeat interval: so old may a registration be that a poll reads in an object store
+
 _SEEN = "cluster-seen.json"  # a file in the root of a broker
 
 
@@ -243,7 +245,7 @@ class Cluster:
     def poll_brokers(self) -> Mapping[int, BrokerRegistration]:
         """Like `refresh_brokers`, but in an object store a registration is read four times in three heartbeat
         intervals. A staler view would make brokers that are late with a heartbeat look dead."""
-        self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 1000 * 0.75)
+        self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 1000 * HEARTBEAT_STALENESS)
         return self.brokers
 
     @property

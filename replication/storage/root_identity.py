@@ -218,6 +218,11 @@ def _owner(folder: StorageRoot) -> str | None:
     return f"{broker}cluster {identity['cluster_id']}"
 
 
+def lies_in(uri: str, folder: str) -> bool:
+    """Whether a root is this folder or bucket, or lies in it, so that it is lost with it."""
+    return _comparable(uri).startswith(_comparable(folder.rstrip("/") or "/"))
+
+
 def share_a_store(root: StorageRoot, other: StorageRoot) -> bool:
     """Whether two roots are lost together: they lie on one device, or in one bucket."""
     if root.is_local and other.is_local:

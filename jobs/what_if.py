@@ -1,0 +1,136 @@
+"""Shows what becomes of a cluster if brokers die or stop, or if roots are lost. It changes nothing.
+
+It lets the controller's own rules decide on what the tables say now: who leads then, who is in sync, which partitions
+are offline or under min ISR, and which acknowledged records nobody has who is left. The worst come first. It only reads
+tables, so that it answers without a controller too. Settings that the tables do not have, such as session time-outs and
+unclean.leader.election.enable of the controllers, are those of the --command-config file.
+
+The exit status: 0 if nothing goes offline or under min ISR, no committed record is at risk, and a majority of the
+cluster roots is left; 1 otherwise, and after an error; 2 for wrong usage. What is wrong already does not change it.
+"""
+
+import argparse
+from collections.abc import Collection, Mapping
+
+from lakelog.jobs.admin.heartbeats import ACTIVE, observe
+from lakelog.jobs.admin.loss_report import LossReport, VotingRoots, as_object, show
+from lakelog.jobs.admin.prediction import Forecast, Loss, live_brokers, snapshot
+from lakelog.jobs.admin.published_rows import published_rows
+from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, run
+from lakelog.jobs.cli.numbers import whole_numbers
+from lakelog.jobs.cli.options import FORMS, admin_parser
+from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.verb_parser import VerbParser, root_uri
+from lakelog.replication.errors import BrokerNotAvailableException, InvalidRequestException
+from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.quorum_root import QuorumRoot
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
+from lakelog.replication.storage.root_changes import RootChanges
+from lakelog.replication.storage.root_identity import lies_in
+
+_READS_AT_ONCE = 8
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    parser = make_parser()
+    return run(parser, lambda args: _what_if(parser, args), argv)
+
+
+def make_parser() -> VerbParser:
+    """The arguments."""
+    parser = admin_parser("what-if", __doc__, FORMS)
+    group = parser.add_argument_group("losses, of which at least one is given")
+    group.add_argument("--kill", type=whole_numbers(0), default=[], metavar="1,2", help="these brokers are killed")
+    group.add_argument("--kill-rack", metavar="RACK", help="all brokers of a rack are killed")
+    group.add_argument(
+        "--stop", type=whole_numbers(0), default=[], metavar="1,2", help="these brokers are shut down in order"
+    )
+    group.add_argument(
+        "--lose-root", type=root_uri, metavar="URI",
+        help="this bucket or folder is lost, with all roots of brokers and of the cluster that lie in it",
+    )  # fmt: skip
+    group.add_argument(
+        "--cluster-root", type=root_uri, action="append", default=[], metavar="URI",
+        help="this cluster root is lost; may be given several times",
+    )  # fmt: skip
+    return parser
+
+
+def _what_if(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    if not (args.kill or args.kill_rack is not None or args.stop or args.lose_root or args.cluster_root):
+        parser.error("what is lost? Give --kill, --kill-rack, --stop, --lose-root or --cluster-root")
+    cluster = Cluster.open(args.cluster, settings(args.command_config))
+    roots = _roots(cluster, args)
+    loss = _loss(args, cluster.refresh_brokers(), roots)
+    if both := loss.killed & loss.stopped:
+        parser.error(f"broker {min(both)} is both killed and stopped: it can only be one of the two")
+    report = _predicted(cluster, loss, roots)
+    if args.output == JSON:
+        Report(value=as_object(report)).show(JSON)
+    else:
+        show(report)
+    return OK if report.is_harmless else FAILED
+
+
+def _predicted(cluster: Cluster, loss: Loss, roots: VotingRoots) -> LossReport:
+    brokers, controller = observe(cluster)
+    for table in (cluster.topics, cluster.metadata, cluster.configs):
+        table.refresh()
+    forecast = Forecast(snapshot(cluster, live_brokers(brokers)), loss)
+    read = [brokers[broker].registration for broker in sorted(forecast.brokers_with_rows & brokers.keys())]
+    found = in_threads(lambda registration: published_rows(cluster, registration), read, _READS_AT_ONCE)
+    rows = {registration.broker_id: each for registration, each in zip(read, found, strict=True)}
+    return LossReport(cluster, brokers, roots, forecast, forecast.changes(rows), rows, controller.state == ACTIVE)
+
+
+def _roots(cluster: Cluster, args: argparse.Namespace) -> VotingRoots:
+    """Raises InvalidRequestException if --cluster-root names none of the cluster's roots."""
+    if isinstance(cluster.root, QuorumRoot):
+        found = [root for root in RootChanges(cluster).describe() if root.has_vote]
+        voting, silent = tuple(root.uri for root in found), frozenset(root.uri for root in found if root.error)
+    else:
+        voting, silent = (cluster.root.uri,), frozenset[str]()
+    lost = set[str]()
+    for given in args.cluster_root:
+        uri = StorageRoot.of(given).uri
+        if not (here := {root for root in voting if lies_in(root, uri) and lies_in(uri, root)}):
+            raise InvalidRequestException(
+                f"--cluster-root: {uri} is no root of the cluster; there are: {_list(voting)}"
+            )
+        lost |= here
+    if args.lose_root:
+        lost |= {root for root in voting if lies_in(root, StorageRoot.of(args.lose_root).uri)}
+    return VotingRoots(voting, silent, frozenset(lost))
+
+
+def _loss(args: argparse.Namespace, brokers: Mapping[int, BrokerRegistration], roots: VotingRoots) -> Loss:
+    """Raises BrokerNotAvailableException if an option names no broker that has registered."""
+    for option, given in (("--kill", args.kill), ("--stop", args.stop)):
+        for broker in given:
+            if broker not in brokers:
+                raise BrokerNotAvailableException(
+                    f"{option}: broker {broker} has not registered; there are: {_list(brokers)}"
+                )
+    in_rack, emptied = set[int](), set[int]()
+    if args.kill_rack is not None:
+        in_rack = {broker for broker, found in brokers.items() if found.rack == args.kill_rack}
+        if not in_rack:
+            racks = sorted({found.rack for found in brokers.values() if found.rack is not None})
+            raise BrokerNotAvailableException(
+                f"--kill-rack: no broker is in rack {args.kill_rack}; there are: {_list(racks)}"
+            )
+    if args.lose_root:
+        folder = StorageRoot.of(args.lose_root).uri
+        emptied = {broker for broker, found in brokers.items() if lies_in(found.root, folder)}
+        if not emptied and not roots.lost:
+            there = [*roots.voting, *(found.root for found in brokers.values())]
+            raise BrokerNotAvailableException(f"--lose-root: no root lies in {folder}; there are: {_list(there)}")
+    killed = frozenset({*args.kill, *in_rack, *emptied})
+    return Loss(killed, frozenset(args.stop), frozenset(emptied), roots.left >= roots.needed)
+
+
+def _list(names: Collection[object]) -> str:
+    return ", ".join(map(str, names)) or "none"
