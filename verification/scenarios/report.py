@@ -14,6 +14,7 @@ from lakelog.jobs.cli.console import Report
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.tables.metadata_table import MetadataVersion
+from lakelog.verification.scenarios.predictions import AS_PREDICTED, PredictionOutcome
 from lakelog.verification.scenarios.scene import Observed
 from lakelog.verification.scenarios.script import Script, Step
 
@@ -56,18 +57,25 @@ class ScriptResult:
     script: Script
     steps: tuple[StepResult, ...]
     history: Sequence[MetadataVersion]
+    predictions: Sequence[PredictionOutcome] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether every step had the expected outcome."""
-        return len(self.steps) == len(self.script.steps) and all(result.ok for result in self.steps)
+        """Whether every step had the expected outcome, and every kill the predicted one."""
+        return len(self.steps) == len(self.script.steps) and all(result.ok for result in self.steps) and not self.faults
+
+    @property
+    def faults(self) -> list[str]:
+        """The predictions that were wrong."""
+        return [outcome.fault for outcome in self.predictions if outcome.fault is not None]
 
     def as_json(self) -> dict[str, object]:
-        """The result as a JSON object: name, success, steps and history."""
+        """The result as a JSON object: name, success, steps, predictions and history."""
         return {
             "name": self.script.name,
             "ok": self.ok,
             "steps": [result.as_json() for result in self.steps],
+            "predictions": [outcome.as_json() for outcome in self.predictions],
             "history": list(states(self.history)),
         }
 
@@ -115,7 +123,10 @@ class ScenarioReport:
             self._console.print(f"    line {result.step.line}: [red]{escape(result.outcome.fault)}[/]")
 
     def ends(self, results: Sequence[ScriptResult]) -> None:
-        """Prints one row a script."""
+        """Prints the predictions that were wrong, and one row a script."""
+        for result in results:
+            for fault in result.faults:
+                self._console.print(f"  {_MARKS[False]} {escape(result.script.name)}: [red]{escape(fault)}[/]")
         Report([_row(result) for result in results]).show()
 
 
@@ -127,6 +138,7 @@ def _row(result: ScriptResult) -> dict[str, object]:
         "of": len(result.script.steps),
         "seconds": round(result.steps[-1].at_ms / 1000, 1),
         "states": len({version.version for version in result.history}),
+        "as predicted": f"{sum(v.words == AS_PREDICTED for v in result.predictions)} of {len(result.predictions)}",
     }
 
 

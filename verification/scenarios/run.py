@@ -17,6 +17,7 @@ from lakelog.jobs.cli.root_names import DISK
 from lakelog.verification.clusters.embedded_cluster import EmbeddedCluster
 from lakelog.verification.clusters.process_cluster import ProcessCluster
 from lakelog.verification.roots.roots import STORES
+from lakelog.verification.scenarios.predictions import Predictions
 from lakelog.verification.scenarios.report import ScenarioReport, ScriptResult, StepResult, write_json
 from lakelog.verification.scenarios.scene import Scene
 from lakelog.verification.scenarios.script import Script, Step
@@ -31,19 +32,23 @@ PROCESSES, SIMULATED = "processes", "simulated"
 def run_script(
     make: MakeCluster, script: Script, keep: Path | None = None, tell: Callable[[StepResult], object] = lambda _: None
 ) -> ScriptResult:
-    """Runs a script up to its first failed step, and calls `tell` after each step.
+    """Runs a script up to its first failed step, and calls `tell` after each step. Before each kill and stop of a
+    broker it predicts the outcome: see `Predictions`.
 
     The cluster is in the folder `keep`, which must not exist yet, or in a temporary folder.
     """
     results: list[StepResult] = []
     with _folder(keep) as folder, make(folder, script) as cluster:
-        scene, started = Scene(cluster), time.monotonic()
+        scene, predictions, started = Scene(cluster), Predictions(cluster), time.monotonic()
         for step in script.steps:
+            predictions.before(step)
             results.append(_timed(scene, step, started))
             tell(results[-1])
             if not results[-1].ok:
                 break
-        return ScriptResult(script, tuple(results), cluster.history())
+        else:
+            predictions.after_all()
+        return ScriptResult(script, tuple(results), cluster.history(), tuple(predictions.outcomes))
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from lakelog.jobs.launch.launcher import VERBS, launch
+from lakelog.replication.controller.predict import predict
+from lakelog.verification.scenarios.predictions import AS_PREDICTED
 from lakelog.verification.scenarios.run import SIMULATED, clusters_of, run_script
 from lakelog.verification.scenarios.script import read_script
 from lakelog.verification.verbs.scenario import main
@@ -37,10 +39,44 @@ def simulated(path: str | Path) -> dict[str, Any]:
     return told
 
 
+# Kills and stops whose outcome is not compared with a prediction, and why.
+NOT_COMPARED = {
+    "cluster_root_gone": ["kill 3 at line 12", "kill 2 at line 19", "kill 3 at line 26"],  # the cluster root is away
+    "cluster_root_of_another": ["kill 2 at line 14"],  # the same
+    "cluster_root_older": ["kill 3 at line 24"],  # the same
+    "deleted_records": ["kill 1 at line 19"],  # another broker starts at once
+    "one_in_sync": ["kill 2 at line 9"],  # another broker is killed at once, and both are predicted then
+    "unclean_election": ["kill 2 at line 9"],  # the same
+}
+
+
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_script_of_ours_comes_out_as_written(path: Path) -> None:
+def test_a_script_of_ours_comes_out_as_written_and_each_kill_as_predicted(path: Path) -> None:
     told = simulated(path)
     assert told["ok"], [step for step in told["steps"] if not step["ok"]]
+    lost = [step for step in told["steps"] if step["step"] in ("kill", "stop")]
+    predicted = [outcome["of"] for outcome in told["predictions"]]
+    assert predicted == [
+        f"{s['step']} {b} at line {s['line']}" for s in lost if (b := s["arguments"]["broker"]) in (1, 2, 3)
+    ]
+    others = [outcome["of"] for outcome in told["predictions"] if outcome["outcome"] != AS_PREDICTED]
+    assert others == NOT_COMPARED.get(path.stem, [])
+
+
+def test_a_kill_that_has_another_outcome_than_was_predicted_fails_the_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "lakelog.jobs.admin.prediction.predict", lambda context, *_: predict(context)
+    )  # nothing is lost
+    steps = "  - wait: {topic: t, isr: [1, 2, 3]}\n  - kill: 1\n"
+    out = tmp_path / "out.json"
+    assert main([written(tmp_path, HEAD + steps), "--mode", "simulated", "--out", str(out)]) == 1
+    words = "t-0 has leader 2 and ISR [2, 3], predicted were leader 1 and ISR [1, 2, 3]"
+    assert f"n: kill 1 at line 5: {words}" in capsys.readouterr().out
+    told = json.loads(out.read_text())
+    assert (told["ok"], all(step["ok"] for step in told["steps"])) == (False, True)
+    assert told["predictions"] == [{"of": "kill 1 at line 5", "outcome": words, "partitions": 1}]
 
 
 @pytest.mark.parametrize("name", ["deposed_leader", "throttled_reassignment"])
