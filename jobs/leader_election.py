@@ -1,20 +1,24 @@
 """Elects leaders by hand. The flags are those of kafka-leader-election.sh.
 
 A preferred election gives a partition back to the first broker of its assignment, if that is in sync. An unclean
-election lets an out-of-sync replica lead a partition without a leader, and may lose records.
+election lets an out-of-sync replica lead a partition without a leader, and may lose records. Before it, and with
+--dry-run, the command says which broker leads then, and how many committed records are lost.
 """
 
 import argparse
 
+from lakelog.jobs.admin.loss_warnings import say_what_unclean_elections_lose
 from lakelog.jobs.cli.console import FAILED, OK, Report, run, say
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import add_dry_run, admin_client, admin_parser
 from lakelog.jobs.cli.outcomes import outcome_rows, say_refused
 from lakelog.jobs.cli.partition_files import read_partitions
+from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.clients.admin import Outcomes
-from lakelog.replication.controller.requested_elections import ELECTION_TYPES
+from lakelog.replication.controller.requested_elections import ELECTION_TYPES, UNCLEAN
 from lakelog.replication.errors import ElectionNotNeededException
+from lakelog.replication.storage.cluster import Cluster
 
 
 def main(argv: list[str]) -> int:
@@ -45,6 +49,9 @@ def _elect(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if (args.topic is None) != (args.partition is None):
         parser.error("--topic and --partition go together")
     chosen = [(args.topic, args.partition)] if args.topic is not None else args.path_to_json_file
+    if args.election_type == UNCLEAN:
+        names = None if chosen is None else {f"{topic}-{number}" for topic, number in chosen}
+        say_what_unclean_elections_lose(Cluster.open(args.cluster, settings(args.command_config)), names)
     admin = admin_client(args, "leader-election")
     outcomes = admin.elect_leaders(args.election_type, chosen, validate_only=args.dry_run)
     Report(outcome_rows("partition", outcomes, args.dry_run), text=()).show(args.output)

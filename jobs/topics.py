@@ -5,16 +5,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from lakelog.jobs.admin.loss_warnings import say_what_a_deletion_loses
 from lakelog.jobs.cli.console import OK, Lines, Report, add_all, run, say
 from lakelog.jobs.cli.numbers import whole_number, with_commas
 from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.outcomes import show_outcomes
+from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.clients.admin import AdminClient, TopicDescription
 from lakelog.replication.errors import TopicExistsException, UnknownTopicOrPartitionException
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
+from lakelog.replication.storage.cluster import Cluster
 
 # Words of the help, and a rule: of a partition and its topic's min.insync.replicas.
 FILTERS: dict[str, tuple[str, Callable[[PartitionRegistration, int], bool]]] = {
@@ -178,6 +181,8 @@ def _delete(admin: AdminClient, args: argparse.Namespace) -> int:
     if not _described(admin, args):
         return OK
     message = admin.delete_topic(args.topic, validate_only=args.dry_run)
+    if args.dry_run:
+        say_what_a_deletion_loses(Cluster.open(args.cluster, settings(args.command_config)), args.topic)
     return _outcome(args, f"{message}; it is listed until all its brokers have deleted their replicas")
 
 

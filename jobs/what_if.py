@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from lakelog.jobs.admin.heartbeats import ACTIVE, observe
 from lakelog.jobs.admin.loss_report import LossReport, VotingRoots, as_object, show
 from lakelog.jobs.admin.prediction import Forecast, Loss, live_brokers, snapshot
-from lakelog.jobs.admin.published_rows import published_rows
+from lakelog.jobs.admin.published_rows import rows_of
 from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, run
 from lakelog.jobs.cli.numbers import whole_numbers
 from lakelog.jobs.cli.options import FORMS, admin_parser
@@ -26,11 +26,8 @@ from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.root_identity import lies_in
-
-_READS_AT_ONCE = 8
 
 
 def main(argv: list[str]) -> int:
@@ -81,8 +78,7 @@ def _predicted(cluster: Cluster, loss: Loss, roots: VotingRoots) -> LossReport:
         table.refresh()
     forecast = Forecast(snapshot(cluster, live_brokers(brokers)), loss)
     read = [brokers[broker].registration for broker in sorted(forecast.brokers_with_rows & brokers.keys())]
-    found = in_threads(lambda registration: published_rows(cluster, registration), read, _READS_AT_ONCE)
-    rows = {registration.broker_id: each for registration, each in zip(read, found, strict=True)}
+    rows = rows_of(cluster, read)
     return LossReport(cluster, brokers, roots, forecast, forecast.changes(rows), rows, controller.state == ACTIVE)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_status import Partition
 from lakelog.jobs.admin.heartbeats import ALIVE, STOPPING, SeenBroker
-from lakelog.jobs.admin.published_rows import Rows
+from lakelog.jobs.admin.published_rows import Rows, rows_of_partition
 from lakelog.jobs.cli.console import Row
 from lakelog.replication.config import Config
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
@@ -167,8 +167,7 @@ class Forecast:
         return sorted(found, key=_badness)
 
     def _change(self, now: PartitionRegistration, tables: Mapping[int, Rows], by_hand: int | None) -> Change:
-        then, key = self.then(now) or now, now.topic_id_partition
-        rows = {b: table[key] for b in now.replicas if not isinstance(table := tables.get(b, ""), str) and key in table}
+        then, rows = self.then(now) or now, rows_of_partition(now, tables)
         lost_logs = self._without_log.without_log(now)
         left = frozenset(now.replicas) & self.prediction.then.brokers.keys()
         outcome, why = self._outcome(now, then, left, lost_logs)
