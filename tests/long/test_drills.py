@@ -3,6 +3,7 @@
 The cluster root is moved away instead of losing a permission, because the user root ignores permissions.
 """
 
+import json
 import os
 import re
 import signal
@@ -102,8 +103,12 @@ def test_the_drills_hold(shell, tmp_path):
 
 
 def a_leader_is_killed(drill):
+    (line,) = of_page("drills.md", "what-if")
+    told = json.loads(drill.shell.run(f"{line.replace('--kill 2', '--kill 1')} -o json"))
     drill.brokers[1].kill()
     drill.wait_for_loss_of(1)
+    predicted = {change["partition"]: change["new_leader"] for change in told["changes"]}
+    assert predicted == {partition.name: partition.leader for partition in drill.partitions()}
     drill.restart(1)
     drill.wait_for_all()
 
