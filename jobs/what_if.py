@@ -5,17 +5,21 @@ are offline or under min ISR, and which acknowledged records nobody has who is l
 tables, so that it answers without a controller too. Settings that the tables do not have, such as session time-outs and
 unclean.leader.election.enable of the controllers, are those of the --command-config file.
 
+--at asks as of an earlier time, as far back as the tables have history: an hour, and on a disk 500 heartbeats, which
+are 16 minutes. It refuses an earlier time, and a cluster with several roots, whose heartbeats have no history.
+
 The exit status: 0 if nothing goes offline or under min ISR, no committed record is at risk, and a majority of the
 cluster roots is left; 1 otherwise, and after an error; 2 for wrong usage. What is wrong already does not change it.
 """
 
 import argparse
+import datetime as dt
+import time
 from collections.abc import Collection, Mapping
 
-from lakelog.jobs.admin.heartbeats import ACTIVE, observe
+from lakelog.jobs.admin.cluster_snapshot import ClusterSnapshot, snapshot_at, snapshot_now
 from lakelog.jobs.admin.loss_report import LossReport, VotingRoots, as_object, show
-from lakelog.jobs.admin.prediction import Forecast, Loss, live_brokers, snapshot
-from lakelog.jobs.admin.published_rows import rows_of
+from lakelog.jobs.admin.prediction import Forecast, Loss
 from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, run
 from lakelog.jobs.cli.numbers import whole_numbers
 from lakelog.jobs.cli.options import FORMS, admin_parser
@@ -53,18 +57,39 @@ def make_parser() -> VerbParser:
         "--cluster-root", type=root_uri, action="append", default=[], metavar="URI",
         help="this cluster root is lost; may be given several times",
     )  # fmt: skip
+    parser.add_argument(
+        "--at", type=_time, metavar="TIME",
+        help="ask as of an earlier time, such as 2025-01-31T12:00:00 in UTC unless it has a zone, or ms since 1970; "
+        "default: now",
+    )  # fmt: skip
     return parser
+
+
+def _time(text: str) -> float:
+    """A time in seconds since the epoch."""
+    try:
+        is_number = text.isascii() and text.isdigit()
+        found = dt.datetime.fromtimestamp(int(text) / 1000, dt.UTC) if is_number else dt.datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a time such as 2025-01-31T12:00:00 nor milliseconds since 1970"
+        ) from None
+    with_zone = found if found.tzinfo else found.replace(tzinfo=dt.UTC)
+    if with_zone.timestamp() > time.time():
+        raise argparse.ArgumentTypeError(f"{text!r} lies in the future")
+    return with_zone.timestamp()
 
 
 def _what_if(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if not (args.kill or args.kill_rack is not None or args.stop or args.lose_root or args.cluster_root):
         parser.error("what is lost? Give --kill, --kill-rack, --stop, --lose-root or --cluster-root")
     cluster = Cluster.open(args.cluster, settings(args.command_config))
-    roots = _roots(cluster, args)
-    loss = _loss(args, cluster.refresh_brokers(), roots)
+    roots, past = _roots(cluster, args), None if args.at is None else snapshot_at(cluster, args.at)
+    known = cluster.refresh_brokers() if past is None else {b: seen.registration for b, seen in past.brokers.items()}
+    loss = _loss(args, known, roots)
     if both := loss.killed & loss.stopped:
         parser.error(f"broker {min(both)} is both killed and stopped: it can only be one of the two")
-    report = _predicted(cluster, loss, roots)
+    report = _predicted(cluster, past or snapshot_now(cluster), loss, roots)
     if args.output == JSON:
         Report(value=as_object(report)).show(JSON)
     else:
@@ -72,14 +97,11 @@ def _what_if(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     return OK if report.is_harmless else FAILED
 
 
-def _predicted(cluster: Cluster, loss: Loss, roots: VotingRoots) -> LossReport:
-    brokers, controller = observe(cluster)
-    for table in (cluster.topics, cluster.metadata, cluster.configs):
-        table.refresh()
-    forecast = Forecast(snapshot(cluster, live_brokers(brokers)), loss)
-    read = [brokers[broker].registration for broker in sorted(forecast.brokers_with_rows & brokers.keys())]
-    rows = rows_of(cluster, read)
-    return LossReport(cluster, brokers, roots, forecast, forecast.changes(rows), rows, controller.state == ACTIVE)
+def _predicted(cluster: Cluster, snapshot: ClusterSnapshot, loss: Loss, roots: VotingRoots) -> LossReport:
+    forecast, brokers = Forecast(snapshot.context, loss), snapshot.brokers
+    read = sorted(forecast.brokers_with_rows & brokers.keys())
+    rows = snapshot.rows_of(brokers[broker].registration for broker in read)
+    return LossReport(cluster, snapshot, roots, forecast, forecast.changes(rows), rows)
 
 
 def _roots(cluster: Cluster, args: argparse.Namespace) -> VotingRoots:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from lakelog.jobs.admin.heartbeats import SeenBroker
-from lakelog.jobs.admin.prediction import Change, Forecast, change_row, counts, failover_delays, live_brokers
+from lakelog.jobs.admin.cluster_snapshot import ClusterSnapshot, live_brokers
+from lakelog.jobs.admin.prediction import Change, Forecast, change_row, counts, failover_delays
 from lakelog.jobs.admin.published_rows import Rows
 from lakelog.jobs.cli.console import Report, say
 from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.quorum_slot import majority
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.table_history import utc
 
 _SHOWN = 30  # partitions in a table
 _NAMED = 10  # partitions with one reason
@@ -38,15 +39,14 @@ class VotingRoots(NamedTuple):
 
 
 class LossReport(NamedTuple):
-    """What was read and predicted. `has_controller`: whether one is active now."""
+    """What was read and predicted. `rows`: those that tell what is at risk."""
 
     cluster: Cluster
-    brokers: Mapping[int, SeenBroker]
+    snapshot: ClusterSnapshot
     roots: VotingRoots
     forecast: Forecast
     changes: Sequence[Change]
     rows: Mapping[int, Rows]
-    has_controller: bool
 
     @property
     def is_harmless(self) -> bool:
@@ -58,7 +58,7 @@ class LossReport(NamedTuple):
     @property
     def delays(self) -> list[tuple[int, str]]:
         """The parts of the time until a new leader leads, in ms; empty if nobody is killed who lives."""
-        alive = live_brokers(self.brokers).keys()
+        alive = live_brokers(self.snapshot.brokers).keys()
         if not (self.forecast.loss.killed & alive and self.forecast.loss.can_commit):
             return []
         in_store = self.cluster.root.version_cache is not None
@@ -66,9 +66,10 @@ class LossReport(NamedTuple):
 
     def notes(self) -> list[str]:
         """What a reader must know besides."""
-        lost = sorted(self.brokers.keys() - live_brokers(self.brokers).keys())
-        found = [f"broker {broker} counts as lost already: {self.brokers[broker].state}" for broker in lost]
-        if not self.has_controller:
+        brokers = self.snapshot.brokers
+        lost = sorted(brokers.keys() - live_brokers(brokers).keys())
+        found = [f"broker {broker} counts as lost already: {brokers[broker].state}" for broker in lost]
+        if not self.snapshot.has_controller:
             found.append("no controller is active: nothing of this is decided before one is")
         if offline := _first(self.forecast.already_offline):
             found.append(f"without a leader already: {offline}")
@@ -89,12 +90,13 @@ def as_object(facts: LossReport) -> dict[str, object]:
     return {
         "ok": facts.is_harmless,
         "cluster": facts.cluster.root.uri,
+        "at": None if facts.snapshot.at is None else utc(facts.snapshot.at),
         "killed": sorted(loss.killed),
         "stopped": sorted(loss.stopped),
         "lost_broker_roots": sorted(loss.emptied),
         "lost_cluster_roots": sorted(roots.lost),
         "cluster_roots": {"voting": len(roots.voting), "left": roots.left, "needed": roots.needed},
-        "metadata_version": facts.cluster.metadata.version,
+        "metadata_version": facts.snapshot.metadata_version,
         "partitions": len(facts.forecast.partitions),
         "counts": counts(facts.changes),
         "new_leader_ms": sum(ms for ms, _ in delays) if delays else None,
@@ -122,9 +124,9 @@ def show(facts: LossReport) -> None:
 
 
 def _summary(facts: LossReport) -> dict[str, str]:
-    found, roots, loss = counts(facts.changes), facts.roots, facts.forecast.loss
+    found, roots, loss, at = counts(facts.changes), facts.roots, facts.forecast.loss, facts.snapshot.at
     lines = {
-        "what if": "; ".join(_losses(facts)),
+        "what if": "; ".join(_losses(facts)) + ("" if at is None else f", at {utc(at)}"),
         "partitions": f"{len(facts.changes)} of {len(facts.forecast.partitions)} change: {_outcomes(found)}",
         "records": _records(found),
         "new leader": _time(facts),

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from lakelog.jobs.admin.cluster_snapshot import context_now, live_brokers
 from lakelog.jobs.admin.heartbeats import observe_brokers
-from lakelog.jobs.admin.prediction import Forecast, Loss, live_brokers, snapshot
+from lakelog.jobs.admin.prediction import Forecast, Loss
 from lakelog.jobs.admin.published_rows import Rows, rows_of, rows_of_partition
 from lakelog.jobs.cli.console import say
 from lakelog.replication.controller.decision import Decision
@@ -56,9 +57,8 @@ def say_what_unclean_elections_lose(cluster: Cluster, chosen: Collection[str] | 
 
 def unclean_elections(cluster: Cluster, chosen: Collection[str] | None) -> list[ElectionLoss]:
     """The unclean elections of partitions that have no leader, of those that were chosen."""
-    seen = observe_brokers(cluster)
-    _refresh(cluster)
-    context = Forecast(snapshot(cluster, live_brokers(seen)), Loss()).prediction.settled
+    live = live_brokers(observe_brokers(cluster))
+    context = Forecast(context_now(cluster, live), Loss()).prediction.settled
     leaders = {context.partitions[key]: leader for key, leader in elect_uncleanly(context).items()}
     wanted = {r: leader for r, leader in leaders.items() if chosen is None or r.name in chosen}
     rows, without_log = _rows(cluster, wanted), Decision(context, "what-if").without_log
@@ -67,18 +67,13 @@ def unclean_elections(cluster: Cluster, chosen: Collection[str] | None) -> list[
 
 def say_what_a_deletion_loses(cluster: Cluster, topic: str) -> None:
     """Says how many committed records a topic has."""
-    _refresh(cluster)
+    cluster.metadata.refresh()
     partitions = [r for r in cluster.metadata.partitions.values() if r.topic == topic]
     rows = _rows(cluster, partitions)
     found = [_committed(r, rows, (), ()) for r in partitions]
     unknown = found.count(None)
     more = f", and those of {unknown} partitions whose leaders' rows cannot be read" if unknown else ""
     say(f"{topic}: {sum(len(records or ()) for records in found)} committed records are lost{more}")
-
-
-def _refresh(cluster: Cluster) -> None:
-    for table in (cluster.topics, cluster.metadata, cluster.configs):
-        table.refresh()
 
 
 def _rows(cluster: Cluster, partitions: Iterable[PartitionRegistration]) -> dict[int, Rows]:

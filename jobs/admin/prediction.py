@@ -1,6 +1,6 @@
-"""What becomes of a cluster when brokers die, stop or lose their roots: the snapshot, and each partition that changes.
+"""What becomes of each partition when brokers die, stop or lose their roots.
 
-It reads tables only. The controller's own decisions tell who leads and who is in sync (`controller.predict`), and the
+The controller's own decisions tell who leads and who is in sync (`controller.predict`), and the
 brokers' rows tell which records are where (`protocol.record_loss`).
 """
 
@@ -13,14 +13,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_status import Partition
-from lakelog.jobs.admin.heartbeats import ALIVE, STOPPING, SeenBroker
 from lakelog.jobs.admin.published_rows import Rows, rows_of_partition
 from lakelog.jobs.cli.console import Row
 from lakelog.replication.config import Config
-from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
+from lakelog.replication.controller.controller_context import ControllerContext
 from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.predict import Prediction, elect_uncleanly, predict
-from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.elections import is_unclean
 from lakelog.replication.protocol.partition_registration import (
     LEADER_DURING_DELETE,
@@ -29,7 +27,7 @@ from lakelog.replication.protocol.partition_registration import (
 )
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.record_loss import MissingRecords, missing_records
-from lakelog.replication.storage.cluster import HEARTBEAT_STALENESS, Cluster
+from lakelog.replication.storage.cluster import HEARTBEAT_STALENESS
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 
 OFFLINE, UNCLEAN, UNDER_MIN_ISR = "offline", "unclean leader", "under min ISR"
@@ -82,22 +80,6 @@ class Change(NamedTuple):
         if self.missing is None:
             return None if self.outcome in (OFFLINE, UNCLEAN) else 0
         return len(self.missing.committed)
-
-
-def snapshot(cluster: Cluster, live: Mapping[int, BrokerRegistration]) -> ControllerContext:
-    """The tables as a controller sees them that is elected now. `live`: the brokers that live, with their
-    registrations as last read. Call `refresh` of the tables before."""
-    return ControllerContext(
-        0, cluster.config,
-        {broker: BrokerView.of(found) for broker, found in sorted(live.items()) if found.storage_error is None},
-        cluster.topics.topics, cluster.metadata.partitions, configs=cluster.configs.configs,
-        registered=frozenset(cluster.brokers),
-    )  # fmt: skip
-
-
-def live_brokers(seen: Mapping[int, SeenBroker]) -> dict[int, BrokerRegistration]:
-    """The brokers that live, by their heartbeats."""
-    return {b: found.registration for b, found in seen.items() if found.state in (ALIVE, STOPPING)}
 
 
 class Forecast:

@@ -20,20 +20,21 @@ Rows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus] | str
 _READS_AT_ONCE = 8
 
 
-def published_rows(cluster: Cluster, registration: BrokerRegistration) -> Rows:
-    """What a broker has published of its replicas, or why that cannot be read."""
+def published_rows(cluster: Cluster, registration: BrokerRegistration, at: float | None = None) -> Rows:
+    """What a broker has published of its replicas, or why that cannot be read. `at`: until a time in seconds since the
+    epoch; None: until now."""
     try:
         root = cluster.storage_of(registration.broker_id, registration.root)
         check_identity(root, cluster.cluster_id, registration.broker_id)
-        return ReplicaTable.open(root).replicas
+        return (ReplicaTable.open(root) if at is None else ReplicaTable.as_of(root, at)[0]).replicas
     except LakelogException as error:
         return f"{error.name}: {error}"
 
 
-def rows_of(cluster: Cluster, brokers: Iterable[BrokerRegistration]) -> dict[int, Rows]:
-    """What each of these brokers has published, or why that cannot be read."""
+def rows_of(cluster: Cluster, brokers: Iterable[BrokerRegistration], at: float | None = None) -> dict[int, Rows]:
+    """As `published_rows`, by broker."""
     registrations = list(brokers)
-    found = in_threads(lambda registration: published_rows(cluster, registration), registrations, _READS_AT_ONCE)
+    found = in_threads(lambda registration: published_rows(cluster, registration, at), registrations, _READS_AT_ONCE)
     return {registration.broker_id: rows for registration, rows in zip(registrations, found, strict=True)}
 
 

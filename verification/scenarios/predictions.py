@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from lakelog.jobs.admin.prediction import Forecast, Loss, snapshot
+from lakelog.jobs.admin.cluster_snapshot import context_now
+from lakelog.jobs.admin.prediction import Forecast, Loss
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.partition_registration import (
@@ -134,11 +135,9 @@ def predicted(
     cluster: Cluster, what: str, live: Mapping[int, BrokerRegistration], broker: int, is_stop: bool
 ) -> Predicted:  # fmt: skip
     """What the kill or stop of a broker will do. `live`: the brokers that live, with their registrations."""
-    for table in (cluster.topics, cluster.metadata, cluster.configs):
-        table.refresh()
     gone = frozenset({broker})
     loss = Loss(stopped=gone) if is_stop else Loss(killed=gone)
-    forecast = Forecast(snapshot(cluster, live), loss)
+    forecast = Forecast(context_now(cluster, live), loss)
     compared = [r for r in forecast.partitions if not is_reassigning(r)]
     then = {r.topic_id_partition: after for r in compared if (after := forecast.then(r)) is not None}
     return Predicted(what, cluster.metadata.version, frozenset(live) - gone, then)

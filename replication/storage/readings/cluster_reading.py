@@ -25,11 +25,11 @@ from lakelog.replication.properties import Setting
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.table_history import commit_times, table_at
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_segments
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.replication.storage.readings.metadata_history import ClusterEvents, event_rows, metadata_changes
-from lakelog.replication.storage.readings.past_versions import commit_times, table_at
 from lakelog.replication.storage.root_identity import check_identity
 from lakelog.replication.storage.tables.broker_table import broker_ids
 from lakelog.replication.storage.tables.state_table import StateTable

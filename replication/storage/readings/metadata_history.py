@@ -19,8 +19,8 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import CHANGE_ROOTS, Commit
 from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.table_history import commit_times
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.replication.storage.readings.past_versions import commit_times
 from lakelog.replication.storage.tables.metadata_table import BROKER_CHANGES, REQUESTED_BY
 from lakelog.replication.storage.tables.state_table import CONTROLLER_EPOCH, Row, StateTable
 from lakelog.schemas import METADATA

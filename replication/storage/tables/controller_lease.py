@@ -29,17 +29,18 @@ class ControllerLease(TypedTable[Lease | None]):
         """The row as it is now; None before the first election."""
         self.refresh()
         self._read_sign(None)
-        return self._lease
+        return self.lease
 
     def watched(self, max_staleness: float) -> Lease | None:
         """The row. In an object store it may come from an earlier poll of this process, at most `max_staleness` seconds
         old."""
         self.watch(max_staleness)
         self._read_sign(max_staleness)
-        return self._lease
+        return self.lease
 
     @property
-    def _lease(self) -> Lease | None:
+    def lease(self) -> Lease | None:
+        """The row as last read; None before the first election."""
         return self._lease_of(self._table.rows)
 
     def _lease_of(self, rows: list[Row]) -> Lease | None:
@@ -64,7 +65,7 @@ class ControllerLease(TypedTable[Lease | None]):
         self._table.recover()
         self._read_sign(None)
         self._table.update({"who": controller_id, "why": "elected"}, change)
-        found = self._lease
+        found = self.lease
         is_mine = found is not None and found.controller_id == mine.controller_id
         return found if is_mine and found is not None and found.controller_epoch == mine.controller_epoch else None
 
@@ -72,7 +73,7 @@ class ControllerLease(TypedTable[Lease | None]):
         """Moves the lease. Raises ControllerMovedException if another was elected."""
         if self.root.has_signs:
             self.refresh()
-            found = _check_held(held, self._lease)
+            found = _check_held(held, self.lease)
             self._sign = held.controller_epoch, self.root.show_life(held.controller_epoch)
             return dataclasses.replace(found, lease=self.version + self._sign[1])
         return self._change(held, "renewed", lambda found: found, _UNTIL_IT_LOSES)
@@ -88,7 +89,7 @@ class ControllerLease(TypedTable[Lease | None]):
             return [_row(move(_check_held(held, self._lease_of(rows))))]
 
         self._table.update({"who": held.controller_id, "why": why}, change, noop_staleness=noop_staleness)
-        moved = self._lease
+        moved = self.lease
         assert moved is not None, "a lease that is held has a row"
         return moved
 

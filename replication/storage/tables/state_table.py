@@ -26,6 +26,7 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
+from lakelog.replication.storage.delta.table_history import table_at
 from lakelog.schemas import Table
 
 Row = dict[str, Any]
@@ -476,6 +477,16 @@ class TypedTable(Generic[Value]):
     def open(cls: type[_Self], root: StorageRoot, *owner: int | str) -> _Self:
         """Opens the table of a formatted root. Raises InconsistentClusterIdException if there is none."""
         return cls(StateTable.open(cls.folder(root, *owner), cls.TABLE))
+
+    @classmethod
+    def as_of(cls: type[_Self], root: StorageRoot, at: float, *owner: int | str) -> tuple[_Self, float]:
+        """The table as it was at a time, only to be read, and when that version was committed; both in seconds since
+        the epoch. Raises as `table_at`."""
+        log, committed_at = table_at(cls.folder(root, *owner), at)
+        try:
+            return cls(StateTable(log, cls.TABLE)), committed_at
+        except FileNotFoundError as error:
+            raise KafkaStorageException(f"{log.root.uri}: version {log.version} has lost a file: {error}") from error
 
     @classmethod
     def folder(cls, root: StorageRoot, *owner: int | str) -> StorageRoot:

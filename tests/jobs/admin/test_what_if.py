@@ -1,6 +1,7 @@
 """`lakelog what-if` on real tables without running brokers: the tests write the heartbeats and the replica rows."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from lakelog.jobs import what_if
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.delta.table_history import utc
 from lakelog.replication.storage.root_identity import lies_in
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clients.world import World
@@ -97,7 +99,7 @@ def test_all_of_it_in_json(show: Run, world: World) -> None:
     assert told.pop("counts")["offline"] == 2
     first = told.pop("changes")[0]
     assert told == {
-        "ok": False, "cluster": world.uri, "killed": [1, 2], "stopped": [], "lost_broker_roots": [],
+        "ok": False, "cluster": world.uri, "at": None, "killed": [1, 2], "stopped": [], "lost_broker_roots": [],
         "lost_cluster_roots": [], "cluster_roots": {"voting": 1, "left": 1, "needed": 1}, "metadata_version": 1,
         "partitions": 2, "new_leader_ms": 6150, "notes": [],
     }  # fmt: skip
@@ -210,6 +212,75 @@ def test_one_or_two_of_three_cluster_roots(
     assert (told["cluster_roots"], code, err) == ({"voting": 3, "left": left, "needed": 2}, 0 if left == 2 else 1, "")
     assert [change["outcome"] for change in told["changes"]] == outcomes
     assert (told["new_leader_ms"] is None) == (left < 2)
+
+
+THEN = 1_700_000_000  # when all that the fixture has made was committed; broker 2 is lost 100 s later
+
+
+@pytest.fixture
+def past(world: World, tmp_path: Path) -> World:
+    """The cluster, of which broker 2 has left the ISR of flights-0 since; only broker 1 still sends heartbeats."""
+    for path in tmp_path.glob("**/_delta_log/*.json"):
+        os.utime(path, (THEN, THEN))
+    world.change(P0, isr=(1,), partition_epoch=1)
+    world.say(3, P0)
+    BrokerTable.open(world.cluster.root, 1).update(1, "heartbeat")
+    for table in (f"{world.uri}/metadata", f"{world.uri}/brokers/1", f"{world.roots[1].uri}/replicas"):
+        os.utime(max(Path(table, "_delta_log").glob("*.json")), (THEN + 100, THEN + 100))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("words", "after", "outcomes", "at_risk", "notes"),
+    [
+        (("--kill", 1), 1, ["new leader", "new leader"], 0, []),
+        (("--kill", 1), 99, [], 0, ["broker 1 counts as lost already: dead", "broker 2 counts as lost already: dead"]),
+        (("--kill", 1), 101, ["offline", "offline"], 3, ["broker 2 counts as lost already: dead"]),
+        (("--stop", 1), 1, ["new leader", "new leader"], 0, []),
+    ],
+)
+def test_what_if_it_had_happened_at_an_earlier_time(
+    show: Run, past: World, words: tuple[object, ...], after: int, outcomes: list[str], at_risk: int, notes: list[str]
+) -> None:
+    assert past.cluster.metadata.version == 2
+    told = json.loads(show(*words, "--at", (THEN + after) * 1000, "-o", "json")[1])
+    assert [change["outcome"] for change in told["changes"]] == outcomes
+    assert told["counts"]["records_at_risk"] == at_risk
+    assert [note for note in told["notes"] if note.startswith("broker")] == notes
+    assert (told["at"], told["metadata_version"]) == (utc(THEN + after), 2 if after > 99 else 1)
+
+
+@pytest.mark.parametrize(
+    "at", ["1700000001000", "2023-11-14T22:13:21", "2023-11-14T23:13:21+01:00", "2023-11-14T22:13:21Z"]
+)
+def test_a_time_may_be_written_in_several_ways(show: Run, past: World, at: str) -> None:
+    assert past.uri
+    assert lines(show("--kill", 1, "--at", at)[1])[0] == "what if     broker 1 killed, at 2023-11-14T22:13:21+00:00"
+
+
+def test_without_history_back_to_that_time_it_refuses(show: Run, past: World) -> None:
+    code, out, err = show("--kill", 1, "--at", (THEN - 1) * 1000)
+    assert (code, out) == (1, "")
+    assert "its history does not reach back to 2023-11-14T22:13:19+00:00" in err
+    assert past.uri in err
+
+
+def test_a_broker_that_registered_later_was_not_there(show: Run, past: World, tmp_path: Path) -> None:
+    for path in Path(past.uri, "brokers", "2", "_delta_log").glob("*.json"):
+        os.utime(path, (THEN + 50, THEN + 50))
+    code, _, err = show("--kill", 2, "--at", (THEN + 1) * 1000)
+    assert (code, err) == (
+        1, "lakelog: BrokerNotAvailableException: --kill: broker 2 has not registered; there are: 1\n",
+    )  # fmt: skip
+    assert tmp_path.exists()
+
+
+def test_several_cluster_roots_have_no_history_of_heartbeats(tmp_path: Path, waits: list[float], lakelog: Run) -> None:
+    assert waits == []
+    world = alive(World(str(tmp_path), 3))
+    code, _, err = lakelog(what_if, "--cluster", world.uri, "--kill", 1, "--at", THEN * 1000)
+    assert code == 1
+    assert "the heartbeats of a cluster with several roots have no history" in err
 
 
 @pytest.mark.parametrize(

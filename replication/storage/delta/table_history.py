@@ -1,4 +1,4 @@
-"""The versions of a table that are still there, when they were committed, and the table as it was at a time."""
+"""A table as it was at a time, by the times of its commits and the clock of the store, as in Delta's time travel."""
 
 from __future__ import annotations
 

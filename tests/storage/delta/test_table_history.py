@@ -7,7 +7,7 @@ import pytest
 from lakelog.replication.errors import InconsistentClusterIdException, KafkaStorageException
 from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.readings.past_versions import commit_times, table_at
+from lakelog.replication.storage.delta.table_history import commit_times, table_at
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CONTROLLER
 
