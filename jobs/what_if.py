@@ -107,7 +107,7 @@ def _predicted(cluster: Cluster, snapshot: ClusterSnapshot, loss: Loss, roots: V
 def _roots(cluster: Cluster, args: argparse.Namespace) -> VotingRoots:
     """Raises InvalidRequestException if --cluster-root names none of the cluster's roots."""
     if isinstance(cluster.root, QuorumRoot):
-        found = [root for root in RootChanges(cluster).describe() if root.has_vote]
+        found = [root for root in RootChanges(cluster).describe() if root.counts]
         voting, silent = tuple(root.uri for root in found), frozenset(root.uri for root in found if root.error)
     else:
         voting, silent = (cluster.root.uri,), frozenset[str]()

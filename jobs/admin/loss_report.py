@@ -71,8 +71,8 @@ class LossReport(NamedTuple):
         found = [f"broker {broker} counts as lost already: {brokers[broker].state}" for broker in lost]
         if not self.snapshot.has_controller:
             found.append("no controller is active: nothing of this is decided before one is")
-        if offline := _first(self.forecast.already_offline):
-            found.append(f"without a leader already: {offline}")
+        if offline := _first(self.forecast.offline_anyway):
+            found.append(f"without a leader anyway: {offline}")
         if due := _first(self.forecast.due_anyway):
             found.append(f"a controller has yet to decide on what has happened already, which changes {due}")
         return found + [

@@ -102,7 +102,7 @@ class Forecast:
         return [r for r in known if r.topic_id not in self._deleting and r.leader != LEADER_DURING_DELETE]
 
     @property
-    def already_offline(self) -> list[PartitionRegistration]:
+    def offline_anyway(self) -> list[PartitionRegistration]:
         """The partitions that nobody leads, whatever is lost."""
         settled = self.prediction.settled.partitions
         return [r for r in self.partitions if _leader(settled, r) == NO_LEADER]

@@ -1,5 +1,6 @@
 """Which records some replicas lack, by the rows that brokers have published. One rule for each question of what is at
-risk or lost: with a dead leader, with all replicas in sync, with an unclean election.
+risk or lost: with a dead leader, with all replicas in sync, with an unclean election. `frames/cluster_state` shows by
+the same rule which records only one replica has.
 """
 
 from __future__ import annotations

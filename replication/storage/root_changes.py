@@ -54,6 +54,12 @@ class RootStatus(NamedTuple):
     behind: int | None
     error: str = ""
 
+    @property
+    def counts(self) -> bool:
+        """Whether it counts among the roots of which a majority decides: it has a vote, or lies in the place of one
+        that has, and was emptied, restored or copied."""
+        return self.has_vote or (bool(self.error) and self.behind is not None)
+
 
 class RootChanges:
     """The roots of an open cluster. `report(done, tables)` hears how many of the tables have changed. All methods raise

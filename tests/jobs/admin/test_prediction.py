@@ -164,7 +164,7 @@ def test_what_a_controller_has_yet_to_decide_is_told_apart() -> None:
     given = context(*partitions, live=(2, 3), registered=(1, 2, 3))
     forecast = Forecast(given, loss((2,)))
     assert [r.name for r in forecast.due_anyway] == ["flights-0", "flights-2"]
-    assert [r.name for r in forecast.already_offline] == ["flights-2"]
+    assert [r.name for r in forecast.offline_anyway] == ["flights-2"]
     assert [r.topic_id_partition for r in forecast.changed] == [tp(0), tp(1)]
 
 

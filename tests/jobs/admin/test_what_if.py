@@ -137,7 +137,7 @@ def test_what_is_wrong_already_is_a_note_and_no_reason_for_status_1(show: Run, w
         "new leader  nobody has to be elected",
         "Note: broker 1 counts as lost already: dead.",
         "Note: no controller is active: nothing of this is decided before one is.",
-        f"Note: without a leader already: {TOPIC}-1.",
+        f"Note: without a leader anyway: {TOPIC}-1.",
     ]
 
 
@@ -212,6 +212,20 @@ def test_one_or_two_of_three_cluster_roots(
     assert (told["cluster_roots"], code, err) == ({"voting": 3, "left": left, "needed": 2}, 0 if left == 2 else 1, "")
     assert [change["outcome"] for change in told["changes"]] == outcomes
     assert (told["new_leader_ms"] is None) == (left < 2)
+
+
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_a_cluster_root_that_is_lost_already_has_no_vote(
+    tmp_path: Path, waits: list[float], lakelog: Run, is_emptied: bool
+) -> None:
+    assert waits == []
+    world = alive(World(str(tmp_path), 3))
+    (tmp_path / "cluster-2").rename(tmp_path / "away")
+    (tmp_path / "cluster-2").mkdir() if is_emptied else (tmp_path / "cluster-2").write_text("no folder")
+    words = ("--cluster", world.uri, "--cluster-root", f"{tmp_path}/cluster-3", "-o", "json")
+    told = json.loads(lakelog(what_if, *words)[1])
+    assert told["cluster_roots"] == {"voting": 3, "left": 1, "needed": 2}
+    assert (told["ok"], told["changes"]) == (False, [])
 
 
 THEN = 1_700_000_000  # when all that the fixture has made was committed; broker 2 is lost 100 s later

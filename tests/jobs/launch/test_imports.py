@@ -14,7 +14,10 @@ import sys
 from importlib import import_module
 from lakelog.jobs.__main__ import main
 
-for words in (["topics", "--list"], ["status"], ["brokers"], ["get-offsets"], ["consumer-groups", "--list"]):
+for words in (
+    ["topics", "--list"], ["status"], ["brokers"], ["what-if", "--kill", "1"], ["get-offsets"],
+    ["consumer-groups", "--list"],
+):
     sys.argv = ["lakelog", *words, "--cluster", sys.argv[-1]]
     main()
 """
