@@ -11,18 +11,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import randrange
 from typing import Any
 
+from lakelog.jobs.admin.loss_warnings import say_what_reassignments_do
 from lakelog.jobs.admin.reassignment_throttle import clear_throttles, set_throttle
 from lakelog.jobs.cli.console import FAILED, JSON, OK, TEXT, Lines, Report, run, say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number, whole_numbers, with_commas
 from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.outcomes import outcome_rows, say_outcomes, show_outcomes
 from lakelog.jobs.cli.partition_files import TopicPartition, read_reassignments, read_topics, reassignments
+from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.errors import BrokerNotAvailableException, UnknownTopicOrPartitionException
 from lakelog.replication.protocol.assignment import assign_replicas
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
+from lakelog.replication.storage.cluster import Cluster
 
 _FILE = ["reassignment_json_file"]
 _GOES_WITH = {
@@ -142,6 +145,9 @@ def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
         say(_ROLLBACK)
     if args.throttle is not None:
         set_throttle(admin, found, wanted, args.throttle, validate_only=args.dry_run)
+    if args.dry_run:
+        targets = {f"{topic}-{number}": replicas for (topic, number), replicas in wanted.items()}
+        say_what_reassignments_do(Cluster.open(args.cluster, settings(args.command_config)), targets)
     outcomes = admin.alter_partition_reassignments(wanted, validate_only=args.dry_run)
     rows = outcome_rows("partition", outcomes, args.dry_run)
     Report(rows, text=(), value={"current": current, "outcomes": rows}).show(args.output)

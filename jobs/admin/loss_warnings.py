@@ -1,6 +1,7 @@
-"""Says before an unclean election and before a deletion which committed records they lose."""
+"""Says before an unclean election and before a deletion which committed records they lose, and before a reassignment
+who leads after it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_snapshot import context_now, live_brokers
@@ -9,9 +10,11 @@ from lakelog.jobs.admin.prediction import Forecast, Loss
 from lakelog.jobs.admin.published_rows import Rows, rows_of, rows_of_partition
 from lakelog.jobs.cli.console import say
 from lakelog.replication.controller.decision import Decision
-from lakelog.replication.controller.predict import elect_uncleanly
+from lakelog.replication.controller.predict import elect_uncleanly, predict_reassignments
 from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_loss import missing_records
 from lakelog.replication.storage.cluster import Cluster
 
@@ -63,6 +66,22 @@ def unclean_elections(cluster: Cluster, chosen: Collection[str] | None) -> list[
     wanted = {r: leader for r, leader in leaders.items() if chosen is None or r.name in chosen}
     rows, without_log = _rows(cluster, wanted), Decision(context, "what-if").without_log
     return [ElectionLoss(r, leader, _committed(r, rows, {leader}, without_log(r))) for r, leader in wanted.items()]
+
+
+def say_what_reassignments_do(cluster: Cluster, targets: Mapping[str, Sequence[int]]) -> None:
+    """Says which partitions get another leader once they have moved to these brokers, and which moves cannot end."""
+    found = predict_reassignments(context_now(cluster, live_brokers(observe_brokers(cluster))), targets)
+    wanted = sorted((r for r in found.settled.partitions.values() if r.name in targets), key=lambda r: r.name)
+    pairs = [(r, then) for r in wanted if (then := found.then.partitions.get(r.topic_id_partition)) is not None]
+    moved = [f"{r.name} from {_leader(r)} to {_leader(then)}" for r, then in pairs if r.leader != then.leader]
+    stuck = [then.name for _, then in pairs if is_reassigning(then)]
+    say(f"Leaders after the moves: {first_names(moved, _SHOWN)}" if moved else "The moves change no leader.")
+    if stuck:
+        say(f"lakelog: warning: moves that wait for a leader or a live replica: {first_names(stuck, _SHOWN)}")
+
+
+def _leader(registration: PartitionRegistration) -> str:
+    return "no leader" if registration.leader < 0 else f"broker {registration.leader}"
 
 
 def say_what_a_deletion_loses(cluster: Cluster, topic: str) -> None:

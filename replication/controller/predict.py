@@ -5,7 +5,7 @@ Kafka has no counterpart: there one finds out by doing it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,11 +16,13 @@ from lakelog.replication.controller.events import (
     ControlledShutdown,
     ControllerChange,
     Event,
+    IsrChangeNotification,
+    PartitionReassignment,
     ReplicaLeaderElection,
 )
 from lakelog.replication.controller.requested_elections import UNCLEAN
 from lakelog.replication.protocol.admin_request import AdminRequest
-from lakelog.replication.protocol.partition_registration import NO_LEADER
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 _REQUEST = "what-if"
@@ -51,6 +53,32 @@ def predict(context: ControllerContext, killed: Collection[int] = (), stopped: C
     before, gone = found.brokers, {*killed, *stopped}
     left = {broker: view for broker, view in before.items() if broker not in gone}
     return Prediction(context, settled, _after(replace(found, brokers=left), BrokerChange(before)))
+
+
+def predict_reassignments(context: ControllerContext, targets: Mapping[str, Sequence[int]]) -> Prediction:
+    """What the controller makes of reassignments, by the names of their partitions, once every live replica that they
+    add has caught up. A partition whose reassignment is refused, or cannot end, stays as it is or goes on moving.
+    [RA-01, RA-03]"""
+    began = context.started(0)
+    settled = _after(began, ControllerChange(began.brokers))
+    arguments = {"reassignments": {name: list(target) for name, target in targets.items()}}
+    event = PartitionReassignment(AdminRequest(_REQUEST, "alter_partition_reassignments", arguments))
+    moving = _after(settled, event)
+    caught_up = {key: _caught_up(moving, registration) for key, registration in moving.partitions.items()}
+    return Prediction(context, settled, _after(moving.with_partitions(caught_up), IsrChangeNotification()))
+
+
+def _caught_up(context: ControllerContext, registration: PartitionRegistration) -> PartitionRegistration:
+    """The partition once its leader has let all live replicas that are being added into the ISR."""
+    if registration.leader not in context.live_brokers:
+        return registration
+    live = context.live_brokers
+    joined = [b for b in registration.adding_replicas if b in live and b not in registration.isr]
+    epochs = {broker: context.brokers[broker].broker_epoch for broker in joined}
+    return replace(
+        registration, isr=(*registration.isr, *joined), isr_epochs={**registration.isr_epochs, **epochs},
+        partition_epoch=registration.partition_epoch + bool(joined),
+    )  # fmt: skip
 
 
 def elect_uncleanly(context: ControllerContext) -> dict[TopicIdPartition, int]:

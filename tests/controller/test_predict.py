@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.controller.predict import elect_uncleanly, predict
+from lakelog.replication.controller.predict import elect_uncleanly, predict, predict_reassignments
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
 from tests.controller.contexts import Active, context, partition, tp
 
@@ -82,6 +82,23 @@ def test_a_topic_that_is_being_deleted_is_deleted_and_has_no_other_leader():
 )
 def test_who_leads_after_an_unclean_election(given, leaders):
     assert elect_uncleanly(given) == leaders
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "then"),
+    [
+        (context(partition((1, 2)), live=(1, 2, 3, 4)), (3, 4), (3, (3, 4), (3, 4))),
+        (context(partition((1, 2)), live=(1, 2, 3)), (3, 1), (1, (3, 1), (1, 3))),  # the leader stays
+        (context(partition((1, 2, 3))), (2, 3), (2, (2, 3), (2, 3))),  # nobody has to catch up
+        (context(partition((1, 2)), live=(1, 2)), (2, 3), (1, (1, 2), (1, 2))),  # refused: broker 3 is dead
+        (context(partition((1, 2), leader=-1, isr=(1,)), live=(2, 3)), (2, 3), (-1, (2, 3, 1), (1,))),  # nobody leads
+    ],
+)
+def test_who_leads_after_a_reassignment(given, target, then):
+    found = predict_reassignments(given, {"flights-0": target})
+    registration = found.then.partitions[tp()]
+    assert (registration.leader, registration.replicas, registration.isr) == then
+    assert found.now is given
 
 
 def test_the_context_is_not_changed():

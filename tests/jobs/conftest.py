@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from lakelog.jobs.admin import loss_warnings
+from lakelog.jobs.admin.heartbeats import ALIVE, SeenBroker
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
-from lakelog.replication.storage.cluster import format_cluster
+from lakelog.replication.storage.cluster import Cluster, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.controllers import controller_of
@@ -36,8 +38,14 @@ def _three_brokers(root: StorageRoot) -> None:
 
 
 @pytest.fixture
-def controlled(cluster: str) -> Iterator[str]:
-    """The cluster with an active controller, which takes the brokers for alive although their heartbeats stand."""
+def controlled(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The cluster with an active controller, which takes the brokers for alive although their heartbeats stand. So do
+    verbs that say what a request will do."""
+
+    def observed(found: Cluster) -> dict[int, SeenBroker]:
+        return {broker: SeenBroker(row, ALIVE, 1.0) for broker, row in found.refresh_brokers().items()}
+
+    monkeypatch.setattr(loss_warnings, "observe_brokers", observed)
     with controller_of(cluster, config=Config(broker_session_timeout_ms=3_600_000)) as controller:
         wait_until(lambda: controller.is_active, "the controller is active")
         yield cluster

@@ -1,11 +1,16 @@
 """What unclean elections and deletions say before they lose records, on real tables without running brokers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lakelog.jobs.admin import loss_warnings
-from lakelog.jobs.admin.loss_warnings import say_what_a_deletion_loses, say_what_unclean_elections_lose
+from lakelog.jobs.admin.loss_warnings import (
+    say_what_a_deletion_loses,
+    say_what_reassignments_do,
+    say_what_unclean_elections_lose,
+)
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.cluster import Cluster
 from tests.clients.world import World
@@ -88,3 +93,31 @@ def test_what_a_deletion_loses(
     say_what_a_deletion_loses(Cluster.open(world.uri), TOPIC)
     more = "and those of 2 partitions whose leaders' rows cannot be read"
     assert said(capsys) == [f"{TOPIC}: 0 committed records are lost, {more}"]
+
+
+@pytest.mark.parametrize(
+    ("change", "targets", "words"),
+    [
+        (
+            {"leader": 1, "isr": (1, 2)}, {f"{TOPIC}-0": [2]},
+            [f"Leaders after the moves: {TOPIC}-0 from broker 1 to broker 2"],
+        ),
+        ({"leader": 1, "isr": (1, 2)}, {f"{TOPIC}-0": [1]}, ["The moves change no leader."]),
+        ({"leader": 1, "isr": (1, 2)}, {f"{TOPIC}-7": [1]}, ["The moves change no leader."]),
+        (
+            {"leader": 1, "isr": (1,)}, {f"{TOPIC}-0": [2]},
+            [
+                "The moves change no leader.",
+                f"lakelog: warning: moves that wait for a leader or a live replica: {TOPIC}-0",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_who_leads_after_reassignments(
+    world: World, capsys: pytest.CaptureFixture[str], change: dict[str, Any], targets: dict[str, list[int]],
+    words: list[str],
+) -> None:  # fmt: skip
+    world.change(P0, leader_epoch=2, partition_epoch=2, **change)
+    beat(world.uri, 1)
+    say_what_reassignments_do(Cluster.open(world.uri), targets)
+    assert said(capsys) == words
