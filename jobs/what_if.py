@@ -13,8 +13,6 @@ cluster roots is left; 1 otherwise, and after an error; 2 for wrong usage. What 
 """
 
 import argparse
-import datetime as dt
-import time
 from collections.abc import Collection, Mapping
 
 from lakelog.jobs.admin.cluster_snapshot import ClusterSnapshot, snapshot_at, snapshot_now
@@ -24,6 +22,7 @@ from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, run
 from lakelog.jobs.cli.numbers import whole_numbers
 from lakelog.jobs.cli.options import FORMS, admin_parser
 from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.times import past_time
 from lakelog.jobs.cli.verb_parser import VerbParser, root_uri
 from lakelog.replication.errors import BrokerNotAvailableException, InvalidRequestException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
@@ -58,26 +57,11 @@ def make_parser() -> VerbParser:
         help="this cluster root is lost; may be given several times",
     )  # fmt: skip
     parser.add_argument(
-        "--at", type=_time, metavar="TIME",
+        "--at", type=past_time, metavar="TIME",
         help="ask as of an earlier time, such as 2025-01-31T12:00:00 in UTC unless it has a zone, or ms since 1970; "
         "default: now",
     )  # fmt: skip
     return parser
-
-
-def _time(text: str) -> float:
-    """A time in seconds since the epoch."""
-    try:
-        is_number = text.isascii() and text.isdigit()
-        found = dt.datetime.fromtimestamp(int(text) / 1000, dt.UTC) if is_number else dt.datetime.fromisoformat(text)
-    except (ValueError, OverflowError, OSError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither a time such as 2025-01-31T12:00:00 nor milliseconds since 1970"
-        ) from None
-    with_zone = found if found.tzinfo else found.replace(tzinfo=dt.UTC)
-    if with_zone.timestamp() > time.time():
-        raise argparse.ArgumentTypeError(f"{text!r} lies in the future")
-    return with_zone.timestamp()
 
 
 def _what_if(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:

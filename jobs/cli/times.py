@@ -9,6 +9,7 @@ _UNITS = ("days", "hours", "minutes", "seconds")
 _DURATION = re.compile(
     r"P(?=.)(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
+_MOST_DIGITS = 15  # of milliseconds
 
 
 def timestamp(text: str) -> float:
@@ -35,6 +36,20 @@ def before_now(text: str) -> float:
 def since(text: str) -> float:
     """A type of argparse: a time of either form, in seconds since the epoch."""
     return before_now(text) if text.startswith("P") else timestamp(text)
+
+
+def past_time(text: str) -> float:
+    """A type of argparse: a timestamp, or milliseconds since the epoch, that is over; in seconds since the epoch."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    try:
+        found = int(text) / 1000 if is_number else timestamp(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a time such as 2025-01-31T12:00:00 nor milliseconds since 1970"
+        ) from None
+    if found > time.time():
+        raise argparse.ArgumentTypeError(f"{text!r} lies in the future")
+    return found
 
 
 def local_time(seconds: float) -> str:
