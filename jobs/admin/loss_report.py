@@ -181,4 +181,5 @@ def _time(facts: LossReport) -> str:
         told.append(f"at most {sum(ms for ms, _ in delays) / 1000:g} s after the loss, and two commits: {parts}")
     if loss.stopped:
         told.append("a broker that stops hands over before it ends")
-    return "; ".join(told) or "nobody has to be elected"
+    before = "" if facts.snapshot.has_controller or not told else "none before a controller is active; then "
+    return f"{before}{'; '.join(told)}" or "nobody has to be elected"

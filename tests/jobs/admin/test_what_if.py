@@ -141,6 +141,14 @@ def test_what_is_wrong_already_is_a_note_and_no_reason_for_status_1(show: Run, w
     ]
 
 
+def test_without_a_controller_nobody_is_elected(show: Run, world: World) -> None:
+    written(f"{world.uri}/controller", 60.0)
+    code, out, _ = show("--stop", "1")
+    assert (code, lines(out)[3]) == (
+        0, "new leader  none before a controller is active; then a broker that stops hands over before it ends",
+    )  # fmt: skip
+
+
 def test_a_dead_broker_that_no_controller_has_noticed(show: Run, world: World) -> None:
     written(f"{world.uri}/brokers/1", 312.0)
     told = json.loads(show("--kill", "2", "-o", "json")[1])
