@@ -57,6 +57,11 @@ class MetadataTable(ControlledTable[Partitions]):
     def _decode(self, rows: list[Row]) -> Partitions:
         return self._values.decode(rows)
 
+    def refresh_versions(self) -> list[Partitions]:
+        """Reads the table again, and returns the partitions of each version since the last read, as
+        `StateTable.refresh_versions`."""
+        return [self._decode(rows) for rows in self._table.refresh_versions()]
+
     def put(self, changed: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> int | None:
         """Adds or replaces partitions in one compare-and-set. Returns the version written."""
         wanted = {registration.topic_id_partition: registration for registration in changed}

@@ -264,6 +264,22 @@ class StateTable:
         as `update` does: a read may go on without a majority of the cluster roots."""
         return self._move(None, is_read=True)
 
+    def refresh_versions(self) -> list[list[Row]]:
+        """As `refresh`, and returns the rows of each version since the last read that has changed them, oldest first.
+        A version whose file cannot be read any more is left out, and so are those that a clean-up has deleted: the
+        newest one is always there."""
+        with self._lock:
+            before, commits = self._rows, self._log.move(is_read=True)
+            found = [rows for commit in (commits or ())[:-1] if commit.adds and (rows := self._rows_of(commit))]
+            if commits != [] or self._loaded != self._log.version:
+                self._load()
+            return found if self._rows is before else [*found, self._rows]
+
+    def _rows_of(self, commit: Commit) -> list[Row] | None:
+        with suppress(FileNotFoundError, CorruptRecordException):
+            return self._read(commit.adds)
+        return None
+
     def poll(self, max_staleness: float = LONGEST_SECONDS) -> bool:
         """Like `refresh`, but in an object store it may use an earlier poll of this process: at most `max_staleness`
         seconds old, and less while commits are frequent."""
