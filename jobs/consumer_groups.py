@@ -26,7 +26,7 @@ from lakelog.jobs.admin.group_offsets import (
     to_offset,
     to_time,
 )
-from lakelog.jobs.admin.heartbeats import Heartbeats, pulses
+from lakelog.jobs.admin.heartbeats import live_groups
 from lakelog.jobs.cli.console import FAILED, OK, TEXT, Lines, Report, Row, run, say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number, whole_numbers, with_commas
 from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_parser, check_options
@@ -51,7 +51,7 @@ from lakelog.replication.protocol.partition_assignor import AssignedPartition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.topic import check_topic_id
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.tables.group_tables import CommittedOffset, MemberTable, folder_of, groups_with_tables
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, groups_with_tables
 
 _HELP = {
     "list": "list the names of all groups",
@@ -494,22 +494,8 @@ class GroupsView:
     def alive(
         self, names: Collection[str], wait: Callable[[float], None] = let_pass
     ) -> Mapping[str, ConsumerGroup]:  # fmt: skip
-        """The groups as their members see them; without members if all are dead. Waits only if that may be so.
-
-        A live member removes dead ones, so the newest heartbeat of the table is that of a live member, if there is one.
-        """
-        found = {name: self._members_of(name) for name in names}
-        tables = {
-            f"group {name}": Heartbeats(
-                MemberTable.folder(self.cluster.root, folder_of(name)),
-                max(member.session_timeout_ms for member in group.members) / 1000,
-            )
-            for name, group in found.items()
-            if group.members
-        }
-        seen = pulses(tables, wait)
-        dead = {name for name in found if f"group {name}" in seen and not seen[f"group {name}"].is_live}
-        return {name: ConsumerGroup(g.generation) if name in dead else g for name, g in found.items()}
+        """The groups as their members see them, as `live_groups`."""
+        return live_groups(self.cluster, {name: self._members_of(name) for name in names}, wait)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The offsets of a group, without those of topics that have been deleted or made again."""

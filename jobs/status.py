@@ -12,10 +12,10 @@ from lakelog.jobs.admin.cluster_notes import read_notes
 from lakelog.jobs.admin.cluster_status import (
     ROOT_COLUMNS,
     ClusterState,
-    Partition,
     Problem,
     broker_figures,
     controller_row,
+    known_partitions,
     line_of,
     notes,
     problems,
@@ -66,25 +66,14 @@ def _state(cluster: Cluster) -> ClusterState:
     refused = read_notes(cluster, {broker: seen.registration for broker, seen in brokers.items()}).refused
     others = "" if brokers else describe_brokers_beside(cluster.root)
     return ClusterState(
-        controller, brokers, _partitions(cluster), rows, _throttled(cluster), unwritable(cluster.root), refused, others,
-        RootChanges(cluster).describe() if isinstance(cluster.root, QuorumRoot) else (),
+        controller, brokers, known_partitions(cluster), rows, _throttled(cluster), unwritable(cluster.root), refused,
+        others, RootChanges(cluster).describe() if isinstance(cluster.root, QuorumRoot) else (),
     )  # fmt: skip
 
 
 def _throttled(cluster: Cluster) -> list[str]:
     topics = [topic for topic in cluster.topics.topics.values() if not topic.deleting]
     return sorted(topic.topic for topic in topics if any(topic.configs.get(name) for name in REPLICAS))
-
-
-def _partitions(cluster: Cluster) -> list[Partition]:
-    """By name; without topics that are being deleted."""
-    topics = {topic.topic_id: topic for topic in cluster.topics.topics.values() if not topic.deleting}
-    least = {
-        topic_id: cluster.config.topic_as_far_as_known(topic.configs)[0].min_insync_replicas
-        for topic_id, topic in topics.items()
-    }
-    known = [r for r in cluster.metadata.partitions.values() if r.topic_id in topics]
-    return [Partition(r, least[r.topic_id]) for r in sorted(known, key=lambda r: (r.topic, r.partition))]
 
 
 def _object(cluster: Cluster, state: ClusterState, found: list[Problem], known: list[Problem]) -> dict[str, object]:

@@ -27,6 +27,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.root_changes import RootStatus
 
 _WAITING = Outcome(None, "no controller has decided it yet")
@@ -115,6 +116,17 @@ class Partition(NamedTuple):
     @property
     def _least(self) -> int:
         return min(self.min_insync_replicas, len(self.replicas))
+
+
+def known_partitions(cluster: Cluster) -> list[Partition]:
+    """The partitions of a cluster as last read, by name; without topics that are being deleted."""
+    topics = {topic.topic_id: topic for topic in cluster.topics.topics.values() if not topic.deleting}
+    least = {
+        topic_id: cluster.config.topic_as_far_as_known(topic.configs)[0].min_insync_replicas
+        for topic_id, topic in topics.items()
+    }
+    known = [r for r in cluster.metadata.partitions.values() if r.topic_id in topics]
+    return [Partition(r, least[r.topic_id]) for r in sorted(known, key=lambda r: (r.topic, r.partition))]
 
 
 class ClusterState(NamedTuple):

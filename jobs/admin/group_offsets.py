@@ -153,7 +153,7 @@ def print_offsets(groups: Mapping[str, Mapping[TopicPartition, int]]) -> None:
 class Lag(NamedTuple):
     """The high watermark, and what lies between a committed offset and it; None without a committed offset.
 
-    `records` counts offsets, also of records that were deleted, as Kafka does. `bytes` is of keys and values. `ms` is
+    `records`: see `record_lag`. `bytes` is of keys and values. `ms` is
     the time between the next record to read and the newest one, by their own timestamps.
     """
 
@@ -161,6 +161,12 @@ class Lag(NamedTuple):
     records: int | None = None
     ms: int | None = None
     bytes: int | None = None
+
+
+def record_lag(end_offset: int, committed: int) -> int:
+    """The records that a group has not read yet: the high watermark less the committed offset. It counts records that
+    were deleted, too. Kafka: `ConsumerGroupCommand`."""
+    return end_offset - committed
 
 
 def lag_of(led: OpenPartition, committed: int | None) -> Lag:
@@ -175,7 +181,7 @@ def lag_of(led: OpenPartition, committed: int | None) -> Lag:
         return Lag(end)
     unread = [batch for batch in committed_batches(led) if batch.header.next_offset > committed]
     size = sum(_share(batch, committed, end) for batch in unread)
-    return Lag(end, end - committed, _milliseconds(led, unread, committed), size)
+    return Lag(end, record_lag(end, committed), _milliseconds(led, unread, committed), size)
 
 
 def _share(batch: PlacedBatch, start: int, stop: int) -> int:

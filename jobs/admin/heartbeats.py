@@ -1,11 +1,11 @@
-"""Whether brokers and the controller are alive, as a command sees it that has not watched them so far.
+"""Whether brokers, the controller and consumer groups are alive, as a command sees it that has not watched them so far.
 
 Each of them commits to a table of its own as long as it lives. Controllers watch these commits and judge by their own
 monotonic clock. A command has only just begun, so it takes the age of the newest commit, by the clock of the store that
 holds the cluster's root: one clock for all. That clock and the command's own may differ, which alone makes no broker
 dead. If the newest commit is old, the command reads the table again half a session time-out later: a broker that has
 committed since is alive. Session time-outs are settings of the processes, which the tables do not have: the command
-takes those of its own settings.
+takes those of its own settings. A caller that must not wait, such as a scrape of metrics, goes by one read alone.
 
 If this command may not write to the cluster root, and no process has just written to it, maybe none can: then the state
 of a process without recent heartbeats is unknown.
@@ -14,15 +14,17 @@ of a process without recent heartbeats is unknown.
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.protocol.consumer_group import ConsumerGroup
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_format import newest_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.tables.group_tables import MemberTable, folder_of
 from lakelog.schemas import BROKERS, CONTROLLER
 
 UNKNOWN = "unknown"
@@ -33,6 +35,8 @@ SILENT = (DEAD, STOPPED, UNKNOWN)  # states of brokers without a recent heartbea
 _LEAST_FREE = 2**20  # bytes: a table's commit and its checkpoint fit in
 
 _CONTROLLER = "the controller"
+
+Wait: TypeAlias = Callable[[float], None] | None  # waits so many seconds; None: the caller must not wait
 
 
 class Heartbeats(NamedTuple):
@@ -65,8 +69,9 @@ class SeenController(NamedTuple):
     age: float
 
 
-def observe(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> tuple[dict[int, SeenBroker], SeenController]:
-    """All brokers, and the controller. Waits only if the newest heartbeat of one is old."""
+def observe(cluster: Cluster, wait: Wait = let_pass) -> tuple[dict[int, SeenBroker], SeenController]:
+    """All brokers, and the controller. Waits only if the newest heartbeat of one is old. Raises KafkaStorageException
+    if the cluster root cannot be read."""
     found = pulses({**_of_brokers(cluster), **_of_controller(cluster)}, wait)
     may_beat = can_beat(cluster.root, found)
     return _seen(cluster, found, may_beat), _seen_controller(cluster, found, may_beat)
@@ -119,12 +124,15 @@ def _name(broker: int) -> str:
     return f"broker {broker}"
 
 
-def pulses(tables: Mapping[str, Heartbeats], wait: Callable[[float], None]) -> dict[str, Pulse]:
-    """Reads the newest commit of each table, and reads all once more if one is old."""
+def pulses(tables: Mapping[str, Heartbeats], wait: Wait) -> dict[str, Pulse]:
+    """Reads the newest commit of each table, and reads all once more if one is old. Without a `wait` an old one is of a
+    dead owner."""
     first = {name: _newest(table.root) for name, table in tables.items()}
     doubtful = [name for name, (_, age) in first.items() if not _is_recent(age, tables[name].session_timeout)]
     if not doubtful:
         return {name: Pulse(True, max(0.0, age)) for name, (_, age) in first.items()}
+    if wait is None:
+        return {name: Pulse(name not in doubtful, max(0.0, age)) for name, (_, age) in first.items()}
     seconds = max(tables[name].session_timeout for name in doubtful) / 2
     say(f"No recent heartbeat from {', '.join(doubtful)}: looking again in {seconds:g} s")
     wait(seconds)
@@ -133,6 +141,24 @@ def pulses(tables: Mapping[str, Heartbeats], wait: Callable[[float], None]) -> d
         name: Pulse(commit != first[name][0] or name not in doubtful, max(0.0, age))
         for name, (commit, age) in second.items()
     }
+
+
+def live_groups(cluster: Cluster, groups: Mapping[str, ConsumerGroup], wait: Wait) -> dict[str, ConsumerGroup]:
+    """The groups as their members see them; without members if all are dead. Waits only if that may be so.
+
+    A live member removes dead ones, so the newest heartbeat of the table is that of a live member, if there is one.
+    """
+    tables = {
+        f"group {name}": Heartbeats(
+            MemberTable.folder(cluster.root, folder_of(name)),
+            max(member.session_timeout_ms for member in group.members) / 1000,
+        )
+        for name, group in groups.items()
+        if group.members
+    }
+    seen = pulses(tables, wait)
+    dead = {name for name in groups if f"group {name}" in seen and not seen[f"group {name}"].is_live}
+    return {name: ConsumerGroup(group.generation) if name in dead else group for name, group in groups.items()}
 
 
 def _is_recent(age: float, session_timeout: float) -> bool:

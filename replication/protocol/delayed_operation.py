@@ -19,7 +19,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.leader_epoch import epoch_at
 from lakelog.replication.protocol.partition_log import PartitionLog
-from lakelog.replication.protocol.replica_status import ReplicaStatus
+from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
 
 _LARGEST_OFFSET = 2**63 - 1
 
@@ -167,6 +167,18 @@ def check_offset_available(offset: int | None, high_watermark: int, epoch_start:
             f"{name}: the high watermark {high_watermark} is below {epoch_start}, where the leader's epoch "
             "starts: how much is committed is not known yet"
         )
+
+
+def known_high_watermark(seen: Leadership) -> int | None:
+    """The HW that a partition's leader has published; None while no leader serves the partition, or as long as the
+    leader does not know how much is committed: see `check_offset_available`. The lineage of a leader's row has its own
+    epoch with its start, with or without records. [EP-04]"""
+    row = seen.leader_row
+    if row is None or seen.error:
+        return None
+    own = row.epochs[-1] if row.epochs else None
+    is_known = own is None or own.leader_epoch != row.leader_epoch or row.high_watermark >= own.start_offset
+    return row.high_watermark if is_known else None
 
 
 def check_fetch_offset(offset: int, log: PartitionLog, name: str) -> None:
