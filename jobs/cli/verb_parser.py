@@ -165,6 +165,13 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Lose a bucket, with all roots in it", f"lakelog what-if {_LAKE} --lose-root s3://eu-1"),
         ("Lose one of several cluster roots", f"lakelog what-if {_LIST} --cluster-root /b/cluster"),
     ),
+    "exporter": (
+        ("Serve the metrics at http://127.0.0.1:9308/metrics", f"lakelog exporter {_LAKE}"),
+        ("Serve them with the labels that the boards of Strimzi select by",
+         f"lakelog exporter {_LAKE} --listen 0.0.0.0:9308 \\\n"
+         "      --label namespace=lake --label strimzi_io_cluster=lake \\\n"
+         "      --label strimzi_io_name=lake-kafka --label kubernetes_pod_name=lake-{broker}"),
+    ),
     "format": (
         ("Make the root of a cluster", f"lakelog format {_LAKE}"),
         ("Make the root of broker 1", f"lakelog format {_LAKE} --broker-id 1 --root /lake/broker-1"),

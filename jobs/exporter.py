@@ -1,0 +1,91 @@
+"""Serves the metrics of a cluster to Prometheus, under the names of kafka_exporter and of Kafka's JMX metrics.
+
+It only reads tables, anew at each scrape, and needs no Spark and no controller. While the cluster root cannot be read,
+it serves lakelog_up 0 and no metric of the cluster. One exporter is enough for a cluster.
+"""
+
+import argparse
+import sys
+import threading
+
+from lakelog.jobs.cli.console import OK, log_to_stderr, run, say
+from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.options import add_command_config, add_log_level
+from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
+from lakelog.jobs.cli.waiting import stop_signals, wait_until
+from lakelog.jobs.metrics.exposition import Labels, is_label_name
+from lakelog.jobs.metrics.metric_families import LABEL_NAMES
+from lakelog.jobs.metrics.metrics_server import Address, ClusterScrapes, MetricsServer
+
+_LISTEN = "127.0.0.1:9308"  # the port of kafka_exporter
+_MOST_PORTS = 65_535
+_PAUSE = 0.1  # s in which the server hears that it is to stop
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    parser = make_parser()
+    return run(parser, lambda args: _export(parser, args), argv)
+
+
+def make_parser() -> VerbParser:
+    """The arguments."""
+    parser = parser_of("exporter", __doc__)
+    add_cluster(parser)
+    parser.add_argument(
+        "--listen", type=listen_address, default=listen_address(_LISTEN), metavar="HOST:PORT",
+        help="address of the server, such as 0.0.0.0:9308; whoever reaches it can read the names of topics and groups, "
+        f"so the default is {_LISTEN}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--label", type=label, action="append", default=[], metavar="NAME=VALUE",
+        help="a label of all samples, such as namespace=lake; with {broker} in its value, such as "
+        "kubernetes_pod_name=lake-{broker}, only of the samples of a broker, whose id it is; may be repeated",
+    )  # fmt: skip
+    add_command_config(parser, "session time-outs if they are not the defaults, and credentials of the roots")
+    add_log_level(parser)
+    return parser
+
+
+def listen_address(text: str) -> Address:
+    """A type of argparse: HOST:PORT, with brackets around an IPv6 address."""
+    host, colon, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not host:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT, such as {_LISTEN}")
+    return Address(host, whole_number(0, _MOST_PORTS)(port))
+
+
+def label(text: str) -> tuple[str, str]:
+    """A type of argparse: the name and the value of a label that samples get."""
+    name, equals, value = text.partition("=")
+    if not equals or not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE, such as namespace=lake")
+    if not is_label_name(name):
+        raise argparse.ArgumentTypeError(
+            f"{name!r} is no name of a label: letters, digits and _, no digit first, not __ at the beginning"
+        )
+    if name in LABEL_NAMES:
+        own = ", ".join(sorted(LABEL_NAMES))
+        raise argparse.ArgumentTypeError(f"{name} is a label that metrics set by themselves, as are {own}")
+    return name, value
+
+
+def _export(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    names = [name for name, _ in args.label]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        parser.error(f"--label {twice[0]} is given twice")
+    log_to_stderr("exporter", args.log_level)
+    is_signalled = stop_signals()
+    scrapes = ClusterScrapes(args.cluster, settings(args.command_config), Labels(dict(args.label)))
+    with MetricsServer(args.listen, scrapes, args.cluster) as server:
+        threading.Thread(target=server.serve_forever, args=(_PAUSE,), name="exporter", daemon=True).start()
+        say(f"Serving the metrics of {args.cluster} at http://{server.address}/metrics")
+        wait_until(is_signalled, pause=_PAUSE)
+        server.shutdown()
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

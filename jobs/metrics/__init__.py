@@ -1,0 +1,1 @@
+"""Metrics of a cluster in Prometheus's formats: what is read, what it means under which name, and how it is served."""

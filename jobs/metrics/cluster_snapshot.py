@@ -1,0 +1,114 @@
+"""What one scrape reads of a cluster: the tables that have moved since the last one, without Spark and without logs.
+
+A scrape looks at each table once: `topics`, `metadata`, `groups`, `controller`, a table a broker and a table a group in
+the cluster root, and `replicas` in the root of each broker that is alive. There is no request for a partition. A broker
+without a heartbeat has rows of the past, so they are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from lakelog.jobs.admin.cluster_status import ClusterState, known_partitions
+from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, live_groups, observe
+from lakelog.replication.clients.group_access import GroupAccess
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.config import Config
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.consumer_group import ConsumerGroup
+from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.quorum_root import QuorumRoot
+from lakelog.replication.storage.in_threads import in_threads
+from lakelog.replication.storage.root_changes import RootChanges
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, groups_with_tables
+from lakelog.replication.storage.tables.metadata_table import Partitions
+
+_READERS = 8
+
+
+class ClusterSnapshot(NamedTuple):
+    """A cluster as one scrape has read it.
+
+    `topics`, `partitions`: their numbers, also of those that are being deleted. `metadata`: each version of the
+    metadata since the last scrape, at first the one that was there. `leaderships`: by partition, without those that are
+    being deleted. `offsets`: those that groups have committed, of topics that exist.
+    """
+
+    state: ClusterState
+    topics: int
+    partitions: int
+    metadata: Sequence[Partitions]
+    leaderships: Mapping[TopicIdPartition, Leadership]
+    offsets: Sequence[CommittedOffset]
+    groups: Mapping[str, ConsumerGroup]
+
+
+class SnapshotReader:
+    """Reads an open cluster again and again; its tables stay open. It is not thread-safe."""
+
+    def __init__(self, uri: str, config: Config) -> None:
+        """Raises as `Cluster.open`."""
+        self._cluster = Cluster.open(uri, config)
+        self._view = TopicView(self._cluster)
+        self._groups: dict[str, GroupAccess] = {}
+        self._first: list[Partitions] = [self._cluster.metadata.partitions]
+
+    def read(self) -> ClusterSnapshot:
+        """The cluster as it is now. Raises KafkaStorageException, and other LakelogExceptions, if the cluster root
+        cannot be read. The root of a broker that cannot be read has its error in `state.rows`."""
+        cluster = self._cluster
+        brokers, controller = observe(cluster, None)
+        cluster.topics.refresh()
+        metadata, self._first = [*self._first, *cluster.metadata.refresh_versions()], []
+        alive = [broker for broker, seen in brokers.items() if seen.state not in SILENT]
+        rows = dict(zip(alive, in_threads(self._rows, alive, _READERS), strict=True))
+        roots = RootChanges(cluster).describe() if isinstance(cluster.root, QuorumRoot) else ()
+        state = ClusterState(controller, brokers, known_partitions(cluster), rows, roots=roots)
+        ids = {topic.topic: topic.topic_id for topic in cluster.topics.topics.values() if not topic.deleting}
+        offsets = [row for row in cluster.groups.read() if ids.get(row.topic) == row.topic_id]
+        return ClusterSnapshot(
+            state, len(cluster.topics.topics), len(cluster.metadata.partitions), metadata, _leaderships(state), offsets,
+            self._live_groups(offsets),
+        )  # fmt: skip
+
+    def _rows(self, broker: int) -> Mapping[TopicIdPartition, ReplicaStatus] | str:
+        try:
+            return self._view.replicas(broker)
+        except LakelogException as error:
+            return f"{error.name}: {error}"
+
+    def _live_groups(self, offsets: Sequence[CommittedOffset]) -> dict[str, ConsumerGroup]:
+        with_tables = groups_with_tables(self._cluster.root)
+        self._groups = {name: self._groups.get(name) or GroupAccess(self._cluster, name) for name in with_tables}
+        names = list(self._groups)
+        found = in_threads(lambda name: self._groups[name].refresh(), names, _READERS)
+        live = live_groups(self._cluster, dict(zip(names, found, strict=True)), None)
+        with_offsets = {row.group_id for row in offsets}
+        return {
+            name: live.get(name, ConsumerGroup())
+            for name in sorted({*with_offsets, *(name for name, group in live.items() if group.members)})
+        }
+
+
+def is_readable(state: ClusterState, broker: int) -> bool:
+    """Whether a broker is alive and its replica rows were read."""
+    return not isinstance(state.rows.get(broker, ""), str)
+
+
+def live_brokers(state: ClusterState) -> list[SeenBroker]:
+    """The brokers that send heartbeats."""
+    return [seen for seen in state.brokers.values() if seen.state not in SILENT]
+
+
+def _leaderships(state: ClusterState) -> dict[TopicIdPartition, Leadership]:
+    rows = {broker: found for broker, found in state.rows.items() if not isinstance(found, str)}
+    none: Mapping[TopicIdPartition, ReplicaStatus] = {}
+    return {
+        (key := p.registration.topic_id_partition): Leadership(
+            p.registration, rows.get(p.registration.leader, none).get(key)
+        )
+        for p in state.partitions
+    }

@@ -1,0 +1,21 @@
+"""The page about the exporter has the metrics that it serves."""
+
+from pathlib import Path
+
+from lakelog.jobs.metrics.exposition import GAUGE
+from lakelog.jobs.metrics.metric_families import METRICS_SERVED, OF_THE_SCRAPE
+
+HOUSE = Path(__file__).resolve().parents[3]
+PAGE = (HOUSE / "docs" / "monitoring.md").read_text("utf-8")
+
+
+def section(name: str) -> str:
+    """The part of the page between this comment and the next one."""
+    return PAGE.partition(f"<!-- {name} -->\n")[2].partition("<!-- end -->")[0]
+
+
+def test_the_page_has_each_metric_with_its_labels_and_words() -> None:
+    rows = [(m.name, m.kind, m.labels, m.help) for m in METRICS_SERVED]
+    rows += [(name, GAUGE, (), words) for name, words in OF_THE_SCRAPE.items()]
+    lines = [f"| `{n}` | {k} | {', '.join(f'`{label}`' for label in labels)} | {w} |\n" for n, k, labels, w in rows]
+    assert section("metrics") == "| metric | kind | labels | is |\n|---|---|---|---|\n" + "".join(lines)
