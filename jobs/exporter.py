@@ -43,6 +43,11 @@ def make_parser() -> VerbParser:
         help="a label of all samples, such as namespace=lake; with {broker} in its value, such as "
         "kubernetes_pod_name=lake-{broker}, only of the samples of a broker, whose id it is; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--log-sizes", action="store_true",
+        help="serve the sizes of replicas, too; for these it reads the footers of all files of all logs at the start, "
+        "and of each new file: as many requests of an object store",
+    )  # fmt: skip
     add_command_config(parser, "session time-outs if they are not the defaults, and credentials of the roots")
     add_log_level(parser)
     return parser
@@ -78,7 +83,7 @@ def _export(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         parser.error(f"--label {twice[0]} is given twice")
     log_to_stderr("exporter", args.log_level)
     is_signalled = stop_signals()
-    scrapes = ClusterScrapes(args.cluster, settings(args.command_config), Labels(dict(args.label)))
+    scrapes = ClusterScrapes(args.cluster, settings(args.command_config), Labels(dict(args.label)), args.log_sizes)
     with MetricsServer(args.listen, scrapes, args.cluster) as server:
         threading.Thread(target=server.serve_forever, args=(_PAUSE,), name="exporter", daemon=True).start()
         say(f"Serving the metrics of {args.cluster} at http://{server.address}/metrics")

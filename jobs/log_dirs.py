@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_notes import accept_cluster_root, read_notes
 from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, ago, observe_brokers
+from lakelog.jobs.admin.log_files import shares_of
 from lakelog.jobs.cli.console import FAILED, OK, Lines, Report, Row, add_all, run, say
 from lakelog.jobs.cli.numbers import whole_numbers
 from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_parser
@@ -31,7 +32,6 @@ from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment import Segment
 from lakelog.replication.storage.log.truncate import delete_stray_logs
 from lakelog.replication.storage.root_identity import check_identity, describe_brokers_beside
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -260,22 +260,13 @@ def _replicas(root: StorageRoot) -> tuple[list[ReplicaInfo], Mapping[TopicIdPart
     rows = ReplicaTable.open(root).replicas
     state = ReplicaLog.open(root.child(LOG.name)).current()
     state.topics.update({row.topic_id: row.topic for row in rows.values()})
-    shares = [(segment, _shares(segment)) for segment in state.segments.values()]
+    shares = [(segment, shares_of(segment)) for segment in state.segments.values()]
     topics = {h.topic_id_partition: h.topic for segment, _ in shares for h in segment.headers}
     topics.update({partition: row.topic for partition, row in rows.items()})
     sizes = {p: [share[p] for _, share in shares if p in share] for p in topics}
     found = [_replica(state, p, topic, sizes[p], rows.get(p)) for p, topic in topics.items()]
     logs = {p: state.known(p) for p in topics if state.fault(p) is None}
     return sorted(found, key=lambda replica: replica[:3]), logs
-
-
-def _shares(segment: Segment) -> Mapping[TopicIdPartition, int]:
-    """The bytes of a file, shared out by its batches' keys and values; a batch counts even if all of them are empty."""
-    weights: dict[TopicIdPartition, int] = {}
-    for header in segment.headers:
-        weights[header.topic_id_partition] = weights.get(header.topic_id_partition, 0) + max(1, header.bytes)
-    whole = sum(weights.values())
-    return {partition: segment.file.size * weight // whole for partition, weight in weights.items()}
 
 
 def _replica(

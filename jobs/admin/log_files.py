@@ -3,7 +3,7 @@
 Kafka: `DumpLogSegments`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import NamedTuple
@@ -64,6 +64,15 @@ def log_files(root: StorageRoot) -> list[InspectedFile]:
     with ThreadPoolExecutor(_READERS) as pool:
         files = list(pool.map(lambda file: _file(root, file), DeltaLog.open(root).active_files()))
     return sorted(files, key=_place)
+
+
+def shares_of(segment: Segment) -> Mapping[TopicIdPartition, int]:
+    """The bytes of a file, shared out by its batches' keys and values; a batch counts even if all of them are empty."""
+    weights: dict[TopicIdPartition, int] = {}
+    for header in segment.headers:
+        weights[header.topic_id_partition] = weights.get(header.topic_id_partition, 0) + max(1, header.bytes)
+    whole = sum(weights.values())
+    return {partition: segment.file.size * weight // whole for partition, weight in weights.items()}
 
 
 def _file(root: StorageRoot, file: AddedFile) -> InspectedFile:

@@ -168,7 +168,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "exporter": (
         ("Serve the metrics at http://127.0.0.1:9308/metrics", f"lakelog exporter {_LAKE}"),
         ("Serve them with the labels that the boards of Strimzi select by",
-         f"lakelog exporter {_LAKE} --listen 0.0.0.0:9308 \\\n"
+         f"lakelog exporter {_LAKE} --log-sizes --listen 0.0.0.0:9308 \\\n"
          "      --label namespace=lake --label strimzi_io_cluster=lake \\\n"
          "      --label strimzi_io_name=lake-kafka --label kubernetes_pod_name=lake-{broker}"),
     ),

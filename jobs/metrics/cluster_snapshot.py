@@ -1,4 +1,5 @@
-"""What one scrape reads of a cluster: the tables that have moved since the last one, without Spark and without logs.
+"""What one scrape reads of a cluster: the tables that have moved since the last one, without Spark. Of logs it reads
+only what is new, and only for the sizes of replicas.
 
 A scrape looks at each table once: `topics`, `metadata`, `groups`, `controller`, a table a broker and a table a group in
 the cluster root, and `replicas` in the root of each broker that is alive. There is no request for a partition. A broker
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_status import ClusterState, known_partitions
 from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker, live_groups, observe
+from lakelog.jobs.metrics.log_sizes import LogSizes, ReplicaSizes
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
@@ -34,7 +36,8 @@ class ClusterSnapshot(NamedTuple):
 
     `topics`, `partitions`: their numbers, also of those that are being deleted. `metadata`: each version of the
     metadata since the last scrape, at first the one that was there. `leaderships`: by partition, without those that are
-    being deleted. `offsets`: those that groups have committed, of topics that exist.
+    being deleted. `offsets`: those that groups have committed, of topics that exist. `sizes`: of the replicas of
+    each live broker, or why its log cannot be read; none if they were not asked for.
     """
 
     state: ClusterState
@@ -44,13 +47,16 @@ class ClusterSnapshot(NamedTuple):
     leaderships: Mapping[TopicIdPartition, Leadership]
     offsets: Sequence[CommittedOffset]
     groups: Mapping[str, ConsumerGroup]
+    sizes: Mapping[int, ReplicaSizes | str] = {}
 
 
 class SnapshotReader:
     """Reads an open cluster again and again; its tables stay open. It is not thread-safe."""
 
-    def __init__(self, uri: str, config: Config) -> None:
-        """Raises as `Cluster.open`."""
+    def __init__(self, uri: str, config: Config, has_sizes: bool = False) -> None:
+        """`has_sizes`: whether it reads the sizes of replicas, too. Raises as `Cluster.open`."""
+        self._has_sizes = has_sizes
+        self._logs: dict[str, LogSizes] = {}  # by root
         self._cluster = Cluster.open(uri, config)
         self._view = TopicView(self._cluster)
         self._groups: dict[str, GroupAccess] = {}
@@ -71,12 +77,26 @@ class SnapshotReader:
         offsets = [row for row in cluster.groups.read() if ids.get(row.topic) == row.topic_id]
         return ClusterSnapshot(
             state, len(cluster.topics.topics), len(cluster.metadata.partitions), metadata, _leaderships(state), offsets,
-            self._live_groups(offsets),
+            self._live_groups(offsets), self._sizes(alive),
         )  # fmt: skip
 
     def _rows(self, broker: int) -> Mapping[TopicIdPartition, ReplicaStatus] | str:
         try:
             return self._view.replicas(broker)
+        except LakelogException as error:
+            return f"{error.name}: {error}"
+
+    def _sizes(self, brokers: Sequence[int]) -> dict[int, ReplicaSizes | str]:
+        if not self._has_sizes:
+            return {}
+        return dict(zip(brokers, in_threads(self._sizes_of, brokers, _READERS), strict=True))
+
+    def _sizes_of(self, broker: int) -> ReplicaSizes | str:
+        try:
+            root = self._cluster.broker_root(broker)
+            if root.uri not in self._logs:
+                self._logs[root.uri] = LogSizes(root)
+            return self._logs[root.uri].refresh()
         except LakelogException as error:
             return f"{error.name}: {error}"
 
@@ -93,9 +113,9 @@ class SnapshotReader:
         }
 
 
-def is_readable(state: ClusterState, broker: int) -> bool:
-    """Whether a broker is alive and its replica rows were read."""
-    return not isinstance(state.rows.get(broker, ""), str)
+def is_readable(found: ClusterSnapshot, broker: int) -> bool:
+    """Whether a broker is alive, and its replica rows, and sizes if they were asked for, were read."""
+    return not any(isinstance(each, str) for each in (found.state.rows.get(broker, ""), found.sizes.get(broker)))
 
 
 def live_brokers(state: ClusterState) -> list[SeenBroker]:

@@ -18,6 +18,7 @@ from lakelog.jobs.admin.heartbeats import ACTIVE, ALIVE, SILENT, STOPPING, STORA
 from lakelog.jobs.metrics.cluster_counters import Counts
 from lakelog.jobs.metrics.cluster_snapshot import ClusterSnapshot, is_readable, live_brokers
 from lakelog.jobs.metrics.exposition import COUNTER, GAUGE, Family, Labels, Sample
+from lakelog.jobs.metrics.log_sizes import ReplicaSizes
 from lakelog.replication.protocol.delayed_operation import known_high_watermark
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import NO_LEADER
@@ -213,6 +214,15 @@ def _of_rows(of: MetricSources, is_counted: Callable[[ReplicaStatus], bool]) -> 
         yield of.labels.of_broker(broker), sum(is_counted(row) for _, row, _ in replicas)
 
 
+def _of_sizes(of: MetricSources, values: Callable[[ReplicaSizes], Mapping[TopicIdPartition, int]]) -> Iterator[Sample]:
+    """A sample a replica of each broker whose log was read; 0 for one without records."""
+    for broker, found in of.found.sizes.items():
+        if not isinstance(found, str):
+            counts = values(found)
+            for text, row, _ in of.replicas.get(broker, ()):
+                yield text, counts.get(row.topic_id_partition, 0)
+
+
 def _max_lags(of: MetricSources) -> Iterator[Sample]:
     for broker, replicas in of.replicas.items():
         lags = [row.lag for _, row, _ in replicas if row.role == FOLLOWER_ROLE and row.lag is not None]
@@ -231,7 +241,7 @@ def _follower_lags(of: MetricSources) -> Iterator[Sample]:
 
 def _offline_log_directories(of: MetricSources) -> Iterator[Sample]:
     for broker in of.live:
-        has_failed = of.state.brokers[broker].state == STORAGE_ERROR or not is_readable(of.state, broker)
+        has_failed = of.state.brokers[broker].state == STORAGE_ERROR or not is_readable(of.found, broker)
         yield of.labels.of_broker(broker), int(has_failed)
 
 
@@ -250,7 +260,7 @@ def _lives(of: MetricSources) -> Iterator[Sample]:
 
 
 def _root_errors(of: MetricSources) -> Iterator[Sample]:
-    return ((of.labels.of_broker(broker), int(not is_readable(of.state, broker))) for broker in of.live)
+    return ((of.labels.of_broker(broker), int(not is_readable(of.found, broker))) for broker in of.live)
 
 
 def _lease_age(of: MetricSources) -> Iterable[Sample]:
@@ -413,6 +423,14 @@ METRICS_SERVED: tuple[ServedMetric, ...] = (
     _gauge(
         "kafka_log_log_logendoffset", _OF_LEADER, "LEO of the replica",
         lambda of: of.of_replicas(lambda row: row.log_end_offset),
+    ),
+    _gauge(
+        "kafka_log_log_size", _OF_LEADER, "Bytes of the replica's files; only with --log-sizes",
+        lambda of: _of_sizes(of, lambda found: found.sizes),
+    ),
+    _gauge(
+        "kafka_log_log_numlogsegments", _OF_LEADER, "Files with records of the replica; only with --log-sizes",
+        lambda of: _of_sizes(of, lambda found: found.segments),
     ),
     _gauge(
         "kafka_log_logmanager_offlinelogdirectorycount", _OF_BROKER,

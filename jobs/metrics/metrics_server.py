@@ -10,6 +10,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,13 +45,14 @@ class Address(NamedTuple):
 class ClusterScrapes:
     """The scrapes of one cluster. They come one after another, whoever asks."""
 
-    def __init__(self, uri: str, config: Config, labels: Labels) -> None:
-        """Reads the cluster once, so that counters begin here. Raises as `Cluster.open` and `SnapshotReader.read`."""
-        self._uri, self._config, self._labels = uri, config, labels
+    def __init__(self, uri: str, config: Config, labels: Labels, has_sizes: bool = False) -> None:
+        """Reads the cluster once, so that counters begin here. `has_sizes`: see `SnapshotReader`. Raises as
+        `Cluster.open` and `SnapshotReader.read`."""
+        self._open, self._labels = partial(SnapshotReader, uri, config, has_sizes), labels
         self._lock = threading.Lock()
         self._counters = ClusterCounters()
         self._errors = ErrorLog(logger, "scrape")
-        self._reader: SnapshotReader | None = SnapshotReader(uri, config)
+        self._reader: SnapshotReader | None = self._open()
         self._counters.observe(self._reader.read())
 
     def scrape(self) -> Iterator[Family]:
@@ -68,7 +70,7 @@ class ClusterScrapes:
     def _read(self) -> ClusterSnapshot | None:
         """None if the cluster root cannot be read. Then the next scrape opens it anew."""
         try:
-            self._reader = self._reader or SnapshotReader(self._uri, self._config)
+            self._reader = self._reader or self._open()
             found = self._reader.read()
         except (LakelogException, OSError) as error:
             self._reader = None

@@ -1,11 +1,13 @@
 """What the exporter says of a cluster: its metrics, before and after something has happened."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from lakelog.jobs import log_dirs
 from lakelog.jobs.metrics.exposition import OPEN_METRICS, TEXT_FORMAT, Labels
 from lakelog.jobs.metrics.metric_families import METRICS_SERVED, OF_THE_SCRAPE
 from lakelog.jobs.metrics.metrics_server import ClusterScrapes
@@ -13,8 +15,9 @@ from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.tables.group_tables import CommittedOffset
 from tests.clients.world import RARELY, World
+from tests.jobs.conftest import Run
 from tests.jobs.metrics.scraped import LONG, Page, beat, fall_silent, scrape
-from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, lead
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead, truncate
 
 _Expected = tuple[str, dict[str, object], list[float]]
 
@@ -265,3 +268,33 @@ def test_labels_are_added_to_all_samples_or_to_those_of_a_broker(world: World, l
         of_broker = {} if broker is None or "pod" not in labels else {"pod": f"lake-{broker}"}
         added = {name: value for name, value in sample.labels.items() if name not in own.get(sample.name, ())}
         assert added == {**fixed, **of_broker}, sample
+
+
+def test_sizes_are_those_of_log_dirs_and_follow_the_log(world: World, lakelog: Run) -> None:
+    scrapes = ClusterScrapes(world.uri, LONG, Labels({}), has_sizes=True)
+
+    def sizes(page: Page) -> dict[tuple[int, int], tuple[float, float]]:
+        names = ("kafka_log_log_size", "kafka_log_log_numlogsegments")
+        found = {(b, p): [page.of(name, broker=b, partition=p) for name in names] for b in (1, 2) for p in (0, 1)}
+        return {replica: (size, files) for replica, ((size,), (files,)) in found.items()}
+
+    def described() -> dict[tuple[int, int], tuple[float, float]]:
+        _, out, _ = lakelog(log_dirs, "--cluster", world.uri, "--describe", "-o", "json")
+        return {(row["broker"], row["partition"]): (row["size"], row["files"]) for row in json.loads(out)}
+
+    assert sizes(scrape(scrapes)) == described()
+    fill(world.logs[1], P0, 4)
+    fill(world.logs[1], P1, 1)
+    assert sizes(scrape(scrapes)) == described()
+    truncate(world.logs[1], {P0: 3})
+    after = sizes(scrape(scrapes))
+    assert after == described()
+    assert after[1, 0] == sizes(scrape(ClusterScrapes(world.uri, LONG, Labels({}), has_sizes=True)))[1, 0]
+
+
+def test_without_the_flag_no_log_is_read(world: World, scrapes: ClusterScrapes) -> None:
+    shutil.rmtree(f"{world.roots[1].uri}/log")
+    page = scrape(scrapes)
+    assert (page.of("lakelog_broker_root_error"), page.of("kafka_log_log_size")) == ([0, 0], [])
+    page = scrape(ClusterScrapes(world.uri, LONG, Labels({}), has_sizes=True))
+    assert (page.of("lakelog_broker_root_error"), len(page.of("kafka_log_log_size"))) == ([1, 0], 2)
