@@ -23,6 +23,7 @@ from lakelog.replication.protocol.consumer_group import ConsumerGroup
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_format import newest_commit
+from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.group_tables import MemberTable, folder_of
 from lakelog.schemas import BROKERS, CONTROLLER
@@ -72,15 +73,15 @@ class SeenController(NamedTuple):
 def observe(cluster: Cluster, wait: Wait = let_pass) -> tuple[dict[int, SeenBroker], SeenController]:
     """All brokers, and the controller. Waits only if the newest heartbeat of one is old. Raises KafkaStorageException
     if the cluster root cannot be read."""
-    found = pulses({**_of_brokers(cluster), **_of_controller(cluster)}, wait)
+    found = pulses({**_of_brokers(cluster, wait), **_of_controller(cluster, wait)}, wait)
     may_beat = can_beat(cluster.root, found)
-    return _seen(cluster, found, may_beat), _seen_controller(cluster, found, may_beat)
+    return _seen(cluster, found, may_beat, wait), _seen_controller(cluster, found, may_beat, wait)
 
 
 def observe_controller(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> SeenController:
     """The controller that was elected last. Waits only if its newest heartbeat is old."""
-    found = pulses(_of_controller(cluster), wait)
-    return _seen_controller(cluster, found, can_beat(cluster.root, found))
+    found = pulses(_of_controller(cluster, wait), wait)
+    return _seen_controller(cluster, found, can_beat(cluster.root, found), wait)
 
 
 def observe_brokers(
@@ -88,35 +89,46 @@ def observe_brokers(
 ) -> dict[int, SeenBroker]:
     """All brokers that have registered, or some of them. Waits only if the newest heartbeat of one is old."""
     names = None if only is None else set(map(_name, only))
-    tables = {name: table for name, table in _of_brokers(cluster).items() if names is None or name in names}
+    tables = {name: table for name, table in _of_brokers(cluster, wait).items() if names is None or name in names}
     found = pulses(tables, wait)
-    return _seen(cluster, found, can_beat(cluster.root, found))
+    return _seen(cluster, found, can_beat(cluster.root, found), wait)
 
 
-def _of_brokers(cluster: Cluster) -> dict[str, Heartbeats]:
+def _registrations(cluster: Cluster, wait: Wait) -> Mapping[int, BrokerRegistration]:
+    """Who must not wait polls again and again: see `Cluster.poll_brokers`."""
+    return cluster.poll_brokers() if wait is None else cluster.refresh_brokers()
+
+
+def _lease(cluster: Cluster, wait: Wait) -> Lease | None:
+    return cluster.lease.watched(RECENT_SECONDS) if wait is None else cluster.lease.read()
+
+
+def _of_brokers(cluster: Cluster, wait: Wait) -> dict[str, Heartbeats]:
     timeout = cluster.config.broker_session_timeout_ms / 1000
     folder = cluster.root.child(BROKERS.name)
-    return {_name(broker): Heartbeats(folder.child(str(broker)), timeout) for broker in cluster.refresh_brokers()}
+    return {_name(broker): Heartbeats(folder.child(str(broker)), timeout) for broker in _registrations(cluster, wait)}
 
 
-def _of_controller(cluster: Cluster) -> dict[str, Heartbeats]:
+def _of_controller(cluster: Cluster, wait: Wait) -> dict[str, Heartbeats]:
     """Nothing if no controller was elected, or the last one has resigned."""
-    lease = cluster.lease.read()
+    lease = _lease(cluster, wait)
     if lease is None or lease.resigned:
         return {}
     timeout = cluster.config.controller_session_timeout_ms / 1000
     return {_CONTROLLER: Heartbeats(cluster.root.child(CONTROLLER.name), timeout)}
 
 
-def _seen_controller(cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool) -> SeenController:
+def _seen_controller(
+    cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool, wait: Wait
+) -> SeenController:  # fmt: skip
     """The controller, with the lease as read after the last heartbeats."""
-    lease, pulse = cluster.lease.read(), found.get(_CONTROLLER, Pulse(False, 0.0))
+    lease, pulse = _lease(cluster, wait), found.get(_CONTROLLER, Pulse(False, 0.0))
     return SeenController(lease, controller_state(lease, pulse.is_live, may_beat), pulse.age)
 
 
-def _seen(cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool) -> dict[int, SeenBroker]:
+def _seen(cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool, wait: Wait) -> dict[int, SeenBroker]:
     """The brokers, with the registrations as read after the last heartbeats."""
-    there = {b: (r, found[_name(b)]) for b, r in cluster.refresh_brokers().items() if _name(b) in found}
+    there = {b: (r, found[_name(b)]) for b, r in _registrations(cluster, wait).items() if _name(b) in found}
     return {b: SeenBroker(r, broker_state(r, pulse.is_live, may_beat), pulse.age) for b, (r, pulse) in there.items()}
 
 

@@ -4,10 +4,14 @@ only what is new, and only for the sizes of replicas.
 A scrape looks at each table once: `topics`, `metadata`, `groups`, `controller`, a table a broker and a table a group in
 the cluster root, and `replicas` in the root of each broker that is alive. There is no request for a partition. A broker
 without a heartbeat has rows of the past, so they are not read.
+
+Tables are polled: in an object store that is one request for each, because only this process's own polls of the last
+second may answer. Several cluster roots are asked for what a majority has, since the nearest one may be behind.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,11 +26,14 @@ from lakelog.replication.protocol.consumer_group import ConsumerGroup
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.tables.group_tables import CommittedOffset, groups_with_tables
 from lakelog.replication.storage.tables.metadata_table import Partitions
+
+logger = logging.getLogger(__name__)
 
 _READERS = 8
 
@@ -60,6 +67,7 @@ class SnapshotReader:
         self._cluster = Cluster.open(uri, config)
         self._view = TopicView(self._cluster)
         self._groups: dict[str, GroupAccess] = {}
+        self._unreadable = set[int]()
         self._first: list[Partitions] = [self._cluster.metadata.partitions]
 
     def read(self) -> ClusterSnapshot:
@@ -67,24 +75,37 @@ class SnapshotReader:
         cannot be read. The root of a broker that cannot be read has its error in `state.rows`."""
         cluster = self._cluster
         brokers, controller = observe(cluster, None)
-        cluster.topics.refresh()
-        metadata, self._first = [*self._first, *cluster.metadata.refresh_versions()], []
+        staleness = None if isinstance(cluster.root, QuorumRoot) else RECENT_SECONDS
+        cluster.topics.refresh() if staleness is None else cluster.topics.watch(staleness)
+        metadata, self._first = [*self._first, *cluster.metadata.refresh_versions(staleness)], []
+        ids = {topic.topic: topic.topic_id for topic in cluster.topics.topics.values() if not topic.deleting}
+        # Before the high watermarks: an offset that is committed meanwhile would lie above them.
+        offsets = [row for row in cluster.groups.read(staleness) if ids.get(row.topic) == row.topic_id]
         alive = [broker for broker, seen in brokers.items() if seen.state not in SILENT]
-        rows = dict(zip(alive, in_threads(self._rows, alive, _READERS), strict=True))
+        # One by one on a disk: it answers at once, and rows that have all changed need less memory so.
+        at_once = 1 if cluster.root.is_local else _READERS
+        rows = dict(zip(alive, in_threads(self._rows, alive, at_once), strict=True))
+        sizes = self._sizes(alive)
+        self._note_unreadable({b: e for found in (rows, sizes) for b, e in found.items() if isinstance(e, str)})
         roots = RootChanges(cluster).describe() if isinstance(cluster.root, QuorumRoot) else ()
         state = ClusterState(controller, brokers, known_partitions(cluster), rows, roots=roots)
-        ids = {topic.topic: topic.topic_id for topic in cluster.topics.topics.values() if not topic.deleting}
-        offsets = [row for row in cluster.groups.read() if ids.get(row.topic) == row.topic_id]
         return ClusterSnapshot(
             state, len(cluster.topics.topics), len(cluster.metadata.partitions), metadata, _leaderships(state), offsets,
-            self._live_groups(offsets), self._sizes(alive),
+            self._live_groups(offsets), sizes,
         )  # fmt: skip
+
+    def _note_unreadable(self, errors: dict[int, str]) -> None:
+        """Logs the error of a broker's root when it is new."""
+        for broker, error in errors.items():
+            if broker not in self._unreadable:
+                logger.warning("the root of broker %d cannot be read: %s", broker, error)
+        self._unreadable = set(errors)
 
     def _rows(self, broker: int) -> Mapping[TopicIdPartition, ReplicaStatus] | str:
         try:
-            return self._view.replicas(broker)
-        except LakelogException as error:
-            return f"{error.name}: {error}"
+            return self._view.replicas(broker, RECENT_SECONDS)
+        except (LakelogException, OSError) as error:
+            return str(error)
 
     def _sizes(self, brokers: Sequence[int]) -> dict[int, ReplicaSizes | str]:
         if not self._has_sizes:
@@ -97,8 +118,8 @@ class SnapshotReader:
             if root.uri not in self._logs:
                 self._logs[root.uri] = LogSizes(root)
             return self._logs[root.uri].refresh()
-        except LakelogException as error:
-            return f"{error.name}: {error}"
+        except (LakelogException, OSError) as error:
+            return str(error)
 
     def _live_groups(self, offsets: Sequence[CommittedOffset]) -> dict[str, ConsumerGroup]:
         with_tables = groups_with_tables(self._cluster.root)

@@ -31,9 +31,10 @@ _FETCHER = "ReplicaFetcherThread-0-{}"  # the number of the fetcher is in no tab
 
 
 class _Led(NamedTuple):
-    """A partition as most metrics need it: its labels as text, the same with those of its leader, its registration as
-    it is judged, its HW if that is known, and its leader's row."""
+    """A partition as most metrics need it: its own labels as text, the same with those that are added to all, and with
+    those of its leader, its registration as it is judged, its HW if that is known, and its leader's row."""
 
+    own: str
     text: str
     of_leader: str
     judged: Partition
@@ -65,22 +66,18 @@ class MetricSources:
             own, seen = _own(registration.topic, registration.partition), self.found.leaderships[key]
             leader = added.get(registration.leader, fixed) if registration.leader >= 0 else fixed
             end = known_high_watermark(seen)
-            found[key] = _Led(_joined(own, fixed), _joined(own, leader), partition, end, seen.leader_row)
+            found[key] = _Led(own, _joined(own, fixed), _joined(own, leader), partition, end, seen.leader_row)
         return found
 
     @cached_property
-    def replicas(self) -> dict[int, list[tuple[str, ReplicaStatus, _Led]]]:
-        """The assigned replicas of each broker whose rows were read: their labels as text, rows and partitions."""
-        found = dict[int, list[tuple[str, ReplicaStatus, _Led]]]()
+    def replicas(self) -> dict[int, list[tuple[ReplicaStatus, _Led]]]:
+        """The assigned replicas of each broker whose rows were read, with their partitions."""
+        found = dict[int, list[tuple[ReplicaStatus, _Led]]]()
         for broker, rows in self.state.rows.items():
             if isinstance(rows, str):
                 continue
-            added, mine = self.labels.of_broker(broker), list[tuple[str, ReplicaStatus, _Led]]()
-            for key, row in rows.items():
-                led = self.led.get(key)
-                if led is not None and broker in led.judged.registration.replicas:
-                    mine.append((_joined(_own(row.topic, row.partition), added), row, led))
-            found[broker] = mine
+            pairs = ((row, led) for key, row in rows.items() if (led := self.led.get(key)) is not None)
+            found[broker] = [(row, led) for row, led in pairs if broker in led.judged.registration.replicas]
         return found
 
     @cached_property
@@ -111,7 +108,9 @@ class MetricSources:
 
     def of_replicas(self, value: Callable[[ReplicaStatus], int]) -> Iterator[Sample]:
         """A sample a replica whose row was read."""
-        return ((text, value(row)) for replicas in self.replicas.values() for text, row, _ in replicas)
+        for broker, replicas in self.replicas.items():
+            added = self.labels.of_broker(broker)
+            yield from ((_joined(led.own, added), value(row)) for row, led in replicas)
 
     def of_cluster(self, value: float) -> list[Sample]:
         """One sample."""
@@ -211,32 +210,32 @@ def _partition_counts(of: MetricSources) -> Iterator[Sample]:
 def _of_rows(of: MetricSources, is_counted: Callable[[ReplicaStatus], bool]) -> Iterator[Sample]:
     """How many such replicas each broker has whose rows were read."""
     for broker, replicas in of.replicas.items():
-        yield of.labels.of_broker(broker), sum(is_counted(row) for _, row, _ in replicas)
+        yield of.labels.of_broker(broker), sum(is_counted(row) for row, _ in replicas)
 
 
 def _of_sizes(of: MetricSources, values: Callable[[ReplicaSizes], Mapping[TopicIdPartition, int]]) -> Iterator[Sample]:
     """A sample a replica of each broker whose log was read; 0 for one without records."""
     for broker, found in of.found.sizes.items():
         if not isinstance(found, str):
-            counts = values(found)
-            for text, row, _ in of.replicas.get(broker, ()):
-                yield text, counts.get(row.topic_id_partition, 0)
+            counts, added = values(found), of.labels.of_broker(broker)
+            for row, led in of.replicas.get(broker, ()):
+                yield _joined(led.own, added), counts.get(row.topic_id_partition, 0)
 
 
 def _max_lags(of: MetricSources) -> Iterator[Sample]:
     for broker, replicas in of.replicas.items():
-        lags = [row.lag for _, row, _ in replicas if row.role == FOLLOWER_ROLE and row.lag is not None]
+        lags = [row.lag for row, _ in replicas if row.role == FOLLOWER_ROLE and row.lag is not None]
         yield of.labels.of_broker(broker, clientId=_FOLLOWER_CLIENT), max(lags, default=0)
 
 
 def _follower_lags(of: MetricSources) -> Iterator[Sample]:
     for broker, replicas in of.replicas.items():
-        sources = {led.judged.registration.leader for _, _, led in replicas} - {NO_LEADER}
+        sources = {led.judged.registration.leader for _, led in replicas} - {NO_LEADER}
         added = {source: of.labels.of_broker(broker, clientId=_FETCHER.format(source)) for source in sources}
-        for _, row, led in replicas:
+        for row, led in replicas:
             source = led.judged.registration.leader
             if row.role == FOLLOWER_ROLE and row.lag is not None and source in added:
-                yield _joined(_own(row.topic, row.partition), added[source]), row.lag
+                yield _joined(led.own, added[source]), row.lag
 
 
 def _offline_log_directories(of: MetricSources) -> Iterator[Sample]:
@@ -275,11 +274,12 @@ def _controller_epoch(of: MetricSources) -> Iterable[Sample]:
 
 def _equal_chains(of: MetricSources) -> Iterator[Sample]:
     """Chains can be compared where the LEOs are the same, as the column `has_leaders_records` of the views does."""
-    for replicas in of.replicas.values():
-        for text, row, led in replicas:
+    for broker, replicas in of.replicas.items():
+        added = of.labels.of_broker(broker)
+        for row, led in replicas:
             leader = led.row
             if leader is not None and leader is not row and row.log_end_offset == leader.log_end_offset:
-                yield text, int(row.chain == leader.chain)
+                yield _joined(led.own, added), int(row.chain == leader.chain)
 
 
 def _roots(of: MetricSources, value: Callable[..., int | None]) -> Iterator[Sample]:

@@ -57,10 +57,10 @@ class MetadataTable(ControlledTable[Partitions]):
     def _decode(self, rows: list[Row]) -> Partitions:
         return self._values.decode(rows)
 
-    def refresh_versions(self) -> list[Partitions]:
+    def refresh_versions(self, max_staleness: float | None = None) -> list[Partitions]:
         """Reads the table again, and returns the partitions of each version since the last read, as
         `StateTable.refresh_versions`."""
-        return [self._decode(rows) for rows in self._table.refresh_versions()]
+        return [self._decode(rows) for rows in self._table.refresh_versions(max_staleness)]
 
     def put(self, changed: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> int | None:
         """Adds or replaces partitions in one compare-and-set. Returns the version written."""

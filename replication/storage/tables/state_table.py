@@ -264,12 +264,12 @@ class StateTable:
         as `update` does: a read may go on without a majority of the cluster roots."""
         return self._move(None, is_read=True)
 
-    def refresh_versions(self) -> list[list[Row]]:
-        """As `refresh`, and returns the rows of each version since the last read that has changed them, oldest first.
-        A version whose file cannot be read any more is left out, and so are those that a clean-up has deleted: the
-        newest one is always there."""
+    def refresh_versions(self, max_staleness: float | None = None) -> list[list[Row]]:
+        """As `refresh`, or as `watch` with a `max_staleness`, and returns the rows of each version since the last read
+        that has changed them, oldest first. A version whose file cannot be read any more is left out, and so are those
+        that a clean-up has deleted: the newest one is always there."""
         with self._lock:
-            before, commits = self._rows, self._log.move(is_read=True)
+            before, commits = self._rows, self._log.move(max_staleness, is_read=max_staleness is None)
             found = [rows for commit in (commits or ())[:-1] if commit.adds and (rows := self._rows_of(commit))]
             if commits != [] or self._loaded != self._log.version:
                 self._load()

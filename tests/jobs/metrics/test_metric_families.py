@@ -298,3 +298,14 @@ def test_without_the_flag_no_log_is_read(world: World, scrapes: ClusterScrapes) 
     assert (page.of("lakelog_broker_root_error"), page.of("kafka_log_log_size")) == ([0, 0], [])
     page = scrape(ClusterScrapes(world.uri, LONG, Labels({}), has_sizes=True))
     assert (page.of("lakelog_broker_root_error"), len(page.of("kafka_log_log_size"))) == ([1, 0], 2)
+
+
+def test_the_error_of_a_broker_s_root_is_logged_once(
+    world: World, scrapes: ClusterScrapes, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.move(world.roots[2].uri, f"{world.roots[2].uri}-away")
+    assert [scrape(scrapes).of("lakelog_broker_root_error", broker=2) for _ in range(3)] == [[1]] * 3
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert record.getMessage().startswith("the root of broker 2 cannot be read: ")
+    shutil.move(f"{world.roots[2].uri}-away", world.roots[2].uri)
+    assert scrape(scrapes).of("lakelog_broker_root_error", broker=2) == [0]
