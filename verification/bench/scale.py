@@ -12,6 +12,8 @@ from typing import Any
 
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
+from lakelog.jobs.metrics.exposition import TEXT_FORMAT, Labels, page
+from lakelog.jobs.metrics.metrics_server import ClusterScrapes
 from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol import partition_log
@@ -46,6 +48,7 @@ Times = Iterator[tuple[str, float]]  # an action, and its seconds
 LEADER = 1
 _EPOCH = 1  # of every broker
 _CAUSE = {"who": "bench", "why": "set up"}
+_LIVE = Config(broker_session_timeout_ms=86_400_000)  # the brokers of a bench send no heartbeats
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,32 @@ def broker_times(cluster: ScaleCluster) -> Times:
     yield "broker: polls the metadata, nothing new", _median(leader.cache.refresh)
     yield "broker: opens its log and reads its roles", seconds_of(lambda: _open_log(leader))
     yield "client: opens the cluster's tables", seconds_of(lambda: _open_tables(cluster, leader))
+    yield from _scrape_times(cluster)
+
+
+def _scrape_times(cluster: ScaleCluster) -> Times:
+    """The seconds of pages of the exporter. Raises LakelogException if a page lacks a partition or a replica."""
+    scrapes, size = list[ClusterScrapes](), cluster.size
+
+    def start() -> None:
+        scrapes[:] = [ClusterScrapes(cluster.uri, _LIVE, Labels({}))]
+        _read_page(scrapes[0], size)
+
+    yield "exporter: starts, and serves a page", seconds_of(start)
+    yield "exporter: serves a page, nothing new", _median(lambda: _read_page(scrapes[0], size))
+    changed = []
+    for time_of_round in range(_TIMES):
+        cluster.change_all_rows(time_of_round)
+        changed.append(seconds_of(lambda: _read_page(scrapes[0], size)))
+    yield "exporter: serves a page, all rows are new", median(changed)
+
+
+def _read_page(scrapes: ClusterScrapes, size: tuple[int, int]) -> None:
+    whole, (partitions, replicas) = b"".join(page(scrapes.scrape(), TEXT_FORMAT)), size
+    if (found := whole.count(b"\nkafka_topic_partition_leader{")) != partitions:
+        raise LakelogException(f"a page of the exporter has {found} of {partitions} partitions")
+    if (found := whole.count(b"\nkafka_log_log_logendoffset{")) != replicas:
+        raise LakelogException(f"a page of the exporter has {found} of {replicas} replicas")
 
 
 def _changes(
@@ -292,6 +321,20 @@ class ScaleCluster:
         self.cluster.metadata.refresh()
         found = self.cluster.metadata.partitions[partition]
         self.cluster.metadata.put([replace(found, partition_epoch=found.partition_epoch + 1)], _CAUSE)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The numbers of partitions, and of the replica rows that were published."""
+        self.cluster.metadata.refresh()
+        return len(self.cluster.metadata.partitions), sum(len(table.replicas) for table in self._tables())
+
+    def change_all_rows(self, lag: int) -> None:
+        """Publishes every replica row again with another lag."""
+        for table in self._tables():
+            table.publish((replace(row, lag=lag) for row in table.replicas.values()), "bench")
+
+    def _tables(self) -> list[ReplicaTable]:
+        return [ReplicaTable.open(root) for root in self._roots.values()]
 
     def broker(self, number: int) -> ScaleBroker:
         """A new process of a broker."""

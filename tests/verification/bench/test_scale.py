@@ -56,11 +56,22 @@ def test_every_action_is_timed_at_every_size(tmp_path: Path) -> None:
     assert {growth["by"] for growth in found} == set(QUICK_SCALE.sizes)
     actions = {growth["action"] for growth in found if growth["by"] == PARTITIONS}
     assert {"follower: fetches a record", "controller: decides on a lost broker"} <= actions
+    assert {action for action in actions if action.startswith("exporter: ")} == {
+        "exporter: starts, and serves a page",
+        "exporter: serves a page, nothing new",
+        "exporter: serves a page, all rows are new",
+    }
 
 
 def test_a_follower_without_the_record_leaves_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScaleBroker, "fetch", lambda *_: None)
     with pytest.raises(LakelogException, match=r"5 records were sent, the logs end at \[0, 5\], the HW is 0"):
+        list(broker_times(ScaleCluster(str(tmp_path), 4)))
+
+
+def test_a_page_without_all_replicas_leaves_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScaleCluster, "size", (4, 13))
+    with pytest.raises(LakelogException, match="a page of the exporter has 12 of 13 replicas"):
         list(broker_times(ScaleCluster(str(tmp_path), 4)))
 
 
