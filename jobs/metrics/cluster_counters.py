@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from lakelog.jobs.metrics.cluster_snapshot import ClusterSnapshot
+from lakelog.jobs.metrics.scrape_reader import Scrape
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.delayed_operation import known_high_watermark
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
@@ -21,7 +21,7 @@ from lakelog.replication.storage.tables.metadata_table import Partitions
 
 
 class Counts(NamedTuple):
-    """The counts since the first snapshot.
+    """The counts since the first scrape.
 
     `isr_shrinks`, `isr_expands`: changes of an ISR, by the broker that led after the change; by the one before if none
     did. `unclean_elections`: leaders that were elected from outside the ISR, or whose log was lost. `messages`: records
@@ -35,7 +35,7 @@ class Counts(NamedTuple):
 
 
 class ClusterCounters:
-    """Counts what happens from the first snapshot on. It is not thread-safe."""
+    """Counts what happens from the first scrape on. It is not thread-safe."""
 
     def __init__(self) -> None:
         self._isr_shrinks: Counter[int] = Counter()
@@ -45,8 +45,8 @@ class ClusterCounters:
         self._metadata: Partitions | None = None
         self._high_watermarks: dict[TopicIdPartition, int | None] = {}  # None: it was never known
 
-    def observe(self, found: ClusterSnapshot) -> Counts:
-        """Counts what has happened since the last snapshot, and returns all counts."""
+    def observe(self, found: Scrape) -> Counts:
+        """Counts what has happened since the last scrape, and returns all counts."""
         is_first = self._metadata is None
         brokers = {broker: seen.registration for broker, seen in found.state.brokers.items()}
         for broker in brokers:
@@ -70,7 +70,7 @@ class ClusterCounters:
                 self._isr_expands[leader] += bool(set(registration.isr) - set(known.isr))
             self._unclean_elections += _is_unclean(known, registration, brokers)
 
-    def _count_messages(self, found: ClusterSnapshot, is_first: bool) -> None:
+    def _count_messages(self, found: Scrape, is_first: bool) -> None:
         """A partition that was there without a known HW begins to count where its HW is first known."""
         before, self._high_watermarks = self._high_watermarks, {}
         for key, seen in found.leaderships.items():

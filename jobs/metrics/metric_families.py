@@ -16,9 +16,9 @@ from lakelog.jobs.admin.cluster_status import Partition
 from lakelog.jobs.admin.group_offsets import record_lag
 from lakelog.jobs.admin.heartbeats import ACTIVE, ALIVE, SILENT, STOPPING, STORAGE_ERROR
 from lakelog.jobs.metrics.cluster_counters import Counts
-from lakelog.jobs.metrics.cluster_snapshot import ClusterSnapshot, is_readable, live_brokers
 from lakelog.jobs.metrics.exposition import COUNTER, GAUGE, Family, Labels, Sample
 from lakelog.jobs.metrics.log_sizes import ReplicaSizes
+from lakelog.jobs.metrics.scrape_reader import Scrape, is_readable, live_brokers
 from lakelog.replication.protocol.delayed_operation import known_high_watermark
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_registration import NO_LEADER
@@ -45,7 +45,7 @@ class _Led(NamedTuple):
 class MetricSources:
     """What one scrape has found, in the forms that the metrics have in common."""
 
-    def __init__(self, found: ClusterSnapshot, counts: Counts, labels: Labels) -> None:
+    def __init__(self, found: Scrape, counts: Counts, labels: Labels) -> None:
         self.found, self.counts, self.labels = found, counts, labels
         self.state = found.state
         self.live = [seen.registration.broker_id for seen in live_brokers(found.state)]
@@ -490,7 +490,7 @@ OF_THE_SCRAPE = {
 LABEL_NAMES = frozenset(label for metric in METRICS_SERVED for label in metric.labels)
 
 
-def metric_families(found: ClusterSnapshot, counts: Counts, labels: Labels) -> Iterator[Family]:
+def metric_families(found: Scrape, counts: Counts, labels: Labels) -> Iterator[Family]:
     """All metrics of a cluster, one by one."""
     of = MetricSources(found, counts, labels)
     return (Family(metric.name, metric.kind, metric.help, metric.samples(of)) for metric in METRICS_SERVED)

@@ -18,9 +18,9 @@ from itertools import chain
 from typing import NamedTuple
 
 from lakelog.jobs.metrics.cluster_counters import ClusterCounters
-from lakelog.jobs.metrics.cluster_snapshot import ClusterSnapshot, SnapshotReader
 from lakelog.jobs.metrics.exposition import Family, Labels, content_type, page
 from lakelog.jobs.metrics.metric_families import metric_families, scrape_families
+from lakelog.jobs.metrics.scrape_reader import Scrape, ScrapeReader
 from lakelog.replication.config import Config
 from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import InvalidConfigurationException, LakelogException
@@ -46,13 +46,13 @@ class ClusterScrapes:
     """The scrapes of one cluster. They come one after another, whoever asks."""
 
     def __init__(self, uri: str, config: Config, labels: Labels, has_sizes: bool = False) -> None:
-        """Reads the cluster once, so that counters begin here. `has_sizes`: see `SnapshotReader`. Raises as
-        `Cluster.open` and `SnapshotReader.read`."""
-        self._open, self._labels = partial(SnapshotReader, uri, config, has_sizes), labels
+        """Reads the cluster once, so that counters begin here. `has_sizes`: see `ScrapeReader`. Raises as
+        `Cluster.open` and `ScrapeReader.read`."""
+        self._open, self._labels = partial(ScrapeReader, uri, config, has_sizes), labels
         self._lock = threading.Lock()
         self._counters = ClusterCounters()
         self._errors = ErrorLog(logger, "scrape")
-        self._reader: SnapshotReader | None = self._open()
+        self._reader: ScrapeReader | None = self._open()
         self._counters.observe(self._reader.read())
 
     def scrape(self) -> Iterator[Family]:
@@ -67,7 +67,7 @@ class ClusterScrapes:
             return of_scrape
         return chain(of_scrape, metric_families(found, counts, self._labels))
 
-    def _read(self) -> ClusterSnapshot | None:
+    def _read(self) -> Scrape | None:
         """None if the cluster root cannot be read. Then the next scrape opens it anew."""
         try:
             self._reader = self._reader or self._open()

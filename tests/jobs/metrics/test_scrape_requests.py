@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lakelog.jobs.admin import heartbeats
-from lakelog.jobs.metrics import cluster_snapshot
+from lakelog.jobs.metrics import scrape_reader
 from lakelog.jobs.metrics.exposition import Labels
 from lakelog.jobs.metrics.metrics_server import ClusterScrapes
 from lakelog.replication.config import Config
@@ -50,7 +50,7 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Count]:
 @pytest.fixture(autouse=True)
 def later_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each scrape comes so long after the one before that no poll of that one answers."""
-    for module in (heartbeats, cluster_snapshot):
+    for module in (heartbeats, scrape_reader):
         monkeypatch.setattr(module, "RECENT_SECONDS", 0.0)
 
 

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _READERS = 8
 
 
-class ClusterSnapshot(NamedTuple):
+class Scrape(NamedTuple):
     """A cluster as one scrape has read it.
 
     `topics`, `partitions`: their numbers, also of those that are being deleted. `metadata`: each version of the
@@ -57,7 +57,7 @@ class ClusterSnapshot(NamedTuple):
     sizes: Mapping[int, ReplicaSizes | str] = {}
 
 
-class SnapshotReader:
+class ScrapeReader:
     """Reads an open cluster again and again; its tables stay open. It is not thread-safe."""
 
     def __init__(self, uri: str, config: Config, has_sizes: bool = False) -> None:
@@ -70,7 +70,7 @@ class SnapshotReader:
         self._unreadable = set[int]()
         self._first: list[Partitions] = [self._cluster.metadata.partitions]
 
-    def read(self) -> ClusterSnapshot:
+    def read(self) -> Scrape:
         """The cluster as it is now. Raises KafkaStorageException, and other LakelogExceptions, if the cluster root
         cannot be read. The root of a broker that cannot be read has its error in `state.rows`."""
         cluster = self._cluster
@@ -89,7 +89,7 @@ class SnapshotReader:
         self._note_unreadable({b: e for found in (rows, sizes) for b, e in found.items() if isinstance(e, str)})
         roots = RootChanges(cluster).describe() if isinstance(cluster.root, QuorumRoot) else ()
         state = ClusterState(controller, brokers, known_partitions(cluster), rows, roots=roots)
-        return ClusterSnapshot(
+        return Scrape(
             state, len(cluster.topics.topics), len(cluster.metadata.partitions), metadata, _leaderships(state), offsets,
             self._live_groups(offsets), sizes,
         )  # fmt: skip
@@ -134,7 +134,7 @@ class SnapshotReader:
         }
 
 
-def is_readable(found: ClusterSnapshot, broker: int) -> bool:
+def is_readable(found: Scrape, broker: int) -> bool:
     """Whether a broker is alive, and its replica rows, and sizes if they were asked for, were read."""
     return not any(isinstance(each, str) for each in (found.state.rows.get(broker, ""), found.sizes.get(broker)))
 
