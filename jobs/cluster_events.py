@@ -1,8 +1,9 @@
-"""Shows what has happened in a cluster: brokers lost and found, leaders elected, ISRs shrunk, partitions offline,
-topics created and deleted, partitions reassigned, controllers elected, and who has asked for it.
+"""Shows what has happened in a cluster: brokers lost or stopped, leaders elected, ISRs shrunk and expanded, partitions
+offline, topics created and deleted, partitions reassigned, controllers elected, and who has asked for it.
 
-It reads the history of metadata, which reaches back 7 days; no process has to run. A broker that neither leads nor is
-in sync anywhere moves no partition, so its loss and return are no events.
+It reads the history of metadata, which reaches back 7 days; no process has to run. So it shows what moves a partition:
+a broker that comes back shows when it joins an ISR, and a broker without replicas never does. -o json prints a list,
+and with --follow an object a line.
 """
 
 import argparse
@@ -65,7 +66,8 @@ def events(args: argparse.Namespace) -> int:
             let_pass(_POLL_SECONDS)
             try:
                 if history.is_behind():
-                    _show(_of_topic(history.read_on(), args.topic), args)
+                    for _, of_commit in groupby(history.read_on(), lambda event: event.version):
+                        _show(_of_topic(of_commit, args.topic), args)
                 said = ""
             except KafkaStorageException as error:  # the cluster may come back
                 if str(error) != said:

@@ -58,9 +58,10 @@ def written(work: Callable[[], int]) -> int:
         status = work()
     except SystemExit as stop:  # argparse has said why
         status = stop.code if isinstance(stop.code, int) else OK
-    except OSError:
-        if _is_stdout_open():
+    except OSError as error:
+        if _is_stdout_open() and not isinstance(error, BrokenPipeError):
             raise
+        _close_stdout()
         return FAILED
     return status if _is_stdout_open() else FAILED
 
@@ -73,11 +74,16 @@ def _is_stdout_open() -> bool:
         with contextlib.suppress(UnsupportedOperation):  # it is no file
             os.write(sys.stdout.fileno(), b"")  # a stdout without a buffer has forgotten what it could not write
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
         if not isinstance(error, BrokenPipeError):  # `| head` has seen enough
             say(f"lakelog: standard output: {error.strerror}")
         return False
     return True
+
+
+def _close_stdout() -> None:
+    with contextlib.suppress(UnsupportedOperation):  # it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(name: str, words: str, message: str, args: argparse.Namespace) -> int:

@@ -46,7 +46,12 @@ from lakelog.replication.protocol.topic import Configs, Topic
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.admin_table import AdminTable
-from lakelog.replication.storage.tables.metadata_table import BROKER_CHANGES, REQUESTED_BY, requests_carried_out
+from lakelog.replication.storage.tables.metadata_table import (
+    BROKER_CHANGES,
+    REQUESTED_BY,
+    UNCLEAN_ELECTIONS,
+    requests_carried_out,
+)
 from lakelog.replication.storage.tables.state_table import Row
 
 logger = logging.getLogger(__name__)
@@ -79,6 +84,8 @@ class ActiveController:
         self._storage_errors: Mapping[int, str] = {}
         self._brokers_before: Mapping[int, BrokerView] = {}
         self._logged: ControllerContext | None = None  # the context that was logged last
+        # The one whose brokers commits have named by now. Of several events of a poll not each has a commit.
+        self._noted: ControllerContext | None = None
         self._term = ControllerTerm(ControllerContext(self._epoch, cluster.config), self._decide, self._log, clock)
         self._handlers: dict[type, Handler] = {
             ClaimTables: lambda _: self._claim_tables(),
@@ -106,10 +113,12 @@ class ActiveController:
         """Begins the term: see `ControllerTerm.fail_over`."""
         self._brokers_before = brokers_before
         carry_out(self._term.fail_over(brokers_before), self._handlers)
+        self._noted = self.context
 
     def poll(self) -> None:
         """Reads each table once and handles all events: see `ControllerTerm.poll`."""
         carry_out(self._term.poll(), self._handlers)
+        self._noted = self.context
         self._offsets.check_if_due()
         self._producers.check_if_due()
 
@@ -119,17 +128,18 @@ class ActiveController:
     def _log(self, _: Event, decision: Decision, before: ControllerContext, after: ControllerContext) -> None:
         """Logs each state change to `state.change.logger`, and a summary to the controller's own log."""
         decision.log()
-        logged, self._logged = self._last_logged(before), after
+        logged, self._logged = self._logged or self._as_before(before), after
         if logger.isEnabledFor(logging.INFO):
             for line in cluster_changes(logged, after, decision.why, self._storage_errors):
                 logger.info("controller epoch %d: %s", self._epoch, line)
 
-    def _last_logged(self, before: ControllerContext) -> ControllerContext:
-        return self._logged or replace(before, brokers=self._brokers_before or before.brokers)
+    def _as_before(self, context: ControllerContext) -> ControllerContext:
+        """The context with the brokers that lived while the last controller was at work, if that is known."""
+        return replace(context, brokers=self._brokers_before or context.brokers)
 
     def _claim_tables(self) -> None:
         for table in (self._cluster.metadata, self._cluster.topics, self._cluster.admin, self._cluster.configs):
-            table.claim(self._epoch)
+            table.claim(self._epoch, self._held.controller_id)
 
     def _read_topics(self) -> Mapping[str, Topic]:
         self._cluster.topics.poll()
@@ -172,7 +182,7 @@ class ActiveController:
         chosen: list[Decision] = []
         landed: Mapping[str, Outcome] | None = None
         since, cause, request = self._cluster.metadata.version, self._cause(step.why), step.request
-        changed = broker_changes(self._last_logged(self.context), self.context, self._storage_errors)
+        changed = broker_changes(self._noted or self._as_before(self.context), self.context, self._storage_errors)
         cause |= {BROKER_CHANGES: {str(broker): change for broker, change in changed.items()}} if changed else {}
         cause |= {REQUESTED_BY: request.requested_by} if request is not None else {}
 
@@ -184,12 +194,17 @@ class ActiveController:
                 landed = requests_carried_out(self._cluster.root, since).get(request.request_id)
             decision = step.choose(partitions, landed)
             chosen[:] = [decision]
+            if unclean := [registration.name for registration in decision.unclean_elections.values()]:
+                cause[UNCLEAN_ELECTIONS] = unclean
+            else:
+                cause.pop(UNCLEAN_ELECTIONS, None)
             if request is not None:
                 outcomes = {name: [outcome.error, outcome.message] for name, outcome in decision.outcomes.items()}
                 cause["requests"] = {request.request_id: outcomes}
             return {**decision.changed, **dict.fromkeys(decision.removed)}
 
         written = self._cluster.metadata.change(choose, cause, self._epoch)
+        self._noted = self._noted if written is None else self.context
         # The version of this commit: a leader may have changed an ISR since, and the next poll must find that.
         version = self._cluster.metadata.version if written is None else written
         return chosen[-1], version, landed is not None

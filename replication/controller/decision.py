@@ -219,6 +219,17 @@ class Decision:
             replica_states=_kept(context.replica_states, self._replica_states, ReplicaState.NON_EXISTENT),
         )  # fmt: skip
 
+    @property
+    def unclean_elections(self) -> dict[TopicIdPartition, PartitionRegistration]:
+        """The partitions that get a leader which was not in the ISR, or has lost the log with which it was: committed
+        records may be lost. Kafka: `ControllerStats.uncleanLeaderElectionRate`. [LE-02]"""
+        known = self.context.partitions
+        return {
+            partition: after for partition, after in self.changed.items()
+            if (before := known.get(partition)) is not None and before.isr and after.leader >= 0
+            and after.leader not in set(before.isr) - self.without_log(before)
+        }  # fmt: skip
+
     def log(self) -> None:
         """Writes controller epoch, partition, old and new state and the cause to `state.change.logger`. Moves of
         replicas have level DEBUG. [BL-12]"""
@@ -229,14 +240,14 @@ class Decision:
                 level if change.is_valid else logging.ERROR, "controller epoch %d: %s%s: %s -> %s (%s)",
                 self.context.controller_epoch, fault, change.what, change.before, change.after, self.why,
             )  # fmt: skip
+        unclean = self.unclean_elections
         for partition, after in self.changed.items():
             before = self.context.partitions.get(partition)
-            in_sync = set(before.isr) - self.without_log(before) if before else ()
             state_changes.info(
                 "controller epoch %d: %s: leader %s -> %d, ISR %s -> %s, leader epoch %d (%s%s)",
                 self.context.controller_epoch, after.name, before.leader if before else "none",
                 after.leader, before.isr if before else (), after.isr, after.leader_epoch, self.why,
-                ", unclean" if before and before.isr and after.leader >= 0 and after.leader not in in_sync else "",
+                ", unclean" if partition in unclean else "",
             )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ EVENTS = Table(
     key=("version", "event", "topic_id", "partition", "brokers"),
     writers="nobody",
     columns=(
-        Column("at", "timestamp", "Time of the event's commit, by the clock of the store"),
+        Column("at", "timestamp", "Time of the commit, by the clock of its writer or, if earlier, that of the store"),
         Column("version", "bigint", "Version of metadata"),
         Column("event", "string", "What has happened, such as LeaderElected"),
         Column("topic", "string", "Topic name; null if no partition is concerned, as all columns of partitions", True),

@@ -1,12 +1,14 @@
 """Elections on a cluster's tables. The test's clock decides when brokers die."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from lakelog.replication.controller import active_controller
 from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.elections import new_partition, with_leader
 from lakelog.replication.protocol.isr import change_to
 from lakelog.replication.protocol.partition_registration import NO_LEADER
@@ -52,6 +54,40 @@ def test_bd_01_the_commit_names_the_brokers_that_were_lost(world):
     assert cause(world)["brokers"] == {"1": ["BrokerLost", "is lost (no heartbeat for 6 s)"]}
     world.poll(2)
     assert cause(world)["brokers"] == {"3": ["BrokerLost", "is lost (no heartbeat for 6 s)"]}, "each is named once"
+
+
+def test_cs_05_a_broker_that_stops_is_named_though_its_first_event_has_no_commit(world):
+    world.beats[1].update(1, "shutdown", shutting_down=True)
+    world.controller.poll()
+    assert cause(world)["brokers"] == {"1": ["BrokerStopping", "is shutting down"]}
+
+
+def test_bd_01_a_request_that_comes_with_the_loss_of_a_broker_does_not_hide_it(world, monkeypatch):
+    """In an object store the controller reads the brokers once more then, and the loss is the second event."""
+    moved = replace(world.all()[P], isr=(1, 2), partition_epoch=1)
+    world.cluster.metadata.put([moved], {"who": "a leader"})
+    reads, read = [], active_controller.ActiveController._read_brokers
+
+    def first_stale(controller, newest):
+        reads.append(newest)
+        found = read(controller, newest)
+        live = world.controller.context.brokers if len(reads) == 1 else found.live
+        return found._replace(live=live, is_newest=newest)
+
+    monkeypatch.setattr(active_controller.ActiveController, "_read_brokers", first_stale)
+    world.cluster.admin.add(
+        AdminRequest("request", "elect_leaders", {"election_type": "preferred", "partitions": []}, False, "test", 0)
+    )
+    world.poll(2, 3)
+    assert reads == [False, True]
+    assert cause(world)["brokers"] == {"1": ["BrokerLost", "is lost (no heartbeat for 6 s)"]}
+
+
+def test_le_02_the_commit_names_unclean_elections_also_of_a_broker_that_lost_its_log(world):
+    world.add_topic("loose", (1, 2), configs={"unclean.leader.election.enable": "true"})
+    world.put(with_leader(world.all()[TopicIdPartition("loose-id", 0)], 1, (1,)))
+    world.poll(2, 3)
+    assert cause(world)["unclean"] == ["loose-0"]
 
 
 def test_bd_01_fo_05_a_broker_that_was_lost_between_two_controllers_is_named(world):

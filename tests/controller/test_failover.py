@@ -42,8 +42,8 @@ def test_fo_01_fo_02_every_table_is_claimed_before_anything_is_read(world, monke
 def test_fo_02_is_05_what_a_leader_writes_between_claim_and_read_is_seen(world, monkeypatch):
     other, claim = MetadataTable.open(world.cluster.root), MetadataTable.claim
 
-    def claim_and_be_overtaken(table, controller_epoch):
-        claim(table, controller_epoch)
+    def claim_and_be_overtaken(table, *controller):
+        claim(table, *controller)
         other.refresh()
         found = other.partitions[P]
         other.put([replace(found, isr=(1, 3), partition_epoch=found.partition_epoch + 1)], {"who": "a leader"})

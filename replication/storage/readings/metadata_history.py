@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from lakelog.replication.errors import CorruptRecordException
-from lakelog.replication.protocol.partition_registration import NO_LEADER
+from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import CHANGE_ROOTS, Commit
 from lakelog.replication.storage.delta.commit_format import read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_history import commit_times
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.replication.storage.tables.metadata_table import BROKER_CHANGES, REQUESTED_BY
+from lakelog.replication.storage.tables.metadata_table import BROKER_CHANGES, REQUESTED_BY, UNCLEAN_ELECTIONS
 from lakelog.replication.storage.tables.state_table import CONTROLLER_EPOCH, Row, StateTable
 from lakelog.schemas import METADATA
 from lakelog.schemas.views.readings import EVENTS, METADATA_CHANGES
@@ -29,6 +29,9 @@ from lakelog.schemas.views.readings import EVENTS, METADATA_CHANGES
 _READERS_OF_COMMITS = 8
 _AT_ONCE = 64  # versions in memory
 _UNREADABLE = FileNotFoundError, CorruptRecordException
+
+BROKER_LOST, UNCLEAN = "BrokerLost", "UncleanLeaderElected"
+_ALIVE = ("BrokerStarted", "IsrExpanded", "LeaderElected", UNCLEAN)  # after them their brokers may be lost anew
 
 
 def metadata_changes(cluster: StorageRoot, at: float | None = None) -> Iterator[pa.Table]:
@@ -96,6 +99,13 @@ class MetadataHistory:
         """A commit and its rows; no rows if it changes none. None if it cannot be read."""
         try:
             commit = read_commit(self._root, version)
+        except FileNotFoundError as error:
+            if version >= min(commit_times(self._root), default=0):  # the home may be another one, that is behind
+                raise KafkaStorageException(f"{self._root.uri}: version {version} cannot be read here") from error
+            return None
+        except CorruptRecordException:
+            return None
+        try:
             files = [self._table.read_file(file) for file in commit.adds]
         except _UNREADABLE:
             return None
@@ -164,6 +174,7 @@ class ClusterEvents:
         self._history = MetadataHistory(cluster, since)
         self._since = since
         self._rows: dict[TopicIdPartition, Row] = {}
+        self._lost: set[int] = set()  # brokers
 
     def is_behind(self) -> bool:
         """As `MetadataHistory.is_behind`."""
@@ -173,20 +184,34 @@ class ClusterEvents:
         """The events that it has not read yet. Raises KafkaStorageException."""
         for version in self._history.read_on(until):
             found = [*_of_cluster(version), *self._of_partitions(version)]
-            if self._since is None or version.committed_at >= self._since:
-                yield from found
+            for event in found:
+                if self._is_news(event) and (self._since is None or event.at >= self._since):
+                    yield event
+
+    def _is_news(self, event: ClusterEvent) -> bool:
+        """Whether it is not the loss of a broker that is lost already: a controller that is elected may have seen that
+        one alive, though the controller before it has noticed the loss."""
+        if event.event != BROKER_LOST:
+            self._lost -= {*event.brokers} if event.event in _ALIVE else set()
+            return True
+        is_news = not self._lost.issuperset(event.brokers)
+        self._lost |= {*event.brokers}
+        return is_news
 
     def _of_partitions(self, version: MetadataCommit) -> Iterator[ClusterEvent]:
         for row in (row for table in version.changed for row in table.to_pylist()):
             partition = TopicIdPartition(row["topic_id"], row["partition"])
             before = self._rows.pop(partition, None)
+            if row["is_first"]:  # what has led there is not known
+                self._rows[partition] = row
+                continue
             if row["is_removed"]:
                 yield _of_row(version, row, "PartitionDeleted", row["replicas"], "")
                 continue
             self._rows[partition] = row
             if before is not None:
                 yield from _moves(version, before, row)
-            elif not row["is_first"]:
+            else:
                 replicas = row["replicas"]
                 yield _of_row(version, row, "PartitionCreated", replicas, f"{len(replicas)} replicas")
 
@@ -205,14 +230,11 @@ def _of_cluster(version: MetadataCommit) -> Iterator[ClusterEvent]:
 
 def _moves(version: MetadataCommit, before: Row, row: Row) -> Iterator[ClusterEvent]:
     """What the change of a partition means. [IS-05, LE-01, LE-04, RA-01]"""
-    was, now = before["leader"], row["leader"]
-    if now == NO_LEADER != was:
-        yield _of_row(version, row, "PartitionOffline", [was], f"broker {was} led it, and no in-sync replica is alive")
-    elif now != was:
-        is_clean = now in before["isr"]
-        event = "LeaderElected" if is_clean else "UncleanLeaderElected"
-        detail = f"leader {_leader(was)} -> {now}" + ("" if is_clean else ", which was not in the ISR")
-        yield _of_row(version, row, event, [now], detail)
+    if row["leader"] == LEADER_DURING_DELETE:
+        if before["leader"] != LEADER_DURING_DELETE:
+            yield _of_row(version, row, "DeletionStarted", row["replicas"], "its topic is being deleted")
+        return
+    yield from _leader_moves(version, before, row)
     left, joined = _without(before["isr"], row["isr"]), _without(row["isr"], before["isr"])
     if left:
         yield _of_row(version, row, "IsrShrunk", left, f"without {_numbers(left)}")
@@ -226,19 +248,40 @@ def _moves(version: MetadataCommit, before: Row, row: Row) -> Iterator[ClusterEv
         yield _of_row(version, row, "ReassignmentEnded", row["replicas"], f"replicas {_numbers(row['replicas'])}")
 
 
+def _leader_moves(version: MetadataCommit, before: Row, row: Row) -> Iterator[ClusterEvent]:
+    was, now = before["leader"], row["leader"]
+    is_unclean = f"{row['topic']}-{row['partition']}" in version.commit.info.get(UNCLEAN_ELECTIONS, ())
+    if now == NO_LEADER != was:
+        yield _of_row(version, row, "PartitionOffline", [was], f"broker {was} led it, and no in-sync replica is alive")
+    elif now != was or is_unclean:
+        detail = f"leader {_leader(was)} -> {now}"
+        if now not in before["isr"]:
+            yield _of_row(version, row, UNCLEAN, [now], f"{detail}, which was not in the ISR")
+        elif is_unclean:
+            yield _of_row(version, row, UNCLEAN, [now], f"{detail}, which has lost its log")
+        else:
+            yield _of_row(version, row, "LeaderElected", [now], detail)
+
+
 def _of_commit(version: MetadataCommit, event: str, brokers: Sequence[int], detail: str) -> ClusterEvent:
     return ClusterEvent(
-        version.committed_at, version.commit.version, event, None, None, None, brokers, None, None, None, detail,
+        _time(version), version.commit.version, event, None, None, None, brokers, None, None, None, detail,
         *_cause(version.commit.info),
     )  # fmt: skip
 
 
 def _of_row(version: MetadataCommit, row: Row, event: str, brokers: Sequence[int], detail: str) -> ClusterEvent:
-    leader = None if row["leader"] == NO_LEADER else row["leader"]
+    leader = None if row["leader"] in (NO_LEADER, LEADER_DURING_DELETE) else row["leader"]
     return ClusterEvent(
-        version.committed_at, version.commit.version, event, row["topic"], row["topic_id"], row["partition"], brokers,
+        _time(version), version.commit.version, event, row["topic"], row["topic_id"], row["partition"], brokers,
         leader, row["leader_epoch"], row["isr"], detail, *_cause(version.commit.info),
     )  # fmt: skip
+
+
+def _time(version: MetadataCommit) -> float:
+    """When a commit was made: its file is younger where a root was replaced or copied."""
+    written = version.commit.info.get("timestamp")
+    return min(version.committed_at, written / 1000) if isinstance(written, int) else version.committed_at
 
 
 def _cause(info: Mapping[str, Any]) -> tuple[str | None, str | None]:

@@ -23,7 +23,8 @@ Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
 
 _COLUMNS = tuple(column.name for column in METADATA.columns)
 _EPOCHS = ("leader_epoch", "partition_epoch")
-BROKER_CHANGES, REQUESTED_BY = "brokers", "requested_by"  # in the cause of a commit of the controller
+# In the cause of a commit of the controller: brokers that have changed, partitions, and who has asked for it.
+BROKER_CHANGES, UNCLEAN_ELECTIONS, REQUESTED_BY = "brokers", "unclean", "requested_by"
 _LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 
 

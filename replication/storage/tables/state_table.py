@@ -571,9 +571,9 @@ class ClientTable(TypedTable[Value]):
 class ControlledTable(TypedTable[Value]):
     """A table that the active controller writes. The claim of a newer controller fences older ones. [CE-04, CE-05]"""
 
-    def claim(self, controller_epoch: int) -> None:
-        """Makes a controller the only one that may write here. Raises ControllerMovedException if a newer controller
-        has claimed the table."""
+    def claim(self, controller_epoch: int, controller_id: str | None = None) -> None:
+        """Makes a controller the only one that may write here. `controller_id`: for the history of the table. Raises
+        ControllerMovedException if a newer controller has claimed the table."""
 
         def change(rows: list[Row]) -> list[Row] | None:
             self._check_claim(controller_epoch)
@@ -581,6 +581,7 @@ class ControlledTable(TypedTable[Value]):
 
         self._table.recover()
         cause = {"who": "controller", "why": "claim", "controller_epoch": controller_epoch}
+        cause |= {"controller": controller_id} if controller_id is not None else {}
         self._table.update(cause, change, {CONTROLLER_EPOCH: controller_epoch})
 
     def _check_claim(self, controller_epoch: int | None) -> None:

@@ -54,10 +54,9 @@ def test_json_has_a_row_a_partition(show):
     assert [first[name] for name in fields] == ["t", 0, [1, 2], 1, [1, 2], "ops"]
 
 
-@pytest.mark.parametrize("since", ["PT0S", "2100-01-01T00:00:00"])
 @pytest.mark.usefixtures("admin")
-def test_a_time_without_events_is_said(show, since):
-    status, out, err = show("--since", since)
+def test_a_time_without_events_is_said(show):
+    status, out, err = show("--since", "PT0S")
     assert (status, out) == (0, "")
     assert err.startswith("lakelog: no event since ")
 
@@ -71,7 +70,8 @@ def test_a_topic_that_never_was_is_refused(show):
 
 def test_a_deleted_topic_has_its_events(show, admin):
     admin.delete_topic("t")
-    assert any("t-0" in line for line in lines(show("--topic", "t")[1]))
+    found = [line.split("  (")[0] for line in lines(show("--topic", "t")[1]) if " t-0" in line]
+    assert found == ["PartitionCreated      t-0: 2 replicas", "DeletionStarted       t-0: its topic is being deleted"]
 
 
 @pytest.fixture

@@ -2,17 +2,21 @@
 
 import dataclasses
 import os
+import time
 
 import pyarrow as pa
 import pytest
 
+from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.elections import new_partition
-from lakelog.replication.storage.delta.commit_format import commit_name
+from lakelog.replication.storage.delta.commit_format import commit_name, drop_commits_before
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.table_history import commit_times
 from lakelog.replication.storage.readings import metadata_history as module
 from lakelog.replication.storage.readings.metadata_history import ClusterEvents, metadata_changes
 from lakelog.replication.storage.tables.metadata_table import BROKER_CHANGES, MetadataTable
 from lakelog.schemas.views.readings import METADATA_CHANGES
+from tests.hanging import raises
 
 
 def partition(number, **changes):
@@ -119,6 +123,9 @@ def moved(**changes):
             moved(replicas=(4, 1, 2, 3), adding_replicas=(4,), removing_replicas=(3,)),
             [("ReassignmentStarted", [4], "adds 4, removes 3")], id="a reassignment begins",
         ),
+        pytest.param(
+            moved(leader=-2), [("DeletionStarted", [1, 2, 3], "its topic is being deleted")], id="a deletion begins"
+        ),
         pytest.param(moved(leader_epoch=5), [], id="nothing but an epoch"),
     ],
 )  # fmt: skip
@@ -135,6 +142,76 @@ def test_a_change_of_a_partition_is_the_events_that_it_means(root, after, found)
 
 def shape(event):
     return event.event, list(event.brokers), event.detail, event.who, event.why
+
+
+def test_an_election_that_the_controller_calls_unclean_is_so_though_the_leader_was_in_the_isr(root):
+    """It has lost its log since."""
+    table = MetadataTable.create(StorageRoot.of(root))
+    table.put([moved(leader=-1, isr=(1,))], {"who": "controller", "why": "test"})
+    history = ClusterEvents(StorageRoot.of(root))
+    list(history.read_on())
+    elected = dataclasses.replace(moved(leader=1, isr=(1,)), partition_epoch=9)
+    table.put([elected], {"who": "controller", "why": "test", "unclean": ["t-0"]})
+    assert [shape(event)[:3] for event in history.read_on()] == [
+        ("UncleanLeaderElected", [1], "leader none -> 1, which has lost its log")
+    ]
+
+
+def test_what_follows_a_version_that_is_gone_is_no_event(cluster):
+    """Nobody knows what it has changed, and who."""
+    table = MetadataTable.open(cluster)
+    history = ClusterEvents(cluster)
+    list(history.read_on())
+    files = set(cluster.child("metadata").list())
+    table.put([partition(0, isr=(1, 2), partition_epoch=2)], {"who": "broker-1", "why": "isr"})
+    (gone,) = (name for name in set(cluster.child("metadata").list()) - files if name.endswith(".parquet"))
+    cluster.child("metadata").delete(gone)
+    table.put([partition(0, isr=(2,), leader=2, partition_epoch=3)], {"who": "controller", "why": "BrokerChange"})
+    assert list(history.read_on()) == []
+    table.put([partition(0, isr=(2, 1), leader=2, partition_epoch=4)], {"who": "broker-2", "why": "isr"})
+    assert [shape(event)[:3] for event in history.read_on()] == [("IsrExpanded", [1], "with 1")]
+
+
+def test_a_commit_that_is_not_there_yet_is_read_later(cluster, monkeypatch):
+    """With several cluster roots the one that is read may be behind the one that was listed."""
+    history = ClusterEvents(cluster)
+    with monkeypatch.context() as behind:
+        behind.setattr(module, "read_commit", raises(FileNotFoundError("not yet")))
+        with pytest.raises(KafkaStorageException, match="metadata: version 0 cannot be read here"):
+            list(history.read_on())
+    assert history.is_behind()
+    assert len(list(history.read_on())) == 5
+
+
+def test_a_commit_that_was_cleaned_up_meanwhile_is_left_out(cluster, monkeypatch):
+    history = ClusterEvents(cluster)
+    times = [module.commit_times(cluster.child("metadata"))]
+    drop_commits_before(cluster.child("metadata"), 2)
+    monkeypatch.setattr(module, "commit_times", lambda root: times.pop() if times else commit_times(root))
+    assert [event.event for event in history.read_on()] == ["ControllerElected", "PartitionDeleted"]
+
+
+def test_a_broker_is_lost_once_until_it_is_in_sync_again(root):
+    """A controller that is elected may name it, too."""
+    table = MetadataTable.create(StorageRoot.of(root))
+    history, lost = ClusterEvents(StorageRoot.of(root)), {BROKER_CHANGES: {"3": ["BrokerLost", "is lost"]}}
+    isrs = (1, 2, 3), (1, 2), (1,), (1, 3), (1,)
+    for epoch, isr in enumerate(isrs):
+        change = partition(0, replicas=(1, 2, 3), isr=isr, partition_epoch=epoch)
+        table.put([change], {"who": "controller", "why": "test", **(lost if 3 not in isr else {})})
+    found = [(event.event, list(event.brokers)) for event in history.read_on()]
+    assert [each for each in found if each[1] == [3]] == [
+        ("BrokerLost", [3]), ("IsrShrunk", [3]), ("IsrExpanded", [3]), ("BrokerLost", [3]), ("IsrShrunk", [3]),
+    ]  # fmt: skip
+
+
+def test_an_event_keeps_its_time_where_files_were_copied(cluster):
+    before = [event.at for event in ClusterEvents(cluster).read_on()]
+    for version in range(5):
+        os.utime(f"{cluster.uri}/metadata/{commit_name(version)}", (4_000_000_000, 4_000_000_000))
+    after = [event.at for event in ClusterEvents(cluster).read_on()]
+    assert before == [101, 101, 102, 103, 104]
+    assert max(after) <= time.time()
 
 
 def test_a_reassignment_ends_and_a_partition_without_a_leader_gets_one(root):
