@@ -1,15 +1,16 @@
 """Shows what becomes of a cluster if brokers die or stop, or if roots are lost. It changes nothing.
 
 It lets the controller's own rules decide on what the tables say now: who leads then, who is in sync, which partitions
-are offline or under min ISR, and which acknowledged records nobody has who is left. The worst come first. It only reads
-tables, so that it answers without a controller too. Settings that the tables do not have, such as session time-outs and
-unclean.leader.election.enable of the controllers, are those of the --command-config file.
+are offline or under min ISR, and which acknowledged records no broker has that is left. The worst come first. It only
+reads tables, so that it answers without a controller too. Settings that the tables do not have, such as session
+time-outs and unclean.leader.election.enable of the controllers, are those of the --command-config file.
 
---at asks as of an earlier time, as far back as the tables have history: an hour, and on a disk 500 heartbeats, which
-are 16 minutes. It refuses an earlier time, and a cluster with several roots, whose heartbeats have no history.
+--at asks as of an earlier time. The tables keep an hour of history, and on a disk 500 heartbeats, which are 16 minutes:
+an earlier time is refused. With --at it also refuses a cluster with several roots: their heartbeats have no history.
 
 The exit status: 0 if nothing goes offline or under min ISR, no committed record is at risk, and a majority of the
-cluster roots is left; 1 otherwise, and after an error; 2 for wrong usage. What is wrong already does not change it.
+cluster roots is left; 1 otherwise, and after an error; 2 for wrong usage. What is wrong already does not change it,
+unless a loss makes it worse: the records of a partition that is offline are lost with their last root.
 """
 
 import argparse

@@ -59,7 +59,8 @@ class LossReport(NamedTuple):
     def delays(self) -> list[tuple[int, str]]:
         """The parts of the time until a new leader leads, in ms; empty if nobody is killed who lives."""
         alive = live_brokers(self.snapshot.brokers).keys()
-        if not (self.forecast.loss.killed & alive and self.forecast.loss.can_commit):
+        is_elected = any(change.then.leader != change.now.leader for change in self.changes)
+        if not (is_elected and self.forecast.loss.killed & alive and self.forecast.loss.can_commit):
             return []
         in_store = self.cluster.root.version_cache is not None
         return [(delay.ms, delay.what) for delay in failover_delays(self.cluster.config, in_store)]

@@ -164,9 +164,15 @@ class Forecast:
         is_lost = missing is not None and bool(missing.committed) and kept is not None and bool(kept.committed)
         return Change(
             now, then, outcome, missing, why, by_hand, unclean_missing,
-            is_under_min_isr=outcome != OFFLINE and self._partition(then).is_under_min_isr,
+            is_under_min_isr=outcome != OFFLINE and self._falls_under_min_isr(now, then),
             is_lost=is_lost or outcome == UNCLEAN,
         )  # fmt: skip
+
+    def _falls_under_min_isr(self, now: PartitionRegistration, then: PartitionRegistration) -> bool:
+        """Whether the loss is what makes the ISR too small."""
+        settled = self.prediction.settled.partitions.get(now.topic_id_partition, now)
+        was = settled.leader >= 0 and self._partition(settled).is_under_min_isr
+        return self._partition(then).is_under_min_isr and not was
 
     def _partition(self, registration: PartitionRegistration) -> Partition:
         return Partition(registration, self._least.get(registration.topic_id, 1))
@@ -185,7 +191,7 @@ class Forecast:
             return OFFLINE, _why_offline(now, left, lost_logs)
         if is_unclean(replace(now, isr=tuple(b for b in now.isr if b not in lost_logs)), then):
             return UNCLEAN, "unclean.leader.election.enable is true, and nobody is left who was in sync"
-        if self._partition(then).is_under_min_isr:
+        if self._falls_under_min_isr(now, then):
             least = min(self._least.get(now.topic_id, 1), len(self._partition(then).replicas))
             return UNDER_MIN_ISR, f"{len(then.isr)} in sync, and acks=all needs {least}"
         if then.leader != now.leader:
@@ -196,8 +202,12 @@ class Forecast:
 def _why_offline(now: PartitionRegistration, left: Collection[int], lost_logs: Collection[int]) -> str:
     if not left:
         return "no replica is left"
-    if set(now.isr) & set(left):
-        return f"{_named(set(now.isr) & set(lost_logs))} has lost its log, and nobody else is left who was in sync"
+    if in_sync := set(now.isr) & set(left):
+        without = in_sync & set(lost_logs)
+        why = (
+            f"{_named(without)} has lost its log" if without else f"{_named(in_sync)} stops, or has a broken file of it"
+        )
+        return f"{why}, and nobody else is left who was in sync"
     return f"{_named(set(now.isr))} alone {'was' if len(now.isr) == 1 else 'were'} in sync"
 
 

@@ -56,6 +56,13 @@ CASES: dict[str, tuple[Any, Loss, tuple[object, ...]]] = {
     "min ISR is above the number of replicas": (
         context(partition((1, 2)), configs=THREE), loss((2,)),
         ("under min ISR", 1, 0, False, "1 in sync, and acks=all needs 2")),
+    "it is under min ISR already": (
+        context(partition(isr=(1, 2)), configs=THREE), loss((2,)), ("smaller ISR", 1, 0, False, "")),
+    "of the ISR one is killed, and one is stopping": (
+        context(partition(isr=(1, 2)), shutting_down=(1,)), loss((2,)),
+        ("offline", None, 0, False,
+         "broker 1 stops, or has a broken file of it, and nobody else is left who was in sync; an unclean election of "
+         "broker 3 loses 3 records")),
     "all of the ISR are killed": (
         context(partition(isr=(1, 2))), loss((1, 2)),
         ("offline", None, 3, False,
