@@ -18,13 +18,7 @@ def timestamp(text: str) -> float:
         found = dt.datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form 2025-01-31T12:00:00.000") from None
-    try:
-        seconds = (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp()
-    except OverflowError:  # its zone leads before the year 1
-        seconds = -1.0
-    if seconds < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} lies before 1970")
-    return seconds
+    return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp()
 
 
 def before_now(text: str) -> float:
@@ -33,20 +27,20 @@ def before_now(text: str) -> float:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form PnDTnHnMnS, such as PT1H30M")
     try:
-        seconds = time.time() - dt.timedelta(**{unit: float(found[unit] or 0) for unit in _UNITS}).total_seconds()
+        span = dt.timedelta(**{unit: float(found[unit] or 0) for unit in _UNITS})
     except OverflowError:
-        seconds = -1.0
-    if seconds < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is longer than the time since 1970")
-    return seconds
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than the time that there is") from None
+    return time.time() - span.total_seconds()
 
 
 def since(text: str) -> float:
     """A type of argparse: a time of either form that is over, in seconds since the epoch."""
-    return before_now(text) if text.startswith("P") else _over(timestamp(text), text)
+    return _since_1970(before_now(text) if text.startswith("P") else timestamp(text), text)
 
 
-def _over(seconds: float, text: str) -> float:
+def _since_1970(seconds: float, text: str) -> float:
+    if seconds < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} lies before 1970")
     if seconds > time.time():
         raise argparse.ArgumentTypeError(f"{text!r} lies in the future")
     return seconds
@@ -61,7 +55,7 @@ def past_time(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither a time such as 2025-01-31T12:00:00 nor milliseconds since 1970"
         ) from None
-    return _over(found, text)
+    return _since_1970(found, text)
 
 
 def local_time(seconds: float) -> str:
