@@ -304,18 +304,19 @@ class StoreServer(ThreadingHTTPServer):
 
     daemon_threads = True
     request_queue_size = 128
+    parent: int | None = None  # the process with which a store in a process of its own ends
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self._store = ObjectStore(folder)
         self._bucket = f"/{folder.name}"
-        self._errors, self._parent = errors_file(folder), os.getppid()
+        self._errors = errors_file(folder)
         self._puts = 0
         self._lock = threading.Lock()
 
     def service_actions(self) -> None:
         """Ends with the process that has started this one, however that has ended."""
-        if os.getppid() != self._parent:
+        if self.parent is not None and os.getppid() != self.parent:
             sys.exit(f"{self._bucket}: the process that started this store has ended")
 
     def answer(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Response:
@@ -390,6 +391,7 @@ def _joined(stream: BufferedIOBase | BytesIO) -> bytes:
 def serve(kind: Callable[[Path], StoreServer], folder: Path) -> None:
     """Serves a folder, and writes the port to its file once the server listens. It does not return."""
     with kind(folder) as server:
+        server.parent = os.getppid()
         draft = port_file(folder).with_suffix(".draft")
         draft.write_text(str(server.server_port))
         draft.replace(port_file(folder))

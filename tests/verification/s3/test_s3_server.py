@@ -1,5 +1,6 @@
 """A small S3 server: delta-rs and obstore can use it; it hangs, returns errors, and recovers."""
 
+import os
 import socket
 import sys
 import threading
@@ -159,3 +160,14 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_only_a_server_in_a_process_of_its_own_ends_with_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    with StoreServer(tmp_path / "bucket") as server:
+        server.service_actions()
+        server.parent = 2
+        with pytest.raises(SystemExit, match="has ended"):
+            server.service_actions()
