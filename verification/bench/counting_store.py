@@ -94,10 +94,12 @@ class CountingStore(StoreProcess):
 
 
 @contextmanager
-def counting_store(folder: Path, latencies: Mapping[str, int]) -> Iterator[tuple[CountingStore, dict[str, str]]]:
-    """A store that runs until the block ends, and the options of its clients. `latencies` are the milliseconds after
-    which it answers, by kind of request."""
-    store = CountingStore(folder / "bucket", folder / "store.log", latencies)
+def counting_store(
+    folder: Path, latencies: Mapping[str, int], bucket: str = "bucket"
+) -> Iterator[tuple[CountingStore, dict[str, str]]]:
+    """A store of one bucket that runs until the block ends, and the options of its clients. `latencies` are the
+    milliseconds after which it answers, by kind of request."""
+    store = CountingStore(folder / bucket, folder / "store.log", latencies)
     store.start()
     try:
         yield store, store.await_options()

@@ -26,9 +26,10 @@ IDLE = {"GET": 14, "LIST": 4}
 
 @pytest.fixture(scope="module")
 def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Count]:
-    """The requests by kind since the last call, of a store whose address is in the environment."""
+    """The requests by kind since the last call, of a store whose address is in the environment. A process keeps the
+    clients of a bucket whose options are all there, so no other test may use a bucket of this name."""
     with (
-        counting_store(tmp_path_factory.mktemp("store"), {}) as (store, options),
+        counting_store(tmp_path_factory.mktemp("store"), {}, "counted") as (store, options),
         pytest.MonkeyPatch.context() as patch,
     ):
         for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -72,7 +73,7 @@ def with_rows(cluster: ScaleCluster) -> ScaleCluster:
 
 @pytest.mark.parametrize("partitions", [3, 60])
 def test_a_scrape_costs_the_same_for_any_number_of_partitions(requests: Count, partitions: int) -> None:
-    cluster = with_rows(ScaleCluster(f"s3://bucket/lake-{partitions}", partitions))
+    cluster = with_rows(ScaleCluster(f"s3://counted/lake-{partitions}", partitions))
     scrapes = exporter_of(cluster)
     requests()
     page = scrape(scrapes)
