@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -189,7 +188,7 @@ class Forecast:
             return STUCK, f"its ISR keeps {waits}: without a majority of the cluster roots no ISR changes"
         if then.leader == NO_LEADER:
             return OFFLINE, _why_offline(now, left, lost_logs)
-        if is_unclean(replace(now, isr=tuple(b for b in now.isr if b not in lost_logs)), then):
+        if is_unclean(now, then, lost_logs):
             return UNCLEAN, "unclean.leader.election.enable is true, and nobody is left who was in sync"
         if self._falls_under_min_isr(now, then):
             least = min(self._least.get(now.topic_id, 1), len(self._partition(then).replicas))

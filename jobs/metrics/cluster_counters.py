@@ -15,6 +15,7 @@ from typing import NamedTuple
 from lakelog.jobs.metrics.scrape_reader import Scrape
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.delayed_operation import known_high_watermark
+from lakelog.replication.protocol.elections import is_unclean
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.tables.metadata_table import Partitions
@@ -89,11 +90,10 @@ def _is_unclean(
     before: PartitionRegistration, after: PartitionRegistration, brokers: Mapping[int, BrokerRegistration]
 ) -> bool:
     """Whether a leader was elected that may lack committed records, as the controller's log says. [LI-04]"""
-    leader = after.leader
-    if leader < 0 or leader == before.leader or not before.isr:
+    if after.leader == before.leader or not before.isr:
         return False
-    has_lost_log = leader in brokers and before.isr_epoch(leader) < brokers[leader].log_epoch
-    return leader not in before.isr or has_lost_log
+    without_log = [b for b in before.isr if b in brokers and before.isr_epoch(b) < brokers[b].log_epoch]
+    return is_unclean(before, after, without_log)
 
 
 def _keep(messages: Counter[tuple[str, int]], topics: Collection[str]) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from lakelog.replication.controller.controller_context import ControllerContext, PartitionAndReplica
 from lakelog.replication.protocol.admin_request import Outcome
+from lakelog.replication.protocol.elections import is_unclean
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.partition_states import PartitionState
 from lakelog.replication.protocol.reassignment import is_reassigning
@@ -226,8 +227,8 @@ class Decision:
         known = self.context.partitions
         return {
             partition: after for partition, after in self.changed.items()
-            if (before := known.get(partition)) is not None and before.isr and after.leader >= 0
-            and after.leader not in set(before.isr) - self.without_log(before)
+            if (before := known.get(partition)) is not None and before.isr
+            and is_unclean(before, after, self.without_log(before))
         }  # fmt: skip
 
     def log(self) -> None:

@@ -92,12 +92,16 @@ def elect_controlled_shutdown(
     return _elected(registration, leader, (member for member in registration.isr if member not in shutting_down))
 
 
-def is_unclean(before: PartitionRegistration, after: PartitionRegistration) -> bool:
+def is_unclean(
+    before: PartitionRegistration, after: PartitionRegistration, without_log: Collection[int] = ()
+) -> bool:  # fmt: skip
     """Whether the leader of `after` was outside the ISR of `before`, so that committed records may be lost.
+
+    `without_log`: members of that ISR that have lost the log with which they were in sync. They count as outside.
 
     Kafka: `ControllerStats.uncleanLeaderElectionRate`. [LE-02]
     """
-    return after.leader not in (NO_LEADER, LEADER_DURING_DELETE, *before.isr)
+    return after.leader not in (NO_LEADER, LEADER_DURING_DELETE, *(set(before.isr) - set(without_log)))
 
 
 def replica_offline(registration: PartitionRegistration, broker: int) -> PartitionRegistration:
