@@ -153,8 +153,8 @@ def print_offsets(groups: Mapping[str, Mapping[TopicPartition, int]]) -> None:
 class Lag(NamedTuple):
     """The high watermark, and what lies between a committed offset and it; None without a committed offset.
 
-    `records`: see `record_lag`. `bytes` is of keys and values. `ms` is
-    the time between the next record to read and the newest one, by their own timestamps.
+    `records`: see `record_lag`. `bytes` is of keys and values. `ms` is the time between the next record to read and the
+    newest one, by their own timestamps.
     """
 
     end_offset: int

@@ -58,10 +58,12 @@ def written(work: Callable[[], int]) -> int:
         status = work()
     except SystemExit as stop:  # argparse has said why
         status = stop.code if isinstance(stop.code, int) else OK
-    except OSError as error:
-        if _is_stdout_open() and not isinstance(error, BrokenPipeError):
-            raise
+    except BrokenPipeError:  # `| head` has seen enough
         _close_stdout()
+        return FAILED
+    except OSError:
+        if _is_stdout_open():
+            raise
         return FAILED
     return status if _is_stdout_open() else FAILED
 

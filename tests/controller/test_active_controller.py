@@ -57,6 +57,8 @@ def test_bd_01_the_commit_names_the_brokers_that_were_lost(world):
 
 
 def test_cs_05_a_broker_that_stops_is_named_though_its_first_event_has_no_commit(world):
+    """A leader has changed an ISR as well, which the controller takes note of first, without a commit."""
+    world.cluster.metadata.put([replace(world.all()[P], isr=(1, 2), partition_epoch=1)], {"who": "a leader"})
     world.beats[1].update(1, "shutdown", shutting_down=True)
     world.controller.poll()
     assert cause(world)["brokers"] == {"1": ["BrokerStopping", "is shutting down"]}
@@ -81,6 +83,17 @@ def test_bd_01_a_request_that_comes_with_the_loss_of_a_broker_does_not_hide_it(w
     world.poll(2, 3)
     assert reads == [False, True]
     assert cause(world)["brokers"] == {"1": ["BrokerLost", "is lost (no heartbeat for 6 s)"]}
+
+
+def test_bd_01_of_two_commits_of_a_poll_only_the_first_names_a_broker(world):
+    world.put(with_leader(world.all()[P], 2, (1, 2, 3)))
+    before = world.commits()
+    election = {"election_type": "preferred", "partitions": ["flights-0"]}
+    world.cluster.admin.add(AdminRequest("request", "elect_leaders", election, False, "test", 0))
+    world.poll(1, 2)
+    assert (world.commits(), world.partition()[:2]) == (before + 2, (1, (1, 2)))
+    root = world.cluster.root.child("metadata")
+    assert ["brokers" in read_commit(root, before + n).info for n in (1, 2)] == [True, False]
 
 
 def test_le_02_the_commit_names_unclean_elections_also_of_a_broker_that_lost_its_log(world):

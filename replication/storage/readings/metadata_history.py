@@ -206,7 +206,7 @@ class ClusterEvents:
                 self._rows[partition] = row
                 continue
             if row["is_removed"]:
-                yield _of_row(version, row, "PartitionDeleted", row["replicas"], "")
+                yield _of_row(version, row, "PartitionDeleted", row["replicas"], "its topic is deleted")
                 continue
             self._rows[partition] = row
             if before is not None:
@@ -249,6 +249,7 @@ def _moves(version: MetadataCommit, before: Row, row: Row) -> Iterator[ClusterEv
 
 
 def _leader_moves(version: MetadataCommit, before: Row, row: Row) -> Iterator[ClusterEvent]:
+    """The same, of its leader. Of a member of the ISR that has lost its log only the commit's cause tells."""
     was, now = before["leader"], row["leader"]
     is_unclean = f"{row['topic']}-{row['partition']}" in version.commit.info.get(UNCLEAN_ELECTIONS, ())
     if now == NO_LEADER != was:

@@ -39,6 +39,16 @@ def test_a_closed_stream_leaves_its_number_to_no_other_file(tmp_path: Path) -> N
     assert subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words], timeout=60, check=False).returncode == 0
 
 
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though nothing is left to write when the error arrives."""
+
+    def is_left(_: object) -> int:
+        raise BrokenPipeError(32, os.strerror(32))
+
+    assert run(admin_parser("status", None, [JSON]), is_left, ["--cluster", str(tmp_path)]) == 1
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_full_disk_is_no_full_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The sentence is of the disk, and JSON has the system's name of the error."""
 
