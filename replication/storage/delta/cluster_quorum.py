@@ -61,6 +61,7 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
 _VOTERS_SECONDS = 30.0  # so long a process relies on what it knows of who votes on the table `cluster`
+_SIGNS_VOTERS_SECONDS = 300.0  # likewise for signs, which decide nothing: other roots in a commit end it sooner
 _CATCH_UP_SECONDS = 30.0  # between questions to a majority about a table that a process only polls
 _LOOK_SECONDS = 0.3  # so long a step waits for the home before it looks whether that answers
 _CLUSTER = (CLUSTER.name,)  # the table whose voters have the files of no table
@@ -467,15 +468,16 @@ class ClusterQuorum:
         majority of them answers."""
         return self.commit_of(table, self.catch_up(table, self.newest_at_home(table))).roots
 
-    def voters(self, is_sure: bool = False) -> tuple[str, ...]:
-        """The roots that vote on the table `cluster`: as a majority has said in the last 30 s, or with `is_sure` as one
-        says now. While a cluster is being formatted these are all its roots.
+    def voters(self, is_sure: bool = False, longest: float | None = None) -> tuple[str, ...]:
+        """The roots that vote on the table `cluster`: as a majority has said in the last 30 s, or `longest` seconds, or
+        with `is_sure` as one says now. While a cluster is being formatted these are all its roots.
 
         With `is_sure` it waits while a cluster of one root gets others: until a vote has followed the commit of the
         table `cluster` that names them, some files may be at the first root alone. Raises KafkaStorageException."""
         now = time.monotonic()
         _, known = self._newest.get(_CLUSTER, (-1, None))
-        if not is_sure and known is not None and now - self._voters_at < _VOTERS_SECONDS:
+        longest = _VOTERS_SECONDS if longest is None else longest
+        if not is_sure and known is not None and now - self._voters_at < longest:
             return known.roots
         pause = threading.Event()
         for _ in range(1 + int(self._timeout / _LONGEST_PAUSE_SECONDS)):
@@ -518,6 +520,30 @@ class ClusterQuorum:
             return self.of_majority(self.voters(is_sure=True), call)
         return found
 
+    def at_first_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
+        """As `at_majority`, for what decides nothing and is written often: it calls `call` with a majority of the roots
+        alone, and with all of them if one of these fails or does not answer within a second."""
+        first = self._first_majority()
+        found = self._answers(first, call, len(first), SOON_SECONDS) if first else None
+        return self.at_majority(call) if found is None else found
+
+    def near_member(self, table: TableName) -> QuorumMember:
+        """The root at which this process reads what `at_first_majority` has written: the home if it is among these."""
+        home, members = self.fit_home(table), self.known.members
+        first = [members[root] for root in self._first_majority() if root in members]
+        return home if home in first or not first else first[0]
+
+    def _first_majority(self) -> Sequence[str]:
+        """A majority of the roots that vote on the table `cluster`, in the order of its commit, which all processes
+        know; those last at which a request of this process hangs or a read has failed."""
+        voters, members = self.voters(longest=_SIGNS_VOTERS_SECONDS), self.known.members
+
+        def order(root: str) -> tuple[bool, float]:
+            member = members.get(root)
+            return member is None or self._requests.hanging(member.root.uri) > 0, member.failed_at if member else 0.0
+
+        return sorted(voters, key=order)[: majority(len(voters))]
+
     def of_majority(self, roots: Sequence[str], call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
         """As `at_majority`, with a majority of these roots. Raises KafkaStorageException."""
         found = self._of_majority(roots, call)
@@ -526,10 +552,16 @@ class ClusterQuorum:
         return found
 
     def _of_majority(self, roots: Sequence[str], call: Callable[[StorageRoot], Value]) -> Sequence[Value] | None:
-        needed = majority(len(roots))
+        return self._answers(roots, call, majority(len(roots)))
+
+    def _answers(
+        self, roots: Sequence[str], call: Callable[[StorageRoot], Value], needed: int, timeout: float | None = None
+    ) -> Sequence[Value] | None:  # fmt: skip
+        """The results of so many of these roots, None without them."""
         found = self.known.ask(
-            roots, lambda root, member: partial(_of_voter, root, member, call), lambda found: len(found) >= needed
-        )
+            roots, lambda root, member: partial(_of_voter, root, member, call), lambda found: len(found) >= needed,
+            timeout,
+        )  # fmt: skip
         return None if len(found) < needed else [answer[0] for answer in found.values()]
 
     def decide_file(self, names: TableName, own: ProposedCommit, roots: Sequence[str]) -> ProposedCommit:

@@ -200,14 +200,14 @@ class KnownRoots:
 
     def ask(
         self, roots: Sequence[str], call_of: Callable[[str, QuorumMember], Callable[[], Any]],
-        is_enough: Callable[[Mapping[str, Any]], bool],
+        is_enough: Callable[[Mapping[str, Any]], bool], timeout: float | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Runs a call for each of these roots, by their identities: the one that `call_of` makes. Returns the answers
-        once they are enough, the home's first, without those of None."""
+        once they are enough, or after `timeout` seconds, the home's first, without those of None."""
         members = self.members_of(roots)
         there = {root: members[root] for root in roots if root in members}
         calls = {root: (member, call_of(root, member)) for root, member in there.items()}
-        found = self._requests.ask(calls, is_enough, most_needed=majority(len(roots)))
+        found = self._requests.ask(calls, is_enough, timeout, majority(len(roots)))
         # To say why, if a majority is missing.
         self._silent = set(roots) - found.keys() if len(found) < majority(len(roots)) else set()
         return dict(sorted(found.items(), key=lambda item: there[item[0]] is not self.home))

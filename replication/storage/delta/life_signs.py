@@ -3,8 +3,9 @@
 A heartbeat that changes nothing and a renewal of the controller's lease decide nothing: epochs and claims fence. So
 with several roots they are no commits, which would take two files a root. Each sign has the epoch of its writer and a
 number, and the writer goes on to the next number only once a majority of the roots has this one. So a reader that sees
-the number move at any one root knows that its writer still reached a majority. A reader reads at its home, and asks a
-majority if nothing moves there, because its home may be one that the writer cannot reach.
+the number move at any one root knows that its writer still reached a majority. It writes to a majority alone, since
+these writes are most of what an idle cluster costs: to the same roots as others do while it reaches them. A reader
+reads at one of those, and asks a majority if nothing moves there, because it may be one that the writer cannot reach.
 
 A sign of another epoch than the one of the table counts for nothing: a process that was frozen may write one late, and
 a root that was restored may have an old one. A number that was seen never goes back.
@@ -32,8 +33,11 @@ Value = TypeVar("Value")
 class _Roots(Protocol):
     """What signs need of a quorum: see `ClusterQuorum`."""
 
-    def fit_home(self, table: tuple[str, ...]) -> QuorumMember:
-        """The root at which this process reads."""
+    def near_member(self, table: tuple[str, ...]) -> QuorumMember:
+        """The root at which this process reads what `at_first_majority` has written."""
+
+    def at_first_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
+        """Calls `call` with a majority of the roots that vote, the same ones for all processes that reach them."""
 
     def at_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
         """Calls `call` with each root that votes, and returns the results of a majority."""
@@ -74,7 +78,7 @@ class LifeSigns:
             number = own.number + 1 if own.is_at_majority else own.number  # the same one until a majority has it
             own = self._own[table] = _Own(epoch, number, False)
         content = json.dumps({"epoch": epoch, "number": own.number}).encode()
-        self._quorum.at_majority(lambda root: _signs(root).put(_name(table), content))
+        self._quorum.at_first_majority(lambda root: _signs(root).put(_name(table), content))
         with self._lock:
             self._own[table] = own._replace(is_at_majority=True)
         return own.number
@@ -82,8 +86,8 @@ class LifeSigns:
     def number(self, table: tuple[str, ...], epoch: int, max_staleness: float | None) -> int:
         """The number of the newest sign of a table's owner under an epoch, 0 without one.
 
-        Without a `max_staleness` it asks a majority. With one, in seconds, it reads the home, in an object store as
-        this process has read it so long ago at most. Raises KafkaStorageException if no majority answers and the home
+        Without a `max_staleness` it asks a majority. With one, in seconds, it reads one root, in an object store as
+        this process has read it so long ago at most. Raises KafkaStorageException if no majority answers and that root
         does not.
         """
         now = time.monotonic()
@@ -94,8 +98,8 @@ class LifeSigns:
         patience = None if max_staleness is None else max(max_staleness * _STILL, _LEAST_SECONDS)
         if max_staleness is not None:
             with suppress(KafkaStorageException):
-                home = self._quorum.fit_home(table)
-                found = [home.read(lambda root: _read_lately(root, table, max_staleness))]
+                near = self._quorum.near_member(table)
+                found = [near.read(lambda root: _read_lately(root, table, max_staleness))]
         moved = max([_number(content, epoch) for content in found], default=-1) > seen.number
         is_still = patience is None or now - max(seen.moved_at, seen.asked_at) > patience
         if not found or (is_still and not moved):

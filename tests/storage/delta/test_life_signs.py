@@ -14,11 +14,12 @@ from lakelog.replication.storage.delta import cluster_quorum
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import newest_commit
 from lakelog.replication.storage.delta.commit_publisher import CommitPublisher
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.quorum_member import FOLDER
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.tables.broker_table import BrokerDirectory, BrokerTable
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
-from tests.hanging import wait_for_late_requests
+from tests.hanging import Hanging, wait_for_late_requests
 
 NAMES = "abc"
 ROW = BrokerRegistration(1, "/data/broker-1", None, 1, -1, False, None, "log", 0)
@@ -54,6 +55,20 @@ def sign(folders, name, table="brokers-1"):
     return Path(folders[name], FOLDER, "signs", f"{table}.json")
 
 
+def voters(cluster, folders):
+    """The names of the roots that vote, in the order in which all processes know them."""
+    members = cluster.quorum.known.members
+    uris = [members[root].root.uri for root in cluster.quorum.voters()]
+    return [next(name for name in folders if str(folders[name]) == uri) for uri in uris]
+
+
+def signed(cluster, folders, table="brokers-1"):
+    """The numbers of the signs, by the names of the roots that have one."""
+    wait_for_late_requests()
+    there = {name: sign(folders, name, table) for name in voters(cluster, folders)}
+    return {name: json.loads(path.read_bytes())["number"] for name, path in there.items() if path.exists()}
+
+
 def beat_of(directory, max_staleness=0.0):
     directory.refresh(max_staleness)
     return directory.registrations[1].heartbeat
@@ -70,7 +85,7 @@ def test_a_heartbeat_without_changes_is_seen_everywhere_and_is_no_commit(cluster
     assert seen == sorted(set(seen))
     table.refresh()
     assert table.version == version
-    assert {json.loads(sign(folders, name).read_bytes())["epoch"] for name in NAMES} == {1}
+    assert signed(cluster, folders) == dict.fromkeys(voters(cluster, folders)[:2], 3)
 
 
 def test_a_heartbeat_with_changes_is_a_commit(cluster, folders):
@@ -81,6 +96,57 @@ def test_a_heartbeat_with_changes_is_a_commit(cluster, folders):
     directory = BrokerDirectory(root_at(folders, "b"))
     directory.refresh()
     assert directory.registrations[1].storage_error == "broken"
+
+
+def test_a_reader_reads_at_its_home_if_signs_are_written_there_and_else_at_the_first_root(cluster, folders):
+    registered(cluster)
+    first, second, third = voters(cluster, folders)
+    for home, read in ((first, first), (second, second), (third, first)):
+        reader = root_at(folders, home)
+        assert reader.quorum.near_member(("brokers", "1")).root.uri == str(folders[read])
+
+
+def test_signs_are_read_elsewhere_for_a_while_after_a_read_has_failed(cluster, folders, monkeypatch):
+    registered(cluster)
+    first, second, third = voters(cluster, folders)
+    reader, plain = root_at(folders, third).quorum, LocalRoot.read
+
+    def read(root, name):
+        if root.uri.startswith(str(folders[first])):
+            raise KafkaStorageException("does not answer")
+        return plain(root, name)
+
+    monkeypatch.setattr(LocalRoot, "read", read)
+    assert reader.signs.number(("brokers", "1"), 1, 0.0) == 0
+    assert reader.near_member(("brokers", "1")).root.uri != str(folders[first])
+
+
+def test_a_sign_that_a_root_refuses_goes_to_the_others(cluster, folders):
+    table = registered(cluster)
+    table.update(1, "heartbeat")
+    first, second, third = voters(cluster, folders)
+    shutil.rmtree(folders[first] / FOLDER / "signs")
+    table.update(1, "heartbeat")
+    assert signed(cluster, folders) == {second: 2, third: 2}
+
+
+def test_a_sign_waits_once_for_a_root_that_hangs(cluster, folders, monkeypatch):
+    table = registered(cluster)
+    table.update(1, "heartbeat")
+    first, second, third = voters(cluster, folders)
+    hanging, plain, asked = Hanging(), LocalRoot.put, []
+
+    def put(root, name, content):
+        asked.append(root.uri)
+        return hanging() if root.uri.startswith(str(folders[first])) else plain(root, name, content)
+
+    monkeypatch.setattr(LocalRoot, "put", put)
+    table.update(1, "heartbeat")
+    asked.clear()
+    table.update(1, "heartbeat")
+    hanging.let_go()
+    assert {uri.split("/")[-3] for uri in asked} == {second, third}
+    assert signed(cluster, folders) == {first: 1, second: 3, third: 3}
 
 
 def test_a_reader_whose_home_the_broker_cannot_reach_asks_the_others(cluster, folders):
@@ -101,7 +167,7 @@ def test_without_a_majority_no_sign_moves_on(cluster, folders):
     for _ in range(3):
         with pytest.raises(KafkaStorageException, match="no majority of the 3 cluster roots has answered"):
             table.root.show_life(1)
-    assert json.loads(sign(folders, "a").read_bytes()) == {"epoch": 1, "number": 2}
+    assert signed(cluster, folders) == {"a": 2}
 
 
 @pytest.mark.parametrize("late", [b'{"epoch": 1, "number": 99}', b'{"epoch": 2, "number": 1}', b"torn"])
@@ -121,10 +187,12 @@ def test_a_late_sign_shows_no_life(cluster, folders, late):
 def test_an_emptied_root_gets_no_sign(cluster, folders):
     table = registered(cluster)
     cluster.quorum.flush()
-    shutil.rmtree(folders["c"])
-    folders["c"].mkdir()
+    first, *others = voters(cluster, folders)
+    shutil.rmtree(folders[first])
+    folders[first].mkdir()
     table.update(1, "heartbeat")
-    assert not list(folders["c"].iterdir())
+    assert not list(folders[first].iterdir())
+    assert signed(cluster, folders) == dict.fromkeys(others, 1)
 
 
 def test_a_renewal_moves_the_lease_without_a_commit_and_an_election_ends_it(cluster, folders):
@@ -173,7 +241,7 @@ def test_signs_go_to_the_roots_that_vote_although_those_that_did_are_on(cluster,
     table.update(1, "heartbeat")
     replace_all(folders)
     if learns == "in time":
-        monkeypatch.setattr(cluster_quorum, "_VOTERS_SECONDS", 0.0)
+        monkeypatch.setattr(cluster_quorum, "_SIGNS_VOTERS_SECONDS", 0.0)
     elif learns == "by a commit":
         table.update(1, "heartbeat", storage_error="broken")
     else:
