@@ -27,10 +27,9 @@ from lakelog.replication.protocol.partition_registration import (
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.tables.metadata_table import MetadataVersion
 from lakelog.verification.scenarios.scene import Observed, hold
 from lakelog.verification.scenarios.script import Step
-from lakelog.verification.scenarios.script_cluster import CONTROLLER, ScriptCluster
+from lakelog.verification.scenarios.script_cluster import CONTROLLER, MetadataVersion, ScriptCluster
 
 AS_PREDICTED, NOT_COMPARED, NOT_PREDICTED = "as predicted", "not compared", "not predicted"
 _STOP = "stop"

@@ -13,10 +13,10 @@ from rich.markup import escape
 from lakelog.jobs.cli.console import Report
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.tables.metadata_table import MetadataVersion
 from lakelog.verification.scenarios.predictions import AS_PREDICTED, PredictionOutcome
 from lakelog.verification.scenarios.scene import Observed
 from lakelog.verification.scenarios.script import Script, Step
+from lakelog.verification.scenarios.script_cluster import MetadataVersion
 
 _MARKS = {True: "[green]✓[/]", False: "[red]✗[/]"}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -13,8 +14,13 @@ from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.errors import BrokerNotAvailableException, LakelogException
 from lakelog.replication.protocol.broker_registration import Liveness
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.cluster import Cluster
-from lakelog.replication.storage.tables.metadata_table import MetadataVersion, metadata_history
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.readings.metadata_history import MetadataHistory
+from lakelog.replication.storage.tables.metadata_table import registration_of
+from lakelog.schemas import METADATA
 from lakelog.verification.clusters.cluster_under_test import CONTROLLERS, ClusterUnderTest, Server, State
 
 CONTROLLER = "controller"  # the active controller, in a script
@@ -192,3 +198,28 @@ class LivenessWatch:
             brokers = self._cluster.refresh_brokers()
             live = self._liveness.observe(brokers)
             self.offline = {b for b, found in brokers.items() if b not in live or found.storage_error}
+
+
+class MetadataVersion(NamedTuple):
+    """One version of the metadata table: every partition as it was then, and who wrote that and why."""
+
+    version: int
+    cause: Mapping[str, Any]
+    partitions: Mapping[TopicIdPartition, PartitionRegistration]
+
+
+def metadata_history(cluster: StorageRoot) -> list[MetadataVersion]:
+    """Every version of the metadata table whose commit is still there, oldest first. Raises KafkaStorageException."""
+    found: list[MetadataVersion] = []
+    partitions: dict[TopicIdPartition, PartitionRegistration] = {}
+    for version in MetadataHistory(cluster).read_on():
+        partitions = dict(partitions)
+        for changed in version.changed:
+            for row, is_removed in zip(
+                changed.select(METADATA.arrow.names).to_pylist(), changed["is_removed"].to_pylist(), strict=True
+            ):
+                registration = registration_of(row)
+                partitions.pop(registration.topic_id_partition, None)
+                partitions |= {} if is_removed else {registration.topic_id_partition: registration}
+        found.append(MetadataVersion(version.commit.version, version.commit.info, partitions))
+    return found

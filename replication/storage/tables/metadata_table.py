@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
-
-from deltalake.exceptions import DeltaError
+from typing import Any, TypeAlias
 
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange, IsrOutcomes, alter_partition, fence_isr_changes
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
-from lakelog.replication.storage.delta.delta_log import DeltaLog
+from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.tables.state_table import ControlledTable, Row, RowValues, StateTable
 from lakelog.schemas import METADATA
 
@@ -156,27 +152,6 @@ def row_of(registration: PartitionRegistration) -> Row:
     return {**row, **{name: list(row[name]) for name in _LISTS}, "isr_epochs": epochs}
 
 
-class MetadataVersion(NamedTuple):
-    """One version of the metadata table: every partition as it was then, and who wrote that and why."""
-
-    version: int
-    cause: Mapping[str, Any]
-    partitions: Mapping[TopicIdPartition, PartitionRegistration]
-
-
-def metadata_history(cluster: StorageRoot) -> list[MetadataVersion]:
-    """Every version of the metadata table whose commit is still there, oldest first.
-
-    Raises KafkaStorageException when the table cannot be read.
-    """
-    root = cluster.child(METADATA.name)
-    kept = [version for version in range(last_version(root) + 1) if root.exists(commit_name(version))]
-    try:
-        return [_at(root, version) for version in kept]
-    except (DeltaError, OSError) as error:
-        raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
-
-
 def requests_carried_out(cluster: StorageRoot, since: int) -> dict[str, dict[str, Outcome]]:
     """Outcomes of the admin requests that commits after version `since` have carried out, by request id. [FO-04]
 
@@ -191,8 +166,3 @@ def requests_carried_out(cluster: StorageRoot, since: int) -> dict[str, dict[str
             continue
         found |= {r: {name: Outcome(*fields) for name, fields in names.items()} for r, names in requests.items()}
     return found
-
-
-def _at(root: StorageRoot, version: int) -> MetadataVersion:
-    table = MetadataTable(StateTable(DeltaLog(root, root.open_table(version)), METADATA))
-    return MetadataVersion(version, read_commit(root, version).info, table.partitions)

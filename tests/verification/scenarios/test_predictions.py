@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, PartitionRegistration
-from lakelog.replication.storage.tables.metadata_table import MetadataVersion
 from lakelog.verification.scenarios.predictions import AS_PREDICTED, NOT_COMPARED, Predicted, PredictionOutcome, compare
+from lakelog.verification.scenarios.script_cluster import MetadataVersion
 
 CONTROLLER, LEADER = "controller", "broker-2"
 Version = tuple[str, int, tuple[int, ...]]  # who has written it, the leader and the ISR

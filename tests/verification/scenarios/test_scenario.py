@@ -19,7 +19,6 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.truncate import delete_logs
 from lakelog.replication.storage.tables.broker_table import BrokerTable
-from lakelog.replication.storage.tables.metadata_table import metadata_history
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 from lakelog.verification.scenarios import observation, script_steps
@@ -27,6 +26,7 @@ from lakelog.verification.scenarios.observation import differences, poll
 from lakelog.verification.scenarios.report import ScenarioReport, ScriptResult, StepResult, states, write_json
 from lakelog.verification.scenarios.scene import Observed, Scene, attempt, hold
 from lakelog.verification.scenarios.script import ScriptError, read_script
+from lakelog.verification.scenarios.script_cluster import metadata_history
 from lakelog.verification.scenarios.script_steps import HANDLERS, consume, epoch_end, logs, no_replica_deleted, produce
 from lakelog.verification.scenarios.step_arguments import steps_for
 from lakelog.verification.verbs.scenario import main
