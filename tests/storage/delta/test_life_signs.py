@@ -108,7 +108,7 @@ def test_a_reader_reads_at_its_home_if_signs_are_written_there_and_else_at_the_f
 
 def test_signs_are_read_elsewhere_for_a_while_after_a_read_has_failed(cluster, folders, monkeypatch):
     registered(cluster)
-    first, second, third = voters(cluster, folders)
+    first, _, third = voters(cluster, folders)
     reader, plain = root_at(folders, third).quorum, LocalRoot.read
 
     def read(root, name):
