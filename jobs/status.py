@@ -48,7 +48,7 @@ def make_parser() -> VerbParser:
 def status(args: argparse.Namespace) -> int:
     """Prints the health of the cluster; FAILED if something is wrong. It only reads tables, and sends no request."""
     cluster = Cluster.open(args.cluster, settings(args.command_config))
-    state = _state(cluster)
+    state = cluster_state(cluster)
     invocation = Invocation.of(args.cluster, cluster.root.uri, args.command_config)
     found, known = problems(state, invocation), notes(state, invocation)
     if args.output == JSON:
@@ -58,7 +58,9 @@ def status(args: argparse.Namespace) -> int:
     return FAILED if found else OK
 
 
-def _state(cluster: Cluster) -> ClusterState:
+def cluster_state(cluster: Cluster) -> ClusterState:
+    """Reads what a cluster is judged by. It waits for half a session if a heartbeat is old. Raises
+    KafkaStorageException."""
     brokers, controller = observe(cluster)
     cluster.topics.refresh()
     cluster.metadata.refresh()

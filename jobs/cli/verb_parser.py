@@ -39,7 +39,8 @@ class VerbParser(argparse.ArgumentParser):
     def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override]
         """The arguments; --cluster may come from the environment, so argparse cannot demand it."""
         found = super().parse_args(args, namespace)
-        if getattr(found, "cluster", "given") in (None, ""):
+        is_needed = not getattr(found, "instead_of_cluster", None)
+        if is_needed and getattr(found, "cluster", "given") in (None, ""):
             self.error(f"--cluster URI is missing: give it, or set {CLUSTER_VARIABLE}")
         return found
 
@@ -152,6 +153,13 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "status": (
         ("Show what is wrong with a cluster", f"lakelog status {_LAKE}"),
         ("Ask from a monitor: the exit status is 1 if something is wrong", f"lakelog status {_LAKE} -o json"),
+    ),
+    "doctor": (
+        ("Check what a cluster depends on", f"lakelog doctor {_LAKE}"),
+        ("Check roots before a cluster is made of them",
+         "lakelog doctor --roots s3://meta/cluster s3://eu-1/b1 s3://eu-2/b2"),
+        ("Check with the credentials of a consumer", f"lakelog doctor {_LAKE} --role reader"),
+        ("Check the executors of Spark, too", f"lakelog doctor {_LAKE} --spark"),
     ),
     "events": (
         ("Show what has happened in the last hour", f"lakelog events {_LAKE} --since PT1H"),

@@ -19,8 +19,8 @@ _FOR_SMALL_PLANS = "-XX:TieredStopAtLevel=1"
 
 class Verb(NamedTuple):
     """A module with `main(argv: list[str]) -> int`. It needs no Spark where it is called with one of `sparkless`: its
-    first word, or an option and its value. With Spark it needs the packages of `extras`. `java_options`: the defaults
-    for its JVM."""
+    first word, or an option and its value. Others need Spark only with the option `spark_option`. With Spark it needs
+    the packages of `extras`. `java_options`: the defaults for its JVM."""
 
     module: str
     needs_spark: bool
@@ -28,12 +28,16 @@ class Verb(NamedTuple):
     sparkless: tuple[str, ...] = ()
     extras: tuple[str, ...] = ("spark",)
     java_options: str = ""
+    spark_option: str | None = None
 
     def starts_spark(self, arguments: list[str]) -> bool:
         """Whether it needs Spark for what it is called with."""
         words = [part for word in arguments for part in word.split("=", 1)]
         said = {*words[:1], *(" ".join(pair) for pair in pairwise(words))}
-        return self.needs_spark and not said & set(self.sparkless) and not _HELP & set(arguments)
+        needs_spark = self.needs_spark and not said & set(self.sparkless)
+        return (needs_spark or (bool(self.spark_option) and self.spark_option in arguments)) and not _HELP & set(
+            arguments
+        )
 
 
 VERBS = {
@@ -64,6 +68,12 @@ VERBS = {
     "dump-log": Verb("lakelog.jobs.dump_log", False, "show the batches and records of a broker's log, or check them"),
     "brokers": Verb("lakelog.jobs.brokers", False, "show the brokers, and whether they are alive"),
     "status": Verb("lakelog.jobs.status", False, "show what is wrong with a cluster, and what to do about it"),
+    "doctor": Verb(
+        "lakelog.jobs.doctor",
+        False,
+        "check what a cluster depends on: its stores, rights, clocks, versions, disks",
+        spark_option="--spark",
+    ),
     "events": Verb("lakelog.jobs.cluster_events", False, "show what has happened to leaders, ISRs and brokers"),
     "what-if": Verb(
         "lakelog.jobs.what_if", False, "show what becomes of a cluster if brokers, a rack, a bucket or roots are lost"

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from lakelog.jobs.admin.doctor_findings import DOLLARS, MONTH_SECONDS
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.waiting import wait_until
@@ -32,9 +33,6 @@ _TIMEOUT_MS = 120_000
 _PATIENCE = 120.0
 _WARM_UP_SENDS = 3
 _SETTLING_SECONDS = 25.0  # the followers' streams begin; after the sends, polls become as rare as they get
-# Dollars of a million requests, at the list prices of S3 Standard in us-east-1. DELETE costs nothing.
-DOLLARS = {"HEAD": 0.4, "GET": 0.4, "LIST": 5.0, "PUT": 5.0, "POST": 5.0, "DELETE": 0.0}
-_MONTH_SECONDS = 30 * 86_400
 ALL = "all"
 _BETWEEN_COMMITS_SECONDS = 1.1  # so old a view of a table may be that a commit begins with, and a bit more
 _NO_BROKER, _SETTING = Entity(BROKER_TYPE, "999"), "leader.replication.throttled.rate"
@@ -257,7 +255,7 @@ def _dollars(per_unit: Mapping[Counted, float]) -> float:
 
 def dollars_a_month(per_second: Mapping[Counted, float]) -> float:
     """The cost of these requests a second for 30 days."""
-    return _dollars(per_second) * _MONTH_SECONDS / 1e6
+    return _dollars(per_second) * MONTH_SECONDS / 1e6
 
 
 def _by_table(per_unit: Mapping[Counted, float]) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from lakelog.replication.errors import InvalidConfigurationException, KafkaStorageException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
-PROBE = "_probe-"  # begins the name of the file, which a kill may leave
+PROBE = "_probe-"  # begins the name of a file or folder that only a kill leaves
 
 
 def check_conditional_put(root: StorageRoot) -> None:
@@ -30,8 +30,7 @@ def check_conditional_put(root: StorageRoot) -> None:
 def _check(root: StorageRoot) -> None:
     name = f"{PROBE}{uuid.uuid4().hex}"
     try:
-        root.put_if_absent(name, b"first")  # refused if the answer to it was lost, and it was sent again
-        takes_second = root.put_if_absent(name, b"second") is not None
+        takes_second = takes_second_put(root, name)
     finally:
         with suppress(KafkaStorageException):
             root.delete(name)
@@ -39,3 +38,10 @@ def _check(root: StorageRoot) -> None:
         raise InvalidConfigurationException(
             f"{root.uri}: the store takes a second put of one key: commits could be lost"
         )
+
+
+def takes_second_put(root: StorageRoot, name: str) -> bool:
+    """Puts a file twice, each time only if it is not there, and returns whether the store takes the second put. Raises
+    KafkaStorageException."""
+    root.put_if_absent(name, b"first")  # refused if the answer to it was lost, and it was sent again
+    return root.put_if_absent(name, b"second") is not None

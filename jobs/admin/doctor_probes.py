@@ -1,0 +1,156 @@
+"""Gathers the facts for `lakelog doctor`: probes of roots side by side, clocks of writers, packages, Java, disks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from lakelog.jobs.launch.installed import java_environment
+from lakelog.jobs.launch.spark_submit import spark_home
+from lakelog.replication.errors import InvalidConfigurationException, LakelogException
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.commit_format import is_commit, read_commit
+from lakelog.replication.storage.delta.spark_delta import DELTA_PACKAGE
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.store_probe import StoreProbe
+from lakelog.schemas import BROKERS, CONTROLLER
+
+_CLEAN_UP_SECONDS = 10.0
+_COMMITS = 3
+_PIN = re.compile(r"([A-Za-z0-9_.-]+)==([^;\s]+)(?:\s*;\s*extra\s*==\s*['\"](\w+)['\"])?")
+_SPARK = "spark"  # the extra of pyproject.toml that only brokers need
+
+
+class Work(NamedTuple):
+    """Something that may hang: what to call, and what to call if nobody waits for it any more."""
+
+    run: Callable[[], None]
+    stop: Callable[[], None] = lambda: None
+
+
+def work_of(probe: StoreProbe) -> Work:
+    """The probe of a root."""
+    return Work(probe.run, probe.stop)
+
+
+def side_by_side(work: Sequence[Work], seconds: float, advance: Callable[[], object] = lambda: None) -> None:
+    """Runs all of it at the same time, and waits for so many seconds at most. Calls `advance` when one has ended. Lets
+    the rest stop, also at an error such as Ctrl-C, and then waits for it to clean up."""
+
+    def run(each: Work) -> None:
+        each.run()
+        advance()
+
+    # Daemons: the interpreter does not wait for one that hangs.
+    threads = [threading.Thread(target=run, args=(each,), daemon=True) for each in work]
+    for thread in threads:
+        thread.start()
+    try:
+        _join(threads, seconds)
+    finally:
+        for each, thread in zip(work, threads, strict=True):
+            if thread.is_alive():
+                each.stop()
+        _join(threads, _CLEAN_UP_SECONDS if sys.exc_info()[0] is not None else 0.0)
+
+
+def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+class WriterClock(NamedTuple):
+    """How many seconds the clock of a process is ahead of that of the cluster root's store, and when the newest commit
+    was written that tells it, in seconds since the epoch by the store's clock."""
+
+    ahead: float
+    written_at: float
+
+
+def writer_clocks(cluster: Cluster) -> dict[str, WriterClock]:
+    """The clocks of the brokers and of the controller, by their newest heartbeats.
+
+    A commit has the time of its writer, and its file has that of the store. A commit may take a while, or be repeated,
+    so the fastest one of the newest three counts.
+    """
+    folders = {f"broker {number}": cluster.root.child(BROKERS.name, str(number)) for number in cluster.brokers}
+    folders["the controller"] = cluster.root.child(CONTROLLER.name)
+    found = {}
+    for name, folder in folders.items():
+        with suppress(LakelogException, FileNotFoundError):
+            if clocks := [*_clocks(folder)]:
+                found[name] = max(clocks)
+    return found
+
+
+def _clocks(folder: StorageRoot) -> Iterator[WriterClock]:
+    written = folder.child("_delta_log").modified()
+    for name in sorted(filter(is_commit, written))[-_COMMITS:]:
+        info = read_commit(folder, int(name[:20])).info
+        if "who" in info and "timestamp" in info:  # not the first commit: another process may have made the table
+            yield WriterClock(info["timestamp"] / 1000 - written[name], written[name])
+
+
+def pins() -> tuple[dict[str, str], frozenset[str]]:
+    """The versions of packages that pyproject.toml pins for what ships, and those of them that only brokers need. Empty
+    for code that is not installed."""
+    try:
+        lines = metadata.requires("lakelog") or []
+    except metadata.PackageNotFoundError:
+        return {}, frozenset()
+    found = [match.groups() for line in lines if (match := _PIN.match(line))]
+    kept = [(name, version, extra) for name, version, extra in found if extra in (None, _SPARK)]
+    return {name: version for name, version, _ in kept}, frozenset(name for name, _, extra in kept if extra == _SPARK)
+
+
+def installed(names: Iterable[str]) -> dict[str, str | None]:
+    """The versions of packages in this Python, None for those that are missing."""
+    found: dict[str, str | None] = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def python_version() -> str:
+    """That of this Python, such as 3.11.7."""
+    return platform.python_version()
+
+
+def delta_jars() -> tuple[str, list[str]]:
+    """The name of the right jar of Delta, and the names of those that Spark finds on this machine."""
+    _, artifact, version = DELTA_PACKAGE.split(":")
+    folders = (Path(sys.prefix, "jars"), spark_home() / "jars")
+    found = {jar.name.removeprefix("io.delta_") for folder in folders for jar in folder.glob("*delta-spark*.jar")}
+    return f"{artifact}-{version}.jar", sorted(found)
+
+
+def java() -> tuple[str | None, str | None]:
+    """Why Spark would find no Java, and the home of the one that it would be given, if that is not the default."""
+    try:
+        return None, java_environment().get("JAVA_HOME")
+    except InvalidConfigurationException as error:
+        return str(error), None
+
+
+def scratch_folders(environment: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
+    """The folders for temporary files of a broker on this machine that exist, and what each is for. Of a root in an
+    object store checkpoints are in the first one."""
+    uses = {tempfile.gettempdir(): ["checkpoints", "temporary files"]}
+    for folder in environment.get("SPARK_LOCAL_DIRS", "").split(","):
+        if folder:
+            uses.setdefault(os.path.abspath(folder), []).append("SPARK_LOCAL_DIRS")
+    return uses

@@ -1,0 +1,338 @@
+"""Probes the store of one root: what this process may do there, whether the store keeps the promises on which commits
+depend, how fast it answers, and how far its clock is from that of this machine.
+
+All files of a probe are in a folder of its own in the root, which it removes at its end, also after an error. A process
+that is killed leaves the folder; a later probe removes it once it is an hour old by the store's clock. `format` takes a
+root with such a folder for an empty one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import NamedTuple, TypeVar
+
+from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.storage.delta.conditional_put import PROBE, takes_second_put
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
+from lakelog.schemas import CLUSTER
+
+LIST, READ, WRITE, DELETE = "list", "read", "write", "delete"  # what a process may do
+OPERATIONS = (LIST, READ, WRITE, DELETE)
+
+# The promises of a store.
+CONDITIONAL_PUT = "conditional put"
+READ_AFTER_WRITE, LIST_AFTER_WRITE = "read after write", "list after write"
+READ_AFTER_DELETE, LIST_AFTER_DELETE = "read after delete", "list after delete"
+CONTENT = "content"
+SYNC = "fsync"
+PROMISES = (CONDITIONAL_PUT, READ_AFTER_WRITE, LIST_AFTER_WRITE, READ_AFTER_DELETE, LIST_AFTER_DELETE, CONTENT, SYNC)
+
+_ROUNDS = 3  # a store that keeps a promise by luck breaks it in one of them
+_OLD_SECONDS = 3600.0
+_STORE_TIME_SECONDS = 1.0  # some stores tell whole seconds
+_SMALL = 1000  # bytes: about those of a commit
+_TWO_PARTS = (8 << 20) + 1  # bytes: an object root writes this in two parts
+_ALL_BYTES = bytes(range(256))
+_QUERY = re.compile(r"(https?://[^\s?]+)\?[^\s)]*")
+
+T = TypeVar("T")
+
+
+class Disk(NamedTuple):
+    """The file system of a folder: bytes and inodes that this user may still use, and those that there are. A file
+    system without a fixed number of inodes has 0."""
+
+    free_bytes: int
+    bytes: int
+    free_inodes: int
+    inodes: int
+
+    @classmethod
+    def of(cls, path: str) -> Disk:
+        """That of an existing folder. Raises OSError."""
+        found = os.statvfs(path)
+        blocks, inodes = found.f_bavail, found.f_favail
+        if not os.geteuid():
+            blocks, inodes = found.f_bfree, found.f_ffree
+        return cls(found.f_frsize * blocks, found.f_frsize * found.f_blocks, inodes, found.f_files)
+
+
+@dataclass
+class StoreFacts:
+    """What a probe has found so far. Another thread may read it while the probe goes on.
+
+    `may`: the operations that have worked. `refused`: why others did not, by operation. `kept`: the promises that the
+    store has kept. `broken`: how it has broken others. `milliseconds`: the median time of a request by its kind.
+    `clock_ahead`: the seconds by which the store's clock is ahead of that of this machine, within `clock_doubt`
+    seconds. `removed`: files and folders of killed probes that were removed. `left`: the path of what this probe could
+    not remove. `step`: what the probe does now; empty at its end.
+    """
+
+    uri: str
+    is_local: bool
+    may: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    broken: dict[str, str] = field(default_factory=dict)
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    clock_ahead: float | None = None
+    clock_doubt: float = 0.0
+    removed: int = 0
+    left: str = ""
+    disk: Disk | None = None
+    step: str = "begin"
+
+
+class _Stopped(Exception):
+    """The caller does not wait for the probe any more."""
+
+
+class StoreProbe:
+    """A probe of one root, which a thread runs. `stop` ends it from another thread, before its next request."""
+
+    def __init__(self, root: StorageRoot) -> None:
+        self.facts = StoreFacts(root.uri, root.is_local)
+        self._root = root
+        self._folder = root.child(f"{PROBE}{uuid.uuid4().hex}")
+        self._is_stopped = threading.Event()
+        self._has_written = False
+        self._times = defaultdict[str, list[float]](list)
+
+    def stop(self) -> None:
+        """Lets the probe remove its folder, and do nothing else."""
+        self._is_stopped.set()
+
+    def run(self) -> None:
+        """Probes the root. Errors of the store become facts."""
+        facts = self.facts
+        with suppress(_Stopped):
+            try:
+                if self._may_read() and self._may_write():
+                    self._try_promises()
+            finally:
+                self._remove()
+        facts.milliseconds = {kind: median(times) * 1000 for kind, times in self._times.items()}
+        facts.step = ""
+
+    # What this process may do
+
+    def _may_read(self) -> bool:
+        """Lists the root, and reads a file of it if it is formatted. Returns whether to go on: not if the store does
+        not answer, because each request would then wait for its time-out."""
+        root, facts = self._root, self.facts
+        if root.is_local:
+            if not os.path.isdir(root.uri):
+                facts.refused[LIST] = "there is no such folder"
+                return False
+            with suppress(OSError):
+                facts.disk = Disk.of(root.uri)
+        if not self._try(LIST, "LIST", root.list):
+            return "refuses access" in facts.refused[LIST]
+        commits = root.child(CLUSTER.name, "_delta_log")
+        names: list[str] = []
+        with suppress(KafkaStorageException):
+            names = [name for name in self._timed("LIST", commits.list) if name.endswith(".json")]
+        if names:
+            self._try(READ, "GET", lambda: commits.read(names[-1]))
+        return True
+
+    def _may_write(self) -> bool:
+        """Writes a file, reads it, and deletes it. If it may not be deleted, no other file is written, and this one
+        stays."""
+        folder, facts, content = self._folder, self.facts, b"lakelog doctor"
+        before = time.time()
+        self._has_written = True
+        if not self._try(WRITE, "PUT", lambda: folder.write("first", content)):
+            if not self._root.is_local:  # a store that allows it takes the deletion of an object that is not there
+                self._try(DELETE, "DELETE", lambda: folder.delete("first"))
+            return False
+        after = time.time()
+        self._try(READ, "GET", lambda: folder.read("first"))
+        with suppress(KafkaStorageException):
+            written = self._timed("LIST", folder.modified).get("first")
+            if written is not None:
+                middle, doubt = (before + after) / 2, (after - before) / 2
+                facts.clock_ahead, facts.clock_doubt = written - middle, doubt + _STORE_TIME_SECONDS
+                self._remove_left_over(written)
+        return self._try(DELETE, "DELETE", lambda: folder.delete("first")) and facts.may == set(OPERATIONS)
+
+    def _try(self, operation: str, kind: str, call: Callable[[], object]) -> bool:
+        try:
+            self._timed(kind, call)
+        except (LakelogException, OSError) as error:
+            self.facts.refused.setdefault(operation, _words(error))
+            self.facts.may.discard(operation)
+            return False
+        if operation not in self.facts.refused:
+            self.facts.may.add(operation)
+        return True
+
+    def _timed(self, kind: str, call: Callable[[], T]) -> T:
+        if self._is_stopped.is_set():
+            raise _Stopped
+        self.facts.step = kind
+        started = time.perf_counter()
+        found = call()
+        self._times[kind].append(time.perf_counter() - started)
+        return found
+
+    # The promises
+
+    def _try_promises(self) -> None:
+        for number in range(_ROUNDS):
+            self._promise(CONDITIONAL_PUT, partial(self._second_put, f"second-{number}"))
+            self._promise(CONDITIONAL_PUT, partial(self._two_at_once, f"race-{number}"))
+            self._after_writes_and_deletes(f"file-{number}")
+        for size in (0, _SMALL, _TWO_PARTS):
+            self._promise(CONTENT, partial(self._comes_back, size))
+        if self._root.is_local:
+            self._promise(SYNC, self._synced)
+
+    def _promise(self, name: str, broken: Callable[[], str]) -> None:
+        """Notes whether a promise is kept: `broken` returns how it is not, empty if it is."""
+        facts = self.facts
+        if name in facts.broken:
+            return
+        try:
+            words = broken()
+        except (LakelogException, OSError) as error:
+            words = _words(error)
+        if words:
+            facts.broken[name] = words
+            facts.kept.discard(name)
+        else:
+            facts.kept.add(name)
+
+    def _second_put(self, name: str) -> str:
+        try:
+            takes_second = self._timed("conditional PUT", lambda: takes_second_put(self._folder, name))
+        except KafkaStorageException as error:
+            return f"a put on the condition that there is no such file fails: {_words(error)}"
+        return "the store takes a second put of one name, which it must refuse" if takes_second else ""
+
+    def _two_at_once(self, name: str) -> str:
+        """Two threads put one name at the same time: one wins, and the file is its own. None may win, if an answer was
+        lost and obstore has sent the put again."""
+        barrier, contents = threading.Barrier(2), (b"one", b"two")
+
+        def put(content: bytes) -> bool:
+            with suppress(threading.BrokenBarrierError):  # no second thread can be started
+                barrier.wait(timeout=1.0)
+            return self._folder.put_if_absent(name, content) is not None
+
+        won = self._timed("race", lambda: in_threads(put, contents, 2))
+        if all(won):
+            return "of two puts of one name at the same time the store takes both"
+        found = self._folder.read(name)
+        if found not in [content for content, is_first in zip(contents, won, strict=True) if is_first or not any(won)]:
+            return "of two puts of one name at the same time the store keeps the one that it has refused"
+        return ""
+
+    def _after_writes_and_deletes(self, name: str) -> None:
+        folder, content, newer = self._folder, os.urandom(_SMALL), os.urandom(_SMALL)
+
+        def reads() -> str:
+            self._timed("PUT", lambda: folder.put(name, content))
+            if self._read(name) != content:
+                return "a file that was just written is not read, or not as it was written"
+            self._timed("HEAD", lambda: folder.stamps([name]))
+            self._timed("PUT", lambda: folder.put(name, newer))
+            return "" if self._read(name) == newer else "after a file is written again, its older content is read"
+
+        def lists() -> str:
+            sizes = self._timed("LIST", folder.sizes_listed)
+            return "" if sizes.get(name) == _SMALL else "a file that was just written is not in the listing"
+
+        def reads_no_more() -> str:
+            self._timed("DELETE", lambda: folder.delete(name))
+            return "" if self._read(name) is None else "a file that was just deleted is still read"
+
+        def lists_no_more() -> str:
+            return "a file that was just deleted is still listed" if name in self._timed("LIST", folder.list) else ""
+
+        self._promise(READ_AFTER_WRITE, reads)
+        self._promise(LIST_AFTER_WRITE, lists)
+        self._promise(READ_AFTER_DELETE, reads_no_more)
+        self._promise(LIST_AFTER_DELETE, lists_no_more)
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return self._timed("GET", lambda: self._folder.read(name))
+        except FileNotFoundError:
+            return None
+
+    def _comes_back(self, size: int) -> str:
+        """Puts a file, and reads it as a whole and in part. All values of bytes are in it."""
+        content, name = (_ALL_BYTES * (size // 256 + 1))[:size], f"content-{size}"
+        self._timed("large PUT", lambda: self._folder.put(name, content))
+        if self._timed("large GET", lambda: self._folder.read(name)) != content:
+            return f"a file of {size} bytes does not come back byte for byte"
+        if self._folder.sizes([name]) != [size]:
+            return f"a file of {size} bytes has another size in the store"
+        start, stop = size // 3, size // 2
+        with self._folder.open(name, size) as file:
+            file.seek(start)
+            is_equal = file.read(stop - start) == content[start:stop]
+        return "" if is_equal else "a part of a file is not the part that was asked for"
+
+    def _synced(self) -> str:
+        folder = self._folder.synced
+        folder.put("synced", _ALL_BYTES)
+        folder.sync_folder()
+        return ""
+
+    # The end
+
+    def _remove(self) -> None:
+        """Removes the folder of the probe, and says what is left."""
+        if not self._has_written:
+            return
+        facts, folder = self.facts, self._folder
+        facts.step = "DELETE"
+        if DELETE in facts.refused:
+            facts.left = folder.path("first")
+            return
+        try:
+            folder.delete_folder()
+        except (LakelogException, OSError):
+            facts.left = folder.uri
+
+    def _remove_left_over(self, now: float) -> None:
+        """Removes what killed processes have left, if it is old. `now`: the time by the store's clock."""
+        files = self._root.modified()
+        for name in [name for name in self._root.list() if name.startswith(PROBE)]:
+            folder = self._root.child(name)
+            if name in files:
+                if now - files[name] >= _OLD_SECONDS:
+                    self._root.delete(name)
+                    self.facts.removed += 1
+            elif folder.uri != self._folder.uri:
+                newest = max(folder.modified().values(), default=_changed_at(folder, now))
+                if now - newest >= _OLD_SECONDS:
+                    folder.delete_folder()
+                    self.facts.removed += 1
+
+
+def _changed_at(folder: StorageRoot, now: float) -> float:
+    """When an empty folder has changed; stores have none."""
+    try:
+        return os.stat(folder.uri).st_mtime
+    except OSError:
+        return now
+
+
+def _words(error: Exception) -> str:
+    """The text of an error without the path before it. A query of a URL may be a signature, so it is left out."""
+    words = str(error).partition("cannot be ")[2].partition(": ")[2] or str(error)
+    return _QUERY.sub(r"\1", words)
