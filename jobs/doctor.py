@@ -15,7 +15,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -132,6 +131,7 @@ class _ClusterFacts:
     cluster: Cluster | None = None
     problems: Sequence[Problem] | None = None
     notes: Sequence[Problem] = ()
+    status_error: str | None = None
     clocks: Mapping[str, WriterClock] = field(default_factory=dict)
 
 
@@ -190,10 +190,12 @@ class _Checkup:
 
     def _ask_status(self) -> None:
         assert self._facts.cluster is not None
-        with suppress(LakelogException):
+        try:
             state, invocation = cluster_state(self._facts.cluster), self._invocation
             self._facts.notes = notes(state, invocation)
             self._facts.problems = problems(state, invocation)
+        except LakelogException as error:
+            self._facts.status_error = f"`status` cannot read the tables: {error.name}: {error}"
 
     def _read_clocks(self) -> None:
         assert self._facts.cluster is not None
@@ -223,8 +225,6 @@ class _Checkup:
             root = storage_root(registration.root, number, config)
             found.append(_Examined(f"{root.uri} (broker {number})", self._kind_of(number), StoreProbe(root)))
         return found
-
-    # What is made of it
 
     def _size(self, cluster: Cluster) -> ClusterSize:
         remote = [each.kind for each in self._roots if not each.probe.facts.is_local]
@@ -260,7 +260,8 @@ class _Checkup:
         yield from self._of_clocks()
         status = self._invocation.command("status")
         if facts.problems is None:
-            yield Finding(_CLUSTER, "status", WRONG, "`status` cannot read the tables", f"{status} says why")
+            found = facts.status_error or f"`status` is not done within {self._args.timeout} s"
+            yield Finding(_CLUSTER, "status", WRONG, found, f"see the lines on the roots, then run {status}")
         else:
             yield status_finding(_CLUSTER, [line_of(each) for each in facts.problems], len(facts.notes), status)
         yield cost_finding(_CLUSTER, self._size(facts.cluster))
@@ -271,7 +272,7 @@ class _Checkup:
             return
         now = time.time() + home.clock_ahead
         for name, clock in self._facts.clocks.items():
-            if now - clock.written_at < _RECENT_SECONDS:
+            if abs(now - clock.written_at) < _RECENT_SECONDS:
                 ahead = clock.ahead + home.clock_ahead
                 yield clock_finding(_CLUSTER, f"of {name}", ahead, home.clock_doubt, self.limits)
 

@@ -122,12 +122,16 @@ def _access(subject: str, facts: StoreFacts, needs: frozenset[str], is_judged_fo
         why = dict.fromkeys(facts.refused[each] for each in missing)
         refused = f"{found}, and not {_and(missing, 'or')}: {'; '.join(why)}"
         return Finding(subject, "access", WRONG, refused if may else "; ".join(why), _advice(facts, missing))
-    more = [each for each in may if each not in needs]
+    # A role that writes may delete the files of the probe, and maybe no others: that cannot be told apart.
+    more = [] if WRITE in needs else [each for each in may if each not in needs]
     if is_judged_for_excess and more:
         do = f"give it credentials that may not {_and(more, 'or')}; {_POLICIES}"
         return Finding(subject, "access", WARNING, f"{found}, and needs no right to {_and(more, 'or')}", do)
-    removed = f"; files of {facts.removed} killed probes were removed" if facts.removed else ""
-    return Finding(subject, "access", OKAY, f"{found}{removed}")
+    if READ not in facts.may:
+        found += "; there is no file yet that shows whether it may read"
+    if facts.removed:
+        found += f"; what {facts.removed} killed probe{'s' if facts.removed > 1 else ''} had left was removed"
+    return Finding(subject, "access", OKAY, found)
 
 
 def _advice(facts: StoreFacts, missing: Sequence[str]) -> str:
@@ -136,7 +140,10 @@ def _advice(facts: StoreFacts, missing: Sequence[str]) -> str:
             return "mount it, check its path and its owner, or make the folder if it is to be a new root"
         return "check its owner, its mode, and whether it is mounted read-only"
     if LIST in missing and not facts.may:
-        return "check the URI, the endpoint and the credentials of this root"
+        return (
+            "check the URI, and the endpoint and credentials that this process has for this root: settings "
+            "storage.<owner>.… or variables LAKELOG_STORAGE_<OWNER>_…, where the owner is `cluster` or a broker's id"
+        )
     return f"allow it to {_and(missing)}, or say with --role what this process is for; {_POLICIES}"
 
 

@@ -47,27 +47,34 @@ def side_by_side(work: Sequence[Work], seconds: float, advance: Callable[[], obj
     """Runs all of it at the same time, and waits for so many seconds at most. Calls `advance` when one has ended. Lets
     the rest stop, also at an error such as Ctrl-C, and then waits for it to clean up."""
 
-    def run(each: Work) -> None:
-        each.run()
-        advance()
+    # Events, because a signal in the middle of `Thread.join` makes Python 3.11 take the thread for one that has ended.
+    ends = [threading.Event() for _ in work]
 
-    # Daemons: the interpreter does not wait for one that hangs.
-    threads = [threading.Thread(target=run, args=(each,), daemon=True) for each in work]
-    for thread in threads:
-        thread.start()
+    def run(each: Work, end: threading.Event) -> None:
+        try:
+            each.run()
+        finally:
+            end.set()
+            advance()
+
+    for pair in zip(work, ends, strict=True):
+        threading.Thread(target=run, args=pair, daemon=True).start()  # nobody waits for one that hangs
+    has_failed = True
     try:
-        _join(threads, seconds)
+        _wait(ends, seconds)
+        has_failed = False
     finally:
-        for each, thread in zip(work, threads, strict=True):
-            if thread.is_alive():
+        for each, end in zip(work, ends, strict=True):
+            if not end.is_set():
                 each.stop()
-        _join(threads, _CLEAN_UP_SECONDS if sys.exc_info()[0] is not None else 0.0)
+        if has_failed:
+            _wait(ends, _CLEAN_UP_SECONDS)
 
 
-def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
+def _wait(ends: Iterable[threading.Event], seconds: float) -> None:
     until = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
+    for end in ends:
+        end.wait(max(0.0, until - time.monotonic()))
 
 
 class WriterClock(NamedTuple):

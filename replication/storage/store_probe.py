@@ -44,6 +44,7 @@ _STORE_TIME_SECONDS = 1.0  # some stores tell whole seconds
 _SMALL = 1000  # bytes: about those of a commit
 _TWO_PARTS = (8 << 20) + 1  # bytes: an object root writes this in two parts
 _ALL_BYTES = bytes(range(256))
+_STATUS, _CODE = re.compile(r"status code: (\d{3} [A-Za-z ]*[A-Za-z])"), re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]+)\?[^\s)]*")
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ class StoreProbe:
         self._root = root
         self._folder = root.child(f"{PROBE}{uuid.uuid4().hex}")
         self._is_stopped = threading.Event()
-        self._has_written = False
+        self._written = set[str]()  # names of files that may be there
         self._times = defaultdict[str, list[float]](list)
 
     def stop(self) -> None:
@@ -123,7 +124,8 @@ class StoreProbe:
             finally:
                 self._remove()
         facts.milliseconds = {kind: median(times) * 1000 for kind, times in self._times.items()}
-        facts.step = ""
+        if not self._is_stopped.is_set():
+            facts.step = ""
 
     # What this process may do
 
@@ -138,7 +140,7 @@ class StoreProbe:
             with suppress(OSError):
                 facts.disk = Disk.of(root.uri)
         if not self._try(LIST, "LIST", root.list):
-            return "refuses access" in facts.refused[LIST]
+            return is_refusal(facts.refused[LIST])
         commits = root.child(CLUSTER.name, "_delta_log")
         names: list[str] = []
         with suppress(KafkaStorageException):
@@ -152,8 +154,10 @@ class StoreProbe:
         stays."""
         folder, facts, content = self._folder, self.facts, b"lakelog doctor"
         before = time.time()
-        self._has_written = True
+        self._written.add("first")
         if not self._try(WRITE, "PUT", lambda: folder.write("first", content)):
+            if is_refusal(facts.refused[WRITE]):
+                self._written.clear()
             if not self._root.is_local:  # a store that allows it takes the deletion of an object that is not there
                 self._try(DELETE, "DELETE", lambda: folder.delete("first"))
             return False
@@ -165,7 +169,10 @@ class StoreProbe:
                 middle, doubt = (before + after) / 2, (after - before) / 2
                 facts.clock_ahead, facts.clock_doubt = written - middle, doubt + _STORE_TIME_SECONDS
                 self._remove_left_over(written)
-        return self._try(DELETE, "DELETE", lambda: folder.delete("first")) and facts.may == set(OPERATIONS)
+        if not self._try(DELETE, "DELETE", lambda: folder.delete("first")):
+            return False
+        self._written.clear()
+        return facts.may == set(OPERATIONS)
 
     def _try(self, operation: str, kind: str, call: Callable[[], object]) -> bool:
         try:
@@ -200,21 +207,20 @@ class StoreProbe:
             self._promise(SYNC, self._synced)
 
     def _promise(self, name: str, broken: Callable[[], str]) -> None:
-        """Notes whether a promise is kept: `broken` returns how it is not, empty if it is."""
+        """Notes whether a promise is kept, in each round: `broken` returns how it is not, empty if it is."""
         facts = self.facts
-        if name in facts.broken:
-            return
         try:
             words = broken()
         except (LakelogException, OSError) as error:
             words = _words(error)
         if words:
-            facts.broken[name] = words
+            facts.broken.setdefault(name, words)
             facts.kept.discard(name)
-        else:
+        elif name not in facts.broken:
             facts.kept.add(name)
 
     def _second_put(self, name: str) -> str:
+        self._written.add(name)
         try:
             takes_second = self._timed("conditional PUT", lambda: takes_second_put(self._folder, name))
         except KafkaStorageException as error:
@@ -224,6 +230,7 @@ class StoreProbe:
     def _two_at_once(self, name: str) -> str:
         """Two threads put one name at the same time: one wins, and the file is its own. None may win, if an answer was
         lost and obstore has sent the put again."""
+        self._written.add(name)
         barrier, contents = threading.Barrier(2), (b"one", b"two")
 
         def put(content: bytes) -> bool:
@@ -243,6 +250,7 @@ class StoreProbe:
         folder, content, newer = self._folder, os.urandom(_SMALL), os.urandom(_SMALL)
 
         def reads() -> str:
+            self._written.add(name)
             self._timed("PUT", lambda: folder.put(name, content))
             if self._read(name) != content:
                 return "a file that was just written is not read, or not as it was written"
@@ -275,19 +283,21 @@ class StoreProbe:
     def _comes_back(self, size: int) -> str:
         """Puts a file, and reads it as a whole and in part. All values of bytes are in it."""
         content, name = (_ALL_BYTES * (size // 256 + 1))[:size], f"content-{size}"
+        self._written.add(name)
         self._timed("large PUT", lambda: self._folder.put(name, content))
         if self._timed("large GET", lambda: self._folder.read(name)) != content:
             return f"a file of {size} bytes does not come back byte for byte"
         if self._folder.sizes([name]) != [size]:
             return f"a file of {size} bytes has another size in the store"
-        start, stop = size // 3, size // 2
+        start = size // 3
         with self._folder.open(name, size) as file:
             file.seek(start)
-            is_equal = file.read(stop - start) == content[start:stop]
+            is_equal = file.read(_SMALL) == content[start : start + _SMALL]
         return "" if is_equal else "a part of a file is not the part that was asked for"
 
     def _synced(self) -> str:
         folder = self._folder.synced
+        self._written.add("synced")
         folder.put("synced", _ALL_BYTES)
         folder.sync_folder()
         return ""
@@ -295,18 +305,15 @@ class StoreProbe:
     # The end
 
     def _remove(self) -> None:
-        """Removes the folder of the probe, and says what is left."""
-        if not self._has_written:
-            return
-        facts, folder = self.facts, self._folder
-        facts.step = "DELETE"
-        if DELETE in facts.refused:
-            facts.left = folder.path("first")
-            return
+        """Removes the files of the probe without a listing, which may be refused, and says what is left."""
+        folder, names = self._folder, sorted(self._written)
         try:
-            folder.delete_folder()
+            for name in names:
+                folder.delete(name)
+            if self._root.is_local:
+                folder.delete_folder()
         except (LakelogException, OSError):
-            facts.left = folder.uri
+            self.facts.left = folder.path(names[0]) if len(names) == 1 else folder.uri
 
     def _remove_left_over(self, now: float) -> None:
         """Removes what killed processes have left, if it is old. `now`: the time by the store's clock."""
@@ -332,7 +339,16 @@ def _changed_at(folder: StorageRoot, now: float) -> float:
         return now
 
 
+def is_refusal(words: str) -> bool:
+    """Whether an error of a store says that this process may not do something: then it has not done it."""
+    return "refuses access" in words
+
+
 def _words(error: Exception) -> str:
-    """The text of an error without the path before it. A query of a URL may be a signature, so it is left out."""
+    """The text of an error without the path before it; of a refusal the status and the code alone, because the rest
+    differs from file to file. A query of a URL may be a signature, so it is left out."""
     words = str(error).partition("cannot be ")[2].partition(": ")[2] or str(error)
-    return _QUERY.sub(r"\1", words)
+    if not is_refusal(words):
+        return _QUERY.sub(r"\1", words)
+    answer = [found[1] for found in (_STATUS.search(words), _CODE.search(words)) if found]
+    return f"the store refuses access ({', '.join(answer)})" if answer else "the store refuses access"
