@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 
 from lakelog.jobs.admin import doctor_probes
@@ -173,7 +174,7 @@ class _Checkup:
                 self.limits = Limits.of(facts.cluster.config)
         work = [doctor_probes.work_of(each.probe) for each in self._roots]
         if facts.cluster is not None:
-            work += [doctor_probes.Work(self._ask_status), doctor_probes.Work(self._read_clocks)]
+            work += [doctor_probes.Work(partial(ask, facts.cluster)) for ask in (self._ask_status, self._read_clocks)]
         say_how_much(len(work))
         self._bounded(work, self._advance)
 
@@ -188,18 +189,16 @@ class _Checkup:
         except LakelogException as error:
             self._facts.error = f"{error.name}: {error}"
 
-    def _ask_status(self) -> None:
-        assert self._facts.cluster is not None
+    def _ask_status(self, cluster: Cluster) -> None:
         try:
-            state, invocation = cluster_state(self._facts.cluster), self._invocation
+            state, invocation = cluster_state(cluster), self._invocation
             self._facts.notes = notes(state, invocation)
             self._facts.problems = problems(state, invocation)
         except LakelogException as error:
             self._facts.status_error = f"`status` cannot read the tables: {error.name}: {error}"
 
-    def _read_clocks(self) -> None:
-        assert self._facts.cluster is not None
-        self._facts.clocks = doctor_probes.writer_clocks(self._facts.cluster)
+    def _read_clocks(self, cluster: Cluster) -> None:
+        self._facts.clocks = doctor_probes.writer_clocks(cluster)
 
     @property
     def _invocation(self) -> Invocation:

@@ -239,6 +239,8 @@ _FEWEST_INODES = 10_000
 def disk_finding(subject: str, disk: Disk, limits: Limits) -> Finding:
     """Free space and inodes. Wrong: a fetch and a compaction do not fit, or 10,000 files. Warning: less than a tenth is
     free."""
+    if not disk.bytes:
+        return Finding(subject, "disk", OKAY, "the file system does not say how large it is")
     free = f"{_bytes(disk.free_bytes)} of {_bytes(disk.bytes)} are free"
     if disk.inodes:
         free += f", and {_percent(disk.free_inodes, disk.inodes):.0f} % of the inodes"

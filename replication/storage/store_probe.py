@@ -135,7 +135,8 @@ class StoreProbe:
         root, facts = self._root, self.facts
         if root.is_local:
             if not os.path.isdir(root.uri):
-                facts.refused[LIST] = "there is no such folder"
+                is_there = os.path.exists(root.uri)
+                facts.refused[LIST] = "it is no folder" if is_there else "there is no such folder"
                 return False
             with suppress(OSError):
                 facts.disk = Disk.of(root.uri)

@@ -123,12 +123,11 @@ def an_hour_ahead(store: FaultyStore) -> Fault:
     return ahead
 
 
-def hangs(until: threading.Event, only: str = "") -> Fault:
-    """It answers no request, or none whose URL has these letters, until it is let go."""
+def hangs(until: threading.Event) -> Fault:
+    """It answers no request until it is let go."""
 
     def silent(answer, method, url, headers, body):
-        if only in url:
-            until.wait()
+        until.wait()
         return answer(method, url, headers, body)
 
     return silent

@@ -130,6 +130,8 @@ def test_a_folder_that_is_missing_is_not_made(root):
     facts = probed(StorageRoot.of(f"{root}/none"))
     assert (facts.refused, facts.may) == ({LIST: "there is no such folder"}, set())
     assert os.listdir(root) == []
+    Path(root, "file").touch()
+    assert probed(StorageRoot.of(f"{root}/file")).refused == {LIST: "it is no folder"}
 
 
 def test_a_clock_that_is_an_hour_ahead_is_measured(store):

@@ -178,6 +178,7 @@ def test_limits_follow_the_settings() -> None:
         (ROOMY._replace(free_inodes=9_999), WRONG, "0 % of the inodes"),
         (ROOMY._replace(free_inodes=0, inodes=0), OKAY, "are free"),
         (ROOMY._replace(free_bytes=400 << 20), WRONG, "400 MiB of 1000 GiB"),
+        (Disk(0, 0, 0, 0), OKAY, "does not say"),
     ],
 )
 def test_free_space_and_inodes(disk: Disk, result: str, words: str) -> None:
