@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from lakelog.replication.config import Config
+from lakelog.replication.protocol.quorum_slot import majority
 from lakelog.replication.storage.store_probe import (
     CONDITIONAL_PUT,
     CONTENT,
@@ -361,20 +362,21 @@ def idle_requests(size: ClusterSize, processes: int) -> dict[str, float]:
     """The requests a second of an idle cluster by kind, if its brokers and controllers run in so many processes:
     threads of one process share their polls. docs/benchmarks.md, "What it costs to be idle", explains each term.
 
-    A heartbeat and a renewal of the lease are a PUT, and a look-up of the commit before it. Each process polls each
-    table, registrations four times in three heartbeat intervals, confirms the newest commit of each once a minute, and
-    lists the folder of the registrations every 15 s. The controller polls two more tables for its copies.
+    A heartbeat and a renewal of the lease are a PUT, and a look-up of the commit before it; with several cluster roots
+    a PUT at each of a majority. Each process polls each table, registrations four times in three heartbeat intervals,
+    confirms the newest commit of each once a minute, and lists the folder of the registrations every 15 s. The
+    controller polls two more tables for its copies.
     """
     roots = size.remote_cluster_roots
     cluster_tables = _CLUSTER_TABLES * roots
     tables = cluster_tables + _BROKER_TABLES * size.remote_brokers
-    beats = (size.brokers + 1) * roots / size.heartbeat_seconds
+    beats = (size.brokers + 1) * min(roots, majority(roots)) / size.heartbeat_seconds
     registrations = size.brokers * roots * 4 / (3 * size.heartbeat_seconds)
     polls = tables / max(_LONGEST_POLL_SECONDS, size.poll_seconds)
     return {
         "HEAD": beats + processes * (tables + size.brokers * roots) / _CONFIRM_SECONDS,
         "GET": processes * (registrations + polls) + 2 * roots / _COPY_POLL_SECONDS,
-        "LIST": processes * roots / _LISTING_SECONDS,
+        "LIST": processes * min(roots, 1) / _LISTING_SECONDS,
         "PUT": beats,
     }
 
