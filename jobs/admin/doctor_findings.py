@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.quorum_slot import majority
+from lakelog.replication.storage.delta.store_requests import DOLLARS
 from lakelog.replication.storage.store_probe import (
     CONDITIONAL_PUT,
     CONTENT,
@@ -349,8 +350,6 @@ class ClusterSize(NamedTuple):
     poll_seconds: float
 
 
-# Dollars of a million requests, at the list prices of S3 Standard in us-east-1. DELETE costs nothing.
-DOLLARS = {"HEAD": 0.4, "GET": 0.4, "LIST": 5.0, "PUT": 5.0, "POST": 5.0, "DELETE": 0.0}
 MONTH_SECONDS = 30 * 86_400
 _LONGEST_POLL_SECONDS = 5.0  # so rarely are tables polled at least, see `replication/storage/delta/freshness.py`
 _LISTING_SECONDS, _COPY_POLL_SECONDS, _CONFIRM_SECONDS = 15.0, 10.0, 60.0

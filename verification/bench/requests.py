@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakelog.jobs.admin.doctor_findings import DOLLARS, MONTH_SECONDS
+from lakelog.jobs.admin.doctor_findings import MONTH_SECONDS
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.waiting import wait_until
@@ -23,6 +23,7 @@ from lakelog.replication.config import Config, Owner
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.protocol.topic import BROKER_TYPE, Entity
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.store_requests import DOLLARS
 from lakelog.verification.bench.counting_store import KINDS, ROOT, Counted, counting_store
 from lakelog.verification.bench.measuring import bench_folder
 from lakelog.verification.bench.produce import TOPIC

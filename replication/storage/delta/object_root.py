@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
-from obstore.store import ObjectStore, from_url
+from obstore.store import from_url
 
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.delta.checkpoint import create_checkpoint
@@ -28,6 +28,7 @@ from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reading, words_of, writing
+from lakelog.replication.storage.delta.store_requests import CountedStore
 from lakelog.replication.storage.delta.table_handle import TableHandle
 from lakelog.replication.storage.in_threads import in_threads
 
@@ -46,7 +47,6 @@ _CLIENT_OPTIONS = frozenset(
 )
 _PREFIXES = ("aws_", "azure_", "google_")
 _LONGEST_TRANSFER = 10  # a large file may take so many times as long as an operation, as long as bytes come
-_PART_BYTES = 8 << 20  # larger files are written in parts of this size; a file is visible when all are there
 _RETRY_MS = 500  # that one of several roots repeats an operation
 _QUICK_MS = 400  # for an attempt at a quick root: the slowest read in a thousand takes longer
 _FEW = 2  # look-ups that are not worth threads
@@ -97,7 +97,7 @@ class ObjectRoot(StorageRoot):
         return replace(self, attempt_ms=soon, retry_ms=soon)
 
     @property
-    def _store(self) -> ObjectStore:
+    def _store(self) -> CountedStore:
         scheme, _, rest = self.uri.partition("://")
         bucket = f"{scheme}://{rest.partition('/')[0]}"
         try:
@@ -178,7 +178,7 @@ class ObjectRoot(StorageRoot):
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
         """Writes a file atomically. Raises KafkaStorageException."""
         with writing(self.path(name)), os_errors():
-            self._store.put(self._key(name), memoryview(content).cast("B"), chunk_size=_PART_BYTES)
+            self._store.put(self._key(name), memoryview(content).cast("B"))
 
     def copy_from(self, source: StorageRoot, name: str, new_name: str) -> bool:
         """Lets the store copy a file of `source`, which must be in the same bucket, to this root. Returns whether it
@@ -220,7 +220,7 @@ class ObjectRoot(StorageRoot):
     def delete_folder(self) -> None:
         """Deletes all files below this root; a missing folder is no error."""
         with writing(self.uri), os_errors():
-            keys = [file["path"] for files in self._store.list(self._key() or None) for file in files]
+            keys = self._store.keys(self._key() or None)
         self._delete(self.uri, keys)
 
     def _delete(self, where: str, keys: Sequence[str]) -> None:
@@ -236,12 +236,12 @@ def _version_cache(_: tuple[tuple[str, str], ...]) -> VersionCache:
 @cache
 def _opened(
     bucket: str, options: tuple[tuple[str, str], ...], timeout_ms: int, retry_ms: int | None, attempt_ms: int | None
-) -> ObjectStore:  # fmt: skip
+) -> CountedStore:  # fmt: skip
     """The store of a bucket. All roots in it share its connections."""
     client = client_arguments(dict(options), timeout_ms, retry_ms, attempt_ms)
     given = store_options(dict(options))
     known: Any = {name: value for name, value in given.items() if _is_known(bucket, {name: value})}
-    return from_url(bucket, config=known, **client)
+    return CountedStore(from_url(bucket, config=known, **client))
 
 
 def _is_known(bucket: str, option: Any) -> bool:
@@ -321,7 +321,7 @@ def os_errors() -> Iterator[None]:
 class ObjectFile(io.RawIOBase):
     """The parts of an object of `size` bytes, for pyarrow, which asks for each part that it needs."""
 
-    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
+    def __init__(self, store: CountedStore, key: str, size: int) -> None:
         self._store, self._key, self._size, self._at = store, key, size, 0
 
     def readable(self) -> bool:

@@ -1,7 +1,8 @@
 """Roots in object stores: how many requests each operation is, and what obstore is told of a store."""
 
 import pickle
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from lakelog.replication.errors import InvalidConfigurationException, KafkaStora
 from lakelog.replication.storage.delta.delta_log import CommitTracker, DeltaLog
 from lakelog.replication.storage.delta.object_root import client_arguments, store_options
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.store_requests import COUNTER, DOLLARS, RequestCounts
 from lakelog.replication.storage.log.segment import read_segment
 from lakelog.schemas import CLUSTER
 from lakelog.verification.s3.server import StoreServer
@@ -30,6 +32,19 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(StoreServer, "answer", counted)
     return seen
+
+
+@pytest.fixture
+def counted() -> Callable[[], RequestCounts]:
+    """What this process has counted since the test began, and since the last call."""
+    before = COUNTER.counts()
+
+    def since() -> RequestCounts:
+        nonlocal before
+        last, before = before, COUNTER.counts()
+        return RequestCounts(*({m: now[m] - was[m] for m in now} for now, was in zip(before, last, strict=True)))
+
+    return since
 
 
 @pytest.fixture
@@ -54,10 +69,45 @@ def root(s3_options: dict[str, str]) -> Iterator[StorageRoot]:
         pytest.param(lambda root: root.delete("a"), ["DELETE"], id="delete"),
     ],
 )
-def test_an_operation_is_one_request_a_file(root, requests, operation, sent):
+def test_an_operation_is_one_request_a_file(root, requests, counted, operation, sent):
     requests.clear()
+    counted()
     operation(root)
     assert requests == sent
+    found = counted()
+    assert found.requests == {**dict.fromkeys(DOLLARS, 0), **Counter(sent)}
+    assert {method for method, seconds in found.seconds.items() if seconds > 0} == set(sent)
+    assert set(found.errors.values()) == {0}, "a file that is not there is an answer"
+    assert found.dollars == pytest.approx(sum(DOLLARS[method] for method in sent) / 1e6)
+
+
+def test_a_folder_that_is_deleted_is_counted_by_its_files(root, requests, counted):
+    for number in range(3):
+        root.child("folder").write(str(number), b"1")
+    requests.clear()
+    counted()
+    root.child("folder").delete_folder()
+    assert Counter(requests) == {"LIST": 1, "DELETE": 3} == {m: n for m, n in counted().requests.items() if n}
+
+
+def test_a_listing_of_many_names_is_counted_by_its_pages(root, requests, counted):
+    for number in range(1001):
+        root.child("many")._store._store.put(f"{root.child('many')._key()}/{number}", b"")
+    requests.clear()
+    counted()
+    assert len(root.child("many").list()) == 1001
+    root.child("many").delete_folder()
+    assert Counter(requests) == {m: n for m, n in counted().requests.items() if n} == {"LIST": 4, "DELETE": 1001}
+
+
+def test_a_request_that_fails_is_counted_once_whatever_its_attempts(s3_options, counted):
+    root = StorageRoot.of("s3://nowhere/root", s3_options)
+    counted()
+    with pytest.raises(KafkaStorageException):
+        root.list()
+    found = counted()
+    assert (found.requests["LIST"], found.errors["LIST"]) == (1, 1)
+    assert sum(found.errors.values()) == 1
 
 
 def test_the_footer_of_a_segment_is_one_request(s3_options, requests):
@@ -69,11 +119,13 @@ def test_the_footer_of_a_segment_is_one_request(s3_options, requests):
     assert requests == ["GET"]
 
 
-def test_a_large_file_is_written_in_parts_and_read_in_one(root, requests):
+def test_a_large_file_is_written_in_parts_and_read_in_one(root, requests, counted):
     content = bytes(range(256)) * (1 << 16)
     requests.clear()
+    counted()
     root.write("large", content + b"more")
     assert requests == ["POST", "PUT", "PUT", "PUT", "POST"]
+    assert Counter(requests) == {method: count for method, count in counted().requests.items() if count}
     assert root.read("large") == content + b"more"
     assert requests[5:] == ["GET"]
 
