@@ -6,7 +6,6 @@ it serves lakelog_up 0 and no metric of the cluster. One exporter is enough for 
 
 import argparse
 import sys
-import threading
 
 from lakelog.jobs.cli.console import OK, log_to_stderr, run, say
 from lakelog.jobs.cli.numbers import whole_number
@@ -14,13 +13,14 @@ from lakelog.jobs.cli.options import add_command_config, add_log_level
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
+from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels, is_label_name
 from lakelog.jobs.metrics.metric_families import LABEL_NAMES
-from lakelog.jobs.metrics.metrics_server import Address, ClusterScrapes, MetricsServer
+from lakelog.jobs.metrics.metrics_server import Address, MetricsServer
 
 _LISTEN = "127.0.0.1:9308"  # the port of kafka_exporter
 _MOST_PORTS = 65_535
-_PAUSE = 0.1  # s in which the server hears that it is to stop
+_PAUSE = 0.1  # s in which the process hears that it is to stop
 
 
 def main(argv: list[str]) -> int:
@@ -84,11 +84,10 @@ def _export(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     log_to_stderr("exporter", args.log_level)
     is_signalled = stop_signals()
     scrapes = ClusterScrapes(args.cluster, settings(args.command_config), Labels(dict(args.label)), args.log_sizes)
-    with MetricsServer(args.listen, scrapes, args.cluster) as server:
-        threading.Thread(target=server.serve_forever, args=(_PAUSE,), name="exporter", daemon=True).start()
+    server = MetricsServer(args.listen, scrapes, args.cluster)
+    with server.in_background():
         say(f"Serving the metrics of {args.cluster} at http://{server.address}/metrics")
         wait_until(is_signalled, pause=_PAUSE)
-        server.shutdown()
     return OK
 
 

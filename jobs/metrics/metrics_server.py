@@ -1,5 +1,8 @@
-"""The exporter as a server: each scrape reads the cluster anew. While the cluster cannot be read, it serves
-`lakelog_up 0`, and no metric of an earlier scrape."""
+"""A server of metrics for Prometheus, which asks for them anew for each page.
+
+It is a guest of its process. So few clients are served at a time, each for a limited time, and none keeps the process
+from its end.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +13,26 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from functools import partial
+from contextlib import contextmanager, suppress
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from lakelog.jobs.metrics.cluster_counters import ClusterCounters
-from lakelog.jobs.metrics.exposition import Family, Labels, content_type, page
-from lakelog.jobs.metrics.metric_families import metric_families, scrape_families
-from lakelog.jobs.metrics.scrape_reader import Scrape, ScrapeReader
-from lakelog.replication.config import Config
-from lakelog.replication.error_log import ErrorLog
-from lakelog.replication.errors import InvalidConfigurationException, LakelogException
+from lakelog.jobs.metrics.exposition import Family, content_type, page
+from lakelog.replication.errors import InvalidConfigurationException
 
 logger = logging.getLogger(__name__)
 
 _CLIENT_SECONDS = 30.0  # a client that reads or writes nothing for so long is left
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_PAUSE = 0.1  # s in which the server hears that it is to stop
 _GZIP = 31  # zlib: with a header of gzip
 _FASTEST = 1  # level of compression: higher ones take several times as long for this text
 
 
 class Address(NamedTuple):
-    """Where the exporter listens. An IPv6 address is without brackets."""
+    """Where a server listens. An IPv6 address is without brackets."""
 
     host: str
     port: int
@@ -42,59 +41,65 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class ClusterScrapes:
-    """The scrapes of one cluster. They come one after another, whoever asks."""
-
-    def __init__(self, uri: str, config: Config, labels: Labels, has_sizes: bool = False) -> None:
-        """Reads the cluster once, so that counters begin here. `has_sizes`: see `ScrapeReader`. Raises as
-        `Cluster.open` and `ScrapeReader.read`."""
-        self._open, self._labels = partial(ScrapeReader, uri, config, has_sizes), labels
-        self._lock = threading.Lock()
-        self._counters = ClusterCounters()
-        self._errors = ErrorLog(logger, "scrape")
-        self._reader: ScrapeReader | None = self._open()
-        self._counters.observe(self._reader.read())
+class Scrapes(Protocol):
+    """What a server serves."""
 
     def scrape(self) -> Iterator[Family]:
-        """Reads the cluster, and returns its metrics as they are now. Several threads read it one after another."""
-        with self._lock:
-            started = time.monotonic()
-            found = self._read()
-            counts = None if found is None else self._counters.observe(found)
-            seconds = time.monotonic() - started
-        of_scrape = scrape_families(found is not None, seconds, self._labels)
-        if found is None or counts is None:
-            return of_scrape
-        return chain(of_scrape, metric_families(found, counts, self._labels))
-
-    def _read(self) -> Scrape | None:
-        """None if the cluster root cannot be read. Then the next scrape opens it anew."""
-        try:
-            self._reader = self._reader or self._open()
-            found = self._reader.read()
-        except (LakelogException, OSError) as error:
-            self._reader = None
-            self._errors.failed(error)
-            return None
-        self._errors.worked()
-        return found
+        """The metrics as they are now. Several threads call it at a time."""
 
 
 class MetricsServer(ThreadingHTTPServer):
     """Serves the metrics at `/metrics`, and a page with a link at `/`."""
 
     daemon_threads = True  # a scrape that hangs in a store does not keep the process
+    most_clients = 16  # at a time
+    longest_seconds = 120.0  # for a client, also a slow one
 
-    def __init__(self, address: Address, scrapes: ClusterScrapes, title: str) -> None:
-        """Raises InvalidConfigurationException if it cannot listen there."""
+    def __init__(self, address: Address, scrapes: Scrapes, title: str, given: str = "") -> None:
+        """`given`: the options with the address, if not --listen. Raises InvalidConfigurationException if it cannot
+        listen there."""
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self.scrapes, self.title = scrapes, title
+        self._clients: dict[socket.socket, float] = {}  # when each came
         try:
             super().__init__(address, _Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise InvalidConfigurationException(f"--listen {address}: {reason}") from None
+            raise InvalidConfigurationException(f"{given or f'--listen {address}'}: {reason}") from None
         self.address = Address(address.host, self.server_address[1])  # the port that was free, if 0 was given
+
+    @contextmanager
+    def in_background(self) -> Iterator[None]:
+        """Serves on a thread until the block ends; clients that are there then are left."""
+        threading.Thread(target=self.serve_forever, args=(_PAUSE,), name="metrics", daemon=True).start()
+        try:
+            yield
+        finally:
+            self.shutdown()
+            self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serves a client on a thread of its own, unless there are too many."""
+        if len(self._clients) >= self.most_clients:
+            with suppress(OSError):
+                request.setblocking(False)
+                request.sendall(_BUSY)
+            self.shutdown_request(request)
+            return
+        self._clients[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Leaves clients that are there for too long: each byte that one reads or writes would begin its time anew."""
+        for client, since in list(self._clients.items()):
+            if time.monotonic() - since > self.longest_seconds:
+                with suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
+
+    def close_request(self, request: Any) -> None:
+        """Ends with a client."""
+        self._clients.pop(request, None)
+        super().close_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that has gone is no error of ours."""
@@ -147,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_links(self) -> None:
         title = escape(self.server.title)
         text = (
-            f'<!DOCTYPE html><html lang="en"><title>Lakelog exporter</title><h1>Lakelog exporter</h1>'
+            f'<!DOCTYPE html><html lang="en"><title>Lakelog metrics</title><h1>Lakelog metrics</h1>'
             f'<p>{title}</p><p><a href="metrics">Metrics</a></p></html>\n'
         ).encode()
         self.send_response(HTTPStatus.OK)

@@ -12,8 +12,8 @@ from typing import Any
 
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
+from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import TEXT_FORMAT, Labels, page
-from lakelog.jobs.metrics.metrics_server import ClusterScrapes
 from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol import partition_log

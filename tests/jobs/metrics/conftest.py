@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels
-from lakelog.jobs.metrics.metrics_server import ClusterScrapes
 from tests.clients.world import World
 from tests.jobs.metrics.scraped import LONG, live_world
 

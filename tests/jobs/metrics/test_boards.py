@@ -9,7 +9,6 @@ exporter too. The labels that Prometheus itself adds are added here.
 import http.client
 import json
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels
 from lakelog.jobs.metrics.metric_families import METRICS_SERVED, OF_THE_SCRAPE
-from lakelog.jobs.metrics.metrics_server import Address, ClusterScrapes, MetricsServer
+from lakelog.jobs.metrics.metrics_server import Address, MetricsServer
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.config import Config
 from lakelog.replication.local_cluster import LocalCluster
@@ -169,10 +169,9 @@ def page(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
         raise_first_error(Producer(cluster.cluster_uri, acks="all").send("orders", records))
         cluster.consumer(group="billing").commit({"orders": {0: 1}})
         scrapes = ClusterScrapes(cluster.cluster_uri, Config(), Labels(ADDED), has_sizes=True)
-        with MetricsServer(Address("127.0.0.1", 0), scrapes, cluster.cluster_uri) as server:
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        server = MetricsServer(Address("127.0.0.1", 0), scrapes, cluster.cluster_uri)
+        with server.in_background():
             yield wait_until(lambda: _whole(server.address.port), "all HWs and all followers are at the end")
-            server.shutdown()
 
 
 def _whole(port: int) -> Page | None:

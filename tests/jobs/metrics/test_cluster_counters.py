@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels
-from lakelog.jobs.metrics.metrics_server import ClusterScrapes
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clients.world import World
 from tests.jobs.metrics.scraped import LONG, Page, fall_silent, scrape

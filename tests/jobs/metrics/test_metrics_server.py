@@ -15,22 +15,21 @@ from pathlib import Path
 import pytest
 
 from lakelog.jobs import exporter
+from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import OPEN_METRICS, TEXT_FORMAT, Labels, content_type
-from lakelog.jobs.metrics.metrics_server import Address, ClusterScrapes, MetricsServer
+from lakelog.jobs.metrics.metrics_server import Address, MetricsServer
 from tests.clients.world import World
 from tests.jobs.metrics.scraped import LONG, Page, scrape
+from tests.processes import wait_until
 
 OF_THE_SCRAPE = {"lakelog_up", "lakelog_scrape_duration_seconds"}
 
 
 @pytest.fixture
 def server(scrapes: ClusterScrapes) -> Iterator[MetricsServer]:
-    with MetricsServer(Address("127.0.0.1", 0), scrapes, "/lake/<cluster>") as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    server = MetricsServer(Address("127.0.0.1", 0), scrapes, "/lake/<cluster>")
+    with server.in_background():
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def ask(
@@ -107,6 +106,22 @@ def test_several_clients_get_whole_pages_at_the_same_time(server: MetricsServer)
     assert [Page(text.decode()).of("kafka_brokers") for text in pages] == [[2]] * 4
 
 
+def test_a_client_too_many_is_told_so_and_the_next_one_is_served(server: MetricsServer) -> None:
+    server.most_clients = 2
+    quiet = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(2)]
+    assert wait_until(lambda: ask(server)[0] == 503, "both are being served")
+    for connection in quiet:
+        connection.close()
+    assert wait_until(lambda: ask(server)[0] == 200, "both have gone")
+
+
+def test_a_client_that_takes_too_long_is_left(server: MetricsServer) -> None:
+    server.longest_seconds = 0.0
+    with socket.create_connection(("127.0.0.1", server.address.port), timeout=30) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+        assert connection.recv(1) == b""
+
+
 @pytest.mark.parametrize("leaves", ["nothing", "an empty folder", "a file"])
 def test_a_cluster_that_is_away_has_no_metrics_and_its_error_is_logged_once(
     world: World, scrapes: ClusterScrapes, leaves: str, caplog: pytest.LogCaptureFixture
@@ -120,7 +135,7 @@ def test_a_cluster_that_is_away_has_no_metrics_and_its_error_is_logged_once(
     pages = [scrape(scrapes) for _ in range(5)]
     assert [page.of("lakelog_up") for page in pages] == [[0]] * 5
     assert {name for page in pages for name in page.names()} == OF_THE_SCRAPE
-    logged = [record for record in caplog.records if record.name.endswith("metrics_server")]
+    logged = [record for record in caplog.records if record.name.endswith("cluster_scrapes")]
     assert {record.levelno for record in logged} == {logging.WARNING}
     # The open tables meet one error, and opening them again may meet another one.
     assert len(logged) == len({record.getMessage() for record in logged}) <= 2

@@ -8,8 +8,8 @@ import pytest
 
 from lakelog.jobs.admin import heartbeats
 from lakelog.jobs.metrics import scrape_reader
+from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels
-from lakelog.jobs.metrics.metrics_server import ClusterScrapes
 from lakelog.replication.config import Config
 from lakelog.replication.storage.tables.group_tables import CommittedOffset
 from lakelog.verification.bench.counting_store import counting_store
