@@ -4,6 +4,7 @@ stops. It also stops if a newer process runs the same broker.
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
 
 from lakelog.jobs.cli.console import FAILED, OK, log_to_stderr, run
@@ -13,6 +14,9 @@ from lakelog.jobs.cli.settings import broker_settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of, root_uri
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
 from lakelog.jobs.launch.session import job_session
+from lakelog.jobs.metrics.jvm_figures import JvmReader
+from lakelog.jobs.metrics.metrics_port import add_metrics_port, check_metrics_port, serving_metrics
+from lakelog.jobs.metrics.process_metrics import ServerFigures
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.server.broker_server import Broker
@@ -38,10 +42,12 @@ def make_parser() -> VerbParser:
     parser.add_argument("--rack", metavar="NAME", help="rack, zone or region of this broker; default: broker.rack")
     parser.add_argument("--take-over", action="store_true", help="start even if another process runs this broker")
     add_log_level(parser)
+    add_metrics_port(parser)
     return parser
 
 
 def _run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    check_metrics_port(parser, args)
     try:
         config = broker_settings(args.command_config, args.broker_id, args.rack)
     except InvalidConfigurationException as error:
@@ -54,14 +60,19 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 def run_broker(args: argparse.Namespace, config: Config) -> int:
     """What can be refused is refused before a JVM is started for it."""
     log_to_stderr(f"broker {config.broker_id}", args.log_level)
-    cluster = Cluster.open(args.cluster, config)
-    watch = prepare_start(cluster, config.broker_id, args.root, args.take_over)
-    spark = job_session(f"lakelog broker {config.broker_id}")
-    is_signalled = stop_signals()  # after PySpark, which has a handler of its own
-    try:
-        return _serve(Broker(spark, args.cluster, args.root, config, watch), is_signalled)
-    finally:
-        spark.stop()
+    with serving_metrics(args, f"broker {config.broker_id} of {args.cluster}") as metrics:
+        cluster = Cluster.open(args.cluster, config)
+        watch = prepare_start(cluster, config.broker_id, args.root, args.take_over)
+        spark = job_session(f"lakelog broker {config.broker_id}")
+        is_signalled = stop_signals()  # after PySpark, which has a handler of its own
+        try:
+            broker = Broker(spark, args.cluster, args.root, config, watch)
+            if metrics is not None:
+                metrics.server = lambda: ServerFigures(time.time() - broker.pause_point.seconds_since_passed())
+                metrics.jvm = JvmReader(spark, broker.queries).read
+            return _serve(broker, is_signalled)
+        finally:
+            spark.stop()
 
 
 def _serve(broker: Broker, is_signalled: Callable[[], bool]) -> int:

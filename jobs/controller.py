@@ -8,6 +8,7 @@ import argparse
 import os
 import socket
 import sys
+import time
 import uuid
 
 from lakelog.jobs.admin.cluster_status import lease_row, request_rows
@@ -17,6 +18,8 @@ from lakelog.jobs.cli.options import FORMS, add_command_config, add_log_level, a
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
+from lakelog.jobs.metrics.metrics_port import add_metrics_port, check_metrics_port, serving_metrics
+from lakelog.jobs.metrics.process_metrics import ServerFigures
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.controller.controller_server import Controller
 from lakelog.replication.errors import InvalidRequestException
@@ -40,6 +43,7 @@ def make_parser() -> VerbParser:
     add_cluster(parser)
     add_command_config(parser, "settings of the controller, and credentials of the roots")
     add_log_level(parser)
+    add_metrics_port(parser)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--describe", action="store_true", help="show the active controller")
     instead.add_argument("--requests", action="store_true", help="show the requests of commands, and their outcomes")
@@ -53,6 +57,9 @@ def _controller(parser: argparse.ArgumentParser, args: argparse.Namespace) -> in
     for name, given in (("-o", args.output), ("--all", args.all)):
         if given and not (args.describe or args.requests):
             return parser.error(f"{name} goes with --describe, --requests only")
+    check_metrics_port(parser, args)
+    if args.metrics_port is not None and (args.describe or args.requests or args.cancel_request is not None):
+        return parser.error("--metrics-port is for a controller that runs")
     if args.describe:
         return describe(args)
     if args.requests:
@@ -110,15 +117,18 @@ def run_controller(args: argparse.Namespace) -> int:
     Raises FencedClusterRootException if the cluster root was recovered elsewhere."""
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     log_to_stderr(f"controller {name}", args.log_level)
-    cluster = Cluster.open(args.cluster, settings(args.command_config))
-    check_conditional_put(cluster.root)
-    controller = Controller(cluster, name)
-    is_signalled = stop_signals()
-    controller.start()
-    wait_until(lambda: is_signalled() or controller.failure is not None)
-    controller.stop()
-    if controller.failure is not None:
-        raise controller.failure
+    with serving_metrics(args, f"controller {name} of {args.cluster}") as metrics:
+        cluster = Cluster.open(args.cluster, settings(args.command_config))
+        check_conditional_put(cluster.root)
+        controller = Controller(cluster, name)
+        if metrics is not None:
+            metrics.server = lambda: ServerFigures(time.time() - controller.seconds_since_round(), controller.is_active)
+        is_signalled = stop_signals()
+        controller.start()
+        wait_until(lambda: is_signalled() or controller.failure is not None)
+        controller.stop()
+        if controller.failure is not None:
+            raise controller.failure
     return OK
 
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from lakelog.replication.errors import InconsistentClusterRootException
 
 _FIRST_SECONDS, _LONGEST_SECONDS = 10.0, 600.0  # between two lines on the same errors
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")  # versions and ids differ from one try to the next
+
+_counting = threading.Lock()  # only for those who count
+_counts: Counter[str] = Counter()
+
+
+def error_counts() -> dict[str, int]:
+    """How many errors each work of this process has met, by its name; 0 where there were none. It takes no lock."""
+    return dict(_counts)
 
 
 class ErrorLog:
@@ -23,13 +33,17 @@ class ErrorLog:
         self._logger = logger
         self._name = name
         self._clock = clock
+        with _counting:
+            _counts[name] += 0
         self._said: dict[str, int] = {}  # how often each error came, by its text without numbers
         self._since, self._next_at, self._pause = 0.0, 0.0, _FIRST_SECONDS
 
     def failed(self, error: Exception) -> None:
-        """Logs an error of a try, if it is a new one or the last line on it is old."""
+        """Counts an error of a try. Logs it if it is a new one or the last line on it is old."""
         if isinstance(error, InconsistentClusterRootException):
             return
+        with _counting:
+            _counts[self._name] += 1
         now, text = self._clock(), _NUMBERS.sub("#", str(error))
         if not self._said:
             self._since, self._next_at, self._pause = now, now + _FIRST_SECONDS, _FIRST_SECONDS

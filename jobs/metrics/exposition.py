@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 Sample: TypeAlias = tuple[str, float]  # its labels as text, and its value
 
-GAUGE, COUNTER = "gauge", "counter"
+GAUGE, COUNTER, SUMMARY = "gauge", "counter", "summary"
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 OF_BROKER = "{broker}"  # in the value of a label: the id of the broker that a sample is of
@@ -25,12 +25,14 @@ _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Family(NamedTuple):
-    """The samples of one metric. `name`: with `_total` if it is a counter."""
+    """The samples of one metric. `name`: with `_total` if it is a counter. Of a summary `samples` are the counts, and
+    `sums` the sums."""
 
     name: str
     kind: str
     help: str
     samples: Iterable[Sample]
+    sums: Iterable[Sample] = ()
 
 
 class Labels:
@@ -71,11 +73,17 @@ def page(families: Iterable[Family], form: str) -> Iterator[bytes]:
     """The page in one of the two formats, piece by piece. A family without samples is left out."""
     for family in families:
         name = family.name
-        samples = "".join(
-            [f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n" for labels, value in family.samples]
-        )
+        if family.kind == SUMMARY:
+            pairs = zip(family.samples, family.sums, strict=True)
+            samples = "".join([_lines(f"{name}_count", [n]) + _lines(f"{name}_sum", [s]) for n, s in pairs])
+        else:
+            samples = _lines(name, family.samples)
         if samples:
             titled = name.removesuffix(_TOTAL) if form == OPEN_METRICS and family.kind == COUNTER else name
             yield f"# HELP {titled} {family.help}\n# TYPE {titled} {family.kind}\n{samples}".encode()
     if form == OPEN_METRICS:
         yield b"# EOF\n"
+
+
+def _lines(name: str, samples: Iterable[Sample]) -> str:
+    return "".join([f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n" for labels, value in samples])

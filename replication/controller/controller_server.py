@@ -44,7 +44,7 @@ class Controller:
         # A standby watches heartbeats all along: if controller and broker die together, both time-outs run together.
         self._liveness = Liveness(cluster.config.broker_session_timeout_ms, clock)
         self._seen: Lease | None = None
-        self._seen_at = clock()
+        self._seen_at = self._round_at = clock()
         # The live brokers at the last two moves of the lease, older first: its holder may not have seen later changes.
         self._brokers: tuple[Mapping[int, BrokerView], Mapping[int, BrokerView]] = ({}, {})
         self._held: Lease | None = None
@@ -66,6 +66,10 @@ class Controller:
     def is_running(self) -> bool:
         """Whether its thread runs."""
         return self._thread.is_alive()
+
+    def seconds_since_round(self) -> float:
+        """Seconds since it has begun a round, or since it was made."""
+        return self._clock() - self._round_at
 
     @property
     def is_paused(self) -> bool:
@@ -125,6 +129,7 @@ class Controller:
     def round(self) -> None:
         """Runs `tick` and logs its errors. A deposed controller stands by. [EV-01] An active one copies the cluster's
         tables, also while its rounds fail."""
+        self._round_at = self._clock()
         try:
             self.tick()
             self._errors.worked()

@@ -17,9 +17,12 @@ import pytest
 import yaml
 
 from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
-from lakelog.jobs.metrics.exposition import Labels
+from lakelog.jobs.metrics.exposition import TEXT_FORMAT, Labels
+from lakelog.jobs.metrics.exposition import page as exposed
+from lakelog.jobs.metrics.jvm_figures import JvmReader
 from lakelog.jobs.metrics.metric_families import METRICS_SERVED, OF_THE_SCRAPE
 from lakelog.jobs.metrics.metrics_server import Address, MetricsServer
+from lakelog.jobs.metrics.process_metrics import JVM_UP, PROCESS_METRICS, ProcessScrapes
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.config import Config
 from lakelog.replication.local_cluster import LocalCluster
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 ADDED = {
     "namespace": "ns", "strimzi_io_cluster": "lake", "strimzi_io_name": "lake-kafka",
     "kubernetes_pod_name": "lake-{broker}",
+}  # fmt: skip
+OF_TARGET = {  # labels of a broker's process, in the configuration of Prometheus
+    "namespace": "ns", "strimzi_io_name": "lake-kafka", "kubernetes_pod_name": "lake-1", "container": "kafka",
 }  # fmt: skip
 BY_PROMETHEUS = {"job": "lakelog", "instance": "127.0.0.1:9308"}
 
@@ -131,7 +137,7 @@ SELECTORS: dict[str, list[tuple[str, str]]] = {
 }  # fmt: skip
 
 _REQUESTS = "a broker gets no requests: clients read and write the tables themselves"
-_PROCESS = "of the broker's own process: its JVM's exporter has it"
+_DISK = "of the host: its exporter has it"
 _HOST = "of Kubernetes or of the host: their exporters have it"
 _NO_RAFT = "cluster roots elect no leader and keep no log of their own: see the metrics `lakelog_cluster_root_…`"
 NOT_SERVED = {
@@ -144,13 +150,8 @@ NOT_SERVED = {
     "kafka_network_socketserver_networkprocessoravgidle_percent": _REQUESTS,
     "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": _REQUESTS,
     "kafka_server_socket_server_metrics_connection_count": _REQUESTS,
-    "kafka_server_kafkaserver_linux_disk_read_bytes": _PROCESS,
-    "kafka_server_kafkaserver_linux_disk_write_bytes": _PROCESS,
-    "jvm_memory_used_bytes": _PROCESS,
-    "jvm_threads_current": _PROCESS,
-    "jvm_gc_collection_seconds_count": _PROCESS,
-    "jvm_gc_collection_seconds_sum": _PROCESS,
-    "process_open_fds": _PROCESS,
+    "kafka_server_kafkaserver_linux_disk_read_bytes": _DISK,
+    "kafka_server_kafkaserver_linux_disk_write_bytes": _DISK,
     "container_memory_usage_bytes": _HOST,
     "container_cpu_usage_seconds_total": _HOST,
     "container_last_seen": _HOST,
@@ -162,7 +163,7 @@ NOT_SERVED = {
 
 @pytest.fixture(scope="module")
 def page(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A scrape over HTTP of three brokers with a topic, records and a group."""
+    """A scrape over HTTP of three brokers with a topic, records and a group, and the metrics of their process."""
     with LocalCluster(spark, str(tmp_path_factory.mktemp("boards")), brokers=3) as cluster:
         cluster.admin().create_topic("orders", assignment={0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]})
         records = [{"partition": number, "value": "a record"} for number in range(3)]
@@ -171,7 +172,12 @@ def page(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
         scrapes = ClusterScrapes(cluster.cluster_uri, Config(), Labels(ADDED), has_sizes=True)
         server = MetricsServer(Address("127.0.0.1", 0), scrapes, cluster.cluster_uri)
         with server.in_background():
-            yield wait_until(lambda: _whole(server.address.port), "all HWs and all followers are at the end")
+            found = wait_until(lambda: _whole(server.address.port), "all HWs and all followers are at the end")
+        process = ProcessScrapes()
+        process.jvm = JvmReader(spark, cluster.brokers[1].queries).read
+        own = Page(b"".join(exposed(process.scrape(), TEXT_FORMAT)).decode())
+        found.samples += [each._replace(labels={**each.labels, **OF_TARGET}) for each in own.samples]
+        yield found
 
 
 def _whole(port: int) -> Page | None:
@@ -236,11 +242,13 @@ ALERTS: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 BOARD = json.loads((HOUSE / "conf" / "lakelog-dashboard.json").read_text("utf-8"))
-LABELS = {metric.name: set(metric.labels) for metric in METRICS_SERVED} | {name: set[str]() for name in OF_THE_SCRAPE}
+OF_CLUSTER = {metric.name: set(metric.labels) for metric in METRICS_SERVED} | {n: set[str]() for n in OF_THE_SCRAPE}
+OF_PROCESS = {metric.name: {*metric.labels, "instance"} for metric in PROCESS_METRICS} | {JVM_UP: {"instance"}}
+LABELS = OF_CLUSTER | OF_PROCESS
 
 
 def metrics_in(expression: str) -> list[str]:
-    return re.findall(r"\b(?:kafka|lakelog)_\w+", expression)
+    return re.findall(r"\b(?:kafka|lakelog|process|jvm)_\w+", expression)
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=[rule["alert"] for rule in ALERTS])
@@ -268,8 +276,9 @@ def test_the_board_shows_metrics_that_are_served() -> None:
     named = {name for expression in expressions for name in metrics_in(expression)}
     assert all(metrics_in(expression) for expression in expressions)
     assert named <= LABELS.keys()
-    own = {name for name in LABELS if name.startswith("lakelog_")}
+    own = {name for name in OF_CLUSTER if name.startswith("lakelog_")}
     assert own <= named, "what only Lakelog has is on its board"
+    assert {"lakelog_store_requests_total", "lakelog_store_dollars_total"} <= named
     for panel in panels:
         for target in panel["targets"]:
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))

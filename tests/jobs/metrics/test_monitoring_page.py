@@ -4,6 +4,7 @@ from pathlib import Path
 
 from lakelog.jobs.metrics.exposition import GAUGE
 from lakelog.jobs.metrics.metric_families import METRICS_SERVED, OF_THE_SCRAPE
+from lakelog.jobs.metrics.process_metrics import JVM_UP, JVM_UP_WORDS, PROCESS_METRICS
 
 HOUSE = Path(__file__).resolve().parents[3]
 PAGE = (HOUSE / "docs" / "monitoring.md").read_text("utf-8")
@@ -17,5 +18,14 @@ def section(name: str) -> str:
 def test_the_page_has_each_metric_with_its_labels_and_words() -> None:
     rows = [(m.name, m.kind, m.labels, m.help) for m in METRICS_SERVED]
     rows += [(name, GAUGE, (), words) for name, words in OF_THE_SCRAPE.items()]
+    assert section("metrics") == table(rows)
+
+
+def test_the_page_has_each_metric_of_a_process() -> None:
+    rows = [(m.name, m.kind, m.labels, m.help) for m in PROCESS_METRICS]
+    assert section("process metrics") == table([*rows, (JVM_UP, GAUGE, (), JVM_UP_WORDS)])
+
+
+def table(rows: list[tuple[str, str, tuple[str, ...], str]]) -> str:
     lines = [f"| `{n}` | {k} | {', '.join(f'`{label}`' for label in labels)} | {w} |\n" for n, k, labels, w in rows]
-    assert section("metrics") == "| metric | kind | labels | is |\n|---|---|---|---|\n" + "".join(lines)
+    return "| metric | kind | labels | is |\n|---|---|---|---|\n" + "".join(lines)
