@@ -7,9 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from lakelog.jobs.cli.console import FAILED, OK, log_to_stderr, run
+from pyspark.sql import SparkSession
+
+from lakelog.jobs.cli.console import FAILED, JSON, OK, log_to_stderr, run
+from lakelog.jobs.cli.json_log import jvm_with_json
 from lakelog.jobs.cli.numbers import whole_number
-from lakelog.jobs.cli.options import add_command_config, add_log_level
+from lakelog.jobs.cli.options import add_command_config, add_log_format, add_log_level
 from lakelog.jobs.cli.settings import broker_settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of, root_uri
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
@@ -42,6 +45,7 @@ def make_parser() -> VerbParser:
     parser.add_argument("--rack", metavar="NAME", help="rack, zone or region of this broker; default: broker.rack")
     parser.add_argument("--take-over", action="store_true", help="start even if another process runs this broker")
     add_log_level(parser)
+    add_log_format(parser)
     add_metrics_port(parser)
     return parser
 
@@ -59,11 +63,11 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 def run_broker(args: argparse.Namespace, config: Config) -> int:
     """What can be refused is refused before a JVM is started for it."""
-    log_to_stderr(f"broker {config.broker_id}", args.log_level)
+    log_to_stderr(f"broker {config.broker_id}", args.log_level, args.log_format)
     with serving_metrics(args, f"broker {config.broker_id} of {args.cluster}") as metrics:
         cluster = Cluster.open(args.cluster, config)
         watch = prepare_start(cluster, config.broker_id, args.root, args.take_over)
-        spark = job_session(f"lakelog broker {config.broker_id}")
+        spark = _session(config.broker_id, args.log_format)
         is_signalled = stop_signals()  # after PySpark, which has a handler of its own
         try:
             broker = Broker(spark, args.cluster, args.root, config, watch)
@@ -73,6 +77,14 @@ def run_broker(args: argparse.Namespace, config: Config) -> int:
             return _serve(broker, is_signalled)
         finally:
             spark.stop()
+
+
+def _session(broker: int, log_format: str) -> SparkSession:
+    name = f"lakelog broker {broker}"
+    if log_format != JSON:
+        return job_session(name)
+    with jvm_with_json(str(broker)):
+        return job_session(name, configs={"spark.log.structuredLogging.enabled": "true"})
 
 
 def _serve(broker: Broker, is_signalled: Callable[[], bool]) -> int:

@@ -14,7 +14,7 @@ import uuid
 from lakelog.jobs.admin.cluster_status import lease_row, request_rows
 from lakelog.jobs.admin.heartbeats import observe_controller
 from lakelog.jobs.cli.console import OK, TABLE, Report, add_all, log_to_stderr, run, say
-from lakelog.jobs.cli.options import FORMS, add_command_config, add_log_level, admin_client_of
+from lakelog.jobs.cli.options import FORMS, add_command_config, add_log_format, add_log_level, admin_client_of
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
@@ -43,6 +43,7 @@ def make_parser() -> VerbParser:
     add_cluster(parser)
     add_command_config(parser, "settings of the controller, and credentials of the roots")
     add_log_level(parser)
+    add_log_format(parser)
     add_metrics_port(parser)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--describe", action="store_true", help="show the active controller")
@@ -116,7 +117,7 @@ def run_controller(args: argparse.Namespace) -> int:
 
     Raises FencedClusterRootException if the cluster root was recovered elsewhere."""
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    log_to_stderr(f"controller {name}", args.log_level)
+    log_to_stderr(f"controller {name}", args.log_level, args.log_format)
     with serving_metrics(args, f"controller {name} of {args.cluster}") as metrics:
         cluster = Cluster.open(args.cluster, settings(args.command_config))
         check_conditional_put(cluster.root)

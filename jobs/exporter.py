@@ -9,7 +9,7 @@ import sys
 
 from lakelog.jobs.cli.console import OK, log_to_stderr, run, say
 from lakelog.jobs.cli.numbers import whole_number
-from lakelog.jobs.cli.options import add_command_config, add_log_level
+from lakelog.jobs.cli.options import add_command_config, add_log_format, add_log_level
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
@@ -50,6 +50,7 @@ def make_parser() -> VerbParser:
     )  # fmt: skip
     add_command_config(parser, "session time-outs if they are not the defaults, and credentials of the roots")
     add_log_level(parser)
+    add_log_format(parser)
     return parser
 
 
@@ -81,7 +82,7 @@ def _export(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     names = [name for name, _ in args.label]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         parser.error(f"--label {twice[0]} is given twice")
-    log_to_stderr("exporter", args.log_level)
+    log_to_stderr("exporter", args.log_level, args.log_format)
     is_signalled = stop_signals()
     scrapes = ClusterScrapes(args.cluster, settings(args.command_config), Labels(dict(args.label)), args.log_sizes)
     server = MetricsServer(args.listen, scrapes, args.cluster)

@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lakelog.jobs.cli.json_log import JsonFormatter, log_json
 from lakelog.jobs.cli.numbers import is_number
 from lakelog.jobs.launch.entry import interruptible
 from lakelog.replication.errors import LakelogException
@@ -90,7 +91,10 @@ def _close_stdout() -> None:
 
 def _failed(name: str, words: str, message: str, args: argparse.Namespace) -> int:
     """Prints an error. Verbs print their JSON when they are done, so that the error is the only object on stdout."""
-    say(f"lakelog: {words}")
+    if _logs_json():
+        logging.getLogger("lakelog").error("%s", message, extra={"error": name})
+    else:
+        say(f"lakelog: {words}")
     if getattr(args, "output", None) != JSON:
         return FAILED
     with contextlib.suppress(OSError):  # stdout may be closed; the error is on stderr already
@@ -105,9 +109,17 @@ def one_line(words: str) -> str:
 
 
 def say(words: str) -> None:
-    """Prints words for a person to stderr. Ignores a stderr that cannot be written: no other place is left for them."""
+    """Prints words for a person to stderr. Ignores a stderr that cannot be written: no other place is left for them.
+    Where lines of the log are JSON, the words are such a line."""
+    if _logs_json():
+        logging.getLogger("lakelog").info("%s", words.removeprefix("lakelog: "))
+        return
     with contextlib.suppress(OSError):
         print(words, file=sys.stderr, flush=True)
+
+
+def _logs_json() -> bool:
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
 def add_all(parser: argparse.ArgumentParser) -> None:
@@ -201,7 +213,12 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def log_to_stderr(who: str, level: str) -> None:
-    """Logs our own packages at `level`, and all others from warnings on, each line with the name of the process."""
+def log_to_stderr(who: str, level: str, form: str = TEXT) -> None:
+    """Logs our own packages at `level`, and all others from warnings on. Each line has the process, `who`: its kind and
+    then, if it has one, its name. As JSON they are fields: `process`, and the name as one that is called like the
+    kind."""
     logging.basicConfig(stream=sys.stderr, format=f"%(asctime)s %(levelname)s [{who}] %(message)s")
     logging.getLogger("lakelog").setLevel(level)
+    if form == JSON:
+        kind, _, name = who.partition(" ")
+        log_json({"process": kind, **({kind: name} if name else {})})

@@ -77,6 +77,14 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_log_format(parser: argparse.ArgumentParser) -> None:
+    """Adds --log-format, for the verbs that run a server."""
+    parser.add_argument(
+        "--log-format", choices=(TEXT, JSON), default=TEXT,
+        help="form of the log lines on stderr; json: an object a line, for programs; default: text",
+    )  # fmt: skip
+
+
 def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str]) -> None:
     """One of these has to be given; `args.action` names it. The values are their help."""
     title = "actions, of which exactly one is given"

@@ -131,7 +131,7 @@ class ActiveController:
         logged, self._logged = self._logged or self._as_before(before), after
         if logger.isEnabledFor(logging.INFO):
             for line in cluster_changes(logged, after, decision.why, self._storage_errors):
-                logger.info("controller epoch %d: %s", self._epoch, line)
+                logger.info("controller epoch %d: %s", self._epoch, line, extra={"epoch": self._epoch})
 
     def _as_before(self, context: ControllerContext) -> ControllerContext:
         """The context with the brokers that lived while the last controller was at work, if that is known."""

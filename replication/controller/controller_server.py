@@ -201,6 +201,7 @@ class Controller:
         logger.info(
             "controller %s is active under controller epoch %d: %s",
             self.controller_id, held.controller_epoch, overview(active.context),
+            extra={"epoch": held.controller_epoch},
         )  # fmt: skip
 
     def _serve(self, held: Lease, active: ActiveController) -> None:

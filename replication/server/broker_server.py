@@ -302,7 +302,7 @@ class Broker:
             session = BrokerSession(self._context, epoch, log, table)
             session.maintenance.start()
         self.session = session
-        logger.info("broker %d is registered under epoch %d", self.broker_id, epoch)
+        logger.info("broker %d is registered under epoch %d", self.broker_id, epoch, extra={"epoch": epoch})
 
     def _run(self) -> None:
         """The broker's own thread. It logs errors and goes on, but stops at once if the broker is fenced. [EV-01]"""

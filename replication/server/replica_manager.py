@@ -413,6 +413,7 @@ def log_roles(
             "broker %d: %s is %s under leader epoch %d (controller epoch %s, leader %s)",
             broker_id, name, role.name, role.leader_epoch,
             registration.controller_epoch if registration else "-", registration.leader if registration else "-",
+            extra={"partition": name, "epoch": role.leader_epoch},
         )  # fmt: skip
 
 
@@ -438,4 +439,5 @@ def _log_isr_change(
 def log_offline(broker_id: int, before: Mapping[TopicIdPartition, str], now: Mapping[TopicIdPartition, str]) -> None:
     """Logs the replicas that have gone offline, each with its fault. [OL-01]"""
     for partition in now.keys() - before.keys():
-        state_changes.error("broker %d: %s is offline: %s", broker_id, partition, now[partition])
+        extra = {"partition": str(partition), "error": now[partition]}
+        state_changes.error("broker %d: %s is offline: %s", broker_id, partition, now[partition], extra=extra)

@@ -275,7 +275,10 @@ class FetchRunner:
         for error, names in delayed.items():
             level = logging.ERROR if error == LOST_END else logging.WARNING
             verb = "is" if len(names) == 1 else "are"
-            logger.log(level, "%s: %s %s delayed: %s", self._context.name, first_names(names), verb, error_line(error))
+            logger.log(
+                level, "%s: %s %s delayed: %s", self._context.name, first_names(names), verb, error_line(error),
+                extra={"partitions": names, "error": error_line(error)},
+            )  # fmt: skip
 
     def _leader_rows(self, _: ReadLeaderRows) -> Mapping[TopicIdPartition, ReplicaStatus]:
         table = self._context.leader_replicas()
@@ -296,7 +299,8 @@ class FetchRunner:
 
     def _report_diverged(self, step: ReportDiverged) -> None:
         for partition in step.partitions:
-            logger.error("%s: %s-%d: %s", self._context.name, *partition, DIVERGED)
+            name = f"{partition.topic_id}-{partition.partition}"
+            logger.error("%s: %s: %s", self._context.name, name, DIVERGED, extra={"partition": name})
         self._context.on_diverged(step.partitions)
 
     def _fetch_headers(self, step: FetchHeaders) -> FetchedHeaders:

@@ -1,7 +1,9 @@
 """The page about the exporter has the metrics that it serves."""
 
+import re
 from pathlib import Path
 
+from lakelog.jobs.cli.json_log import EXTRA
 from lakelog.jobs.metrics.exposition import GAUGE
 from lakelog.jobs.metrics.metric_families import METRICS_SERVED, OF_THE_SCRAPE
 from lakelog.jobs.metrics.process_metrics import JVM_UP, JVM_UP_WORDS, PROCESS_METRICS
@@ -24,6 +26,15 @@ def test_the_page_has_each_metric_with_its_labels_and_words() -> None:
 def test_the_page_has_each_metric_of_a_process() -> None:
     rows = [(m.name, m.kind, m.labels, m.help) for m in PROCESS_METRICS]
     assert section("process metrics") == table([*rows, (JVM_UP, GAUGE, (), JVM_UP_WORDS)])
+
+
+def test_the_page_has_each_field_of_a_log_line() -> None:
+    always = {"ts", "level", "logger", "message", "process"}
+    template = re.findall(r'^"(\w+)": ', (HOUSE / "conf" / "log4j2-json.properties").read_text("utf-8"), re.M)
+    fields = re.findall(r"^\| `(\w+)` \|", section("log fields"), re.M)
+    assert always < set(template)
+    assert set(fields) == {*always, *template, *EXTRA, "broker", "controller"}
+    assert len(fields) == len(set(fields))
 
 
 def table(rows: list[tuple[str, str, tuple[str, ...], str]]) -> str:
