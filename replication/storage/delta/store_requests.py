@@ -1,7 +1,7 @@
 """The requests that this process sends to object stores: a store that counts them, and their price.
 
 Counted is each request that obstore is asked for. Not counted are the further attempts of one that has failed, the
-requests of Delta's library, which opens tables and writes few checkpoints, and those of Spark's executors.
+requests of Delta's library, which opens tables when a process starts, and those of Spark's executors.
 """
 
 from __future__ import annotations
