@@ -4,9 +4,17 @@ The exit status is for monitors: 0 if nothing is wrong, 1 if something is, 2 for
 They name partitions at min ISR, reassignments and throttles: read them before you stop a broker. It only reads tables,
 so that it answers without a controller too. If a heartbeat of a broker or the controller is old, it reads them again
 3 seconds later. If they have other session time-outs than the defaults, give these in the --command-config file.
+
+With --follow it runs until Ctrl-C, and prints each problem that begins or ends. With --webhook it also posts these as
+JSON to a URL, with a field `text` that Slack, Teams and Mattermost show. It posts again until it is told that it was
+received. After a restart it posts the problems that there are once more.
 """
 
 import argparse
+import json
+import os
+import time
+from collections.abc import Callable
 
 from lakelog.jobs.admin.cluster_notes import read_notes
 from lakelog.jobs.admin.cluster_status import (
@@ -23,26 +31,71 @@ from lakelog.jobs.admin.cluster_status import (
     summary,
 )
 from lakelog.jobs.admin.heartbeats import SILENT, observe, unwritable
+from lakelog.jobs.admin.problem_watch import ProblemChange, ProblemWatch, change_lines, change_object
 from lakelog.jobs.admin.published_rows import published_rows
 from lakelog.jobs.admin.reassignment_throttle import REPLICAS
-from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, run
+from lakelog.jobs.cli.console import FAILED, JSON, OK, Lines, Report, run, say
+from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import FORMS, Invocation, admin_parser
 from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.times import local_time
 from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.jobs.cli.waiting import until_signalled, wait_until
+from lakelog.jobs.cli.webhook import Webhook, WebhookFailed, webhook_url
+from lakelog.replication.errors import LakelogException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.root_identity import describe_brokers_beside
 
+WEBHOOK_VARIABLE = "LAKELOG_WEBHOOK"
+_DAY = 86_400
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # s between two posts that fail
+
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(make_parser(), status, argv)
+    parser = make_parser()
+    return run(parser, lambda args: _status(parser, args), argv)
 
 
 def make_parser() -> VerbParser:
     """The arguments."""
-    return admin_parser("status", __doc__, FORMS)
+    parser = admin_parser("status", __doc__, FORMS)
+    parser.add_argument("--follow", action="store_true", help="go on with problems as they begin and end")
+    parser.add_argument(
+        "--webhook", type=webhook_url, metavar="URL",
+        help="with --follow: post them to this URL, too; other users of the machine can read it in the list of "
+        f"processes; default: {WEBHOOK_VARIABLE} of the environment, and none without it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--interval", type=whole_number(1, _DAY), default=30, metavar="SECONDS",
+        help="with --follow: time between two polls; default: 30",
+    )  # fmt: skip
+    parser.add_argument(
+        "--for", type=whole_number(0, _DAY), default=60, metavar="SECONDS", dest="least_seconds",
+        help="with --follow: how long a problem must have lasted before it is told; default: 60",
+    )  # fmt: skip
+    return parser
+
+
+def _status(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    if args.follow:
+        return _follow(args, _webhook(parser, args))
+    for name, dest in (("--webhook", "webhook"), ("--interval", "interval"), ("--for", "least_seconds")):
+        if getattr(args, dest) != parser.get_default(dest):
+            return parser.error(f"{name} goes with --follow only")
+    return status(args)
+
+
+def _webhook(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Webhook | None:
+    if args.webhook is not None:
+        return Webhook(args.webhook)
+    try:
+        given = os.environ.get(WEBHOOK_VARIABLE)
+        return Webhook(webhook_url(given)) if given else None
+    except argparse.ArgumentTypeError as error:
+        return parser.error(f"{WEBHOOK_VARIABLE} of the environment: {error}")
 
 
 def status(args: argparse.Namespace) -> int:
@@ -56,6 +109,98 @@ def status(args: argparse.Namespace) -> int:
     else:
         _print(cluster, state, found, known)
     return FAILED if found else OK
+
+
+class _ClusterPolls:
+    """Polls a cluster again and again, with the same tables open."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Raises as `Cluster.open`: a cluster that is not there at the start is a wrong option."""
+        self._args = args
+        self._cluster: Cluster | None = self._open()
+        self.uri = self._cluster.root.uri if self._cluster else args.cluster
+
+    def _open(self) -> Cluster:
+        return Cluster.open(self._args.cluster, settings(self._args.command_config))
+
+    def poll(self) -> tuple[list[Problem], bool]:
+        """The problems, and whether they are all there are: not if the cluster cannot be read."""
+        try:
+            self._cluster = self._cluster or self._open()
+            invocation = Invocation.of(self._args.cluster, self.uri, self._args.command_config)
+            return problems(cluster_state(self._cluster), invocation), True
+        except (LakelogException, OSError) as error:
+            self._cluster = None  # the next poll opens it anew
+            do = "check that the cluster root is there, and that this machine may read it"
+            return [Problem(f"the cluster cannot be read: {' '.join(str(error).split())}", (), do)], False
+
+
+def _follow(args: argparse.Namespace, webhook: Webhook | None) -> int:
+    """Tells what begins and ends until a signal comes."""
+    polls = _ClusterPolls(args)
+    printed = ProblemWatch(args.least_seconds)
+    posted = _Posts(webhook, polls.uri, args.least_seconds) if webhook else None
+    to = f", and posts them to {webhook.name}" if webhook else ""
+    say(f"lakelog: follows the problems of {polls.uri}{to}")
+    with until_signalled() as is_stopped:
+        while not is_stopped():
+            next_at = time.monotonic() + args.interval
+            found, is_whole = polls.poll()
+            printed.look(found, is_whole)
+            if (change := printed.change()) is not None:
+                _print_change(change, polls.uri, args.output)
+                printed.was_told(change)
+            if posted is not None:
+                posted.look(found, is_whole)
+                posted.post_until(next_at, is_stopped)
+            _wait(is_stopped, next_at)
+    return OK
+
+
+def _wait(is_stopped: Callable[[], bool], until: float) -> None:
+    wait_until(lambda: is_stopped() or time.monotonic() >= until)
+
+
+def _print_change(change: ProblemChange, uri: str, output: str) -> None:
+    now = time.time()
+    if output == JSON:
+        Lines([json.dumps(change_object(uri, change, now))]).show()
+    else:
+        Lines([local_time(now), *change_lines(change)]).show()
+
+
+class _Posts:
+    """Posts changes. While the receiver does not take them, what is posted next is the newest state."""
+
+    def __init__(self, webhook: Webhook, uri: str, least: float) -> None:
+        self._webhook, self._uri = webhook, uri
+        self._watch = ProblemWatch(least)
+        self._pause, self._next_at, self._said = _FIRST_PAUSE, 0.0, ""
+
+    def look(self, found: list[Problem], is_whole: bool) -> None:
+        """Takes the problems that there are."""
+        self._watch.look(found, is_whole)
+
+    def post_until(self, deadline: float, is_stopped: Callable[[], bool]) -> None:
+        """Posts what is to be told, if anything is, and again after a pause if that fails, up to a monotonic time."""
+        while (change := self._watch.change()) is not None and self._next_at < deadline:
+            _wait(is_stopped, self._next_at)
+            if is_stopped():
+                return
+            try:
+                self._webhook.post(change_object(self._uri, change, time.time()))
+            except WebhookFailed as error:
+                self._has_failed(str(error))
+            else:
+                self._watch.was_told(change)
+                self._pause, self._said = _FIRST_PAUSE, ""
+
+    def _has_failed(self, error: str) -> None:
+        self._next_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        if error != self._said:
+            self._said = error
+            say(f"lakelog: the webhook fails, and is tried again: {error}")
 
 
 def cluster_state(cluster: Cluster) -> ClusterState:

@@ -1,9 +1,16 @@
 """`lakelog status` on real tables without running brokers: the tests write the replica rows."""
 
+from __future__ import annotations
+
 import json
 import os
+import queue
 import shutil
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +28,9 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.clients.world import World
 from tests.hanging import raises
 from tests.jobs.admin.seen import beat, written
+from tests.jobs.cli.test_webhook import SECRET, Receiver
+from tests.jobs.metrics.scraped import live_world
+from tests.processes import wait_until
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
@@ -347,3 +357,133 @@ def test_the_command_that_starts_a_broker_keeps_its_rack(show: Run, world: World
     beat(world.uri, 1, 312.0, rack="zone a")
     (line,) = [line for line in lines(show()[1]) if "start it again" in line]
     assert line.endswith(f"--broker-id 1 --root {world.roots[1].uri} --rack 'zone a'`.")
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> World:
+    """Two brokers that are alive, and a controller, by the clock of this machine."""
+    return live_world(str(tmp_path))
+
+
+@pytest.fixture
+def follower(live: World) -> Iterator[Callable[..., Followed]]:
+    """Starts the verb with --follow as a process of its own. Its brokers count as alive for an hour."""
+    started: list[subprocess.Popen[str]] = []
+    config = Path(live.uri).parent / "monitor.properties"
+    config.write_text("broker.session.timeout.ms=3600000\ncontroller.session.timeout.ms=3600000\n")
+
+    def follow(*words: str, **environment: str) -> Followed:
+        common = ("--cluster", live.uri, "--command-config", str(config), "--interval", "1", "--for", "0", "--follow")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lakelog.jobs", "status", *common, *words], text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env={**os.environ, **environment},
+        )  # fmt: skip
+        started.append(process)
+        assert process.stderr is not None
+        return Followed(process, process.stderr.readline())
+
+    yield follow
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+class Followed:
+    """A process that follows a cluster."""
+
+    def __init__(self, process: subprocess.Popen[str], first: str) -> None:
+        self.process, self.first = process, first
+        self.outputs: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.outputs.put(line)
+
+    def object(self) -> dict[str, Any]:
+        """The next line of -o json."""
+        found: dict[str, Any] = json.loads(self.outputs.get(timeout=60))
+        return found
+
+    def stop(self) -> tuple[int, str]:
+        """Its status, and what it has said."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.stderr is not None
+        return self.process.wait(60), self.first + self.process.stderr.read()
+
+
+def test_problems_are_posted_until_they_are_received_and_when_they_end(
+    live: World, follower: Callable[..., Followed]
+) -> None:
+    receiver = Receiver(500, 503, 200)
+    follow = follower("--webhook", receiver.url, "-o", "json")
+    live.change(P0, isr=(1,), partition_epoch=1)
+    begun = follow.object()
+    assert [(p["what"], p["partitions"]) for p in begun["begun"]] == [
+        ("1 partition is under-replicated", [f"{TOPIC}-0"])
+    ]
+    assert (begun["status"], begun["problems"], begun["cluster"]) == ("firing", 1, live.uri)
+    wait_until(lambda: len(receiver.posts) == 3, "it posts until it is told that it was received")
+    assert [post[:2] for post in receiver.posts] == [(SECRET, "application/json")] * 3
+    for _, _, posted in receiver.posts:
+        assert isinstance(posted, dict)
+        assert posted["begun"] == begun["begun"]
+        assert posted["text"].splitlines()[0] == f"Lakelog cluster {live.uri}: 1 problem"
+    live.change(P0, isr=(1, 2), partition_epoch=2)
+    ended = follow.object()
+    assert (ended["status"], ended["problems"], ended["begun"]) == ("resolved", 0, [])
+    wait_until(lambda: len(receiver.posts) == 4, "it posts the end")
+    assert receiver.posts[-1][2]["ended"] == begun["begun"]  # type: ignore[index]
+    status, err = follow.stop()
+    assert status == 0
+    assert err.splitlines() == [
+        f"lakelog: follows the problems of {live.uri}, and posts them to http://127.0.0.1:{receiver.server_port}",
+        f"lakelog: the webhook fails, and is tried again: http://127.0.0.1:{receiver.server_port}: it answers 500 "
+        "Internal Server Error",
+        f"lakelog: the webhook fails, and is tried again: http://127.0.0.1:{receiver.server_port}: it answers 503 "
+        "Service Unavailable",
+    ]
+
+
+def test_a_cluster_that_goes_away_is_a_problem_and_comes_back(live: World, follower: Callable[..., Followed]) -> None:
+    receiver = Receiver(200)
+    follow = follower("-o", "json", LAKELOG_WEBHOOK=receiver.url)
+    shutil.move(live.uri, f"{live.uri}-away")
+    (begun,) = follow.object()["begun"]
+    assert begun["what"].startswith("the cluster cannot be read: ")
+    shutil.move(f"{live.uri}-away", live.uri)
+    assert [ended["what"] for ended in follow.object()["ended"]] == [begun["what"]]
+    wait_until(lambda: len(receiver.posts) == 2, "both are posted")
+    assert follow.stop()[0] == 0
+
+
+def test_without_json_the_changes_are_lines_for_people(live: World, follower: Callable[..., Followed]) -> None:
+    live.change(P0, leader=-1, isr=(1,), leader_epoch=1, partition_epoch=1)
+    follow = follower()
+    found = [follow.outputs.get(timeout=60).rstrip("\n") for _ in range(3)]
+    assert found[1] == f"- 1 partition is offline: {TOPIC}-0"
+    assert found[2].startswith("  To do: ")
+    assert follow.stop() == (0, f"lakelog: follows the problems of {live.uri}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "error"),
+    [
+        (["--webhook", "https://host/secret"], "", "--webhook goes with --follow only"),
+        (["--interval", "5"], "", "--interval goes with --follow only"),
+        (["--for", "5"], "", "--for goes with --follow only"),
+        (["--follow", "--interval", "0"], "", "--interval: '0' is not a whole number from 1 to 86400"),
+        (["--follow", "--webhook", "host/secret"], "", "--webhook: this is no URL"),
+        (["--follow"], "host/secret", "LAKELOG_WEBHOOK of the environment: this is no URL"),
+    ],
+)
+def test_wrong_options_of_a_follower_are_one_error_without_the_secret(
+    show: Run, words: list[str], environment: str, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKELOG_WEBHOOK", environment)
+    status, out, err = show(*words)
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith(f"lakelog status: {error}")
+    assert "host" not in line.replace("https://hooks.example.com/services/T0/B0/secret", "")
