@@ -44,12 +44,23 @@ class JvmFigures(NamedTuple):
     queries: Mapping[str, QueryFigures]
 
 
+class _Beans:
+    """The MXBeans of a JVM, looked up once: each name on the way to one is a call of the JVM."""
+
+    def __init__(self, jvm: Any) -> None:
+        factory = jvm.java.lang.management.ManagementFactory
+        self.pid = int(factory.getRuntimeMXBean().getPid())
+        self.memory, self.threads = factory.getMemoryMXBean(), factory.getThreadMXBean()
+        self.collectors = {bean.getName(): bean for bean in factory.getGarbageCollectorMXBeans()}
+
+
 class JvmReader:
     """Reads the figures on a thread of its own. `queries` returns the streaming queries that are running."""
 
     def __init__(self, spark: SparkSession, queries: Callable[[], Sequence[StreamingQuery]] = list) -> None:
         self.queries = queries
         self._jvm: Any = spark.sparkContext._jvm
+        self._beans: _Beans | None = None
         self._errors = ErrorLog(logger, "metrics of the JVM")
         self._runs: dict[str, tuple[str, int]] = {}  # by query: its run, and the micro-batches of those before
         self._last: dict[str, QueryFigures] = {}
@@ -87,19 +98,18 @@ class JvmReader:
         return found
 
     def _figures(self) -> JvmFigures:
-        beans = self._jvm.java.lang.management.ManagementFactory
-        memory = beans.getMemoryMXBean()
-        usages = {area: getattr(memory, name)() for area, name in _AREAS.items()}
+        beans = self._beans = self._beans or _Beans(self._jvm)
+        usages = {area: getattr(beans.memory, name)() for area, name in _AREAS.items()}
         for query in self.queries():
             self._observe(query)
         return JvmFigures(
-            pid=int(beans.getRuntimeMXBean().getPid()),
+            pid=beans.pid,
             memory={area: {n: int(getattr(u, get)()) for n, get in _SIZES.items()} for area, u in usages.items()},
             collections={
-                bean.getName(): (int(bean.getCollectionCount()), int(bean.getCollectionTime()) / 1000)
-                for bean in beans.getGarbageCollectorMXBeans()
+                name: (int(bean.getCollectionCount()), int(bean.getCollectionTime()) / 1000)
+                for name, bean in beans.collectors.items()
             },
-            threads=int(beans.getThreadMXBean().getThreadCount()),
+            threads=int(beans.threads.getThreadCount()),
             queries=dict(self._last),
         )
 
