@@ -1,5 +1,7 @@
 """Shows the brokers that have registered, and whether they are alive.
 
+`cordoned` brokers (`configs --add-config cordoned.log.dirs=*`) get no new replica; the table has the column once there
+is one.
 `state` is alive, stopping, stopped, dead, storage error, or unknown if no heartbeat can be written.
 `heartbeat_age_s` is the time since the last heartbeat, by the clock of the store that holds the cluster's root. If that
 exceeds broker.session.timeout.ms, the command waits and reads again: a broker without a new heartbeat is dead. A broker
@@ -16,6 +18,7 @@ from lakelog.jobs.cli.console import OK, Report, Row, add_all, run, say
 from lakelog.jobs.cli.options import FORMS, admin_parser
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.replication.protocol.assignment import cordoned_brokers
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.root_identity import describe_brokers_beside
 
@@ -45,15 +48,20 @@ def _brokers(args: argparse.Namespace) -> int:
         say(f"{refusal[0].upper()}{refusal[1:]}. `lakelog status` says what to do.")
     if any(broker.state == UNKNOWN for broker in seen.values()):
         say(f"Brokers may run: {unwritable(cluster.root)}.")
-    Report([_row(broker) for broker in seen.values()], () if args.all else _COLUMNS).show(args.output)
+    cluster.configs.refresh()
+    cordoned = cordoned_brokers(cluster.configs.configs, seen)
+    columns = (*_COLUMNS, "cordoned") if cordoned else _COLUMNS
+    rows = [_row(broker, number in cordoned) for number, broker in seen.items()]
+    Report(rows, () if args.all else columns).show(args.output)
     return OK
 
 
-def _row(broker: SeenBroker) -> Row:
+def _row(broker: SeenBroker, is_cordoned: bool) -> Row:
     registration = broker.registration
     return {
         "broker": registration.broker_id,
         "state": broker.state,
+        "cordoned": is_cordoned,
         "heartbeat_age_s": round(broker.age, 1),
         "root": registration.root,
         "rack": registration.rack,

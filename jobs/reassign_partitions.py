@@ -21,8 +21,12 @@ from lakelog.jobs.cli.partition_files import TopicPartition, read_reassignments,
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.replication.clients.admin import AdminClient
-from lakelog.replication.errors import BrokerNotAvailableException, UnknownTopicOrPartitionException
-from lakelog.replication.protocol.assignment import assign_replicas
+from lakelog.replication.errors import (
+    BrokerNotAvailableException,
+    InvalidReplicaAssignmentException,
+    UnknownTopicOrPartitionException,
+)
+from lakelog.replication.protocol.assignment import CORDONED_LOG_DIRS, assign_replicas
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 from lakelog.replication.storage.cluster import Cluster
@@ -108,6 +112,11 @@ def _racks(admin: AdminClient, args: argparse.Namespace) -> dict[int, str | None
     if unknown:
         there = ", ".join(map(str, known)) or "none"
         raise BrokerNotAvailableException(f"--broker-list: broker {unknown[0]} has not registered; there are: {there}")
+    cordoned = sorted(admin.cordoned_brokers() & set(args.broker_list))
+    if cordoned:
+        raise InvalidReplicaAssignmentException(
+            f"--broker-list: broker {cordoned[0]} is cordoned ({CORDONED_LOG_DIRS}), so it gets no new replica"
+        )
     return {broker: None if args.disable_rack_aware else known[broker].rack for broker in args.broker_list}
 
 

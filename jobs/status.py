@@ -1,9 +1,10 @@
 """Shows the health of a cluster on one screen: controller, brokers, partitions, lag, problems.
 
 The exit status is for monitors: 0 if nothing is wrong, 1 if something is, 2 for wrong usage. Notes do not change it.
-They name partitions at min ISR, reassignments and throttles: read them before you stop a broker. It only reads tables,
-so that it answers without a controller too. If a heartbeat of a broker or the controller is old, it reads them again
-3 seconds later. If they have other session time-outs than the defaults, give these in the --command-config file.
+They name partitions at min ISR, reassignments, cordoned brokers and throttles: read them before you stop a broker. It
+only reads tables, so that it answers without a controller too. If a heartbeat of a broker or the controller is old, it
+reads them again 3 seconds later. If they have other session time-outs than the defaults, give these in the
+--command-config file.
 
 With --follow it runs until Ctrl-C, and prints each problem that begins or ends. With --webhook it also posts these as
 JSON to a URL, with a field `text` that Slack, Teams and Mattermost show. It posts again until it is told that it was
@@ -23,6 +24,7 @@ from lakelog.jobs.admin.cluster_status import (
     Problem,
     broker_figures,
     controller_row,
+    cordons,
     known_partitions,
     line_of,
     notes,
@@ -207,14 +209,15 @@ def cluster_state(cluster: Cluster) -> ClusterState:
     """Reads what a cluster is judged by. It waits for half a session if a heartbeat is old. Raises
     KafkaStorageException."""
     brokers, controller = observe(cluster)
-    cluster.topics.refresh()
-    cluster.metadata.refresh()
+    for table in (cluster.topics, cluster.metadata, cluster.configs):
+        table.refresh()
     rows = {b: published_rows(cluster, seen.registration) for b, seen in brokers.items() if seen.state not in SILENT}
     refused = read_notes(cluster, {broker: seen.registration for broker, seen in brokers.items()}).refused
     others = "" if brokers else describe_brokers_beside(cluster.root)
     return ClusterState(
         controller, brokers, known_partitions(cluster), rows, _throttled(cluster), unwritable(cluster.root), refused,
         others, RootChanges(cluster).describe() if isinstance(cluster.root, QuorumRoot) else (),
+        cordons(cluster),
     )  # fmt: skip
 
 

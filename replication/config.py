@@ -19,6 +19,7 @@ from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.properties import (
     Boolean,
     Choice,
+    CordonedLogDirs,
     Integer,
     IntegerOrDefault,
     OptionalText,
@@ -109,6 +110,7 @@ class Settings:
     follower_replication_throttled_rate: int = key(2**63 - 1, Integer(0, 2**63 - 1), "broker", "dynamic")
     leader_replication_throttled_replicas: str = key("", ThrottledReplicas(), "topic")
     follower_replication_throttled_replicas: str = key("", ThrottledReplicas(), "topic")
+    cordoned_log_dirs: str = key("", CordonedLogDirs(), "dynamic")
 
 
 Owner = int | Literal["cluster"]
@@ -160,6 +162,12 @@ class Config(Settings):
         storage = {key: setting for key, setting in given.items() if _STORAGE_KEY.fullmatch(key)}
         known = {key: setting for key, setting in given.items() if key not in storage}
         config = cls(**_parse(known, KEYS, problems), storage=storage)
+        problems += [
+            f"{known[name].where}: {name} is no setting of a file, where no controller sees it; `lakelog configs "
+            f"--entity-type brokers --alter` sets it"
+            for name in sorted(known.keys() & _DYNAMIC_ONLY.keys())
+            if known[name].value
+        ]
         together = _contradictions(config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms)
         _raise_if(problems + [f"{source_name}: {words}" for words in together])
         return config
@@ -278,10 +286,11 @@ def _keys(*scopes: Scope) -> dict[str, ConfigKey]:
     return found
 
 
-KEYS = _keys("broker", "cluster")
+KEYS = _keys("broker", "cluster", "dynamic")
 CLUSTER_KEYS = _keys("cluster")
 TOPIC_KEYS = _keys("topic")
 DYNAMIC_KEYS = _keys("dynamic")
+_DYNAMIC_ONLY = {name: key for name, key in DYNAMIC_KEYS.items() if key.scopes == ("dynamic",)}
 
 
 def load_properties(path: str | os.PathLike[str]) -> Config:

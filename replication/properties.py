@@ -90,6 +90,18 @@ class ThrottledReplicas:
         return "* or partition:broker,partition:broker,..."
 
 
+class CordonedLogDirs:
+    """`*` for all log directories of a broker, of which it has one: its root. Empty for none."""
+
+    def parse(self, text: str) -> str:
+        if text not in ("", "*"):
+            raise ValueError(text)
+        return text
+
+    def __str__(self) -> str:
+        return "* for the root of the broker, or empty"
+
+
 def text_of(value: object) -> str:
     """A value as text in a properties file: None is empty, a bool is lower case."""
     if value is None:

@@ -244,6 +244,15 @@ def test_every_topic_key_has_a_field():
     assert [member.name.replace("_", ".") for member in fields(TopicConfig)] == list(TOPIC_KEYS)
 
 
+def test_what_the_controller_must_see_is_no_setting_of_a_file():
+    assert Config.from_properties("cordoned.log.dirs=").cordoned_log_dirs == ""
+    (problem,) = problems_of("cordoned.log.dirs=*")
+    assert problem == (
+        "server.properties, line 1: cordoned.log.dirs is no setting of a file, where no controller sees it; "
+        "`lakelog configs --entity-type brokers --alter` sets it"
+    )
+
+
 def test_what_the_cluster_shares():
     shared = {"num.replica.fetchers": "3", "transactional.id.expiration.ms": "604800000"}
     assert Config(num_replica_fetchers=3).cluster_configs() == shared

@@ -20,6 +20,7 @@ from lakelog.jobs.cli.options import Invocation
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.errors import ControllerNotAvailableException
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
+from lakelog.replication.protocol.assignment import CORDONED_LOG_DIRS, cordoned_brokers
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_changes import first_names
@@ -27,6 +28,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.reassignment import is_reassigning
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_ROLE, ReplicaStatus
+from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, Entity
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.root_changes import RootStatus
 
@@ -129,11 +131,20 @@ def known_partitions(cluster: Cluster) -> list[Partition]:
     return [Partition(r, least[r.topic_id]) for r in sorted(known, key=lambda r: (r.topic, r.partition))]
 
 
+def cordons(cluster: Cluster) -> dict[str, set[int]]:
+    """The registered brokers that are cordoned, as last read, by the name of the entity whose setting does that."""
+    configs, found = cluster.configs.configs, dict[str, set[int]]()
+    for broker in sorted(cordoned_brokers(configs, cluster.brokers)):
+        own = CORDONED_LOG_DIRS in configs.get(Entity(BROKER_TYPE, str(broker)), {})
+        found.setdefault(str(broker) if own else DEFAULT_NAME, set()).add(broker)
+    return found
+
+
 class ClusterState(NamedTuple):
     """What was read. `rows`: the replicas of each broker that is alive, or why they cannot be read. `throttled`: the
     topics with throttled replicas. `unwritable`: why the cluster root cannot be written, None if it can.
     `refused`: why brokers refuse the cluster root, see `Notes`. `unregistered`: whose the brokers' roots beside it
-    are if no broker has registered. `roots`: those of the cluster if it has several."""
+    are if no broker has registered. `roots`: those of the cluster if it has several. `cordoned`: see `cordons`."""
 
     controller: SeenController
     brokers: Mapping[int, SeenBroker]
@@ -144,6 +155,7 @@ class ClusterState(NamedTuple):
     refused: Mapping[int, str] = {}
     unregistered: str = ""
     roots: Sequence[RootStatus] = ()
+    cordoned: Mapping[str, set[int]] = {}
 
 
 class Problem(NamedTuple):
@@ -218,7 +230,22 @@ def notes(state: ClusterState, invocation: Invocation) -> list[Problem]:
     if moving:
         shown = invocation.command("reassign-partitions", "--list")
         found.append(Problem(f"{_count(moving)} under reassignment", _names(moving), f"{shown} shows which way"))
-    return [*found, *_of_throttles(state, invocation)]
+    return [*found, *_of_cordons(state, invocation), *_of_throttles(state, invocation)]
+
+
+def _of_cordons(state: ClusterState, invocation: Invocation) -> list[Problem]:
+    """The brokers that get no new replica. [TM-02]"""
+    found = []
+    for name, brokers in state.cordoned.items():
+        of = ("--entity-default",) if name == DEFAULT_NAME else ("--entity-name", name)
+        lift = invocation.command(
+            "configs", "--entity-type", "brokers", *of, "--alter", "--delete-config", CORDONED_LOG_DIRS
+        )
+        is_are = "is" if len(brokers) == 1 else "are"
+        found.append(
+            Problem(f"{_brokers(brokers)} {is_are} cordoned: new replicas go to others", (), f"{lift} ends that")
+        )
+    return found
 
 
 def _of_throttles(state: ClusterState, invocation: Invocation) -> list[Problem]:

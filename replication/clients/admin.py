@@ -23,6 +23,7 @@ from lakelog.replication.errors import (
     error_named,
 )
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
+from lakelog.replication.protocol.assignment import cordoned_brokers
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
@@ -158,6 +159,12 @@ class AdminClient(OneProcess):
         self._cluster.configs.refresh()
         found = self._cluster.configs.configs
         return {entity.entity_name: dict(configs) for entity, configs in found.items()}
+
+    def cordoned_brokers(self) -> frozenset[int]:
+        """The registered brokers that get no new replica: `cordoned.log.dirs` of a broker, or of all, is `*`. KIP-1066.
+        [TM-02]"""
+        self._cluster.configs.refresh()
+        return cordoned_brokers(self._cluster.configs.configs, self._cluster.refresh_brokers())
 
     def alter_partition_reassignments(
         self, reassignments: Mapping[tuple[str, int], Sequence[int] | None], *, validate_only: bool = False

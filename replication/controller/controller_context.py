@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from lakelog.replication.config import Config
 from lakelog.replication.protocol import partition_states, replica_states
+from lakelog.replication.protocol.assignment import cordoned_brokers
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -74,6 +75,11 @@ class ControllerContext:
     def live_brokers(self) -> frozenset[int]:
         """The live brokers that are not shutting down, and so may be elected. [FO-05]"""
         return frozenset(broker for broker, view in self.brokers.items() if not view.shutting_down)
+
+    @property
+    def cordoned_brokers(self) -> frozenset[int]:
+        """The known brokers that get no new replica. KIP-1066. [TM-02]"""
+        return cordoned_brokers(self.configs, self.known_brokers)
 
     @property
     def shutting_down_brokers(self) -> frozenset[int]:

@@ -56,6 +56,7 @@ class Decision:
         self.why = why
         self.keep_lease = keep_lease
         self.live = context.live_brokers
+        self.cordoned = context.cordoned_brokers
         self.changed: dict[TopicIdPartition, PartitionRegistration] = {}
         self.removed: set[TopicIdPartition] = set()
         self.topics: dict[str, Topic] = {}

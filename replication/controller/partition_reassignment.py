@@ -16,7 +16,7 @@ from lakelog.replication.errors import (
     NoReassignmentInProgressException,
     UnknownTopicOrPartitionException,
 )
-from lakelog.replication.protocol.assignment import check_alive, check_replicas
+from lakelog.replication.protocol.assignment import check_alive, check_not_cordoned, check_replicas
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import (
     begin_reassignment,
@@ -39,10 +39,11 @@ def reassign(decision: Decision, partition: TopicIdPartition, target: Sequence[i
 
     It replaces a reassignment under way by one from the original replicas to the new target. Raises
     UnknownTopicOrPartitionException if the topic is being deleted, InvalidReplicaAssignmentException if `target` is
-    empty or names brokers that are unknown, repeated, or added while dead, and EligibleLeadersNotAvailableException if
-    the leader would have to leave and no other replica may lead.
+    empty or names brokers that are unknown, repeated, or added while dead or cordoned, and
+    EligibleLeadersNotAvailableException if the leader would have to leave and no other replica may lead. A replica that
+    the reassignment under way adds may still come to a broker that was cordoned since.
 
-    Kafka: `KafkaController.alterPartitionReassignments`. KIP-455. [RA-01]
+    Kafka: `KafkaController.alterPartitionReassignments`. KIP-455, KIP-1066. [RA-01]
     """
     registration = decision.registration(partition)
     name = registration.name
@@ -53,6 +54,8 @@ def reassign(decision: Decision, partition: TopicIdPartition, target: Sequence[i
     moving = begin_reassignment(registration, target)
     check_replicas(partition.partition, target, decision.context.known_brokers | set(registration.replicas))
     check_alive(partition.partition, moving.adding_replicas, decision.context.brokers.keys())
+    coming = [broker for broker in moving.adding_replicas if broker not in registration.replicas]
+    check_not_cordoned(partition.partition, coming, decision.cordoned)
     before = original_replicas(registration)
     if is_reassigning(registration):
         if tuple(target) == target_replicas(registration):

@@ -22,7 +22,12 @@ from lakelog.replication.errors import (
     UnknownTopicOrPartitionException,
 )
 from lakelog.replication.protocol.admin_request import PartitionLimits, check_request_size, check_topic_size
-from lakelog.replication.protocol.assignment import assign_replicas, check_assignment, check_replicas
+from lakelog.replication.protocol.assignment import (
+    assign_replicas,
+    check_assignment,
+    check_not_cordoned,
+    check_replicas,
+)
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.partition_states import PartitionState
 from lakelog.replication.protocol.reassignment import target_replicas
@@ -69,6 +74,8 @@ def create_topic(
         raise InvalidPartitionsException("give an assignment, or partitions and replication factor, but not both")
     else:
         check_assignment(assignment, decision.context.known_brokers)
+        for number, replicas in assignment.items():
+            check_not_cordoned(number, replicas, decision.cordoned)
     decision.topics[topic] = Topic(topic, topic_id, len(assignment), settings)
     _on_new_partition_creation(decision, topic, topic_id, assignment)
     return _in_words(assignment)
@@ -88,7 +95,7 @@ def _spread(decision: Decision, partitions: int, replication_factor: int, salt: 
     brokers = {broker: decision.context.brokers[broker].rack for broker in sorted(decision.context.live_brokers)}
     drawn = Random(salt)
     start, shift = drawn.randrange(max(1, len(brokers))), drawn.randrange(max(1, len(brokers)))
-    chosen = assign_replicas(brokers, first + partitions, replication_factor, start, shift)
+    chosen = assign_replicas(brokers, first + partitions, replication_factor, start, shift, decision.cordoned)
     return {number: replicas for number, replicas in chosen.items() if number >= first}
 
 
@@ -159,6 +166,7 @@ def create_partitions(
         )
     for number, replicas in assignment.items():
         check_replicas(number, replicas, decision.context.known_brokers)
+        check_not_cordoned(number, replicas, decision.cordoned)
     decision.topics[topic] = replace(found, partitions=total)
     _on_new_partition_creation(decision, topic, found.topic_id, assignment)
     return f"{count} -> {total} partitions"

@@ -1,9 +1,10 @@
-"""Spreads the replicas of a new topic over brokers, and checks assignments that were given by hand."""
+"""Spreads the replicas of a new topic over brokers, and checks assignments that were given by hand. Says which brokers
+are cordoned."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, zip_longest
 
 from lakelog.replication.errors import (
@@ -11,14 +12,34 @@ from lakelog.replication.errors import (
     InvalidReplicaAssignmentException,
     InvalidReplicationFactorException,
 )
+from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, Configs, Entity
 
+CORDONED_LOG_DIRS = "cordoned.log.dirs"
+
+_ALL = "*"
 _ONE_RACK = ""
 _SHOWN = 20  # the most numbers that an error text lists
 
 
+def cordoned_brokers(configs: Configs, brokers: Iterable[int]) -> frozenset[int]:
+    """Those of the brokers that are cordoned: they get no new replica, and keep those that they have. A broker's own
+    setting counts before that of all brokers.
+
+    Kafka: `ClusterControlManager.updateCordonedLogDirs`, for a broker of which all log directories are cordoned.
+    KIP-1066. [TM-02]
+    """
+    of_all = configs.get(Entity(BROKER_TYPE, DEFAULT_NAME), {}).get(CORDONED_LOG_DIRS, "")
+
+    def is_cordoned(broker: int) -> bool:
+        return configs.get(Entity(BROKER_TYPE, str(broker)), {}).get(CORDONED_LOG_DIRS, of_all) == _ALL
+
+    return frozenset(filter(is_cordoned, brokers))
+
+
 def assign_replicas(
-    brokers: Mapping[int, str | None], partitions: int, replication_factor: int, start_index: int, shift: int
-) -> dict[int, tuple[int, ...]]:
+    brokers: Mapping[int, str | None], partitions: int, replication_factor: int, start_index: int, shift: int,
+    cordoned: Collection[int] = (),
+) -> dict[int, tuple[int, ...]]:  # fmt: skip
     """Spreads the replicas of partitions 0 to `partitions` - 1 over brokers, and over racks if every broker has a rack.
 
     The first replicas go round the brokers, which spreads leadership evenly. The other replicas follow at a distance
@@ -32,16 +53,19 @@ def assign_replicas(
         start_index: index of the broker with the first partition's first replica; the caller draws it at random, below
             the number of brokers.
         shift: distance from the first replica to the second, minus one; the caller draws it in the same way.
+        cordoned: those of the brokers that get no replica.
 
-    Kafka: `AdminUtils.assignReplicasToBrokers`. KIP-36. Brokers without racks are treated as one rack; then the
-    rack-aware rule equals the plain one. [TM-01] [TM-02]
+    Kafka: `AdminUtils.assignReplicasToBrokers`. KIP-36, KIP-1066. Brokers without racks are treated as one rack;
+    then the rack-aware rule equals the plain one. [TM-01] [TM-02]
 
     Raises:
         InvalidPartitionsException: `partitions` is below 1.
-        InvalidReplicationFactorException: `replication_factor` is below 1 or above the number of brokers.
+        InvalidReplicationFactorException: `replication_factor` is below 1 or above the number of brokers that are not
+            cordoned; the text names those that are.
     """
-    _check_numbers(partitions, replication_factor, len(brokers))
-    racks = _racks(brokers)
+    available = {broker: rack for broker, rack in brokers.items() if broker not in cordoned}
+    _check_numbers(partitions, replication_factor, len(available), brokers.keys() - available.keys())
+    racks = _racks(available)
     arranged = _alternate_racks(racks)
     assignment = {}
     for partition in range(partitions):
@@ -91,19 +115,20 @@ def _candidates(arranged: Sequence[int], first: int, shift: int) -> Iterator[int
     return (arranged[(first + 1 + (shift + step) % others) % len(arranged)] for step in count())
 
 
-def _check_numbers(partitions: int, replication_factor: int, brokers: int) -> None:
+def _check_numbers(partitions: int, replication_factor: int, brokers: int, cordoned: Collection[int]) -> None:
     if partitions < 1:
         raise InvalidPartitionsException(f"{partitions} partitions: a topic has 1 or more")
     if replication_factor < 1:
         raise InvalidReplicationFactorException(f"replication factor {replication_factor}: it must be 1 or more")
-    if brokers == 0:
+    if brokers == 0 and not cordoned:
         raise InvalidReplicationFactorException(
             f"replication factor {replication_factor}, but no broker is available: start brokers with `lakelog broker`"
         )
     if replication_factor > brokers:
-        available = f"{brokers} available broker" + ("s" if brokers > 1 else "")
+        available = f"{brokers} available broker" + ("" if brokers == 1 else "s")
+        but = f"; cordoned, so without new replicas: {_list(cordoned)} ({CORDONED_LOG_DIRS})" if cordoned else ""
         raise InvalidReplicationFactorException(
-            f"replication factor {replication_factor} is larger than the {available}"
+            f"replication factor {replication_factor} is larger than the {available}{but}"
         )
 
 
@@ -159,6 +184,19 @@ def check_alive(partition: int, added: Collection[int], alive: Collection[int]) 
     if dead:
         raise InvalidReplicaAssignmentException(
             f"partition {partition} gets replicas on {_list(added)}: {_list(dead)} not alive; alive: {_list(alive)}"
+        )
+
+
+def check_not_cordoned(partition: int, added: Collection[int], cordoned: Collection[int]) -> None:
+    """New replicas must not be on cordoned brokers. Kafka: `ReplicationControlManager`. KIP-1066. [TM-02, RA-01]
+
+    Raises InvalidReplicaAssignmentException if a broker in `added` is cordoned.
+    """
+    closed = [broker for broker in added if broker in cordoned]
+    if closed:
+        raise InvalidReplicaAssignmentException(
+            f"partition {partition} gets replicas on {_list(added)}: {_list(closed)} cordoned ({CORDONED_LOG_DIRS}), "
+            "so without new replicas; choose other brokers, or remove that setting first"
         )
 
 

@@ -57,7 +57,7 @@ def test_th_02_settings_of_a_broker_are_put_and_removed(active, broker, put, del
             {},
             ["rate"],
             "InvalidConfigurationException",
-            f"unknown key rate; message.max.bytes, {LEADER}, {FOLLOWER} exist",
+            f"unknown key rate; message.max.bytes, {LEADER}, {FOLLOWER}, cordoned.log.dirs exist",
         ),
         ("1", {"retention.ms": 1}, [], "InvalidConfigurationException", "unknown key retention.ms"),
         ("1", {LEADER: -1}, [], "InvalidConfigurationException", f"{LEADER} is '-1', it must be an integer from 0"),

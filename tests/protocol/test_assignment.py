@@ -7,7 +7,8 @@ from lakelog.replication.errors import (
     InvalidReplicaAssignmentException,
     InvalidReplicationFactorException,
 )
-from lakelog.replication.protocol.assignment import assign_replicas, check_assignment
+from lakelog.replication.protocol.assignment import assign_replicas, check_assignment, cordoned_brokers
+from lakelog.replication.protocol.topic import Entity
 
 FIVE = dict.fromkeys(range(5))
 SIX = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
@@ -122,3 +123,47 @@ def test_tm_02_a_valid_assignment_is_accepted(assignment):
 def test_tm_02_an_invalid_assignment_is_refused(assignment, error, text):
     with pytest.raises(error, match=text):
         check_assignment(assignment, {1, 2, 3})
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, set()),
+        ({"2": {"cordoned.log.dirs": "*"}}, {2}),
+        ({"2": {"cordoned.log.dirs": ""}}, set()),
+        ({"2": {"message.max.bytes": "5"}}, set()),
+        ({"9": {"cordoned.log.dirs": "*"}}, set()),
+        ({"<default>": {"cordoned.log.dirs": "*"}}, {1, 2, 3}),
+        ({"<default>": {"cordoned.log.dirs": "*"}, "2": {"cordoned.log.dirs": ""}}, {1, 3}),
+        ({"<default>": {"cordoned.log.dirs": ""}, "2": {"cordoned.log.dirs": "*"}}, {2}),
+    ],
+    ids=[
+        "none", "one", "an empty value", "another setting", "one that is not there", "all", "all but one",
+        "the own setting goes before that of all",
+    ],
+)  # fmt: skip
+def test_tm_02_a_setting_of_the_broker_or_of_all_cordons(settings, expected):
+    configs = {Entity("brokers", name): values for name, values in settings.items()}
+    configs[Entity("topics", "2")] = {"cordoned.log.dirs": "*"}
+    assert cordoned_brokers(configs, (1, 2, 3)) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tm_02_cordoned_brokers_are_left_out_as_if_they_were_not_there(seed):
+    left = {broker: rack for broker, rack in SIX.items() if broker not in (1, 4)}
+    assert assign_replicas(SIX, 12, 3, seed, seed // 4, {1, 4, 9}) == assign_replicas(left, 12, 3, seed, seed // 4)
+
+
+@pytest.mark.parametrize(
+    ("factor", "cordoned", "words"),
+    [
+        (4, {1, 3}, "larger than the 3 available brokers; cordoned, so without new replicas: 1, 3"),
+        (2, {0, 1, 2, 3}, "larger than the 1 available broker; cordoned, so without new replicas: 0, 1, 2, 3 (cord"),
+        (1, {0, 1, 2, 3, 4}, "replication factor 1 is larger than the 0 available brokers; cordoned, so without new "),
+        (6, {7}, "replication factor 6 is larger than the 5 available brokers"),
+    ],
+)  # fmt: skip
+def test_tm_02_too_few_brokers_that_are_not_cordoned_are_refused_by_name(factor, cordoned, words):
+    with pytest.raises(InvalidReplicationFactorException) as caught:
+        assign_replicas(FIVE, 1, factor, 0, 0, cordoned)
+    assert words in str(caught.value)

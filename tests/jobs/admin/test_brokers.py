@@ -28,8 +28,9 @@ def test_json_of_brokers_has_all_fields_of_a_registration(show: Run) -> None:
     assert (status, json.loads(out)[1]) == (
         0,
         {
-            "broker": 2, "state": "dead", "heartbeat_age_s": 312.0, "root": "/nowhere/2", "rack": None, "epoch": 1,
-            "heartbeat": 2, "metadata_version": -1, "shutting_down": False, "storage_error": None,
+            "broker": 2, "state": "dead", "cordoned": False, "heartbeat_age_s": 312.0, "root": "/nowhere/2",
+            "rack": None, "epoch": 1, "heartbeat": 2, "metadata_version": -1, "shutting_down": False,
+            "storage_error": None,
             "offline_partitions": [], "leader_replication_rate": None, "leader_replication_quota": None,
             "follower_replication_rate": None, "follower_replication_quota": None, "divergences": None,
         },
