@@ -1,4 +1,8 @@
-"""Moves partitions to other brokers. The flags are those of kafka-reassign-partitions.sh.
+"""Moves partitions to other brokers. The flags are those of kafka-reassign-partitions.sh, and three that make a plan.
+
+--drain, --rebalance and --replace print a plan that moves as few replicas as possible, with the bytes to copy and who
+leads then, and change nothing unless --execute is given too. --out writes the plan to a file, which --execute and
+--verify read.
 
 A file of reassignments: {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}. A file of
 topics: {"version": 1, "topics": [{"topic": "t"}]}.
@@ -6,17 +10,27 @@ topics: {"version": 1, "topics": [{"topic": "t"}]}.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from random import randrange
 from typing import Any
 
 from lakelog.jobs.admin.loss_warnings import say_what_reassignments_do
+from lakelog.jobs.admin.planned_moves import (
+    PlannedMoves,
+    Surroundings,
+    planned_drain,
+    planned_rebalance,
+    planned_replacement,
+)
 from lakelog.jobs.admin.reassignment_throttle import clear_throttles, set_throttle
 from lakelog.jobs.cli.console import FAILED, JSON, OK, TEXT, Lines, Report, run, say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number, whole_numbers, with_commas
 from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.outcomes import outcome_rows, say_outcomes, show_outcomes
+from lakelog.jobs.cli.output_paths import out_file
 from lakelog.jobs.cli.partition_files import TopicPartition, read_reassignments, read_topics, reassignments
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -30,14 +44,16 @@ from lakelog.replication.protocol.assignment import CORDONED_LOG_DIRS, assign_re
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.local_root import LocalRoot
 
 _FILE = ["reassignment_json_file"]
+_PLANS = ("drain", "rebalance", "replace")
 _GOES_WITH = {
     "reassignment_json_file": ("execute", "verify", "cancel"),
     "topics_to_move_json_file": ("generate",),
     "broker_list": ("generate",),
     "disable_rack_aware": ("generate",),
-    "throttle": ("execute",),
+    "throttle": ("execute", *_PLANS),
     "preserve_throttles": ("verify",),
     "dry_run": ("execute", "cancel"),
 }
@@ -54,6 +70,7 @@ HELP = {
 }
 _CURRENT, _PROPOSED = "Current partition replica assignment", "Proposed partition reassignment configuration"
 _ROLLBACK = "Save this to use as the --reassignment-json-file option during rollback"
+_SHOWN = 30  # partitions in a table
 _COMPLETE, _IN_PROGRESS, _OTHER, _UNKNOWN = "complete", "in progress", "other replicas", "unknown partition"
 
 
@@ -66,7 +83,19 @@ def main(argv: list[str]) -> int:
 def make_parser() -> VerbParser:
     """The arguments."""
     parser = admin_parser("reassign-partitions", __doc__)
-    add_actions(parser, HELP)
+    add_actions(parser, HELP, is_required=False)
+    plans = parser.add_argument_group("plans, which --execute carries out").add_mutually_exclusive_group()
+    plans.add_argument(
+        "--drain", type=broker_list, metavar="1,2", help="move every replica off these brokers, and no other one"
+    )
+    plans.add_argument(
+        "--rebalance", action="store_true",
+        help="make the brokers that are alive and not cordoned even, by the least number of moves; after one was added",
+    )  # fmt: skip
+    plans.add_argument(
+        "--replace", type=old_and_new, metavar="OLD=NEW", help="give the replicas of one broker to another one"
+    )
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="for a plan: write it to a new file, as JSON")
     files = (("--reassignment-json-file", read_reassignments, "for --execute, --verify and --cancel: reassignments"),
              ("--topics-to-move-json-file", read_topics, "for --generate: topics"))  # fmt: skip
     for name, read, words in files:
@@ -74,16 +103,51 @@ def make_parser() -> VerbParser:
     parser.add_argument("--broker-list", type=broker_list, metavar="1,2", help="for --generate: the brokers to use")
     parser.add_argument("--disable-rack-aware", action="store_true", help="for --generate: ignore racks")
     parser.add_argument(
-        "--throttle", type=whole_number(1, MAX_OFFSET), metavar="BYTES", help="for --execute: bytes a second per broker"
-    )
+        "--throttle", type=whole_number(1, MAX_OFFSET), metavar="BYTES",
+        help="for --execute: bytes a second per broker; for a plan: say how long that takes",
+    )  # fmt: skip
     parser.add_argument("--preserve-throttles", action="store_true", help="for --verify: keep the throttles")
     add_dry_run(parser)
     return parser
 
 
 def _reassign(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
-    check_options(parser, args, _GOES_WITH, _NEEDS)
+    plan = next((name for name in _PLANS if getattr(args, name)), None)
+    if plan is not None:
+        _check_plan(parser, args, plan)
+    elif args.action is None:
+        flags = " ".join(f"--{name}" for name in (*HELP, *_PLANS))
+        parser.error(f"one of the arguments {flags} is required")
+    elif args.out is not None:
+        parser.error("--out goes with --drain, --rebalance and --replace only")
+    else:
+        check_options(parser, args, _GOES_WITH, _NEEDS)
     return ACTIONS[args.action](admin_client(args, "reassign-partitions"), args)
+
+
+def _check_plan(parser: argparse.ArgumentParser, args: argparse.Namespace, plan: str) -> None:
+    """A plan is an action of its own, or what --execute carries out in place of a file."""
+    if args.action not in (None, "execute"):
+        parser.error(f"--{plan} goes with --execute only, not with --{args.action}")
+    if args.reassignment_json_file is not None:
+        parser.error(f"--reassignment-json-file does not go with --{plan}, which makes the plan")
+    if args.out is not None and os.path.lexists(args.out):
+        parser.error(f"argument --out: {args.out} is there already; give the plan another name")
+    args.action = args.action or plan
+    check_options(parser, args, _GOES_WITH, {})
+
+
+def old_and_new(text: str) -> tuple[int, int]:
+    """`3=4`: two different brokers."""
+    old, _, new = text.partition("=")
+    number = whole_number(0)
+    try:
+        found = number(old), number(new)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not two broker ids, such as 3=4") from None
+    if found[0] == found[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} names one broker twice")
+    return found
 
 
 def broker_list(text: str) -> list[int]:
@@ -141,10 +205,62 @@ def _moved(partition: TopicPartition, current: Sequence[int], proposed: Sequence
     return {"topic": partition[0], "partition": partition[1], "current": list(current), "proposed": list(proposed)}
 
 
+def _plan(_: AdminClient, args: argparse.Namespace) -> int:
+    """Only reads, and writes the file."""
+    moves = _planned(args)
+    _show_plan(moves, args)
+    if args.output == JSON:
+        Report(value=moves.as_object(args.throttle)).show(JSON)
+    return OK
+
+
+def _planned(args: argparse.Namespace) -> PlannedMoves:
+    around = Surroundings.read(Cluster.open(args.cluster, settings(args.command_config)))
+    if args.drain:
+        return planned_drain(around, args.drain)
+    return planned_replacement(around, *args.replace) if args.replace else planned_rebalance(around)
+
+
+def _show_plan(moves: PlannedMoves, args: argparse.Namespace) -> None:
+    """Prints the plan, unless JSON is asked for, and writes it to the file. Then it says what the plan does."""
+    proposed = json.dumps(reassignments(moves.plan))
+    if moves.plan and args.out is not None and not args.dry_run:
+        _write(args.out, proposed)
+    if args.output != JSON:
+        rows = moves.rows()
+        for table in (rows[:_SHOWN], moves.broker_rows() if rows else []):
+            if table:
+                Report(table).show()
+                print()
+        Lines(moves.summary(args.throttle)).show()
+        if len(rows) > _SHOWN:
+            say(f"The table has {_SHOWN} of {len(rows)} partitions; the plan has all.")
+    for note in moves.notes():
+        say(f"Note: {note}.")
+    if moves.plan:
+        targets = {f"{topic}-{number}": replicas for (topic, number), replicas in moves.plan.items()}
+        say_what_reassignments_do(Cluster.open(args.cluster, settings(args.command_config)), targets)
+        if args.output != JSON and args.out is None:
+            Lines([proposed], _PROPOSED).show()
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a new file as a whole or not at all. Raises KafkaStorageException."""
+    LocalRoot(str(path.absolute().parent)).put(path.name, f"{text}\n".encode())
+    say(f"{path}: is the plan; --execute and --verify take it as --reassignment-json-file")
+
+
 def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
     """Prints the current assignment, for a rollback, before it sends the request: it is needed most if no answer comes.
     Prints none if nothing in the file can be carried out."""
-    wanted = args.reassignment_json_file
+    wanted, planned = args.reassignment_json_file, dict[str, object]()
+    if wanted is None:
+        moves = _planned(args)
+        _show_plan(moves, args)
+        wanted, planned = moves.plan, {"plan": moves.as_object(args.throttle)}
+        if not wanted:
+            Report(text=(), value={**planned, "outcomes": []}).show(args.output)
+            return OK
     found = _registrations(admin)
     current = reassignments(_current(found[partition] for partition in wanted if partition in found))
     known = admin.describe_brokers().keys()
@@ -154,12 +270,12 @@ def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
         say(_ROLLBACK)
     if args.throttle is not None:
         set_throttle(admin, found, wanted, args.throttle, validate_only=args.dry_run)
-    if args.dry_run:
+    if args.dry_run and not planned:
         targets = {f"{topic}-{number}": replicas for (topic, number), replicas in wanted.items()}
         say_what_reassignments_do(Cluster.open(args.cluster, settings(args.command_config)), targets)
     outcomes = admin.alter_partition_reassignments(wanted, validate_only=args.dry_run)
     rows = outcome_rows("partition", outcomes, args.dry_run)
-    Report(rows, text=(), value={"current": current, "outcomes": rows}).show(args.output)
+    Report(rows, text=(), value={**planned, "current": current, "outcomes": rows}).show(args.output)
     return say_outcomes(outcomes, args)
 
 
@@ -231,6 +347,7 @@ def _moving_line(row: Mapping[str, Any]) -> str:
 
 ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], int]] = {
     "generate": _generate, "execute": _execute, "verify": _verify, "cancel": _cancel, "list": _list,
+    **dict.fromkeys(_PLANS, _plan),
 }  # fmt: skip
 
 

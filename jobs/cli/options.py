@@ -85,10 +85,11 @@ def add_log_format(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str]) -> None:
-    """One of these has to be given; `args.action` names it. The values are their help."""
-    title = "actions, of which exactly one is given"
-    group = parser.add_argument_group(title).add_mutually_exclusive_group(required=True)
+def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str], is_required: bool = True) -> None:
+    """One of these has to be given; `args.action` names it. The values are their help. If it is not required, the verb
+    itself checks that one is given, or what stands for one."""
+    title = "actions, of which exactly one is given" if is_required else "actions, of which one at most is given"
+    group = parser.add_argument_group(title).add_mutually_exclusive_group(required=is_required)
     for name, words in actions.items():
         group.add_argument(f"--{name}", dest="action", action="store_const", const=name, help=words)
 

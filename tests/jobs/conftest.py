@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakelog.jobs.admin import loss_warnings
+from lakelog.jobs.admin import loss_warnings, planned_moves
 from lakelog.jobs.admin.heartbeats import ALIVE, SeenBroker
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import Config
@@ -45,7 +45,8 @@ def controlled(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     def observed(found: Cluster) -> dict[int, SeenBroker]:
         return {broker: SeenBroker(row, ALIVE, 1.0) for broker, row in found.refresh_brokers().items()}
 
-    monkeypatch.setattr(loss_warnings, "observe_brokers", observed)
+    for module in (loss_warnings, planned_moves):
+        monkeypatch.setattr(module, "observe_brokers", observed)
     with controller_of(cluster, config=Config(broker_session_timeout_ms=3_600_000)) as controller:
         wait_until(lambda: controller.is_active, "the controller is active")
         yield cluster
