@@ -1,4 +1,4 @@
-"""Shows the brokers that have registered, and whether they are alive.
+"""Shows the brokers that have registered, and whether they are alive; or unregisters one that is gone for good.
 
 `cordoned` brokers (`configs --add-config cordoned.log.dirs=*`) get no new replica; the table has the column once there
 is one.
@@ -15,9 +15,12 @@ from lakelog.jobs.admin.cluster_notes import read_notes
 from lakelog.jobs.admin.cluster_status import refusals
 from lakelog.jobs.admin.heartbeats import SILENT, UNKNOWN, SeenBroker, observe_brokers, unwritable
 from lakelog.jobs.cli.console import OK, Report, Row, add_all, run, say
-from lakelog.jobs.cli.options import FORMS, admin_parser
+from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.options import FORMS, add_dry_run, admin_client, admin_parser
+from lakelog.jobs.cli.outcomes import show_outcomes
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.assignment import cordoned_brokers
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.root_identity import describe_brokers_beside
@@ -27,17 +30,37 @@ _COLUMNS = ("broker", "state", "heartbeat_age_s", "root", "storage_error")
 
 def main(argv: list[str]) -> int:
     """The verb."""
-    return run(make_parser(), _brokers, argv)
+    parser = make_parser()
+    return run(parser, lambda args: _brokers(parser, args), argv)
 
 
 def make_parser() -> VerbParser:
     """The arguments."""
     parser = admin_parser("brokers", __doc__, FORMS)
     add_all(parser)
+    parser.add_argument(
+        "--unregister", type=whole_number(0), metavar="ID",
+        help="remove the registration and the settings of a broker that is stopped and has no replica",
+    )  # fmt: skip
+    add_dry_run(parser)
     return parser
 
 
-def _brokers(args: argparse.Namespace) -> int:
+def _brokers(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    if args.unregister is not None:
+        return _unregister(args)
+    if args.dry_run:
+        parser.error("--dry-run goes with --unregister only")
+    return _show(args)
+
+
+def _unregister(args: argparse.Namespace) -> int:
+    admin = admin_client(args, "brokers")
+    message = admin.unregister_broker(args.unregister, validate_only=args.dry_run)
+    return show_outcomes("broker", {str(args.unregister): Outcome(None, message)}, args)
+
+
+def _show(args: argparse.Namespace) -> int:
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     seen = observe_brokers(cluster)
     if not seen:

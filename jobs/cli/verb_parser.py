@@ -231,6 +231,9 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ("Propose new brokers for the topics of a file",
          f"lakelog reassign-partitions {_LAKE} --generate \\\n"
          "      --topics-to-move-json-file topics.json --broker-list 1,2,3"),
+        ("Show how all replicas of broker 3 would move off it, and write that to a file",
+         f"lakelog reassign-partitions {_LAKE} --drain 3 --throttle 10000000 \\\n      --out moves.json"),
+        ("Make brokers even after one was added", f"lakelog reassign-partitions {_LAKE} --rebalance --execute"),
         ("Move partitions, at 10 MB a second for each broker",
          f"lakelog reassign-partitions {_LAKE} --execute \\\n"
          "      --reassignment-json-file moves.json --throttle 10000000"),
@@ -278,7 +281,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
          "lakelog dump-log --root /lake/broker-1 --topic orders --offsets 5:10 --print-data-log"),
         ("Check every file of a broker", "lakelog dump-log --root /lake/broker-1 --verify"),
     ),
-    "brokers": (("Show the brokers", f"lakelog brokers {_LAKE}"),),
+    "brokers": (
+        ("Show the brokers", f"lakelog brokers {_LAKE}"),
+        ("Unregister a broker that is gone for good", f"lakelog brokers {_LAKE} --unregister 3"),
+    ),
     "console-producer": (
         ("Send each line as a value", f"lakelog console-producer {_LAKE} --topic orders"),
         ("Send lines such as k:v",

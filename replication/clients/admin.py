@@ -254,6 +254,14 @@ class AdminClient(OneProcess):
         """Every registered broker by id, dead ones too."""
         return self._cluster.refresh_brokers()
 
+    def unregister_broker(self, broker: int, *, validate_only: bool = False) -> str:
+        """Removes the registration and the settings of a broker that is stopped for good. Returns the result as text.
+        If it starts again, it registers anew. [BC-01]
+
+        Raises BrokerNotAvailableException (no such broker), InvalidRequestException (it is alive, or has replicas).
+        """
+        return self._one("unregister_broker", {"broker": broker}, validate_only)
+
     def list_requests(self) -> list[AdminRequest]:
         """The waiting requests and the last decided ones (`lakelog.admin.requests.kept`), oldest first."""
         self._cluster.admin.refresh()

@@ -33,6 +33,7 @@ from lakelog.replication.controller.term import (
     ReadTopics,
     SettleWhatHasLanded,
     TakeUpRequest,
+    UnregisterBroker,
 )
 from lakelog.replication.errors import InvalidRequestException, LakelogException, TimeoutException
 from lakelog.replication.protocol.admin_request import APPLYING, DECIDING, PENDING, AdminRequest, Outcome
@@ -101,6 +102,7 @@ class ActiveController:
             AnswerRequest: lambda step: self.requests.answer(step.request, step.outcomes),
             ChangeTopics: self._change_topics,
             ChangeConfigs: lambda step: cluster.configs.change(step.put, self._cause(step.why), self._epoch),
+            UnregisterBroker: lambda step: cluster.unregister_broker(step.broker, self._cause(step.why)),
             ChangeMetadata: self._change_metadata,
         }
 
@@ -157,7 +159,10 @@ class ActiveController:
         found = self._cluster.refresh_brokers() if newest else self._cluster.poll_brokers()
         self._storage_errors = {broker: r.storage_error for broker, r in found.items() if r.storage_error}
         is_newest = newest or self._cluster.root.version_cache is None  # on a disk every poll reads
-        return BrokersSeen(views(found, self._liveness), frozenset(found), self._storage_errors, is_newest)
+        return BrokersSeen(
+            views(found, self._liveness), frozenset(found), self._storage_errors, is_newest,
+            self._cluster.unregistered_brokers,
+        )  # fmt: skip
 
     def _is_balance_due(self) -> bool:
         config, now = self._cluster.config, self._clock()

@@ -12,11 +12,16 @@ from lakelog.replication.controller import partition_state_machine, replica_stat
 from lakelog.replication.controller.controller_context import BrokerView, PartitionAndReplica
 from lakelog.replication.controller.decision import Decision
 from lakelog.replication.controller.partition_state_machine import Strategy, trigger_online_partition_state_change
+from lakelog.replication.errors import BrokerNotAvailableException, InvalidRequestException
 from lakelog.replication.protocol.elections import with_leader
+from lakelog.replication.protocol.partition_changes import first_names
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.partition_states import PartitionState
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_states import ReplicaState
+from lakelog.replication.protocol.topic import BROKER_TYPE, Entity
+
+_SHOWN = 10  # the most partitions in an error text
 
 
 def on_broker_change(decision: Decision, before: Mapping[int, BrokerView]) -> None:
@@ -35,6 +40,37 @@ def on_broker_change(decision: Decision, before: Mapping[int, BrokerView]) -> No
     _expel_older_processes(decision)
     on_broker_startup(decision, new | bounced)
     take_offline(decision)
+
+
+def unregister(decision: Decision, broker: int) -> str:
+    """Removes the registration of a broker that is gone for good, and its settings. Returns the result as text.
+
+    A broker that was unregistered before is no error: the last controller may have died before it removed the settings
+    or answered. Raises BrokerNotAvailableException for an unknown broker, and InvalidRequestException for one that is
+    alive or has replicas.
+
+    Kafka: `ClusterControlManager.unregisterBroker`, which checks neither. [BC-01]
+    """
+    context, entity = decision.context, Entity(BROKER_TYPE, str(broker))
+    held = sorted(r.name for r in context.partitions.values() if broker in r.replicas)
+    if broker in context.brokers:
+        raise InvalidRequestException(
+            f"broker {broker} is alive: stop it, and wait until its last heartbeat is older than "
+            f"{context.config.broker_session_timeout_ms / 1000:g} s (broker.session.timeout.ms)"
+        )
+    if held:
+        raise InvalidRequestException(
+            f"broker {broker} has {len(held)} replica{'' if len(held) == 1 else 's'} ({first_names(held, _SHOWN)}): "
+            f"`reassign-partitions --drain {broker} --execute` moves them to other brokers"
+        )
+    if broker not in context.registered | context.unregistered:
+        there = ", ".join(map(str, sorted(context.registered))) or "none"
+        raise BrokerNotAvailableException(f"no broker {broker} has registered; there are: {there}")
+    if broker in context.registered:
+        decision.unregistered.add(broker)
+    if entity in context.configs:
+        decision.configs[entity] = {}
+    return "is unregistered"
 
 
 def _expel_older_processes(decision: Decision) -> None:

@@ -50,7 +50,8 @@ class BrokerView:
 
 @dataclass(frozen=True)
 class ControllerContext:
-    """One consistent view. `brokers` has the live brokers, `registered` the ids of all that have ever registered.
+    """One consistent view. `brokers` has the live brokers, `registered` the ids of all that have registered, and
+    `unregistered` those of which an operator has removed the registration.
 
     `deletions` has, by topic id, the version of `metadata` at which brokers delete their replicas.
     """
@@ -65,6 +66,7 @@ class ControllerContext:
     deletions: Mapping[str, int] = field(default_factory=dict)
     configs: Configs = field(default_factory=dict)
     registered: frozenset[int] = frozenset()
+    unregistered: frozenset[int] = frozenset()
 
     @property
     def known_brokers(self) -> frozenset[int]:

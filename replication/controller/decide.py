@@ -19,6 +19,7 @@ from lakelog.replication.controller.events import (
     BrokerChange,
     BrokerConfigChange,
     BrokerModifications,
+    BrokerUnregistration,
     ControlledShutdown,
     ControllerChange,
     Event,
@@ -106,6 +107,8 @@ def _carry_out(decision: Decision, event: RequestEvent) -> None:
             message = topic_requests.alter_configs(decision, **given)
         case BrokerConfigChange():
             message = topic_requests.alter_broker_configs(decision, **given)
+        case BrokerUnregistration():
+            message = broker_events.unregister(decision, **given)
         case TopicDeletion():
             topic_deletion_manager.enqueue_topic_for_deletion(
                 decision, topic_requests.topic_of(decision, given["topic"])

@@ -61,6 +61,7 @@ class Decision:
         self.removed: set[TopicIdPartition] = set()
         self.topics: dict[str, Topic] = {}
         self.configs: dict[Entity, Mapping[str, str]] = {}
+        self.unregistered: set[int] = set()
         self.dropped: set[str] = set()
         self.deletions_begun: set[str] = set()
         self.outcomes: dict[str, Outcome] = {}
@@ -200,7 +201,7 @@ class Decision:
     @property
     def writes(self) -> bool:
         """Whether there is anything to write."""
-        return self.touches_metadata or bool(self.topics or self.configs or self.dropped)
+        return self.touches_metadata or bool(self.topics or self.configs or self.dropped or self.unregistered)
 
     @property
     def touches_metadata(self) -> bool:
@@ -217,6 +218,7 @@ class Decision:
         deletions = {t.topic_id: known[t.topic_id] for t in self.topics_to_be_deleted() if t.topic_id in known}
         return replace(
             context, topics=topics, configs=configs, partitions=partitions, deletions=deletions,
+            registered=context.registered - self.unregistered, unregistered=context.unregistered | self.unregistered,
             partition_states=_kept(context.partition_states, self._partition_states, PartitionState.NON_EXISTENT),
             replica_states=_kept(context.replica_states, self._replica_states, ReplicaState.NON_EXISTENT),
         )  # fmt: skip

@@ -90,6 +90,13 @@ class BrokerConfigChange:
 
 
 @dataclass(frozen=True)
+class BrokerUnregistration:
+    """A request to unregister a broker. Kafka: `ClusterControlManager.unregisterBroker`."""
+
+    request: AdminRequest
+
+
+@dataclass(frozen=True)
 class TopicDeletion:
     """A request to delete a topic. [TD-01, LI-03]"""
 
@@ -115,6 +122,7 @@ RequestEvent: TypeAlias = (
     | PartitionModifications
     | TopicConfigChange
     | BrokerConfigChange
+    | BrokerUnregistration
     | TopicDeletion
     | PartitionReassignment
     | ReplicaLeaderElection
@@ -135,6 +143,7 @@ EVENT_OF_REQUEST: Mapping[str, Callable[[AdminRequest], RequestEvent]] = {
     "create_partitions": PartitionModifications,
     "alter_configs": TopicConfigChange,
     "alter_broker_configs": BrokerConfigChange,
+    "unregister_broker": BrokerUnregistration,
     "delete_topic": TopicDeletion,
     "alter_partition_reassignments": PartitionReassignment,
     "elect_leaders": ReplicaLeaderElection,

@@ -25,7 +25,7 @@ from lakelog.replication.controller.events import (
     IsrChangeNotification,
     LogDirEventNotification,
 )
-from lakelog.replication.errors import LakelogException, UnknownServerException
+from lakelog.replication.errors import InvalidRequestException, LakelogException, UnknownServerException
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -61,13 +61,15 @@ class ReadBrokers(NamedTuple):
 
 
 class BrokersSeen(NamedTuple):
-    """The live brokers, and the ids of all that have ever registered. `errors` has brokers' storage errors by id.
-    `is_newest`: whether brokers that have just registered are among them."""
+    """The live brokers, and the ids of all that have registered. `errors` has brokers' storage errors by id.
+    `is_newest`: whether brokers that have just registered are among them. `unregistered`: those whose registration was
+    removed."""
 
     live: Mapping[int, BrokerView]
     registered: frozenset[int] = frozenset()
     errors: Mapping[int, str] = {}
     is_newest: bool = True
+    unregistered: frozenset[int] = frozenset()
 
 
 class ReadRequests(NamedTuple):
@@ -117,6 +119,14 @@ class ChangeConfigs(NamedTuple):
     why: str
 
 
+class UnregisterBroker(NamedTuple):
+    """One commit on the table of a broker's registration. Answered with False if the broker has begun or shown life
+    since this process has read it; with True also if it was unregistered before."""
+
+    broker: int
+    why: str
+
+
 class ChangeMetadata(NamedTuple):
     """One compare-and-set on `metadata`, with all changes of an event. The commit names `request` and its outcomes.
 
@@ -134,7 +144,7 @@ class ChangeMetadata(NamedTuple):
 Step: TypeAlias = (
     ClaimTables | ReadTopics | ReadConfigs | ReadMetadata | ReadBrokers | ReadRequests | IsBalanceDue
     | SettleWhatHasLanded | TakeUpRequest | BeginToApplyRequest | AnswerRequest | ChangeTopics | ChangeConfigs
-    | ChangeMetadata
+    | UnregisterBroker | ChangeMetadata
 )  # fmt: skip
 
 
@@ -176,7 +186,7 @@ class ControllerTerm:
         brokers: BrokersSeen = yield ReadBrokers()
         self.context = replace(
             self.context, brokers=brokers.live, topics=topics, partitions=partitions, configs=configs,
-            registered=brokers.registered,
+            registered=brokers.registered, unregistered=brokers.unregistered,
         ).started(self._version)  # fmt: skip
         yield SettleWhatHasLanded()
         self._events.put(ControllerChange(brokers_before))
@@ -201,9 +211,12 @@ class ControllerTerm:
 
     def _read_brokers(self, seen: BrokersSeen) -> None:
         before, now = self.context.brokers, seen.live
-        if before == now and seen.registered == self.context.registered:
+        known = self.context.registered, self.context.unregistered
+        if before == now and known == (seen.registered, seen.unregistered):
             return
-        self.context = replace(self.context, brokers=now, registered=seen.registered)
+        self.context = replace(
+            self.context, brokers=now, registered=seen.registered, unregistered=seen.unregistered
+        )  # fmt: skip
         if before.keys() != now.keys() or any(before[b].broker_epoch != now[b].broker_epoch for b in now):
             self._events.put(BrokerChange(before))
             self._log_storage_errors(before.keys() - now.keys(), seen)
@@ -255,8 +268,15 @@ class ControllerTerm:
             return {request.kind: Outcome(UnknownServerException.__name__, problem)}
 
     def _write(self, event: Event, decision: Decision, request: AdminRequest | None) -> Round[Decision]:
-        """Writes a decision. Topics are written before their partitions, and dropped after them."""
+        """Writes a decision. Topics are written before their partitions, and dropped after them. A broker that is to be
+        unregistered and shows life keeps its registration and its settings."""
         before, why = self.context, decision.why
+        for broker in sorted(decision.unregistered):
+            if not (yield UnregisterBroker(broker, why)):
+                refused = Decision(self.context, why)
+                words = f"broker {broker} has begun or sent a heartbeat meanwhile: stop it first"
+                refused.outcomes[str(broker)] = Outcome(InvalidRequestException.__name__, words)
+                return refused
         if decision.topics:
             yield ChangeTopics(decision.topics, (), why)
         if decision.configs:

@@ -218,6 +218,7 @@ _KINDS: Mapping[str, _Arguments] = {
     "create_partitions": {"topic": _TEXT, "total": _INTEGER, "assignment": _ASSIGNMENT},
     "alter_configs": {"topic": _TEXT, "put": _SETTINGS, "delete": _TEXTS},
     "alter_broker_configs": {"broker": _TEXT, "put": _SETTINGS, "delete": _TEXTS},
+    "unregister_broker": {"broker": _INTEGER},
     "delete_topic": {"topic": _TEXT},
     "alter_partition_reassignments": {"reassignments": _Argument(_reassignments)},
     "elect_leaders": {"election_type": _TEXT, "partitions": _Argument(_texts, False)},

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.errors import (
@@ -261,6 +262,16 @@ class Cluster:
         if len(self.root.parts) > 1:  # each new table is a commit of it
             self._identities.refresh()
             self._identities.maintain()
+
+    @property
+    def unregistered_brokers(self) -> frozenset[int]:
+        """The brokers whose registration was removed, as last read."""
+        return self._brokers.unregistered
+
+    def unregister_broker(self, broker_id: int, cause: Mapping[str, Any]) -> bool:
+        """Removes the registration of a broker, if it has not moved since it was last read. Returns whether the broker
+        is unregistered now. Raises KafkaStorageException."""
+        return self._brokers.unregister(broker_id, cause)
 
     def registration(self, broker_id: int) -> BrokerRegistration:
         """The registration of a broker as last read. Raises BrokerNotAvailableException if it has never registered."""

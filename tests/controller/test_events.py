@@ -111,6 +111,7 @@ def test_ev_01_bc_03_how_long_an_event_has_waited_and_taken_is_logged(caplog):
         ("create_partitions", "PartitionModifications"),
         ("alter_configs", "TopicConfigChange"),
         ("alter_broker_configs", "BrokerConfigChange"),
+        ("unregister_broker", "BrokerUnregistration"),
         ("delete_topic", "TopicDeletion"),
         ("alter_partition_reassignments", "PartitionReassignment"),
         ("elect_leaders", "ReplicaLeaderElection"),
@@ -120,7 +121,7 @@ def test_ev_05_li_02_li_03_li_06_li_07_each_request_is_an_event_of_its_own(kind,
     asked = AdminRequest("request-1", kind, {})
     assert type(EVENT_OF_REQUEST[kind](asked)).__name__ == event
     assert EVENT_OF_REQUEST[kind](asked).request is asked
-    assert len(EVENT_OF_REQUEST) == 7
+    assert len(EVENT_OF_REQUEST) == 8
 
 
 def test_li_03_the_same_request_is_queued_once():

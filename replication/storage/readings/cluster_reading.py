@@ -31,7 +31,7 @@ from lakelog.replication.storage.log.broken_segments import BrokenSegment, read_
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.replication.storage.readings.metadata_history import ClusterEvents, event_rows, metadata_changes
 from lakelog.replication.storage.root_identity import check_identity
-from lakelog.replication.storage.tables.broker_table import broker_ids
+from lakelog.replication.storage.tables.broker_table import UNREGISTERED, broker_ids
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import BROKERS, LOG, METADATA, REPLICAS, STATE_TABLES, Table
 from lakelog.schemas.views.readings import BATCHES, EVENTS, METADATA_CHANGES, READINGS
@@ -137,7 +137,7 @@ class ClusterReading:
     def _registration(self, cluster: Cluster, folder: StorageRoot, observed_at: float) -> pa.Table:
         schema = READINGS[BROKERS.name].arrow
         try:
-            rows = _dated(folder, BROKERS, self.as_of, observed_at)
+            rows = [row for row in _dated(folder, BROKERS, self.as_of, observed_at) if row["root"] != UNREGISTERED]
         except LakelogException:
             rows = []
         return pa.Table.from_pylist([{**row, "root_error": self._root_error(cluster, row)} for row in rows], schema)

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from lakelog.replication.errors import (
     CorruptRecordException,
@@ -29,6 +30,7 @@ from lakelog.schemas import BROKERS, CLUSTER
 
 logger = logging.getLogger(__name__)
 
+UNREGISTERED = ""  # the root in the row of a broker that was unregistered: the row keeps its epoch alone
 _NUMBERS = ("broker_id", "broker_epoch", "metadata_version", "log_version")
 
 
@@ -91,9 +93,14 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
 
     @property
     def registration(self) -> BrokerRegistration | None:
-        """The registration as last read."""
-        found = self._value
+        """The registration as last read; None if the broker was unregistered."""
+        found = None if self.is_unregistered else self._value
         return found and dataclasses.replace(found, heartbeat=self.version + self._sign)
+
+    @property
+    def is_unregistered(self) -> bool:
+        """Whether an operator has removed the registration, as last read."""
+        return self._value is not None and self._value.root == UNREGISTERED
 
     def _decode(self, rows: list[Row]) -> BrokerRegistration | None:
         return _registration(rows[0]) if rows else None
@@ -112,6 +119,29 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
         self._table.recover()
         self._table.update({"who": "broker", "why": "register"}, change)
         return written[-1]
+
+    def unregister(self, seen: BrokerRegistration, cause: Mapping[str, Any]) -> bool:
+        """Removes the registration, if it has not moved since it was `seen`. Returns whether there is none any more.
+
+        The row stays with a higher broker epoch: it fences the process that was registered, should it wake up, and the
+        next process of this id begins above it, so that its own log does not fence it.
+        """
+        self.refresh()
+        self.read_sign()
+        sign, is_gone = self._sign, False
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            nonlocal is_gone
+            found = self._decode(rows)
+            is_gone = found is None or found.root == UNREGISTERED
+            if is_gone or found != seen or self.version + sign != seen.heartbeat:
+                return None
+            is_gone = True
+            epoch = seen.broker_epoch + 1
+            return [{**rows[0], "root": UNREGISTERED, "broker_epoch": epoch, "shutting_down": True}]
+
+        self._table.update(cause, change)
+        return is_gone
 
     def update(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
         """Changes fields of this process's registration, or none. Each call moves the heartbeat.
@@ -182,6 +212,7 @@ class BrokerDirectory:
         self._tables: dict[int, BrokerTable] = {}
         self._registrations: dict[int, BrokerRegistration] = {}
         self._unreadable: dict[int, str] = {}
+        self._unregistered: set[int] = set()
 
     @property
     def _cluster(self) -> StorageRoot:
@@ -191,6 +222,21 @@ class BrokerDirectory:
     def registrations(self) -> Mapping[int, BrokerRegistration]:
         """The registrations as last read, by broker id."""
         return dict(sorted(self._registrations.items()))
+
+    @property
+    def unregistered(self) -> frozenset[int]:
+        """The brokers that were unregistered, as last read."""
+        return frozenset(self._unregistered)
+
+    def unregister(self, broker_id: int, cause: Mapping[str, Any]) -> bool:
+        """Removes the registration of a broker, if it is as last read: see `BrokerTable.unregister`."""
+        table, seen = self._tables.get(broker_id), self._registrations.get(broker_id)
+        if table is None or seen is None:
+            return broker_id in self._unregistered
+        is_gone = table.unregister(seen, cause)
+        if is_gone:
+            self._note(broker_id, table, None)
+        return is_gone
 
     def refresh(self, max_staleness: float | None = None) -> None:
         """Reads every registration again that has moved. A poll gives a `max_staleness`, as for `TypedTable.watch`, and
@@ -224,9 +270,17 @@ class BrokerDirectory:
             table.read_sign(max_staleness)
         else:
             table = BrokerTable.open_if_registered(self._cluster, broker_id, max_staleness)
-        registration = None if table is None else _read_registration(table, broker_id)
-        if table is not None and registration is not None:
+        if table is not None:
+            self._note(broker_id, table, _read_registration(table, broker_id))
+
+    def _note(self, broker_id: int, table: BrokerTable, registration: BrokerRegistration | None) -> None:
+        if registration is not None:
             self._tables[broker_id], self._registrations[broker_id] = table, registration
+            self._unregistered.discard(broker_id)
+        elif table.is_unregistered:
+            self._tables[broker_id] = table
+            self._registrations.pop(broker_id, None)
+            self._unregistered.add(broker_id)
 
     def _note_unreadable(self, unreadable: dict[int, str]) -> None:
         """Logs each error once: it is met with every poll."""

@@ -60,3 +60,14 @@ def test_brokers_of_a_cluster_without_any_prints_one_sentence(lakelog: Run, tmp_
     assert lakelog(format_verb, "--cluster", uri)[0] == 0
     assert lakelog(brokers, "--cluster", uri) == (0, "", f"No broker has registered at {uri}.\n")
     assert lakelog(brokers, "--cluster", uri, "-o", "json")[:2] == (0, "[]\n")
+
+
+def test_bc_01_a_broker_is_unregistered_on_request(lakelog: Run, controlled: str) -> None:
+    """All three count as alive here; `tests/test_change_brokers.py` has one that has stopped."""
+    status, out, err = lakelog(brokers, "--cluster", controlled, "--unregister", "3", "--dry-run")
+    assert (status, out) == (1, "")
+    assert err.startswith("lakelog: InvalidRequestException: broker 3 is alive: stop it, and wait until its last")
+    status, _, err = lakelog(brokers, "--cluster", controlled, "--unregister", "9")
+    assert (status, err) == (
+        1, "lakelog: BrokerNotAvailableException: no broker 9 has registered; there are: 1, 2, 3\n"
+    )  # fmt: skip
