@@ -82,10 +82,10 @@ BROKERS = Table(
     name="brokers",
     description="One row: the root of a broker and its state. Each commit is a heartbeat, also one that changes no row",
     key=("broker_id",),
-    writers="its broker alone",
+    writers="its broker; the active controller, which unregisters it",
     columns=(
         Column("broker_id", "int", "Broker id"),
-        Column("root", "string", "URI of its storage root"),
+        Column("root", "string", "URI of its storage root; empty: the broker is unregistered"),
         Column("rack", "string", "Rack, zone or region; null if not set", nullable=True),
         Column("broker_epoch", "bigint", "Rises with each registration of this broker id"),
         Column("incarnation_id", "string", "Random id of the process that has registered"),

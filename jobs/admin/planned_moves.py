@@ -94,11 +94,13 @@ def _sizes(
 
 
 class PlannedMoves(NamedTuple):
-    """A plan, and what it was made for. `leaving`: the brokers that are drained or replaced."""
+    """A plan, and what it was made for. `leaving`: the brokers that are drained or replaced. `chooses`: whether it has
+    chosen brokers by their racks, as all do but a replacement."""
 
     around: Surroundings
     plan: Plan
     leaving: frozenset[int] = frozenset()
+    chooses: bool = True
 
     def rows(self) -> list[Row]:
         """A row for each partition of the plan, with the bytes that are copied."""
@@ -165,12 +167,13 @@ class PlannedMoves(NamedTuple):
         around, found = self.around, list[str]()
         fewer = around.layout.on_fewer_racks(self.plan)
         if fewer:
-            found.append(f"on fewer racks than before, as no broker is left on another one: {_names(fewer)}")
+            why = "no broker is left on another one" if self.chooses else "the new broker is on a rack of theirs"
+            found.append(f"on fewer racks than before, as {why}: {_names(fewer)}")
         unknown = [partition for partition in self.plan if partition not in around.layout.sizes]
         if unknown:
             found.append(f"sizes that are not known count as 0: {_names(unknown)}")
         found += [f"the log of broker {b} cannot be read: {why}" for b, why in around.unread.items()]
-        for broker in sorted(self.leaving - around.cordoned):
+        for broker in sorted(self.leaving & around.layout.open):
             found.append(f"broker {broker} is not cordoned: `configs --add-config {CORDONED_LOG_DIRS}=*` keeps new "
                          "replicas away from it")  # fmt: skip
         if not self.leaving:
@@ -222,7 +225,7 @@ def planned_replacement(around: Surroundings, old: int, new: int) -> PlannedMove
         plan = replace_broker(around.layout, old, new)
     except InvalidReplicaAssignmentException as error:
         raise InvalidReplicaAssignmentException(f"--replace {old}={new}: {error}") from error
-    return _checked(PlannedMoves(around, plan, frozenset({old})))
+    return _checked(PlannedMoves(around, plan, frozenset({old}), chooses=False))
 
 
 def _checked(moves: PlannedMoves) -> PlannedMoves:

@@ -137,8 +137,8 @@ class _Draft:
         free = [broker for broker in self.open if broker not in replicas]
         if len(free) < len(places):
             raise InvalidReplicationFactorException(
-                f"{partition[0]}-{partition[1]} has {len(replicas)} replicas, of which {len(places)} must move, and "
-                f"{len(free)} brokers without one are alive, not cordoned and not drained: {_numbers(free)}"
+                f"{partition[0]}-{partition[1]}: {len(places)} of its {len(replicas)} replicas must move, and too few "
+                f"other brokers are alive, not cordoned and not drained: {_numbers(free)}"
             )
         self._least_racks[partition] = min(self._least_racks[partition], self._most_racks(kept, free, len(places)))
         for number, place in enumerate(places):

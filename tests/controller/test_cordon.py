@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from lakelog.replication.protocol.admin_request import AdminRequest
 from lakelog.replication.protocol.topic import Entity
 from tests.controller.contexts import Active, changed, context, errors, partition
+from tests.controller.world import World
 
 CORDON = {"cordoned.log.dirs": "*"}
 
@@ -99,3 +101,25 @@ def test_tm_02_a_cordoned_broker_goes_on_leading_and_is_elected():
     active = cordoned(1, 2, partitions=[partition((1, 2, 3))])
     assert active.fail_over().changed == {}
     assert changed(active.brokers(gone=(1,))) == {"flights-0": (2, (2, 3))}
+
+
+@pytest.mark.parametrize("cordons_first", [True, False])
+@pytest.mark.parametrize("fails_over", [True, False])
+def test_tm_02_a_topic_and_a_cordon_of_one_moment_are_decided_in_their_order(root, cordons_first, fails_over):
+    """Both wait when a controller looks, or one is carried out and the next controller finds the other."""
+    world = World(root)
+    asked = [
+        AdminRequest("cordon", "alter_broker_configs", {"broker": "3", "put": CORDON, "delete": []}),
+        AdminRequest("topic", "create_topic", {"topic": "new", "partitions": 1, "replication_factor": 3}),
+    ]
+    for request in asked if cordons_first else reversed(asked):
+        world.cluster.admin.add(request)
+        if fails_over:
+            world.poll(1, 2, 3, after=0.0)
+            world.fail_over()
+    world.poll(1, 2, 3, after=0.0)
+    world.cluster.admin.refresh()
+    found = {r.request_id: [o.error for o in r.outcomes.values()] for r in world.cluster.admin.requests}
+    refused = "InvalidReplicationFactorException" if cordons_first else None
+    assert found == {"cordon": [None], "topic": [refused]}
+    assert len(world.all()) == (1 if cordons_first else 2)

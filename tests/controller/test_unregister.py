@@ -108,7 +108,7 @@ def test_fo_04_a_controller_that_dies_over_it_is_finished_by_the_next(world, mon
 
 def test_bc_01_the_process_that_was_registered_is_fenced_if_it_wakes_up(world):
     ask(world, 4)
-    with pytest.raises(StaleBrokerEpochException, match="epoch 7 is fenced"):
+    with pytest.raises(StaleBrokerEpochException, match="epoch 7 is fenced: the broker was unregistered"):
         world.beats[4].update(7, "heartbeat")
     assert is_gone(world) == (True, True, True)
 

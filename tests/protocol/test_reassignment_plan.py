@@ -88,14 +88,12 @@ def test_ra_01_a_replacement_takes_each_replica_in_its_place(given, expected):
         (
             lambda: drain(layout((1, 2), (1, 2, 3), open_=(1, 2, 3)), [1]),
             InvalidReplicationFactorException,
-            "t-1 has 3 replicas, of which 1 must move, and 0 brokers without one are alive, not cordoned and not "
-            "drained: none",
+            "t-1: 1 of its 3 replicas must move, and too few other brokers are alive, not cordoned and not drained: n",
         ),
         (
             lambda: drain(layout((1, 2), open_=(1, 3)), [1, 2]),
             InvalidReplicationFactorException,
-            "t-0 has 2 replicas, of which 2 must move, and 1 brokers without one are alive, not cordoned and not "
-            "drained: 3",
+            "t-0: 2 of its 2 replicas must move, and too few other brokers are alive, not cordoned and not drained: 3",
         ),
         (
             lambda: replace_broker(layout((9, 1), (9, 2), (9, 4), (4, 9)), 9, 4),

@@ -1,5 +1,5 @@
 """`brokers/<id>`: registrations and heartbeats, a table a broker, so that no two brokers ever contend; and all of them
-as a directory, where a broken one hides no other. [BC-01]
+as a directory, where a broken one hides no other. The controller writes there only to unregister a broker. [BC-01]
 
 The heartbeat is the version of the table, so that one without changes is a commit without a file. In a cluster with
 several roots that one is a sign of life, see `LifeSigns`, and the heartbeat is the sum of its number and the version.
@@ -158,9 +158,10 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
         def change(rows: list[Row]) -> list[Row] | None:
             found = _registration(rows[0])
             if found.broker_epoch != broker_epoch:
+                newer = f"a newer process has registered under epoch {found.broker_epoch}"
+                fenced_by = "the broker was unregistered" if found.root == UNREGISTERED else newer
                 raise StaleBrokerEpochException(
-                    f"broker {found.broker_id}: epoch {broker_epoch} is fenced: "
-                    f"a newer process has registered under epoch {found.broker_epoch}"
+                    f"broker {found.broker_id}: epoch {broker_epoch} is fenced: {fenced_by}"
                 )
             written[:] = [{**rows[0], **changes}]
             return list(written)

@@ -10,7 +10,13 @@ import pytest
 from lakelog.jobs import configs, reassign_partitions
 from lakelog.jobs.admin import planned_moves
 from lakelog.jobs.admin.heartbeats import ALIVE, DEAD, SeenBroker
-from lakelog.jobs.admin.planned_moves import PlannedMoves, Surroundings, planned_drain, planned_rebalance
+from lakelog.jobs.admin.planned_moves import (
+    PlannedMoves,
+    Surroundings,
+    planned_drain,
+    planned_rebalance,
+    planned_replacement,
+)
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.errors import InvalidRequestException, LeaderNotAvailableException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
@@ -88,7 +94,7 @@ def test_ra_01_a_drain_does_not_go_to_cordoned_brokers(on_t: Run) -> None:
     assert on_t(configs, *of_3)[0] == 0
     status, out, err = on_t(reassign_partitions, "--drain", "2", "--execute")
     assert (status, out) == (1, "")
-    assert "t-0 has 2 replicas, of which 1 must move, and 0 brokers without one are alive, not cordoned and not " in err
+    assert "t-0: 1 of its 2 replicas must move, and too few other brokers are alive, not cordoned and not " in err
     assert on_t(reassign_partitions, "--drain", "3")[:2][0] == 0
     assert "Note: broker 3 is cordoned, so it is left out.\n" in on_t(reassign_partitions, "--rebalance")[2]
 
@@ -97,7 +103,7 @@ def test_ra_01_a_drain_does_not_go_to_cordoned_brokers(on_t: Run) -> None:
     ("words", "error"),
     [
         (["--drain", "9"], "BrokerNotAvailableException: --drain: broker 9 has not registered; there are: 1, 2, 3"),
-        (["--drain", "1,2,3"], "InvalidReplicationFactorException: t-0 has 2 replicas, of which 2 must move, and 0 "),
+        (["--drain", "1,2,3"], "InvalidReplicationFactorException: t-0: 2 of its 2 replicas must move, and "),
         (["--replace", "2=9"], "BrokerNotAvailableException: --replace: broker 9 has not registered; there are: 1, 2"),
         (["--replace", "9=2"], "BrokerNotAvailableException: --replace: broker 9 has not registered; there are: 1, 2"),
         (["--replace", "2=3"], "InvalidReplicaAssignmentException: --replace 2=3: broker 3 has replicas of t-1 al"),
@@ -177,6 +183,15 @@ def test_tm_02_fewer_racks_and_unknown_sizes_are_told() -> None:
         "sizes that are not known count as 0: t-0",
         "the log of broker 4 cannot be read: gone",
     ]
+
+
+def test_tm_02_a_replacement_on_a_rack_of_theirs_is_told() -> None:
+    """A drain would take broker 4, on another rack. Nobody has to cordon a broker that is dead."""
+    found = around(replace(ROW, leader=2, isr=(2,)), dead=(1,), p0=1)
+    racked = found._replace(layout=replace(found.layout, racks={1: "a", 2: "b", 3: "b", 4: "a"}))
+    told = planned_replacement(racked, 1, 3).notes()
+    assert told == ["on fewer racks than before, as the new broker is on a rack of theirs: t-0"]
+    assert planned_drain(racked, [1]).notes() == []
 
 
 def test_ra_01_leaders_that_alone_change_are_counted() -> None:

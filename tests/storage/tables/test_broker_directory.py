@@ -4,8 +4,10 @@ import logging
 
 import pytest
 
-from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.config import Config
+from lakelog.replication.errors import KafkaStorageException, StaleBrokerEpochException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
+from lakelog.replication.storage.cluster import format_cluster, storage_root
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.broker_table import BrokerDirectory, BrokerTable
 from lakelog.replication.storage.tables.state_table import StateTable
@@ -147,3 +149,27 @@ def test_ol_01_a_counter_that_is_no_number_is_named(cluster, caplog, monkeypatch
     monkeypatch.setattr(BrokerTable, "registration", broken)
     assert poll(BrokerDirectory(cluster)) == {}
     assert "the row of broker 1 makes no sense: metadata_version is 'many', no integer" in caplog.text
+
+
+@pytest.mark.parametrize("cluster_roots", [1, 3])
+def test_bc_01_a_registration_is_removed_only_as_it_was_read(tmp_path, cluster_roots):
+    """Also where heartbeats are signs of life, and no commits. The process that was registered is fenced."""
+    uri = ",".join(str(tmp_path / f"cluster-{number}") for number in range(cluster_roots))
+    home = storage_root(uri, "cluster", Config())
+    format_cluster(home, Config())
+    register(home, 4, broker_epoch=7)
+    broker = BrokerTable.open(home, 4)
+    directory = BrokerDirectory(home)
+    directory.refresh()
+    broker.update(7, "heartbeat")
+    assert (directory.unregister(4, {"who": "test"}), directory.unregistered) == (False, frozenset())
+    directory.refresh()
+    assert directory.unregister(4, {"who": "test"})
+    assert directory.unregister(4, {"who": "test"}), "it is idempotent"
+    assert (directory.registrations, directory.unregistered) == ({}, {4})
+    assert (poll(BrokerDirectory(home)), BrokerTable.open(home, 4).registration) == ({}, None)
+    broker.refresh()
+    with pytest.raises(StaleBrokerEpochException, match="epoch 7 is fenced"):
+        broker.update(7, "heartbeat")
+    register(home, 4, broker_epoch=9)
+    assert (list(poll(directory)), directory.unregistered) == ([4], frozenset())
