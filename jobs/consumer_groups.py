@@ -378,12 +378,12 @@ def _member_row(name: str, member: GroupMember) -> Row:
         "host": member.host,
         "client_id": member.client_id or None,
         "partitions": len(member.owned),
-        "assignment": _assignment(member.owned),
-        "not_yet_owned": _assignment(set(member.assigned) - set(member.owned)),
+        "assignment": assignment_text(member.owned),
+        "not_yet_owned": assignment_text(set(member.assigned) - set(member.owned)),
     }
 
 
-def _assignment(partitions: Collection[AssignedPartition]) -> str | None:
+def assignment_text(partitions: Collection[AssignedPartition]) -> str | None:
     """As Kafka's tool prints it: `orders(0,1), payments(3)`."""
     topics = sorted({partition.topic for partition in partitions})
     return (

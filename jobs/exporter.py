@@ -16,10 +16,9 @@ from lakelog.jobs.cli.waiting import stop_signals, wait_until
 from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels, is_label_name
 from lakelog.jobs.metrics.metric_families import LABEL_NAMES
-from lakelog.jobs.metrics.metrics_server import Address, MetricsServer
+from lakelog.jobs.metrics.metrics_server import MOST_PORTS, Address, MetricsServer
 
 _LISTEN = "127.0.0.1:9308"  # the port of kafka_exporter
-_MOST_PORTS = 65_535
 _PAUSE = 0.1  # s in which the process hears that it is to stop
 
 
@@ -60,7 +59,7 @@ def listen_address(text: str) -> Address:
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not host:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT, such as {_LISTEN}")
-    return Address(host, whole_number(0, _MOST_PORTS)(port))
+    return Address(host, whole_number(0, MOST_PORTS)(port))
 
 
 def label(text: str) -> tuple[str, str]:

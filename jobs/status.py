@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Callable
 
-from lakelog.jobs.admin.cluster_notes import read_notes
 from lakelog.jobs.admin.cluster_status import (
     ROOT_COLUMNS,
     ClusterState,
@@ -31,11 +30,11 @@ from lakelog.jobs.admin.cluster_status import (
     problems,
     root_row,
     summary,
+    with_warnings,
 )
-from lakelog.jobs.admin.heartbeats import SILENT, observe, unwritable
+from lakelog.jobs.admin.heartbeats import SILENT, observe
 from lakelog.jobs.admin.problem_watch import ProblemChange, ProblemWatch, change_lines, change_object
 from lakelog.jobs.admin.published_rows import published_rows
-from lakelog.jobs.admin.reassignment_throttle import REPLICAS
 from lakelog.jobs.cli.console import FAILED, JSON, OK, Lines, Report, run, say
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import FORMS, Invocation, admin_parser
@@ -48,7 +47,6 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
 from lakelog.replication.storage.root_changes import RootChanges
-from lakelog.replication.storage.root_identity import describe_brokers_beside
 
 WEBHOOK_VARIABLE = "LAKELOG_WEBHOOK"
 _DAY = 86_400
@@ -212,18 +210,11 @@ def cluster_state(cluster: Cluster) -> ClusterState:
     for table in (cluster.topics, cluster.metadata, cluster.configs):
         table.refresh()
     rows = {b: published_rows(cluster, seen.registration) for b, seen in brokers.items() if seen.state not in SILENT}
-    refused = read_notes(cluster, {broker: seen.registration for broker, seen in brokers.items()}).refused
-    others = "" if brokers else describe_brokers_beside(cluster.root)
-    return ClusterState(
-        controller, brokers, known_partitions(cluster), rows, _throttled(cluster), unwritable(cluster.root), refused,
-        others, RootChanges(cluster).describe() if isinstance(cluster.root, QuorumRoot) else (),
-        cordons(cluster),
+    roots = RootChanges(cluster).describe() if isinstance(cluster.root, QuorumRoot) else ()
+    state = ClusterState(
+        controller, brokers, known_partitions(cluster), rows, roots=roots, cordoned=cordons(cluster)
     )  # fmt: skip
-
-
-def _throttled(cluster: Cluster) -> list[str]:
-    topics = [topic for topic in cluster.topics.topics.values() if not topic.deleting]
-    return sorted(topic.topic for topic in topics if any(topic.configs.get(name) for name in REPLICAS))
+    return with_warnings(cluster, state)
 
 
 def _object(cluster: Cluster, state: ClusterState, found: list[Problem], known: list[Problem]) -> dict[str, object]:

@@ -14,9 +14,11 @@ unless a loss makes it worse: the records of a partition that is offline are los
 """
 
 import argparse
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, NoReturn
 
 from lakelog.jobs.admin.cluster_snapshot import ClusterSnapshot, snapshot_at, snapshot_now
+from lakelog.jobs.admin.heartbeats import Wait
 from lakelog.jobs.admin.loss_report import LossReport, VotingRoots, as_object, show
 from lakelog.jobs.admin.prediction import Forecast, Loss
 from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, run
@@ -25,6 +27,7 @@ from lakelog.jobs.cli.options import FORMS, admin_parser
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.times import past_time
 from lakelog.jobs.cli.verb_parser import VerbParser, root_uri
+from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.errors import BrokerNotAvailableException, InvalidRequestException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster
@@ -69,17 +72,40 @@ def _what_if(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if not (args.kill or args.kill_rack is not None or args.stop or args.lose_root or args.cluster_root):
         parser.error("what is lost? Give --kill, --kill-rack, --stop, --lose-root or --cluster-root")
     cluster = Cluster.open(args.cluster, settings(args.command_config))
-    roots, past = _roots(cluster, args), None if args.at is None else snapshot_at(cluster, args.at)
-    known = cluster.refresh_brokers() if past is None else {b: seen.registration for b, seen in past.brokers.items()}
-    loss = _loss(args, known, roots)
-    if both := loss.killed & loss.stopped:
-        parser.error(f"broker {min(both)} is both killed and stopped: it can only be one of the two")
-    report = _predicted(cluster, past or snapshot_now(cluster), loss, roots)
+    question = LossQuestion(args.kill, args.kill_rack, args.stop, args.lose_root, args.cluster_root)
+    report = predicted(cluster, question, args.at, parser.error)
     if args.output == JSON:
         Report(value=as_object(report)).show(JSON)
     else:
         show(report)
     return OK if report.is_harmless else FAILED
+
+
+class LossQuestion(NamedTuple):
+    """What is lost, by the options of the verb."""
+
+    kill: Sequence[int] = ()
+    kill_rack: str | None = None
+    stop: Sequence[int] = ()
+    lose_root: str | None = None
+    cluster_root: Sequence[str] = ()
+
+
+def predicted(
+    cluster: Cluster, asked: LossQuestion, at: float | None, refuse: Callable[[str], NoReturn], wait: Wait = let_pass
+) -> LossReport:
+    """What becomes of the cluster. `at`: as of an earlier time, in seconds since the epoch. `refuse` is called with why
+    the question contradicts itself. `wait`: see `snapshot_now`.
+
+    Raises BrokerNotAvailableException if the question names no broker that has registered, InvalidRequestException if
+    it names no root of the cluster, and what `snapshot_at` raises.
+    """
+    roots, past = _roots(cluster, asked), None if at is None else snapshot_at(cluster, at)
+    known = cluster.refresh_brokers() if past is None else {b: seen.registration for b, seen in past.brokers.items()}
+    loss = _loss(asked, known, roots)
+    if both := loss.killed & loss.stopped:
+        refuse(f"broker {min(both)} is both killed and stopped: it can only be one of the two")
+    return _predicted(cluster, past or snapshot_now(cluster, wait), loss, roots)
 
 
 def _predicted(cluster: Cluster, snapshot: ClusterSnapshot, loss: Loss, roots: VotingRoots) -> LossReport:
@@ -89,7 +115,7 @@ def _predicted(cluster: Cluster, snapshot: ClusterSnapshot, loss: Loss, roots: V
     return LossReport(cluster, snapshot, roots, forecast, forecast.changes(rows), rows)
 
 
-def _roots(cluster: Cluster, args: argparse.Namespace) -> VotingRoots:
+def _roots(cluster: Cluster, asked: LossQuestion) -> VotingRoots:
     """Raises InvalidRequestException if --cluster-root names none of the cluster's roots."""
     if isinstance(cluster.root, QuorumRoot):
         found = [root for root in RootChanges(cluster).describe() if root.counts]
@@ -97,42 +123,42 @@ def _roots(cluster: Cluster, args: argparse.Namespace) -> VotingRoots:
     else:
         voting, silent = (cluster.root.uri,), frozenset[str]()
     lost = set[str]()
-    for given in args.cluster_root:
+    for given in asked.cluster_root:
         uri = StorageRoot.of(given).uri
         if not (here := {root for root in voting if lies_in(root, uri) and lies_in(uri, root)}):
             raise InvalidRequestException(
                 f"--cluster-root: {uri} is no root of the cluster; there are: {_list(voting)}"
             )
         lost |= here
-    if args.lose_root:
-        lost |= {root for root in voting if lies_in(root, StorageRoot.of(args.lose_root).uri)}
+    if asked.lose_root:
+        lost |= {root for root in voting if lies_in(root, StorageRoot.of(asked.lose_root).uri)}
     return VotingRoots(voting, silent, frozenset(lost))
 
 
-def _loss(args: argparse.Namespace, brokers: Mapping[int, BrokerRegistration], roots: VotingRoots) -> Loss:
+def _loss(asked: LossQuestion, brokers: Mapping[int, BrokerRegistration], roots: VotingRoots) -> Loss:
     """Raises BrokerNotAvailableException if an option names no broker that has registered."""
-    for option, given in (("--kill", args.kill), ("--stop", args.stop)):
+    for option, given in (("--kill", asked.kill), ("--stop", asked.stop)):
         for broker in given:
             if broker not in brokers:
                 raise BrokerNotAvailableException(
                     f"{option}: broker {broker} has not registered; there are: {_list(brokers)}"
                 )
     in_rack, emptied = set[int](), set[int]()
-    if args.kill_rack is not None:
-        in_rack = {broker for broker, found in brokers.items() if found.rack == args.kill_rack}
+    if asked.kill_rack is not None:
+        in_rack = {broker for broker, found in brokers.items() if found.rack == asked.kill_rack}
         if not in_rack:
             racks = sorted({found.rack for found in brokers.values() if found.rack is not None})
             raise BrokerNotAvailableException(
-                f"--kill-rack: no broker is in rack {args.kill_rack}; there are: {_list(racks)}"
+                f"--kill-rack: no broker is in rack {asked.kill_rack}; there are: {_list(racks)}"
             )
-    if args.lose_root:
-        folder = StorageRoot.of(args.lose_root).uri
+    if asked.lose_root:
+        folder = StorageRoot.of(asked.lose_root).uri
         emptied = {broker for broker, found in brokers.items() if lies_in(found.root, folder)}
         if not emptied and not roots.lost:
             there = [*roots.voting, *(found.root for found in brokers.values())]
             raise BrokerNotAvailableException(f"--lose-root: no root lies in {folder}; there are: {_list(there)}")
-    killed = frozenset({*args.kill, *in_rack, *emptied})
-    return Loss(killed, frozenset(args.stop), frozenset(emptied), roots.left >= roots.needed)
+    killed = frozenset({*asked.kill, *in_rack, *emptied})
+    return Loss(killed, frozenset(asked.stop), frozenset(emptied), roots.left >= roots.needed)
 
 
 def _list(names: Collection[object]) -> str:

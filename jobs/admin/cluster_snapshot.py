@@ -11,11 +11,13 @@ from lakelog.jobs.admin.heartbeats import (
     ALIVE,
     STOPPING,
     SeenBroker,
+    Wait,
     broker_state,
     controller_state,
     observe,
 )
 from lakelog.jobs.admin.published_rows import Rows, rows_of
+from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.controller.controller_context import BrokerView, ControllerContext
 from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
@@ -39,9 +41,10 @@ class ClusterSnapshot(NamedTuple):
     at: float | None = None
 
 
-def snapshot_now(cluster: Cluster) -> ClusterSnapshot:
-    """The tables as they are. Waits only if the newest heartbeat of a broker or of the controller is old."""
-    brokers, controller = observe(cluster)
+def snapshot_now(cluster: Cluster, wait: Wait = let_pass) -> ClusterSnapshot:
+    """The tables as they are. Waits only if the newest heartbeat of a broker or of the controller is old; without a
+    `wait` never."""
+    brokers, controller = observe(cluster, wait)
     context = context_now(cluster, live_brokers(brokers))
     has_controller = controller.state == ACTIVE
     return ClusterSnapshot(context, brokers, has_controller, cluster.metadata.version, partial(rows_of, cluster))

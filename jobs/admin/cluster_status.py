@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from lakelog.jobs.admin.cluster_notes import read_notes
 from lakelog.jobs.admin.heartbeats import (
     ACTIVE,
     ALIVE,
@@ -14,7 +15,9 @@ from lakelog.jobs.admin.heartbeats import (
     SeenBroker,
     SeenController,
     ago,
+    unwritable,
 )
+from lakelog.jobs.admin.reassignment_throttle import REPLICAS
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.options import Invocation
 from lakelog.replication.clients.admin import AdminClient
@@ -31,6 +34,7 @@ from lakelog.replication.protocol.replica_status import FOLLOWER_ROLE, LEADER_RO
 from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, Entity
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.root_changes import RootStatus
+from lakelog.replication.storage.root_identity import describe_brokers_beside
 
 _WAITING = Outcome(None, "no controller has decided it yet")
 _NOTHING = Outcome(None, "nothing needed to be done")
@@ -156,6 +160,19 @@ class ClusterState(NamedTuple):
     unregistered: str = ""
     roots: Sequence[RootStatus] = ()
     cordoned: Mapping[str, set[int]] = {}
+
+
+def with_warnings(cluster: Cluster, state: ClusterState) -> ClusterState:
+    """The state with what `problems` and `notes` need besides: throttled topics, and signs of a wrong cluster root.
+    Reads the notes of brokers from their roots. Raises KafkaStorageException."""
+    topics = [topic for topic in cluster.topics.topics.values() if not topic.deleting]
+    brokers = {broker: seen.registration for broker, seen in state.brokers.items()}
+    return state._replace(
+        throttled=sorted(topic.topic for topic in topics if any(topic.configs.get(name) for name in REPLICAS)),
+        unwritable=unwritable(cluster.root),
+        refused=read_notes(cluster, brokers).refused,
+        unregistered="" if brokers else describe_brokers_beside(cluster.root),
+    )
 
 
 class Problem(NamedTuple):

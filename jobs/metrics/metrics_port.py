@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lakelog.jobs.cli.numbers import whole_number
-from lakelog.jobs.metrics.metrics_server import Address, MetricsServer
+from lakelog.jobs.metrics.metrics_server import MOST_PORTS, Address, MetricsServer
 from lakelog.jobs.metrics.process_metrics import ProcessScrapes
 
 logger = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
-_MOST_PORTS = 65_535
 
 
 def add_metrics_port(parser: argparse.ArgumentParser) -> None:
     """Adds --metrics-port and --metrics-host."""
     parser.add_argument(
-        "--metrics-port", type=whole_number(0, _MOST_PORTS), metavar="PORT",
+        "--metrics-port", type=whole_number(0, MOST_PORTS), metavar="PORT",
         help="serve the metrics of this process to Prometheus at this port, such as 9404; 0: at a free port, which the "
         "log names; default: serve none",
     )  # fmt: skip

@@ -24,6 +24,8 @@ from lakelog.replication.errors import InvalidConfigurationException
 
 logger = logging.getLogger(__name__)
 
+MOST_PORTS = 65_535
+
 _CLIENT_SECONDS = 30.0  # a client that reads or writes nothing for so long is left
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _PAUSE = 0.1  # s in which the server hears that it is to stop
@@ -39,6 +41,11 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def cannot_listen(given: str, error: Exception) -> InvalidConfigurationException:
+    """The error of an option, given with its value, that names an address at which this process cannot listen."""
+    return InvalidConfigurationException(f"{given}: {getattr(error, 'strerror', None) or error}")
 
 
 class Scrapes(Protocol):
@@ -64,8 +71,7 @@ class MetricsServer(ThreadingHTTPServer):
         try:
             super().__init__(address, _Handler)
         except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InvalidConfigurationException(f"{given or f'--listen {address}'}: {reason}") from None
+            raise cannot_listen(given or f"--listen {address}", error) from None
         self.address = Address(address.host, self.server_address[1])  # the port that was free, if 0 was given
 
     @contextmanager

@@ -58,22 +58,23 @@ class Scrape(NamedTuple):
 
 
 class ScrapeReader:
-    """Reads an open cluster again and again; its tables stay open. It is not thread-safe."""
+    """Reads an open cluster again and again; its tables stay open. `cluster` is as of the last read. It is not
+    thread-safe."""
 
     def __init__(self, uri: str, config: Config, has_sizes: bool = False) -> None:
         """`has_sizes`: whether it reads the sizes of replicas, too. Raises as `Cluster.open`."""
         self._has_sizes = has_sizes
         self._logs: dict[str, LogSizes] = {}  # by root
-        self._cluster = Cluster.open(uri, config)
-        self._view = TopicView(self._cluster)
+        self.cluster = Cluster.open(uri, config)
+        self._view = TopicView(self.cluster)
         self._groups: dict[str, GroupAccess] = {}
         self._unreadable = set[int]()
-        self._first: list[Partitions] = [self._cluster.metadata.partitions]
+        self._first: list[Partitions] = [self.cluster.metadata.partitions]
 
     def read(self) -> Scrape:
         """The cluster as it is now. Raises KafkaStorageException, and other LakelogExceptions, if the cluster root
         cannot be read. The root of a broker that cannot be read has its error in `state.rows`."""
-        cluster = self._cluster
+        cluster = self.cluster
         brokers, controller = observe(cluster, None)
         staleness = None if isinstance(cluster.root, QuorumRoot) else RECENT_SECONDS
         cluster.topics.refresh() if staleness is None else cluster.topics.watch(staleness)
@@ -114,7 +115,7 @@ class ScrapeReader:
 
     def _sizes_of(self, broker: int) -> ReplicaSizes | str:
         try:
-            root = self._cluster.broker_root(broker)
+            root = self.cluster.broker_root(broker)
             if root.uri not in self._logs:
                 self._logs[root.uri] = LogSizes(root)
             return self._logs[root.uri].refresh()
@@ -122,11 +123,11 @@ class ScrapeReader:
             return str(error)
 
     def _live_groups(self, offsets: Sequence[CommittedOffset]) -> dict[str, ConsumerGroup]:
-        with_tables = groups_with_tables(self._cluster.root)
-        self._groups = {name: self._groups.get(name) or GroupAccess(self._cluster, name) for name in with_tables}
+        with_tables = groups_with_tables(self.cluster.root)
+        self._groups = {name: self._groups.get(name) or GroupAccess(self.cluster, name) for name in with_tables}
         names = list(self._groups)
         found = in_threads(lambda name: self._groups[name].refresh(), names, _READERS)
-        live = live_groups(self._cluster, dict(zip(names, found, strict=True)), None)
+        live = live_groups(self.cluster, dict(zip(names, found, strict=True)), None)
         with_offsets = {row.group_id for row in offsets}
         return {
             name: live.get(name, ConsumerGroup())

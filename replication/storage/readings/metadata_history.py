@@ -182,11 +182,14 @@ class ClusterEvents:
 
     def read_on(self, until: float | None = None) -> Iterator[ClusterEvent]:
         """The events that it has not read yet. Raises KafkaStorageException."""
+        return (event for _, events in self.read_versions(until) for event in events)
+
+    def read_versions(self, until: float | None = None) -> Iterator[tuple[MetadataCommit, list[ClusterEvent]]]:
+        """The versions that it has not read yet, each with its events. Raises KafkaStorageException."""
         for version in self._history.read_on(until):
             found = [*_of_cluster(version), *self._of_partitions(version)]
-            for event in found:
-                if self._is_news(event) and (self._since is None or event.at >= self._since):
-                    yield event
+            news = [event for event in found if self._is_news(event)]
+            yield version, [event for event in news if self._since is None or event.at >= self._since]
 
     def _is_news(self, event: ClusterEvent) -> bool:
         """Whether it is not the loss of a broker that is lost already: a controller that is elected may have seen that
