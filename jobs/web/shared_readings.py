@@ -1,0 +1,274 @@
+"""What the pages of the console read, shared by all requests.
+
+Each thing is read by one thread at a time, and the answer counts for a second or more. So the load on the stores does
+not grow with the number of browsers. A reading that hangs keeps no request waiting for longer than its patience.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Generic, NoReturn, TypeVar
+
+from lakelog.jobs.admin.cluster_status import with_warnings
+from lakelog.jobs.admin.group_offsets import Lag, lag_of
+from lakelog.jobs.admin.loss_report import LossReport
+from lakelog.jobs.cli.partition_files import TopicPartition
+from lakelog.jobs.metrics.log_sizes import LogSizes, ReplicaSizes
+from lakelog.jobs.metrics.scrape_reader import ScrapeReader
+from lakelog.jobs.web.metadata_timeline import MetadataTimeline, SeenHistory
+from lakelog.jobs.web.seen_cluster import SeenCluster
+from lakelog.jobs.what_if import LossQuestion, predicted
+from lakelog.replication.clients.partition_reader import OpenPartition, ask_leaders
+from lakelog.replication.clients.topic_view import TopicView, forget_view, open_view
+from lakelog.replication.config import Config
+from lakelog.replication.error_log import ErrorLog
+from lakelog.replication.errors import InvalidRequestException, LakelogException, TimeoutException
+from lakelog.replication.protocol.topic import BROKER_TYPE
+from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.in_threads import in_threads
+
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
+_SECONDS = 1.5  # for which a reading of the tables counts
+_PATIENCE = 20.0  # s that a request waits for it
+_SIZES_SECONDS, _SIZES_PATIENCE = 10.0, 0.3  # footers of new files: a page does without them at first
+_HISTORY_PATIENCE = 3.0
+_NOTES_SECONDS = 10.0  # the notes of brokers, one request each, change rarely
+_LAG_SECONDS = 5.0  # within which a new leader has to answer
+_READERS = 8
+_MOST_QUESTIONS = 64
+
+
+class SharedReading(Generic[Found]):
+    """One thing that is read, by one thread at a time. `seconds`: for how long an answer counts; an error counts as
+    long. `patience`: the seconds that a request waits for one. `may_be_old`: if it takes longer, the last answer counts
+    on."""
+
+    def __init__(
+        self, what: str, read: Callable[[], Found], seconds: float, patience: float = _PATIENCE,
+        may_be_old: bool = False,
+    ) -> None:  # fmt: skip
+        self._what, self._read, self._seconds = what, read, seconds
+        self._patience, self._may_be_old = patience, may_be_old
+        self._changed = threading.Condition()
+        self._is_reading = False
+        self._answer: tuple[Found | Exception, float] | None = None
+
+    def get(self) -> Found:
+        """The answer. Raises what reading it has raised, and TimeoutException if there is none in time."""
+        deadline = time.monotonic() + self._patience
+        with self._changed:
+            while not self.is_fresh:
+                if not self._is_reading:
+                    self._is_reading = True
+                    threading.Thread(target=self._work, name=f"reading {self._what}", daemon=True).start()
+                if not self._changed.wait(deadline - time.monotonic()):
+                    break
+            if self._answer is None or not (self.is_fresh or self._may_be_old):
+                raise TimeoutException(f"{self._what} could not be read within {self._patience:g} s")
+            found = self._answer[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the last answer still counts."""
+        return self._answer is not None and time.monotonic() - self._answer[1] < self._seconds
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last answer is an error, or there was none."""
+        return self._answer is None or isinstance(self._answer[0], Exception)
+
+    def _work(self) -> None:
+        found: Found | Exception
+        try:
+            found = self._read()
+        except Exception as error:
+            found = error
+        with self._changed:
+            self._answer, self._is_reading = (found, time.monotonic()), False
+            self._changed.notify_all()
+
+
+class ConsoleReadings:
+    """The readings of one cluster. Threads share it; methods raise LakelogExceptions, and OSErrors of roots."""
+
+    def __init__(self, uri: str, config: Config) -> None:
+        self.uri, self.config = uri, config
+        self._reader: ScrapeReader | None = None
+        self._logs: dict[str, LogSizes] = {}  # by root
+        self._timeline: MetadataTimeline | None = None
+        self._own: Cluster | None = None
+        self._own_lock = threading.Lock()
+        self._errors = ErrorLog(logger, "console")
+        self._warned_at = float("-inf")
+        self._warnings: SeenCluster | None = None
+        self._cluster = SharedReading("the cluster", self._read_cluster, _SECONDS)
+        self._sizes = SharedReading("the sizes of logs", self._read_sizes, _SIZES_SECONDS, _SIZES_PATIENCE, True)
+        self._history = SharedReading("the history", self._read_history, _SECONDS, _HISTORY_PATIENCE, True)
+        self._configs = SharedReading("the settings of brokers", self._read_configs, _SECONDS)
+        self._asked: dict[object, SharedReading[object]] = {}
+        self._asked_lock = threading.Lock()
+
+    def cluster(self) -> SeenCluster:
+        """The cluster as it is now, or was a moment ago."""
+        return self._cluster.get()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the last reading of the cluster has succeeded."""
+        return not self._cluster.has_failed
+
+    def sizes(self) -> Mapping[int, ReplicaSizes]:
+        """The sizes of replicas by broker, as far as logs were read by now."""
+        try:
+            return self._sizes.get()
+        except (LakelogException, OSError):
+            return {}
+
+    def history(self) -> SeenHistory:
+        """The history of the metadata. Raises TimeoutException while it is read for the first time."""
+        return self._history.get()
+
+    def broker_configs(self) -> Mapping[str, Mapping[str, str]]:
+        """The dynamic settings of brokers, by their names in the table."""
+        return self._configs.get()
+
+    def what_if(self, asked: LossQuestion) -> LossReport:
+        """What a loss does to the cluster. Raises as `predicted`, and InvalidRequestException for a question that
+        contradicts itself."""
+        return self._keyed(("what-if", asked), "what becomes of the cluster", partial(self._predict, asked))
+
+    def lags(
+        self, group: str, partitions: Mapping[TopicPartition, int | None]
+    ) -> dict[TopicPartition, Lag | LakelogException]:
+        """The lag of a group in some partitions, with the offsets that it has committed, or the leader's error."""
+        key = ("lag", group, tuple(partitions.items()))
+        return self._keyed(key, f"the lag of {group}", partial(self._read_lags, partitions))
+
+    def view(self) -> TopicView:
+        """The view through which records are read. Threads share it."""
+        return open_view(self.uri, self.config, reads_go_on=True)
+
+    @contextmanager
+    def records(self) -> Iterator[TopicView]:
+        """A block that reads records: after an error the tables are opened again."""
+        view = self.view()
+        try:
+            yield view
+        except (LakelogException, OSError):
+            forget_view(view)
+            raise
+
+    @contextmanager
+    def open_cluster(self) -> Iterator[Cluster]:
+        """A cluster for one thread at a time, whose tables stay open between uses."""
+        with self._own_lock:
+            self._own = self._own or Cluster.open(self.uri, self.config)
+            try:
+                yield self._own
+            except InvalidRequestException:
+                raise
+            except (LakelogException, OSError):
+                self._own = None
+                raise
+
+    def _read_cluster(self) -> SeenCluster:
+        try:
+            self._reader = self._reader or ScrapeReader(self.uri, self.config)
+            found, cluster = self._reader.read(), self._reader.cluster
+            state = found.state
+            if time.monotonic() - self._warned_at >= _NOTES_SECONDS or self._warnings is None:
+                state, self._warned_at = with_warnings(cluster, state), time.monotonic()
+            else:
+                last = self._warnings.state
+                state = state._replace(
+                    throttled=last.throttled, unwritable=last.unwritable, refused=last.refused,
+                    unregistered=last.unregistered if not state.brokers else "",
+                )  # fmt: skip
+            seen = self._warnings = SeenCluster(time.time(), cluster, found._replace(state=state))
+        except (LakelogException, OSError) as error:
+            self._reader = None
+            self._errors.failed(error)
+            raise
+        self._errors.worked()
+        return seen
+
+    def _read_sizes(self) -> dict[int, ReplicaSizes]:
+        brokers = list(self.cluster().roots.items())
+        found = in_threads(lambda each: self._sizes_of(each[1]), brokers, _READERS)
+        return {broker: sizes for (broker, _), sizes in zip(brokers, found, strict=True) if sizes is not None}
+
+    def _sizes_of(self, uri: str) -> ReplicaSizes | None:
+        """None if the log cannot be read. The overview shows why."""
+        seen = self.cluster()
+        try:
+            if uri not in self._logs:
+                self._logs[uri] = LogSizes(seen.storage_of(uri))
+            return self._logs[uri].refresh()
+        except (LakelogException, OSError):
+            self._logs.pop(uri, None)
+            return None
+
+    def _read_history(self) -> SeenHistory:
+        seen = self.cluster()
+        if self._timeline is None or self._timeline.cluster_id != seen.cluster_id:
+            self._timeline = MetadataTimeline(seen.root, seen.cluster_id)
+        return self._timeline.read_on()
+
+    def _read_configs(self) -> dict[str, Mapping[str, str]]:
+        with self.open_cluster() as cluster:
+            cluster.configs.refresh()
+            return {name: configs for (kind, name), configs in cluster.configs.configs.items() if kind == BROKER_TYPE}
+
+    def _predict(self, asked: LossQuestion) -> LossReport:
+        with self.open_cluster() as cluster:
+            return predicted(cluster, asked, None, _refuse, None)
+
+    def _read_lags(
+        self, partitions: Mapping[TopicPartition, int | None]
+    ) -> dict[TopicPartition, Lag | LakelogException]:
+        by_topic: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            by_topic.setdefault(topic, []).append(number)
+
+        def ask(led: OpenPartition) -> Lag:
+            return lag_of(led, partitions[led.registration.topic, led.registration.partition])
+
+        found: dict[TopicPartition, Lag | LakelogException] = {}
+        with self.records() as view:
+            for topic, numbers in by_topic.items():
+                answers = _asked(view, topic, numbers, ask)
+                found.update({(topic, number): answer for number, answer in answers.items()})
+        return found
+
+    def _keyed(self, key: object, what: str, read: Callable[[], Found]) -> Found:
+        with self._asked_lock:
+            reading = self._asked.pop(key, None) or SharedReading[object](what, read, _SECONDS)
+            self._asked[key] = reading
+            if len(self._asked) > _MOST_QUESTIONS:
+                del self._asked[next(iter(self._asked))]
+        return reading.get()  # type: ignore[return-value]
+
+
+def _asked(
+    view: TopicView, topic: str, numbers: Sequence[int], ask: Callable[[OpenPartition], Lag]
+) -> dict[int, Lag | LakelogException]:
+    """The lags of a topic's partitions; its own error for each if the topic was deleted meanwhile."""
+    try:
+        return ask_leaders(view, topic, numbers, ask, time.monotonic() + _LAG_SECONDS)
+    except LakelogException as error:
+        return dict.fromkeys(numbers, error)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise InvalidRequestException(why)
