@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE, NO_LEADER
+from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.readings.metadata_history import ClusterEvent, ClusterEvents
 from lakelog.replication.storage.tables.metadata_table import REQUESTED_BY
@@ -21,20 +23,24 @@ _MOST_EVENTS = 20_000
 _MOST_ROWS = 1_000_000  # changes of partitions in memory: some 100 MB
 _MOST_TABLES = 64
 _COLUMNS = [
-    "topic", "topic_id", "partition", "leader", "leader_epoch", "isr", "replicas", "version", "committed_at",
-    "is_first", "is_removed",
+    "topic", "topic_id", "partition", "leader", "leader_epoch", "isr", "replicas", "adding_replicas", "version",
+    "committed_at", "is_removed",
 ]  # fmt: skip
 
 
 class DatedVersion(NamedTuple):
     """A commit of the metadata: its time in seconds since the epoch, how many partitions it has changed, who made it
-    or asked for it, and why."""
+    or asked for it, and why. From then on there are so many `partitions`, of which some are `offline`, and others
+    `under_replicated`."""
 
     version: int
     at: float
     changed: int
     who: str | None
     why: str | None
+    partitions: int
+    offline: int
+    under_replicated: int
 
 
 class PartitionChange(NamedTuple):
@@ -65,18 +71,8 @@ class SeenHistory:
         """The time of the oldest version that is known."""
         return self.versions[0].at if self.versions else None
 
-    def around(self, at: float, topic: str | None = None) -> tuple[float | None, float | None]:
-        """The times of the last change at or before a time but the one that holds then, and of the first one after it.
-        `topic`: changes of this topic only."""
-        if topic is None:
-            times = [version.at for version in self.versions if version.changed]
-        else:
-            times = sorted({change.at for change in self.changes(topic)})
-        place = bisect_right(times, at)
-        return times[place - 2] if place >= 2 else None, times[place] if place < len(times) else None
-
     def changes(self, topic: str) -> list[PartitionChange]:
-        """The changes of a topic's partitions, oldest first."""
+        """The changes of a topic's partitions, oldest first; also of a topic that was deleted."""
         return [_change(row) for rows in self._rows for row in _of(rows, topic)]
 
     def version_at(self, at: float) -> DatedVersion | None:
@@ -85,16 +81,23 @@ class SeenHistory:
         return self.versions[place - 1] if place else None
 
 
+def around(times: Sequence[float], at: float) -> tuple[float | None, float | None]:
+    """Of the times of changes, in order: that before the change which holds at a time, and the first one after it."""
+    place = bisect_right(times, at)
+    return times[place - 2] if place >= 2 else None, times[place] if place < len(times) else None
+
+
 def _of(rows: pa.Table, topic: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = rows.filter(pc.equal(rows["topic"], topic)).to_pylist()
     return found
 
 
-def _change(row: dict[str, Any]) -> PartitionChange:
+def _change(row: Mapping[str, Any]) -> PartitionChange:
     leader = row["leader"]
     return PartitionChange(
         row["committed_at"].timestamp(), row["version"], row["topic_id"], row["partition"],
-        leader if leader >= 0 else None, row["leader_epoch"], row["isr"], row["replicas"], row["is_removed"],
+        leader if leader >= 0 else None, row["leader_epoch"], row["isr"], row["replicas"],
+        row["is_removed"] or leader == LEADER_DURING_DELETE,
     )  # fmt: skip
 
 
@@ -107,6 +110,9 @@ class MetadataTimeline:
         self._versions: list[DatedVersion] = []
         self._known = deque[ClusterEvent](maxlen=_MOST_EVENTS)
         self._rows: list[pa.Table] = []
+        self._partitions: set[TopicIdPartition] = set()
+        self._offline: set[TopicIdPartition] = set()
+        self._short: set[TopicIdPartition] = set()
         self._seen: SeenHistory | None = None
 
     def read_on(self) -> SeenHistory:
@@ -117,17 +123,35 @@ class MetadataTimeline:
             self._known.extend(events)
             rows = [table.select(_COLUMNS) for table in version.changed]
             self._rows += rows
+            for table in rows:
+                self._count(table)
             info = version.commit.info
-            who = info.get(REQUESTED_BY) or info.get("controller") or info.get("who")
-            changed = sum(table.num_rows for table in rows)
             self._versions.append(
-                DatedVersion(version.commit.version, version.committed_at, changed, who, info.get("why"))
-            )
+                DatedVersion(
+                    version.commit.version, version.committed_at, sum(table.num_rows for table in rows),
+                    info.get(REQUESTED_BY) or info.get("controller") or info.get("who"), info.get("why"),
+                    len(self._partitions), len(self._offline), len(self._short),
+                )
+            )  # fmt: skip
         if len(self._rows) > _MOST_TABLES:  # a page filters each
             self._rows = [pa.concat_tables(self._rows).combine_chunks()]
         self._forget()
         self._seen = SeenHistory(tuple(self._versions), tuple(self._known), tuple(self._rows))
         return self._seen
+
+    def _count(self, rows: pa.Table) -> None:
+        names = ("topic_id", "partition", "leader", "isr", "replicas", "adding_replicas", "is_removed")
+        for topic_id, number, leader, isr, replicas, adding, is_removed in zip(
+            *(rows[name].to_pylist() for name in names), strict=True
+        ):
+            key, is_gone = TopicIdPartition(topic_id, number), is_removed or leader == LEADER_DURING_DELETE
+            is_short = bool(set(replicas) - set(adding) - set(isr))
+            for those, is_in in (
+                (self._partitions, not is_gone),
+                (self._offline, not is_gone and leader == NO_LEADER),
+                (self._short, not is_gone and leader != NO_LEADER and is_short),
+            ):
+                those.add(key) if is_in else those.discard(key)
 
     def _forget(self) -> None:
         """Drops the oldest versions if there are too many rows."""

@@ -48,11 +48,11 @@ class Query:
                 allowed = f"allowed are {', '.join(names)}" if names else "this page takes none"
                 raise PageError(400, f"{_short(name)!r} is no parameter of this page: {allowed}")
 
-    def text(self, name: str) -> str:
-        """A text, empty by default."""
+    def text(self, name: str, most: int = _MOST_TEXT) -> str:
+        """A text, empty by default. `most`: so many characters are allowed."""
         value = self._one(name)
-        if len(value) > _MOST_TEXT:
-            raise PageError(400, f"parameter {name} has {len(value)} characters: at most {_MOST_TEXT} are allowed")
+        if len(value) > most:
+            raise PageError(400, f"parameter {name} has {len(value)} characters: at most {most} are allowed")
         return value
 
     def whole(self, name: str, low: int, high: int, default: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
@@ -20,7 +20,7 @@ from lakelog.jobs.admin.loss_report import LossReport
 from lakelog.jobs.cli.partition_files import TopicPartition
 from lakelog.jobs.metrics.log_sizes import LogSizes, ReplicaSizes
 from lakelog.jobs.metrics.scrape_reader import ScrapeReader
-from lakelog.jobs.web.metadata_timeline import MetadataTimeline, SeenHistory
+from lakelog.jobs.web.metadata_timeline import DatedVersion, MetadataTimeline, SeenHistory
 from lakelog.jobs.web.seen_cluster import SeenCluster
 from lakelog.jobs.what_if import LossQuestion, predicted
 from lakelog.replication.clients.partition_reader import OpenPartition, ask_leaders
@@ -31,10 +31,12 @@ from lakelog.replication.errors import InvalidRequestException, LakelogException
 from lakelog.replication.protocol.topic import BROKER_TYPE
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.in_threads import in_threads
+from lakelog.replication.storage.tables.metadata_table import MetadataTable, Partitions
 
 logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
+Key = TypeVar("Key", bound=Hashable)
 
 _SECONDS = 1.5  # for which a reading of the tables counts
 _PATIENCE = 20.0  # s that a request waits for it
@@ -44,6 +46,7 @@ _NOTES_SECONDS = 10.0  # the notes of brokers, one request each, change rarely
 _LAG_SECONDS = 5.0  # within which a new leader has to answer
 _READERS = 8
 _MOST_QUESTIONS = 64
+_PAST_SECONDS, _MOST_PAST = 600.0, 4  # versions of the metadata, each with all partitions
 
 
 class SharedReading(Generic[Found]):
@@ -99,6 +102,24 @@ class SharedReading(Generic[Found]):
             self._changed.notify_all()
 
 
+class KeyedReadings(Generic[Key, Found]):
+    """Readings of one kind, each for a key, of which the latest ones are kept. Threads share it."""
+
+    def __init__(self, seconds: float, most: int) -> None:
+        self._seconds, self._most = seconds, most
+        self._known: dict[Key, SharedReading[Found]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Key, what: str, read: Callable[[], Found]) -> Found:
+        """As `SharedReading.get`."""
+        with self._lock:
+            reading = self._known.pop(key, None) or SharedReading(what, read, self._seconds)
+            self._known[key] = reading
+            if len(self._known) > self._most:
+                del self._known[next(iter(self._known))]
+        return reading.get()
+
+
 class ConsoleReadings:
     """The readings of one cluster. Threads share it; methods raise LakelogExceptions, and OSErrors of roots."""
 
@@ -116,8 +137,9 @@ class ConsoleReadings:
         self._sizes = SharedReading("the sizes of logs", self._read_sizes, _SIZES_SECONDS, _SIZES_PATIENCE, True)
         self._history = SharedReading("the history", self._read_history, _SECONDS, _HISTORY_PATIENCE, True)
         self._configs = SharedReading("the settings of brokers", self._read_configs, _SECONDS)
-        self._asked: dict[object, SharedReading[object]] = {}
-        self._asked_lock = threading.Lock()
+        self._losses = KeyedReadings[LossQuestion, LossReport](_SECONDS, _MOST_QUESTIONS)
+        self._lags = KeyedReadings[object, dict[TopicPartition, Lag | LakelogException]](_SECONDS, _MOST_QUESTIONS)
+        self._past = KeyedReadings[object, Partitions](_PAST_SECONDS, _MOST_PAST)
 
     def cluster(self) -> SeenCluster:
         """The cluster as it is now, or was a moment ago."""
@@ -146,14 +168,23 @@ class ConsoleReadings:
     def what_if(self, asked: LossQuestion) -> LossReport:
         """What a loss does to the cluster. Raises as `predicted`, and InvalidRequestException for a question that
         contradicts itself."""
-        return self._keyed(("what-if", asked), "what becomes of the cluster", partial(self._predict, asked))
+        return self._losses.get(asked, "what becomes of the cluster", partial(self._predict, asked))
 
     def lags(
         self, group: str, partitions: Mapping[TopicPartition, int | None]
     ) -> dict[TopicPartition, Lag | LakelogException]:
         """The lag of a group in some partitions, with the offsets that it has committed, or the leader's error."""
-        key = ("lag", group, tuple(partitions.items()))
-        return self._keyed(key, f"the lag of {group}", partial(self._read_lags, partitions))
+        key = group, tuple(partitions.items())
+        return self._lags.get(key, f"the lag of {group}", partial(self._read_lags, partitions))
+
+    def metadata_at(self, version: DatedVersion) -> Partitions:
+        """The partitions as a version of the metadata has them. It never changes, so it is read once."""
+        seen = self.cluster()
+
+        def read() -> Partitions:
+            return MetadataTable.as_of(seen.root, version.at)[0].partitions
+
+        return self._past.get((seen.cluster_id, version.version), f"version {version.version}", read)
 
     def view(self) -> TopicView:
         """The view through which records are read. Threads share it."""
@@ -250,14 +281,6 @@ class ConsoleReadings:
                 answers = _asked(view, topic, numbers, ask)
                 found.update({(topic, number): answer for number, answer in answers.items()})
         return found
-
-    def _keyed(self, key: object, what: str, read: Callable[[], Found]) -> Found:
-        with self._asked_lock:
-            reading = self._asked.pop(key, None) or SharedReading[object](what, read, _SECONDS)
-            self._asked[key] = reading
-            if len(self._asked) > _MOST_QUESTIONS:
-                del self._asked[next(iter(self._asked))]
-        return reading.get()  # type: ignore[return-value]
 
 
 def _asked(

@@ -28,7 +28,9 @@ from lakelog.jobs.admin.heartbeats import ago
 from lakelog.jobs.cli.console import one_line
 from lakelog.jobs.web.cluster_pages import broker, brokers, events, overview, reassignments, what_if
 from lakelog.jobs.web.group_pages import group, groups
+from lakelog.jobs.web.history_pages import cluster_history, topic_history
 from lakelog.jobs.web.page_kit import Console, Content, Page, PageError, PageRequest, Query, Sources, group_url, url
+from lakelog.jobs.web.record_pages import messages
 from lakelog.jobs.web.topic_pages import consumers, topic, topic_configs, topics
 from lakelog.replication.errors import (
     GroupIdNotFoundException,
@@ -43,6 +45,7 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Any, Send], Awaitable[None]]
 
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 _FOLDER = Path(__file__).parent
 _THREADS = 16  # pages that are built at the same time
 _SECONDS = 60.0  # that building a page may take
@@ -72,13 +75,16 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/brokers/{name}", broker),
     ("/topics", topics),
     ("/topics/{name}", topic),
+    ("/topics/{name}/messages", messages),
     ("/topics/{name}/consumers", consumers),
     ("/topics/{name}/settings", topic_configs),
+    ("/topics/{name}/history", topic_history),
     ("/groups", groups),
     ("/groups/{name}", group),
     ("/reassignments", reassignments),
     ("/what-if", what_if),
     ("/events", events),
+    ("/history", cluster_history),
 )
 
 _NOT_FOUND = (UnknownTopicOrPartitionException, UnknownTopicIdException, GroupIdNotFoundException)
@@ -220,7 +226,10 @@ def templates() -> Environment:
         loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    found.filters |= {"num": _number, "bytes": size_text, "ago": ago, "time": _time, "iso": _iso, "ms": _milliseconds}
+    found.filters |= {
+        "num": _number, "bytes": size_text, "ago": ago, "time": _time, "iso": _iso, "ms": _milliseconds,
+        "micros": _microseconds,
+    }  # fmt: skip
     found.globals |= {"url": url, "group_url": group_url}
     return found
 
@@ -244,6 +253,14 @@ def size_text(size: int | None) -> str:
 
 def _time(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _microseconds(value: int) -> str:
+    """A timestamp of a record; the number where no calendar has such a year."""
+    try:
+        return (_EPOCH + dt.timedelta(microseconds=value)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except OverflowError:
+        return f"{value} µs"
 
 
 def _iso(seconds: float) -> str:

@@ -1,0 +1,232 @@
+"""The pages that go back in time: who led and who was in sync at any time that the metadata's history has.
+
+Charts are SVG, drawn here: a lane a partition, whose colour is its leader, and below it whether the ISR was whole.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lakelog.jobs.web.metadata_timeline import DatedVersion, PartitionChange, SeenHistory, around
+from lakelog.jobs.web.page_kit import Console, Content, PageRequest, Query, Sources, not_found, paged, sql_text, url
+from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
+from lakelog.replication.storage.delta.table_history import utc
+
+_SPANS = {"all": math.inf, "7 days": 7 * 86_400.0, "a day": 86_400.0, "an hour": 3600.0, "10 minutes": 600.0}
+_LANES = 20  # partitions on a page
+_MOST_SEGMENTS = 400  # of a lane, the newest ones
+_BEFORE = 0.8  # of a span lies before the time that is shown
+_LEFT, _RIGHT, _TOP, _LANE = 90.0, 990.0, 8.0, 30.0  # in units of the drawing, which is 1000 wide
+_HIGH = 120.0  # of the chart of the cluster
+_TICKS = 6
+_COLOURS = 8
+
+
+class Tick(NamedTuple):
+    """A time below a chart."""
+
+    x: float
+    text: str
+
+
+class Segment(NamedTuple):
+    """A time with one leader and one ISR. `shape`: whether the ISR is whole then."""
+
+    x: float
+    width: float
+    leader: int | None
+    colour: int
+    shape: str
+    title: str
+
+
+class Lane(NamedTuple):
+    """A partition of a chart."""
+
+    partition: int
+    y: float
+    segments: Sequence[Segment]
+
+
+class Window(NamedTuple):
+    """The times that a chart shows, in seconds since the epoch."""
+
+    begin: float
+    end: float
+
+    @classmethod
+    def of(cls, query: Query, at: float, first: float, now: float) -> Window:
+        """The span that the query asks for, around a time, within what is known."""
+        span = _SPANS[query.choice("span", tuple(_SPANS))]
+        if span >= now - first:
+            return cls(first, max(now, first + 1))
+        begin = max(first, min(at - _BEFORE * span, now - span))
+        return cls(begin, min(now, begin + span))
+
+    def x(self, at: float) -> float:
+        """The place of a time in a chart."""
+        share = (min(max(at, self.begin), self.end) - self.begin) / (self.end - self.begin)
+        return round(_LEFT + share * (_RIGHT - _LEFT), 2)
+
+    @property
+    def ticks(self) -> list[Tick]:
+        """Times at equal distances."""
+        step = (self.end - self.begin) / _TICKS
+        form = slice(5, 16) if self.end - self.begin > 86_400 else slice(11, 19)
+        return [Tick(self.x(t), utc(t)[form].replace("T", " ")) for t in (self.begin + n * step for n in range(_TICKS))]
+
+
+def _asked(query: Query, history: SeenHistory, now: float) -> float:
+    """The time that is asked for; now by default. Raises PageError 404 if history does not reach back to it."""
+    at, first = query.time("at"), history.begins_at
+    if first is None:
+        raise not_found("the metadata has no history yet")
+    if at is not None and at < first:
+        raise not_found(f"history does not reach back to {utc(at)}: it begins at {utc(first)}")
+    return now if at is None else at
+
+
+def cluster_history(console: Console, request: PageRequest) -> Content:
+    """The partitions of the cluster at a time."""
+    query = request.query
+    query.allow("at", "span", "show", "page")
+    history, now = console.readings.history(), time.time()
+    at = _asked(query, history, now)
+    show = query.choice("show", ("all", "not whole"))
+    version = history.version_at(at)
+    assert version is not None, "history reaches back to it"
+    known = console.readings.metadata_at(version).values()
+    then = sorted(
+        (r for r in known if r.leader != LEADER_DURING_DELETE), key=lambda r: (r.topic, r.partition)
+    )  # fmt: skip
+    short = [r for r in then if r.leader < 0 or set(r.replicas) - set(r.adding_replicas) - set(r.isr)]
+    leads: dict[int, int] = {}
+    for registration in then:
+        leads[registration.leader] = leads.get(registration.leader, 0) + 1
+    window = Window.of(query, at, history.begins_at or at, now)
+    times = [each.at for each in history.versions if each.changed]
+    facts = {
+        "at_ms": round(at * 1000), "is_now": query.text("at") == "", "version": version, "show": show,
+        "shown": paged(short if show != "all" else then, query), "leads": sorted(leads.items()),
+        "whole": len(then) - len(short), "all": len(then), "offline": sum(r.leader < 0 for r in then),
+        **_slider(query, history, times, at, now, ("history",)),
+        "chart": _lines(history.versions, window), "window": window, "at_x": window.x(at),
+    }  # fmt: skip
+    return Content("history.html", "History", console.readings.cluster().at, facts, _cluster_sources(at))
+
+
+def _cluster_sources(at: float) -> Sources:
+    when = sql_text(utc(at)[:19].replace("T", " "))
+    return Sources([], (
+        f"lakelog.register_views(spark, cluster, as_of={when}, prefix=\"then_\")",
+        "SELECT topic, partition, leader, isr, replicas FROM then_partitions ORDER BY topic, partition",
+    ))  # fmt: skip
+
+
+def topic_history(console: Console, request: PageRequest) -> Content:
+    """Who led the partitions of a topic, and who was in sync, at a time and before and after it."""
+    query, topic = request.query, request.name
+    query.allow("at", "span", "page")
+    history, now = console.readings.history(), time.time()
+    at = _asked(query, history, now)
+    changes = history.changes(topic)
+    if not changes:
+        raise not_found(f"history has no topic {topic[:250]}")
+    then = _state(changes, at)
+    shown = paged(sorted({change.partition for change in changes}), query, _LANES)
+    window = Window.of(query, at, max(changes[0].at, history.begins_at or 0.0), now)
+    times = sorted({change.at for change in changes})
+    facts = {
+        "topic": topic, "is_there": topic in console.readings.cluster().topics_by_name,
+        "at_ms": round(at * 1000), "is_now": query.text("at") == "", "shown": shown,
+        "rows": [(number, then.get(number)) for number in shown.items],
+        **_slider(query, history, times, at, now, ("topics", topic, "history")),
+        "lanes": _lanes(changes, shown.items, window, now), "window": window, "at_x": window.x(at),
+        "height": _TOP + _LANE * len(shown.items) + 24,
+        "leaders": sorted({change.leader for change in changes if change.leader is not None}),
+        "events": [event for event in reversed(history.events) if event.topic == topic and event.at <= at][:10],
+    }  # fmt: skip
+    sql = f"SELECT * FROM isr_history WHERE topic = {sql_text(topic)} ORDER BY partition, version"
+    sources = Sources([console.command("events", "--topic", topic, "--since", "P7D")], (sql,))
+    return Content("topic_history.html", f"History of {topic}", console.readings.cluster().at, facts, sources)
+
+
+def _slider(
+    query: Query, history: SeenHistory, times: Sequence[float], at: float, now: float, path: Iterable[object]
+) -> dict[str, object]:
+    """The bounds of the slider, and the links to the changes before and after. A link to a change names the first
+    millisecond that has it."""
+    before, after = around(times, at)
+    span = query.choice("span", tuple(_SPANS))
+
+    def link(found: float | None) -> str | None:
+        return None if found is None else url(*path, at=math.ceil(found * 1000), span=span if span != "all" else "")
+
+    first = math.ceil((history.begins_at or now) * 1000)
+    return {
+        "first_ms": first, "last_ms": max(first, round(now * 1000)), "before": link(before), "after": link(after),
+        "now_url": url(*path), "span": span, "spans": tuple(_SPANS),
+    }  # fmt: skip
+
+
+def _state(changes: Sequence[PartitionChange], at: float) -> dict[int, PartitionChange]:
+    """The partitions of a topic at a time, by number."""
+    found: dict[int, PartitionChange] = {}
+    for change in changes:
+        if change.at <= at:
+            found[change.partition] = change
+    return {number: change for number, change in found.items() if not change.is_removed}
+
+
+def _lanes(changes: Sequence[PartitionChange], numbers: Sequence[int], window: Window, now: float) -> list[Lane]:
+    of_partition: dict[int, list[PartitionChange]] = {number: [] for number in numbers}
+    for change in changes:
+        if change.partition in of_partition:
+            of_partition[change.partition].append(change)
+    return [
+        Lane(number, _TOP + _LANE * place, _segments(of_partition[number], window, now))
+        for place, number in enumerate(numbers)
+    ]
+
+
+def _segments(changes: Sequence[PartitionChange], window: Window, now: float) -> list[Segment]:
+    """What a lane shows: a change that is over before the window, or is of a deleted topic, has no segment."""
+    found = []
+    ends = [*(change.at for change in changes[1:]), now]
+    for change, end in zip(changes, ends, strict=True):
+        if change.is_removed or end < window.begin or change.at > window.end:
+            continue
+        x = window.x(change.at)
+        led = "no leader" if change.leader is None else f"broker {change.leader} leads"
+        shape = "empty" if change.leader is None else "full" if len(change.isr) >= len(change.replicas) else "short"
+        title = (
+            f"Partition {change.partition} from {utc(change.at)} to {utc(end)}: {led} under epoch "
+            f"{change.leader_epoch}, ISR {', '.join(map(str, change.isr)) or 'empty'} of "
+            f"{', '.join(map(str, change.replicas))}"
+        )
+        colour = (change.leader or 0) % _COLOURS
+        found.append(Segment(x, max(0.8, round(window.x(end) - x, 2)), change.leader, colour, shape, title))
+    return found[-_MOST_SEGMENTS:]
+
+
+def _lines(versions: Sequence[DatedVersion], window: Window) -> dict[str, object]:
+    """The numbers of partitions that were offline and under-replicated, as steps."""
+    shown = [v for v in versions if v.at <= window.end]
+    inside = [v for n, v in enumerate(shown) if n + 1 == len(shown) or shown[n + 1].at >= window.begin]
+    most = max((max(v.offline, v.under_replicated) for v in inside), default=0)
+
+    def path(values: Sequence[int]) -> str:
+        words, last = list[str](), None
+        for version, value in zip(inside, values, strict=True):
+            x, y = window.x(version.at), round(_TOP + _HIGH * (1 - value / max(1, most)), 2)
+            words.append(f"M{x} {y}" if last is None else f"H{x}V{y}")
+            last = y
+        return "".join(words) + f"H{window.x(window.end)}"
+
+    return {
+        "most": most, "high": _HIGH, "top": _TOP,
+        "offline": path([v.offline for v in inside]), "short": path([v.under_replicated for v in inside]),
+    }  # fmt: skip

@@ -1,0 +1,423 @@
+"""The page of a topic's records: from an end, an offset, a time, or where a group is; forwards and backwards.
+
+A request reads little, whatever the records are: so many records, so many bytes of files, for so many seconds. Batches
+of several partitions come in the order of their largest timestamps, which their headers tell without a read.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
+from lakelog.jobs.web.page_kit import Console, Content, PageError, PageRequest, Query, Sources, not_found, sql_text
+from lakelog.jobs.web.seen_cluster import SeenCluster
+from lakelog.jobs.web.topic_pages import topic_of
+from lakelog.replication.clients.consumer_fetch import read_rows
+from lakelog.replication.clients.offset_lookup import offset_for
+from lakelog.replication.clients.partition_reader import OpenPartition, PartitionReader
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.errors import LakelogException
+from lakelog.replication.protocol.partition_log import PlacedBatch
+from lakelog.replication.protocol.record_batch import OffsetRange
+
+MOST_RECORDS, _DEFAULT_RECORDS = 500, 50
+MOST_BYTES = 64 << 20  # of batches, and of the row groups around them, that a request reads
+_SECONDS = 5.0
+_CHUNK_BYTES, _CHUNK_RECORDS = 8 << 20, 5_000  # between two looks at the clock
+_ROW_GROUP = 4 << 20  # a read of a file reads about so much of it at least
+_MOST_CURSOR = 64  # partitions whose places fit into a link
+_CURSOR_LENGTH = 32 * _MOST_CURSOR
+
+SHOWN_BYTES, _FEW_BYTES, _HEX_BYTES = 2_000, 300, 96  # of a key or value; of many records; of one that is no text
+_FEW = 100  # records that are shown at length
+_JSON_BYTES, _ALL_JSON_BYTES = 16 << 10, 1 << 20  # of one value, and of all on a page, that are laid out
+_HEADERS, _HEADER_BYTES = 20, 120
+
+NEWEST, OLDEST, OFFSET, TIME, GROUP = "newest", "oldest", "offset", "time", "group"
+_STARTS = (NEWEST, OLDEST, OFFSET, TIME, GROUP)
+OLDER, NEWER = "older", "newer"
+_PARAMETERS = ("partition", "start", "offset", "time", "group", "text", "limit", "at", "direction")
+
+
+class Shown(NamedTuple):
+    """A key or value. `text`: as text or hexadecimal digits, cut if it is long; None for null. `pretty`: JSON laid out.
+    `note`: what is cut, or not text."""
+
+    text: str | None
+    size: int | None
+    pretty: str | None = None
+    note: str = ""
+
+
+class RecordLine(NamedTuple):
+    """A record. `timestamp`: in µs since the epoch; the largest of its batch if that is not read."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: Shown
+    value: Shown
+    headers: Sequence[tuple[str, Shown]]
+    more_headers: int
+
+
+class _Part(NamedTuple):
+    """Offsets of one batch. Parts come in the order of `order`."""
+
+    order: int
+    opened: OpenPartition
+    batch: PlacedBatch
+    offsets: OffsetRange
+
+    @property
+    def number(self) -> int:
+        return self.opened.registration.partition
+
+    @property
+    def records(self) -> int:
+        return self.offsets.stop - self.offsets.start
+
+    @property
+    def bytes(self) -> int:
+        header = self.batch.header
+        return header.bytes * self.records // max(1, header.records)
+
+    def clipped(self, most: int, is_back: bool) -> _Part:
+        """Its first records, or its last ones."""
+        start, stop = self.offsets
+        if self.records <= most:
+            return self
+        return self._replace(offsets=OffsetRange(stop - most, stop) if is_back else OffsetRange(start, start + most))
+
+
+class _Found(NamedTuple):
+    """What was read. `places`: where reading has come to in each partition."""
+
+    lines: Sequence[RecordLine]
+    places: Mapping[int, int]
+    scanned: int
+    is_end: bool
+    stopped: str
+
+
+def messages(console: Console, request: PageRequest) -> Content:
+    """Committed records of a topic."""
+    query = request.query
+    query.allow(*_PARAMETERS)
+    seen = console.readings.cluster()
+    topic, partitions = topic_of(seen, request.name)
+    known = [p.registration.partition for p in partitions]
+    number = query.optional("partition", whole_number(0, 2**31 - 1))
+    if number is not None and number not in known:
+        raise not_found(f"topic {topic.topic} has no partition {number}: it has 0 to {max(known, default=0)}")
+    chosen = known if number is None else [number]
+    limit = query.whole("limit", 1, MOST_RECORDS, _DEFAULT_RECORDS)
+    start = query.choice("start", _STARTS)
+    text, is_back = query.text("text"), _is_back(query, start)
+    with console.readings.records() as view:
+        opened, errors = _open(view, topic.topic, chosen)
+        places = _places(seen, opened, query, start, chosen)
+        found = _read(opened, places, limit, text, is_back)
+    is_paged = len(chosen) <= _MOST_CURSOR
+    cursors = _cursors(query, places, found, is_back) if is_paged else {OLDER: None, NEWER: None}
+    facts = {
+        "topic": topic, "numbers": known, "number": number, "limit": limit, "start": start, "text": text,
+        "starts": _STARTS, "limits": sorted({20, 50, 100, 500, limit}), "most": MOST_RECORDS,
+        "offset": query.text("offset"), "time": query.text("time"), "group": query.text("group"),
+        "found": found, "errors": errors, "cursors": cursors, "is_back": is_back, "is_paged": is_paged,
+        "groups": [line.name for line in seen.groups_of_topic(topic.topic)][:500],
+        "ends": {n: (led.log.log_start_offset, led.high_watermark) for n, led in opened.items()},
+    }  # fmt: skip
+    sources = _sources(console, topic.topic, number)
+    return Content("messages.html", f"Messages of {topic.topic}", seen.at, facts, sources)
+
+
+def _sources(console: Console, topic: str, number: int | None) -> Sources:
+    one = () if number is None else ("--partition", number)
+    words = ("--topic", topic, *one, "--from-beginning", "--max-messages", _DEFAULT_RECORDS)
+    shown = [word for name in ("key", "offset", "timestamp", "headers")
+             for word in ("--formatter-property", f"print.{name}=true")]  # fmt: skip
+    uri = json.dumps(console.readings.uri, ensure_ascii=False)
+    of_partition = "" if number is None else f" WHERE partition = {number}"
+    return Sources(
+        [console.command("console-consumer", *words, *shown)],
+        (
+            f"lakelog.read_committed(spark, {uri}, {json.dumps(topic)}).createOrReplaceTempView('records')",
+            f"SELECT partition, offset, timestamp, CAST(key AS STRING), CAST(value AS STRING), headers FROM records"
+            f"{of_partition} ORDER BY timestamp DESC LIMIT {_DEFAULT_RECORDS}",
+            f"SELECT * FROM log_files WHERE topic = {sql_text(topic)}",
+        ),
+    )
+
+
+def _is_back(query: Query, start: str) -> bool:
+    if query.text("at", _CURSOR_LENGTH):
+        return query.choice("direction", (OLDER, NEWER)) == OLDER
+    return start == NEWEST
+
+
+def _open(view: TopicView, topic: str, numbers: Sequence[int]) -> tuple[dict[int, OpenPartition], dict[int, str]]:
+    """The partitions at their leaders, and why others cannot be read."""
+    leaderships, reader = view.leaderships(topic, numbers), PartitionReader(view)
+    opened, errors = dict[int, OpenPartition](), dict[int, str]()
+    for number, seen in leaderships.items():
+        try:
+            opened[number] = reader.open(seen)
+        except LakelogException as error:
+            errors[number] = f"{error.name}: {error}"
+    return opened, errors
+
+
+def _places(
+    seen: SeenCluster, opened: Mapping[int, OpenPartition], query: Query, start: str, chosen: Sequence[int]
+) -> dict[int, int]:
+    """Where reading begins in each partition: an offset within its committed records."""
+    if query.text("at", _CURSOR_LENGTH):
+        wanted = _cursor(query, chosen)
+    elif start == NEWEST:
+        wanted = {number: led.high_watermark for number, led in opened.items()}
+    elif start == OFFSET:
+        offset = query.optional("offset", whole_number(0, MAX_OFFSET))
+        if offset is None:
+            raise PageError(400, "parameter offset is missing: start=offset needs it")
+        wanted = dict.fromkeys(opened, offset)
+    elif start == TIME:
+        wanted = _since(opened, query)
+    elif start == GROUP:
+        wanted = _committed(seen, query, opened)
+    else:
+        wanted = {}
+    return {
+        number: min(max(wanted.get(number, 0), led.log.log_start_offset), led.high_watermark)
+        for number, led in opened.items()
+    }
+
+
+def _cursor(query: Query, chosen: Sequence[int]) -> dict[int, int]:
+    form = "parameter at: allowed are places such as 0:120,1:7, each a partition and an offset"
+    found = dict[int, int]()
+    for word in query.text("at", _CURSOR_LENGTH).split(","):
+        number, colon, offset = word.partition(":")
+        if not colon or not all(each.isascii() and each.isdigit() and len(each) < 20 for each in (number, offset)):
+            raise PageError(400, form)
+        found[int(number)] = int(offset)
+    if unknown := sorted(set(found) - set(chosen)):
+        raise PageError(400, f"{form}; partition {unknown[0]} is none of those that are shown")
+    return found
+
+
+def _since(opened: Mapping[int, OpenPartition], query: Query) -> dict[int, int]:
+    since = query.time("time")
+    if since is None:
+        raise PageError(400, "parameter time is missing: start=time needs it, such as 2025-01-31T12:00:00 in UTC")
+    if len(opened) > _MOST_CURSOR:
+        raise PageError(400, f"start=time reads each partition: choose one, as there are {len(opened)}")
+    found = {number: offset_for(led, round(since * 1000)) for number, led in opened.items()}
+    return {n: opened[n].high_watermark if offset is None else offset.offset for n, offset in found.items()}
+
+
+def _committed(seen: SeenCluster, query: Query, opened: Mapping[int, OpenPartition]) -> dict[int, int]:
+    """Where a group goes on; at the log start where it has committed nothing."""
+    group = query.text("group")
+    topic = next((led.registration.topic for led in opened.values()), "")
+    found = {p.partition: p.committed for p in seen.partitions_of_group(group) if p.topic == topic}
+    if opened and not found:
+        raise PageError(400, f"parameter group is {group[:60]!r}: no such group has committed offsets of this topic")
+    return {number: offset for number, offset in found.items() if offset is not None}
+
+
+def _read(
+    opened: Mapping[int, OpenPartition], places: Mapping[int, int], limit: int, text: str, is_back: bool
+) -> _Found:
+    """Records from these places on, or before them, up to the limits of a request."""
+    deadline, needle = time.monotonic() + _SECONDS, text.encode()
+    parts = heapq.merge(*(_parts(led, places[n], is_back) for n, led in opened.items()), key=lambda part: part.order)
+    now, lines, scanned = dict(places), list[RecordLine](), 0
+    budget = _Budget()
+    chunk = list[_Part]()
+    left = limit
+    for part in parts:
+        wanted = part.clipped(left if not needle else part.records, is_back)
+        if not budget.allows(wanted):
+            return _finished(chunk, lines, now, scanned, needle, limit, is_back, f"after {MOST_BYTES >> 20} MiB")
+        chunk.append(wanted)
+        left -= wanted.records
+        is_full = sum(p.bytes for p in chunk) >= _CHUNK_BYTES or sum(p.records for p in chunk) >= _CHUNK_RECORDS
+        if left <= 0 and not needle:
+            break
+        if needle and is_full:
+            scanned += _take(chunk, lines, now, needle, limit, is_back)
+            chunk = []
+            if len(lines) >= limit:
+                return _Found(_in_order(lines, is_back), now, scanned, False, "")
+            if time.monotonic() > deadline:
+                return _Found(_in_order(lines, is_back), now, scanned, False, f"after {_SECONDS:g} s")
+    return _finished(chunk, lines, now, scanned, needle, limit, is_back, "")
+
+
+def _finished(
+    chunk: Sequence[_Part], lines: list[RecordLine], now: dict[int, int], scanned: int, needle: bytes, limit: int,
+    is_back: bool, stopped: str,
+) -> _Found:  # fmt: skip
+    scanned += _take(chunk, lines, now, needle, limit, is_back)
+    return _Found(_in_order(lines, is_back), now, scanned, len(lines) < limit and not stopped, stopped)
+
+
+def _in_order(lines: Sequence[RecordLine], is_back: bool) -> list[RecordLine]:
+    """By time, the newest first when reading backwards; a partition's records stay in the order of their offsets."""
+    latest, keyed = dict[int, int](), []
+    for line in sorted(lines, key=lambda each: (each.partition, each.offset)):
+        latest[line.partition] = max(line.timestamp, latest.get(line.partition, line.timestamp))
+        keyed.append((latest[line.partition], line.partition, line.offset, line))
+    return [line for *_, line in sorted(keyed, key=lambda each: each[:3], reverse=is_back)]
+
+
+class _Budget:
+    """The bytes that a request may read. The first batch is always allowed: otherwise none would get past it."""
+
+    def __init__(self) -> None:
+        self._left = MOST_BYTES
+        self._files = set[tuple[str, str]]()
+
+    def allows(self, part: _Part) -> bool:
+        if part.batch.header.bytes > MOST_BYTES:  # it is not read
+            return True
+        cost, file = part.bytes, (part.opened.root.uri, part.batch.segment)
+        if file not in self._files:
+            segment = part.opened.state.segments.get(part.batch.segment)
+            cost += min(_ROW_GROUP, segment.file.size if segment else 0)
+        is_first = self._left == MOST_BYTES
+        if cost > self._left and not is_first:
+            return False
+        self._files.add(file)
+        self._left -= cost
+        return True
+
+
+def _parts(led: OpenPartition, place: int, is_back: bool) -> Iterator[_Part]:
+    """The batches of a partition from a place on, or before it, with an order that never goes back."""
+    start, stop = (led.log.log_start_offset, place) if is_back else (place, led.high_watermark)
+    batches = led.log.batches_between(start, stop)
+    order: int | None = None
+    for batch in reversed(batches) if is_back else batches:
+        own = -batch.header.max_timestamp if is_back else batch.header.max_timestamp
+        order = own if order is None else max(order, own)
+        offsets = OffsetRange(max(start, batch.base_offset), min(stop, batch.header.next_offset))
+        yield _Part(order, led, batch, offsets)
+
+
+def _take(
+    chunk: Sequence[_Part], lines: list[RecordLine], now: dict[int, int], needle: bytes, limit: int, is_back: bool
+) -> int:
+    """Reads the parts, adds the records that are wanted, and moves the places. Returns how many were looked at."""
+    read = [part for part in chunk if part.batch.header.bytes <= MOST_BYTES]
+    tables = read_rows({number: part.opened.rows(part.offsets) for number, part in enumerate(read)})
+    rows = {id(part): tables[number] for number, part in enumerate(read)}
+    style, scanned = _Style(limit), 0
+    for part in chunk:
+        records = rows.get(id(part))
+        if isinstance(records, LakelogException):
+            raise records
+        numbers = range(part.records)
+        for place in reversed(numbers) if is_back else numbers:
+            if len(lines) >= limit:
+                return scanned
+            offset = part.offsets.start + place
+            scanned += 1
+            now[part.number] = offset if is_back else offset + 1
+            if records is None:
+                lines.append(_unread(part, offset))
+            elif (row := _row(records, place)) and _has(row, needle):
+                lines.append(style.line(part.number, row))
+    return scanned
+
+
+def _row(records: pa.Table, place: int) -> dict[str, Any]:
+    row = {name: records[name][place].as_py() for name in ("offset", "key", "value", "headers")}
+    return {**row, "timestamp": pc.cast(records["timestamp"].slice(place, 1), pa.int64())[0].as_py()}
+
+
+def _has(row: Mapping[str, Any], needle: bytes) -> bool:
+    """Whether a record's key, value or headers have the text."""
+    texts = [row["key"], row["value"]]
+    texts += [part for header in row["headers"] or () for part in (header["key"].encode(), header["value"])]
+    return not needle or any(needle in text for text in texts if text is not None)
+
+
+def _unread(part: _Part, offset: int) -> RecordLine:
+    header = part.batch.header
+    size = header.bytes if header.records == 1 else None
+    note = f"not read: its batch has {header.bytes:,} bytes, and a page reads {MOST_BYTES:,}"
+    return RecordLine(part.number, offset, header.max_timestamp, Shown("", None), Shown("", size, None, note), (), 0)
+
+
+class _Style:
+    """How long the values of a page are shown."""
+
+    def __init__(self, limit: int) -> None:
+        self._most = SHOWN_BYTES if limit <= _FEW else _FEW_BYTES
+        self._json_left = _ALL_JSON_BYTES
+
+    def line(self, number: int, row: Mapping[str, Any]) -> RecordLine:
+        headers = row["headers"] or ()
+        shown = [
+            (header["key"][:_HEADER_BYTES], shown_value(header["value"], _HEADER_BYTES))
+            for header in headers[:_HEADERS]
+        ]
+        value = row["value"]
+        pretty = self._pretty(value)
+        return RecordLine(
+            number, row["offset"], row["timestamp"], shown_value(row["key"], self._most),
+            shown_value(value, self._most)._replace(pretty=pretty), shown, len(headers) - len(shown),
+        )  # fmt: skip
+
+    def _pretty(self, value: bytes | None) -> str | None:
+        if value is None or len(value) > min(_JSON_BYTES, self._json_left) or value[:1] not in (b"{", b"["):
+            return None
+        try:
+            found = json.dumps(json.loads(value), indent=2, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return None
+        self._json_left -= len(found)
+        return found
+
+
+def shown_value(value: bytes | None, most: int) -> Shown:
+    """Bytes as text if they are printable UTF-8, else in hexadecimal digits; at most so many of them."""
+    if value is None:
+        return Shown(None, None)
+    size, head = len(value), value[:most]
+    text = _printable(head, is_cut=size > most)
+    if text is not None:
+        return Shown(text, size, None, f"the first {most:,} of {size:,} bytes" if size > most else "")
+    head = value[: min(most, _HEX_BYTES)]
+    note = f"binary, {size:,} bytes" if size <= len(head) else f"binary, the first {len(head)} of {size:,} bytes"
+    return Shown(head.hex(" "), size, None, note)
+
+
+def _printable(head: bytes, is_cut: bool) -> str | None:
+    for end in range(len(head), max(-1, len(head) - (4 if is_cut else 1)), -1):  # a cut may be within a character
+        try:
+            text = head[:end].decode()
+        except UnicodeDecodeError:
+            continue
+        return text if all(letter.isprintable() or letter in "\t\n\r" for letter in text) else None
+    return None
+
+
+def _cursors(query: Query, places: Mapping[int, int], found: _Found, is_back: bool) -> dict[str, str | None]:
+    """The queries of the pages before and after this one. There may always be newer records."""
+    before, after = (found.places, places) if is_back else (places, found.places)
+
+    def link(at: Mapping[int, int], direction: str) -> str:
+        return query.changed(at=",".join(f"{n}:{offset}" for n, offset in sorted(at.items())), direction=direction)
+
+    has_older = not (is_back and found.is_end)
+    return {OLDER: link(before, OLDER) if has_older else None, NEWER: link(after, NEWER)}
