@@ -91,15 +91,23 @@ def _row(event: ClusterEvent) -> Row:
 
 def _lines(found: Iterable[ClusterEvent], topic: str | None) -> Iterable[str]:
     """Equal events of a commit share a line, unless one topic is asked for."""
-    for group in _alike(found) if topic is None else ([event] for event in found):
-        first, partitions = group[0], [f"{event.topic}-{event.partition}" for event in group]
-        more = f" and {len(group) - _SHOWN:,} more" if len(group) > _SHOWN else ""
-        where = f"{', '.join(partitions[:_SHOWN])}{more}: " if first.topic is not None else ""
+    for group in alike(found) if topic is None else ([event] for event in found):
+        first = group[0]
+        where = f"{first_partitions(group)}: " if first.topic is not None else ""
         cause = ", ".join(word for word in (first.who, first.why) if word)
         yield f"{local_time(first.at)}  {first.event:<{_WIDTH}}  {where}{first.detail}  ({cause})"
 
 
-def _alike(found: Iterable[ClusterEvent]) -> Iterable[list[ClusterEvent]]:
+def first_partitions(group: Sequence[ClusterEvent]) -> str:
+    """The names of the first partitions of events, and how many more there are."""
+    partitions = [f"{event.topic}-{event.partition}" for event in group]
+    more = f" and {len(group) - _SHOWN:,} more" if len(group) > _SHOWN else ""
+    return f"{', '.join(partitions[:_SHOWN])}{more}"
+
+
+def alike(found: Iterable[ClusterEvent]) -> list[list[ClusterEvent]]:
+    """Events of one commit that tell the same of several partitions, together."""
+
     def key(event: ClusterEvent) -> tuple[int, bool, str, str]:
         return event.version, event.topic is not None, event.event, event.detail
 

@@ -12,6 +12,7 @@ from lakelog.jobs.admin.prediction import change_row, counts
 from lakelog.jobs.admin.reassignment_throttle import REPLICAS
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.verb_parser import root_uri
+from lakelog.jobs.cluster_events import alike, first_partitions
 from lakelog.jobs.configs import ALL_BROKERS, BROKER, broker_settings
 from lakelog.jobs.launch.installed import version
 from lakelog.jobs.web.page_kit import Console, Content, PageError, PageRequest, Sources, not_found, paged
@@ -22,7 +23,7 @@ from lakelog.replication.protocol.reassignment import is_reassigning, original_r
 from lakelog.replication.protocol.topic import DEFAULT_NAME
 from lakelog.replication.storage.readings.metadata_history import ClusterEvent
 
-_LAST_EVENTS = 10
+_LAST_EVENTS, _LOOKED_AT = 10, 2_000  # lines, and events of which they are made
 _MOST_ID = 2**31 - 1
 
 
@@ -59,12 +60,15 @@ def overview(console: Console, request: PageRequest) -> Content:
     return Content("overview.html", "Overview", seen.at, facts, Sources([console.command("status")], sql))
 
 
-def _last_events(console: Console) -> Sequence[ClusterEvent] | None:
-    """None while the history is read for the first time."""
+def _last_events(console: Console) -> list[tuple[ClusterEvent, str]] | None:
+    """The last events, equal ones of a commit together with the names of their partitions; None while the history is
+    read for the first time."""
     try:
-        return console.readings.history().events[-_LAST_EVENTS:][::-1]
+        last = console.readings.history().events[-_LOOKED_AT:]
     except TimeoutException:
         return None
+    groups = sorted(alike(last), key=lambda group: group[0].version, reverse=True)[:_LAST_EVENTS]
+    return [(group[0], first_partitions(group) if group[0].topic is not None else "") for group in groups]
 
 
 def brokers(console: Console, request: PageRequest) -> Content:
@@ -115,6 +119,10 @@ def broker(console: Console, request: PageRequest) -> Content:
         f"SELECT * FROM replicas WHERE broker_id = {number} ORDER BY topic, partition",
     )
     return Content("broker.html", f"Broker {number}", seen.at, facts, Sources(commands, sql))
+
+
+def _where(event: ClusterEvent) -> str:
+    return "" if event.topic is None else f"{event.topic}-{event.partition}"
 
 
 def _broker_line(seen: SeenCluster, name: str) -> BrokerLine:
@@ -269,7 +277,13 @@ def events(console: Console, request: PageRequest) -> Content:
         raise PageError(400, f"parameter kind is {kind[:60]!r}: allowed are {there}")
     found = [event for event in reversed(history.events) if kind in ("", event.event)]
     shown = paged(found, request.query)
-    facts = {"kinds": kinds, "kind": kind, "events": shown, "begins_at": history.begins_at}
+    facts = {
+        "kinds": kinds,
+        "kind": kind,
+        "events": shown,
+        "lines": [(event, _where(event)) for event in shown.items],
+        "begins_at": history.begins_at,
+    }
     where = f" WHERE event = '{kind}'" if kind else ""
     sources = Sources([console.command("events", "--since", "P7D")], (f"SELECT * FROM events{where} ORDER BY at DESC",))
     return Content("events.html", "Events", console.readings.cluster().at, facts, sources)

@@ -147,7 +147,10 @@ def topic_history(console: Console, request: PageRequest) -> Content:
         "lanes": _lanes(changes, shown.items, window, now), "window": window, "at_x": window.x(at),
         "height": _TOP + _LANE * len(shown.items) + 24,
         "leaders": sorted({change.leader for change in changes if change.leader is not None}),
-        "events": [event for event in reversed(history.events) if event.topic == topic and event.at <= at][:10],
+        "events": [
+            (event, f"{event.topic}-{event.partition}")
+            for event in reversed(history.events) if event.topic == topic and event.at <= at
+        ][:10],
     }  # fmt: skip
     sql = f"SELECT * FROM isr_history WHERE topic = {sql_text(topic)} ORDER BY partition, version"
     sources = Sources([console.command("events", "--topic", topic, "--since", "P7D")], (sql,))

@@ -229,7 +229,8 @@ class ConsoleReadings:
             seen = self._warnings = SeenCluster(time.time(), cluster, found._replace(state=state))
         except (LakelogException, OSError) as error:
             self._reader = None
-            self._errors.failed(error)
+            if self._warnings is not None:  # else the verb ends with it
+                self._errors.failed(error)
             raise
         self._errors.worked()
         return seen

@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -228,10 +229,16 @@ def templates() -> Environment:
     )  # fmt: skip
     found.filters |= {
         "num": _number, "bytes": size_text, "ago": ago, "time": _time, "iso": _iso, "ms": _milliseconds,
-        "micros": _microseconds,
+        "micros": _microseconds, "marked": _marked,
     }  # fmt: skip
     found.globals |= {"url": url, "group_url": group_url}
     return found
+
+
+def _marked(words: str) -> Markup:
+    """Words with what stands in backquotes as code."""
+    parts = [escape(part) for part in words.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 
 
 def _number(value: float | None, digits: int = 0) -> str:
