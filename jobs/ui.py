@@ -108,8 +108,12 @@ def _serve(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 def _listening(address: Address) -> socket.socket:
     """Raises InvalidConfigurationException if it cannot listen there."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    found = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     try:
-        return socket.create_server((address.host, address.port), family=family, backlog=128)
-    except (OSError, OverflowError) as error:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen()
+    except OSError as error:
+        found.close()
         raise cannot_listen(f"--host and --port {address}", error) from None
+    return found

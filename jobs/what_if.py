@@ -21,6 +21,7 @@ from lakelog.jobs.admin.cluster_snapshot import ClusterSnapshot, snapshot_at, sn
 from lakelog.jobs.admin.heartbeats import Wait
 from lakelog.jobs.admin.loss_report import LossReport, VotingRoots, as_object, show
 from lakelog.jobs.admin.prediction import Forecast, Loss
+from lakelog.jobs.admin.published_rows import Rows
 from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, run
 from lakelog.jobs.cli.numbers import whole_numbers
 from lakelog.jobs.cli.options import FORMS, admin_parser
@@ -92,10 +93,11 @@ class LossQuestion(NamedTuple):
 
 
 def predicted(
-    cluster: Cluster, asked: LossQuestion, at: float | None, refuse: Callable[[str], NoReturn], wait: Wait = let_pass
-) -> LossReport:
+    cluster: Cluster, asked: LossQuestion, at: float | None, refuse: Callable[[str], NoReturn], wait: Wait = let_pass,
+    known_rows: Mapping[int, Rows] | None = None,
+) -> LossReport:  # fmt: skip
     """What becomes of the cluster. `at`: as of an earlier time, in seconds since the epoch. `refuse` is called with why
-    the question contradicts itself. `wait`: see `snapshot_now`.
+    the question contradicts itself. `wait`: see `snapshot_now`. `known_rows`: rows of brokers that were just read.
 
     Raises BrokerNotAvailableException if the question names no broker that has registered, InvalidRequestException if
     it names no root of the cluster, and what `snapshot_at` raises.
@@ -105,13 +107,16 @@ def predicted(
     loss = _loss(asked, known, roots)
     if both := loss.killed & loss.stopped:
         refuse(f"broker {min(both)} is both killed and stopped: it can only be one of the two")
-    return _predicted(cluster, past or snapshot_now(cluster, wait), loss, roots)
+    return _predicted(cluster, past or snapshot_now(cluster, wait), loss, roots, known_rows or {})
 
 
-def _predicted(cluster: Cluster, snapshot: ClusterSnapshot, loss: Loss, roots: VotingRoots) -> LossReport:
+def _predicted(
+    cluster: Cluster, snapshot: ClusterSnapshot, loss: Loss, roots: VotingRoots, known: Mapping[int, Rows]
+) -> LossReport:
     forecast, brokers = Forecast(snapshot.context, loss), snapshot.brokers
-    read = sorted(forecast.brokers_with_rows & brokers.keys())
-    rows = snapshot.rows_of(brokers[broker].registration for broker in read)
+    wanted = sorted(forecast.brokers_with_rows & brokers.keys())
+    read = snapshot.rows_of(brokers[broker].registration for broker in wanted if broker not in known)
+    rows = {broker: known[broker] if broker in known else read[broker] for broker in wanted}
     return LossReport(cluster, snapshot, roots, forecast, forecast.changes(rows), rows)
 
 

@@ -107,7 +107,7 @@ def broker(console: Console, request: PageRequest) -> Content:
         "lines": lines,
         "sizes": {key: None if own is None else own.get(key, 0) for key in keys},
         "settings": list(broker_settings(line.seen.registration, sources, {}, seen.config)),
-        "loss": _loss_facts(console.readings.what_if(LossQuestion((number,)))),
+        "loss": _first_loss(console, LossQuestion((number,))),
     }
     commands = [
         console.command("log-dirs", "--describe", "--broker-list", number, "-o", "table"),
@@ -119,6 +119,14 @@ def broker(console: Console, request: PageRequest) -> Content:
         f"SELECT * FROM replicas WHERE broker_id = {number} ORDER BY topic, partition",
     )
     return Content("broker.html", f"Broker {number}", seen.at, facts, Sources(commands, sql))
+
+
+def _first_loss(console: Console, asked: LossQuestion) -> dict[str, object] | None:
+    """None while it is predicted for the first time."""
+    try:
+        return _loss_facts(console.readings.what_if(asked))
+    except TimeoutException:
+        return None
 
 
 def _where(event: ClusterEvent) -> str:
@@ -203,11 +211,16 @@ def what_if(console: Console, request: PageRequest) -> Content:
     )
     seen = console.readings.cluster()
     facts: dict[str, object] = {"asked": asked, "report": None}
-    if asked != LossQuestion((), None, (), None, ()):
+    report, is_asked = None, asked != LossQuestion((), None, (), None, ())
+    if is_asked:
         try:
             report = console.readings.what_if(asked)
         except (InvalidRequestException, BrokerNotAvailableException) as error:
             raise PageError(400, _in_words_of_the_page(str(error))) from None
+        except TimeoutException:
+            report = None
+    facts["is_pending"] = is_asked and report is None
+    if report is not None:
         changes = paged(report.changes, request.query)
         rows = [change_row(change) for change in report.changes]
         start = changes.first - 1

@@ -18,12 +18,13 @@ import pyarrow.compute as pc
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
 from lakelog.jobs.web.page_kit import Console, Content, PageError, PageRequest, Query, Sources, not_found, sql_text
 from lakelog.jobs.web.seen_cluster import SeenCluster
+from lakelog.jobs.web.shared_readings import open_partitions
 from lakelog.jobs.web.topic_pages import topic_of
 from lakelog.replication.clients.consumer_fetch import read_rows
 from lakelog.replication.clients.offset_lookup import offset_for
-from lakelog.replication.clients.partition_reader import OpenPartition, PartitionReader
+from lakelog.replication.clients.partition_reader import OpenPartition
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import LakelogException, UnknownTopicOrPartitionException
 from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.protocol.record_batch import OffsetRange
 
@@ -165,13 +166,14 @@ def _is_back(query: Query, start: str) -> bool:
 
 def _open(view: TopicView, topic: str, numbers: Sequence[int]) -> tuple[dict[int, OpenPartition], dict[int, str]]:
     """The partitions at their leaders, and why others cannot be read."""
-    leaderships, reader = view.leaderships(topic, numbers), PartitionReader(view)
     opened, errors = dict[int, OpenPartition](), dict[int, str]()
-    for number, seen in leaderships.items():
-        try:
-            opened[number] = reader.open(seen)
-        except LakelogException as error:
-            errors[number] = f"{error.name}: {error}"
+    for (_, number), found in open_partitions(view, {topic: numbers}).items():
+        if isinstance(found, UnknownTopicOrPartitionException):
+            raise found
+        if isinstance(found, LakelogException):
+            errors[number] = f"{found.name}: {found}"
+        else:
+            opened[number] = found
     return opened, errors
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 
 from lakelog.jobs.admin.cluster_status import with_warnings
 from lakelog.jobs.admin.group_offsets import Lag, lag_of
@@ -23,11 +23,11 @@ from lakelog.jobs.metrics.scrape_reader import ScrapeReader
 from lakelog.jobs.web.metadata_timeline import DatedVersion, MetadataTimeline, SeenHistory
 from lakelog.jobs.web.seen_cluster import SeenCluster
 from lakelog.jobs.what_if import LossQuestion, predicted
-from lakelog.replication.clients.partition_reader import OpenPartition, ask_leaders
+from lakelog.replication.clients.partition_reader import OpenPartition, PartitionReader
 from lakelog.replication.clients.topic_view import TopicView, forget_view, open_view
 from lakelog.replication.config import Config
 from lakelog.replication.error_log import ErrorLog
-from lakelog.replication.errors import InvalidRequestException, LakelogException, TimeoutException
+from lakelog.replication.errors import InvalidRequestException, LakelogException, TimeoutException, error_or
 from lakelog.replication.protocol.topic import BROKER_TYPE
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.in_threads import in_threads
@@ -38,21 +38,31 @@ logger = logging.getLogger(__name__)
 Found = TypeVar("Found")
 Key = TypeVar("Key", bound=Hashable)
 
-_SECONDS = 1.5  # for which a reading of the tables counts
+SECONDS = 1.5  # for which a reading of the tables counts
+_TIMES_AS_LONG = 4  # as it took to read does an answer count: so a thread reads a fifth of the time at most
 _PATIENCE = 20.0  # s that a request waits for it
-_SIZES_SECONDS, _SIZES_PATIENCE = 10.0, 0.3  # footers of new files: a page does without them at first
+_SIZES_TIMES, _SIZES_PATIENCE = 7, 0.3  # footers of new files: less often, and a page does without them at first
 _HISTORY_PATIENCE = 3.0
+_LOSS_PATIENCE = 0.7  # a loss that changes 10,000 partitions takes seconds to predict
 _NOTES_SECONDS = 10.0  # the notes of brokers, one request each, change rarely
-_LAG_SECONDS = 5.0  # within which a new leader has to answer
 _READERS = 8
 _MOST_QUESTIONS = 64
 _PAST_SECONDS, _MOST_PAST = 600.0, 4  # versions of the metadata, each with all partitions
 
 
+class _Answer(NamedTuple, Generic[Found]):
+    """What was read, or the error, and the times on the monotonic clock."""
+
+    found: Found | Exception
+    begun_at: float
+    ended_at: float
+
+
 class SharedReading(Generic[Found]):
     """One thing that is read, by one thread at a time. `seconds`: for how long an answer counts; an error counts as
-    long. `patience`: the seconds that a request waits for one. `may_be_old`: if it takes longer, the last answer counts
-    on."""
+    long, and what takes long to read counts for longer. A reading that begins after a request always counts for it;
+    with 0 seconds nothing else does. `patience`: the seconds that a request waits for
+    an answer. `may_be_old`: if it takes longer, the last answer counts on."""
 
     def __init__(
         self, what: str, read: Callable[[], Found], seconds: float, patience: float = _PATIENCE,
@@ -62,58 +72,64 @@ class SharedReading(Generic[Found]):
         self._patience, self._may_be_old = patience, may_be_old
         self._changed = threading.Condition()
         self._is_reading = False
-        self._answer: tuple[Found | Exception, float] | None = None
+        self._answer: _Answer[Found] | None = None
 
     def get(self) -> Found:
         """The answer. Raises what reading it has raised, and TimeoutException if there is none in time."""
-        deadline = time.monotonic() + self._patience
+        asked_at = time.monotonic()
+        deadline = asked_at + self._patience
         with self._changed:
-            while not self.is_fresh:
+            while not self._counts(asked_at):
                 if not self._is_reading:
                     self._is_reading = True
                     threading.Thread(target=self._work, name=f"reading {self._what}", daemon=True).start()
                 if not self._changed.wait(deadline - time.monotonic()):
                     break
-            if self._answer is None or not (self.is_fresh or self._may_be_old):
+            if self._answer is None or not (self._counts(asked_at) or self._may_be_old):
                 raise TimeoutException(f"{self._what} could not be read within {self._patience:g} s")
-            found = self._answer[0]
+            found = self._answer.found
         if isinstance(found, Exception):
             raise found
         return found
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the last answer still counts."""
-        return self._answer is not None and time.monotonic() - self._answer[1] < self._seconds
+    def _counts(self, asked_at: float) -> bool:
+        """Whether the last answer counts for a request."""
+        answer = self._answer
+        if answer is None or not self._seconds:
+            return answer is not None and answer.begun_at >= asked_at
+        counts_for = max(self._seconds, _TIMES_AS_LONG * (answer.ended_at - answer.begun_at))
+        return answer.begun_at >= asked_at or time.monotonic() - answer.ended_at < counts_for
 
     @property
     def has_failed(self) -> bool:
         """Whether the last answer is an error, or there was none."""
-        return self._answer is None or isinstance(self._answer[0], Exception)
+        return self._answer is None or isinstance(self._answer.found, Exception)
 
     def _work(self) -> None:
         found: Found | Exception
+        begun_at = time.monotonic()
         try:
             found = self._read()
         except Exception as error:
             found = error
         with self._changed:
-            self._answer, self._is_reading = (found, time.monotonic()), False
+            self._answer, self._is_reading = _Answer(found, begun_at, time.monotonic()), False
             self._changed.notify_all()
 
 
 class KeyedReadings(Generic[Key, Found]):
     """Readings of one kind, each for a key, of which the latest ones are kept. Threads share it."""
 
-    def __init__(self, seconds: float, most: int) -> None:
-        self._seconds, self._most = seconds, most
+    def __init__(self, seconds: float, most: int, patience: float = _PATIENCE, may_be_old: bool = False) -> None:
+        self._most = most
+        self._make = partial(SharedReading[Found], seconds=seconds, patience=patience, may_be_old=may_be_old)
         self._known: dict[Key, SharedReading[Found]] = {}
         self._lock = threading.Lock()
 
     def get(self, key: Key, what: str, read: Callable[[], Found]) -> Found:
         """As `SharedReading.get`."""
         with self._lock:
-            reading = self._known.pop(key, None) or SharedReading(what, read, self._seconds)
+            reading = self._known.pop(key, None) or self._make(what, read)
             self._known[key] = reading
             if len(self._known) > self._most:
                 del self._known[next(iter(self._known))]
@@ -121,9 +137,12 @@ class KeyedReadings(Generic[Key, Found]):
 
 
 class ConsoleReadings:
-    """The readings of one cluster. Threads share it; methods raise LakelogExceptions, and OSErrors of roots."""
+    """The readings of one cluster. Threads share it; methods raise LakelogExceptions, and OSErrors of roots. `seconds`:
+    for how long a reading of the tables counts. `loss_patience`: the seconds that a page waits for a prediction."""
 
-    def __init__(self, uri: str, config: Config) -> None:
+    def __init__(
+        self, uri: str, config: Config, seconds: float = SECONDS, loss_patience: float = _LOSS_PATIENCE
+    ) -> None:  # fmt: skip
         self.uri, self.config = uri, config
         self._reader: ScrapeReader | None = None
         self._logs: dict[str, LogSizes] = {}  # by root
@@ -133,12 +152,13 @@ class ConsoleReadings:
         self._errors = ErrorLog(logger, "console")
         self._warned_at = float("-inf")
         self._warnings: SeenCluster | None = None
-        self._cluster = SharedReading("the cluster", self._read_cluster, _SECONDS)
-        self._sizes = SharedReading("the sizes of logs", self._read_sizes, _SIZES_SECONDS, _SIZES_PATIENCE, True)
-        self._history = SharedReading("the history", self._read_history, _SECONDS, _HISTORY_PATIENCE, True)
-        self._configs = SharedReading("the settings of brokers", self._read_configs, _SECONDS)
-        self._losses = KeyedReadings[LossQuestion, LossReport](_SECONDS, _MOST_QUESTIONS)
-        self._lags = KeyedReadings[object, dict[TopicPartition, Lag | LakelogException]](_SECONDS, _MOST_QUESTIONS)
+        self._cluster = SharedReading("the cluster", self._read_cluster, seconds)
+        every = _SIZES_TIMES * seconds
+        self._sizes = SharedReading("the sizes of logs", self._read_sizes, every, _SIZES_PATIENCE, True)
+        self._history = SharedReading("the history", self._read_history, seconds, _HISTORY_PATIENCE, True)
+        self._configs = SharedReading("the settings of brokers", self._read_configs, seconds)
+        self._losses = KeyedReadings[LossQuestion, LossReport](seconds, _MOST_QUESTIONS, loss_patience, True)
+        self._lags = KeyedReadings[object, dict[TopicPartition, Lag | LakelogException]](seconds, _MOST_QUESTIONS)
         self._past = KeyedReadings[object, Partitions](_PAST_SECONDS, _MOST_PAST)
 
     def cluster(self) -> SeenCluster:
@@ -166,8 +186,8 @@ class ConsoleReadings:
         return self._configs.get()
 
     def what_if(self, asked: LossQuestion) -> LossReport:
-        """What a loss does to the cluster. Raises as `predicted`, and InvalidRequestException for a question that
-        contradicts itself."""
+        """What a loss does to the cluster. Raises as `predicted`, InvalidRequestException for a question that
+        contradicts itself, and TimeoutException while it is predicted for the first time."""
         return self._losses.get(asked, "what becomes of the cluster", partial(self._predict, asked))
 
     def lags(
@@ -264,7 +284,7 @@ class ConsoleReadings:
 
     def _predict(self, asked: LossQuestion) -> LossReport:
         with self.open_cluster() as cluster:
-            return predicted(cluster, asked, None, _refuse, None)
+            return predicted(cluster, asked, None, _refuse, None, self.cluster().state.rows)
 
     def _read_lags(
         self, partitions: Mapping[TopicPartition, int | None]
@@ -272,26 +292,32 @@ class ConsoleReadings:
         by_topic: dict[str, list[int]] = {}
         for topic, number in partitions:
             by_topic.setdefault(topic, []).append(number)
-
-        def ask(led: OpenPartition) -> Lag:
-            return lag_of(led, partitions[led.registration.topic, led.registration.partition])
-
-        found: dict[TopicPartition, Lag | LakelogException] = {}
         with self.records() as view:
-            for topic, numbers in by_topic.items():
-                answers = _asked(view, topic, numbers, ask)
-                found.update({(topic, number): answer for number, answer in answers.items()})
-        return found
+            opened = open_partitions(view, by_topic)
+            return {key: error_or(_lag, led, partitions[key]) for key, led in opened.items()}
 
 
-def _asked(
-    view: TopicView, topic: str, numbers: Sequence[int], ask: Callable[[OpenPartition], Lag]
-) -> dict[int, Lag | LakelogException]:
-    """The lags of a topic's partitions; its own error for each if the topic was deleted meanwhile."""
-    try:
-        return ask_leaders(view, topic, numbers, ask, time.monotonic() + _LAG_SECONDS)
-    except LakelogException as error:
-        return dict.fromkeys(numbers, error)
+def _lag(led: OpenPartition | LakelogException, committed: int | None) -> Lag:
+    if isinstance(led, LakelogException):
+        raise led
+    return lag_of(led, committed)
+
+
+def open_partitions(
+    view: TopicView, wanted: Mapping[str, Sequence[int]]
+) -> dict[TopicPartition, OpenPartition | LakelogException]:
+    """Partitions at their leaders, or why one cannot be read now: a page does not wait for a new leader. The rows of
+    all are read before the first log, as `PartitionReader` wants it."""
+    seen = {topic: error_or(view.leaderships, topic, numbers) for topic, numbers in wanted.items()}
+    reader, found = PartitionReader(view), dict[TopicPartition, OpenPartition | LakelogException]()
+    for topic, numbers in wanted.items():
+        leaderships = seen[topic]
+        for number in numbers:
+            if isinstance(leaderships, LakelogException):
+                found[topic, number] = leaderships
+            elif number in leaderships:
+                found[topic, number] = error_or(reader.open, leaderships[number])
+    return found
 
 
 def _refuse(why: str) -> NoReturn:

@@ -20,7 +20,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -91,7 +90,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
 _NOT_FOUND = (UnknownTopicOrPartitionException, UnknownTopicIdException, GroupIdNotFoundException)
 
 
-def web_app(console: Console, hosts: Collection[str] | None = None) -> Starlette:
+def web_app(console: Console, hosts: Collection[str] | None = None) -> App:
     """The application. `hosts`: the names under which browsers may ask for it; None: any. A page of another site whose
     name was made to lead here, which is DNS rebinding, has its own name in the header Host."""
     shown = _Shown(console)
@@ -101,15 +100,13 @@ def web_app(console: Console, hosts: Collection[str] | None = None) -> Starlette
         for name, kind in _STATIC.items()
     ]
     routes.append(Route("/healthz", shown.health, methods=["GET"]))
-    return Starlette(
-        routes=routes,
-        middleware=[Middleware(_Guard, hosts=hosts)],
-        exception_handlers={HTTPException: shown.refused, Exception: shown.failed},
-    )
+    handlers: dict[Any, Any] = {HTTPException: shown.refused, Exception: shown.failed}
+    return _Guard(Starlette(routes=routes, exception_handlers=handlers), hosts)
 
 
 class _Guard:
-    """Adds the headers to every answer, and refuses requests under a wrong name."""
+    """Adds the headers to every answer, and refuses requests under a wrong name. It is the outermost: a middleware of
+    Starlette would not see the page of an error that nobody expected."""
 
     def __init__(self, app: App, hosts: Collection[str] | None) -> None:
         self._app, self._hosts = app, hosts
