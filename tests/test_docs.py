@@ -70,7 +70,7 @@ def test_the_reference_has_every_setting_option_and_column() -> None:
 def test_each_page_of_the_site_links_to_pages_of_the_site() -> None:
     site = generated()
     pages = {**{path.name: path.read_text("utf-8") for path in (HOUSE / "docs").glob("*.md")}, **site.pages()}
-    known = {"", *pages, *(path.name for path in (HOUSE / "docs").glob("*.svg"))}
+    known = {"", *pages, *(path.name for kind in ("svg", "png") for path in (HOUSE / "docs").glob(f"*.{kind}"))}
     dead = [
         (page, link)
         for page, text in pages.items()

@@ -22,7 +22,7 @@ _BEFORE = 0.8  # of a span lies before the time that is shown
 _LEFT, _RIGHT, _TOP, _LANE = 90.0, 990.0, 8.0, 30.0  # in units of the drawing, which is 1000 wide
 _HIGH = 120.0  # of the chart of the cluster
 _TICKS = 6
-_COLOURS = 8
+_COLOURS, _LETTER = 8, 7.0
 
 
 class Tick(NamedTuple):
@@ -33,7 +33,8 @@ class Tick(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A time with one leader and one ISR. `shape`: whether the ISR is whole then."""
+    """A time with one leader and one ISR. `shape`: whether the ISR is whole then. `label`: the leader, where it is
+    another than before and there is room."""
 
     x: float
     width: float
@@ -41,6 +42,7 @@ class Segment(NamedTuple):
     colour: int
     shape: str
     title: str
+    label: str
 
 
 class Lane(NamedTuple):
@@ -197,7 +199,7 @@ def _lanes(changes: Sequence[PartitionChange], numbers: Sequence[int], window: W
 
 def _segments(changes: Sequence[PartitionChange], window: Window, now: float) -> list[Segment]:
     """What a lane shows: a change that is over before the window, or is of a deleted topic, has no segment."""
-    found = []
+    found, said = list[Segment](), ""
     ends = [*(change.at for change in changes[1:]), now]
     for change, end in zip(changes, ends, strict=True):
         if change.is_removed or end < window.begin or change.at > window.end:
@@ -211,7 +213,11 @@ def _segments(changes: Sequence[PartitionChange], window: Window, now: float) ->
             f"{', '.join(map(str, change.replicas))}"
         )
         colour = (change.leader or 0) % _COLOURS
-        found.append(Segment(x, max(0.8, round(window.x(end) - x, 2)), change.leader, colour, shape, title))
+        width = max(0.8, round(window.x(end) - x, 2))
+        name = "none" if change.leader is None else str(change.leader)
+        label = name if name != said and width > _LETTER * len(name) + 8 else ""
+        said = label or (said if name == said else "")
+        found.append(Segment(x, width, change.leader, colour, shape, title, label))
     return found[-_MOST_SEGMENTS:]
 
 

@@ -136,6 +136,28 @@ class KeyedReadings(Generic[Key, Found]):
         return reading.get()
 
 
+class _OwnCluster:
+    """A cluster for one thread at a time, whose tables stay open between uses."""
+
+    def __init__(self, uri: str, config: Config) -> None:
+        self._uri, self._config = uri, config
+        self._cluster: Cluster | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def opened(self) -> Iterator[Cluster]:
+        """A block that uses it. After an error its tables are opened again, unless the request was wrong."""
+        with self._lock:
+            self._cluster = self._cluster or Cluster.open(self._uri, self._config)
+            try:
+                yield self._cluster
+            except InvalidRequestException:
+                raise
+            except (LakelogException, OSError):
+                self._cluster = None
+                raise
+
+
 class ConsoleReadings:
     """The readings of one cluster. Threads share it; methods raise LakelogExceptions, and OSErrors of roots. `seconds`:
     for how long a reading of the tables counts. `loss_patience`: the seconds that a page waits for a prediction."""
@@ -147,8 +169,7 @@ class ConsoleReadings:
         self._reader: ScrapeReader | None = None
         self._logs: dict[str, LogSizes] = {}  # by root
         self._timeline: MetadataTimeline | None = None
-        self._own: Cluster | None = None
-        self._own_lock = threading.Lock()
+        self._of_losses, self._of_configs = _OwnCluster(uri, config), _OwnCluster(uri, config)
         self._errors = ErrorLog(logger, "console")
         self._warned_at = float("-inf")
         self._warnings: SeenCluster | None = None
@@ -220,19 +241,6 @@ class ConsoleReadings:
             forget_view(view)
             raise
 
-    @contextmanager
-    def open_cluster(self) -> Iterator[Cluster]:
-        """A cluster for one thread at a time, whose tables stay open between uses."""
-        with self._own_lock:
-            self._own = self._own or Cluster.open(self.uri, self.config)
-            try:
-                yield self._own
-            except InvalidRequestException:
-                raise
-            except (LakelogException, OSError):
-                self._own = None
-                raise
-
     def _read_cluster(self) -> SeenCluster:
         try:
             self._reader = self._reader or ScrapeReader(self.uri, self.config)
@@ -278,12 +286,12 @@ class ConsoleReadings:
         return self._timeline.read_on()
 
     def _read_configs(self) -> dict[str, Mapping[str, str]]:
-        with self.open_cluster() as cluster:
+        with self._of_configs.opened() as cluster:
             cluster.configs.refresh()
             return {name: configs for (kind, name), configs in cluster.configs.configs.items() if kind == BROKER_TYPE}
 
     def _predict(self, asked: LossQuestion) -> LossReport:
-        with self.open_cluster() as cluster:
+        with self._of_losses.opened() as cluster:
             return predicted(cluster, asked, None, _refuse, None, self.cluster().state.rows)
 
     def _read_lags(

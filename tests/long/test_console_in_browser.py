@@ -1,0 +1,206 @@
+"""The console in headless Chromium: every page at two widths, light and dark, by axe's rules, by keyboard, and live.
+
+It needs Chromium and `pip install 'lakelog[browser]'`.
+"""
+
+import shutil
+import threading
+
+import pytest
+import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+from lakelog.jobs.cli.options import Invocation
+from lakelog.jobs.web.page_kit import Console, group_url
+from lakelog.jobs.web.shared_readings import ConsoleReadings
+from lakelog.jobs.web.web_app import web_app
+from tests.jobs.metrics.scraped import LONG, beat, fall_silent
+from tests.jobs.web.conftest import EVIL, furnished
+from tests.processes import wait_until
+from tests.storage.logs import P0
+
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+PATHS = [
+    "/", "/brokers", "/brokers/1", "/topics", "/topics?search=fl", "/topics/flights", "/topics/flights/messages",
+    "/topics/flights/messages?partition=0&text=plain", "/topics/flights/consumers", "/topics/flights/settings",
+    "/topics/flights/history", "/groups", "/groups/billing", group_url(EVIL), "/reassignments", "/what-if",
+    "/what-if?kill=1", "/events", "/history", "/nothing", "/topics?page=x",
+]  # fmt: skip
+AXE_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"], "resultTypes": ["violations"]}
+WAIT_MS = 30_000
+
+
+class Served:
+    """A console of a world's cluster, in this process."""
+
+    def __init__(self, folder):
+        self.world = furnished(folder)
+        self.world.change(P0, isr=(1,), partition_epoch=1)
+        self.world.change(P0, isr=(1, 2), partition_epoch=2)
+        readings = ConsoleReadings(self.world.uri, LONG, 0.2, 60.0)
+        app = web_app(Console(readings, Invocation("lakelog", self.world.uri)), {"127.0.0.1"})
+        self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
+        self._thread = threading.Thread(target=self._server.run)
+
+    def __enter__(self):
+        self._thread.start()
+        wait_until(lambda: self._server.started, "the server has started")
+        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        self._server.should_exit = True
+        self._thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    assert chromium, "this test needs Chromium, and there is no chromium, chromium-browser or google-chrome on the PATH"
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with Served(str(tmp_path_factory.mktemp("console"))) as found:
+        yield found
+
+
+@pytest.fixture
+def watched(browser, served):
+    """Opens tabs that note what a console or another host has to do with a page."""
+    contexts, noted = [], []
+
+    def tab(width=1280, scheme="light", **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.on("console", lambda message: noted.append((message.type, message.text)))
+        page.on("pageerror", lambda error: noted.append(("error", str(error))))
+        page.on("request", lambda sent: noted.append(sent.url) if not sent.url.startswith(served.url) else None)
+        return page
+
+    yield tab, noted
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_fits_and_is_accessible(served, watched, width, scheme):
+    tab, noted = watched
+    page, faults = tab(width, scheme), []
+    for path in PATHS:
+        page.goto(served.url + path)
+        widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        faults += [(path, f"is {widths[0]} wide in a window of {widths[1]}")] if widths[0] > widths[1] else []
+        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        for found in Axe().run(page, options=AXE_RULES).response["violations"]:
+            faults.append((path, found["id"], [node["html"][:200] for node in found["nodes"][:2]]))
+    errors_of_status = [each for each in noted if "Failed to load resource" not in str(each) and "data:," not in each]
+    assert (faults, errors_of_status) == ([], [])
+
+
+def test_the_keyboard_reaches_every_link(served, watched):
+    tab, _ = watched
+    page = tab()
+    for path in ("/", "/topics/flights/messages", "/history"):
+        page.goto(served.url + path)
+        wanted = page.evaluate("[...document.querySelectorAll('a')].filter(e => e.offsetParent).map(e => e.href)")
+        seen, first = [], None
+        page.keyboard.press("Tab")
+        first = page.evaluate("document.activeElement.textContent.trim()")
+        for _ in range(600):
+            seen.append(page.evaluate("document.activeElement.href ?? ''"))
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement === document.body"):
+                break
+        assert first == "Skip to the content"
+        assert set(wanted) <= set(seen)
+
+
+def test_without_javascript_every_page_is_whole(served, watched):
+    tab, _ = watched
+    page = tab(java_script_enabled=False)
+    page.goto(served.url)
+    assert not page.locator("#live").is_visible()
+    page.get_by_role("link", name="Topics", exact=True).click()
+    page.get_by_label("Name").fill("fli")
+    page.get_by_role("button", name="Search").click()
+    assert page.get_by_role("link", name="flights").count() == 1
+    page.goto(f"{served.url}/what-if")
+    page.locator("#kill-1").check()
+    page.get_by_role("button", name="Predict").click()
+    assert "with a new leader" in page.locator("main").inner_text()
+
+
+def test_a_page_follows_the_cluster_and_keeps_what_a_reader_does(served, watched):
+    tab, noted = watched
+    page = tab()
+    page.goto(f"{served.url}/brokers")
+    page.select_option("#rate", "2")
+    page.locator("#source summary").click()
+    page.get_by_role("link", name="2", exact=True).focus()
+    fall_silent(served.world, "brokers/2")
+    page.get_by_text("dead").wait_for()
+    assert page.evaluate("document.activeElement.textContent") == "2", "the focus is where it was"
+    assert page.locator("#source").get_attribute("open") is not None
+    beat(served.world, 2)
+    page.get_by_text("dead").wait_for(state="detached")
+    page.reload()
+    assert page.locator("#rate").input_value() == "2", "the rate is kept"
+    assert noted == []
+
+
+def test_a_form_that_somebody_fills_in_is_left_alone(served, watched):
+    tab, _ = watched
+    page = tab()
+    page.goto(f"{served.url}/topics")
+    page.select_option("#rate", "2")
+    page.get_by_label("Name").fill("half a na")
+    before = page.locator(".asof time").get_attribute("datetime")
+    beat(served.world, 1)
+    asked = []
+    page.on("request", lambda sent: asked.append(sent.url))
+    page.wait_for_timeout(5_000)
+    assert page.get_by_label("Name").input_value() == "half a na"
+    assert (page.locator(".asof time").get_attribute("datetime"), asked) == (before, [])
+
+
+def test_nothing_in_a_record_runs(served, watched):
+    tab, _ = watched
+    page, opened = tab(), []
+    page.on("dialog", lambda dialog: opened.append(dialog.message))
+    for path in ("/topics/flights/messages?limit=500", "/groups", group_url(EVIL)):
+        page.goto(served.url + path)
+        assert EVIL in page.locator("main").text_content()
+        assert page.locator("main script, main img").count() == 0
+    assert opened == []
+
+
+def test_a_page_stays_when_the_cluster_and_then_the_console_go_away(tmp_path, browser):
+    with Served(str(tmp_path)) as served:
+        page = browser.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.goto(f"{served.url}/topics")
+        page.select_option("#rate", "2")
+        shutil.move(served.world.uri, f"{served.world.uri}-away")
+        page.get_by_text("Status 503.").wait_for()
+        assert page.get_by_role("link", name="flights").is_visible(), "the last page is still there"
+        shutil.move(f"{served.world.uri}-away", served.world.uri)
+        page.locator("#live-problem").wait_for(state="hidden")
+        served.stop()
+        page.get_by_text("The console does not answer.").wait_for()
+        assert page.get_by_role("link", name="flights").is_visible()
+        page.close()
