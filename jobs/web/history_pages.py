@@ -32,7 +32,7 @@ class Tick(NamedTuple):
     text: str
 
 
-class Segment(NamedTuple):
+class LaneSegment(NamedTuple):
     """A time with one leader and one ISR. `shape`: whether the ISR is whole then. `label`: the leader, where it is
     another than before and there is room."""
 
@@ -50,7 +50,7 @@ class Lane(NamedTuple):
 
     partition: int
     y: float
-    segments: Sequence[Segment]
+    segments: Sequence[LaneSegment]
 
 
 class Window(NamedTuple):
@@ -197,9 +197,9 @@ def _lanes(changes: Sequence[PartitionChange], numbers: Sequence[int], window: W
     ]
 
 
-def _segments(changes: Sequence[PartitionChange], window: Window, now: float) -> list[Segment]:
+def _segments(changes: Sequence[PartitionChange], window: Window, now: float) -> list[LaneSegment]:
     """What a lane shows: a change that is over before the window, or is of a deleted topic, has no segment."""
-    found, said = list[Segment](), ""
+    found, said = list[LaneSegment](), ""
     ends = [*(change.at for change in changes[1:]), now]
     for change, end in zip(changes, ends, strict=True):
         if change.is_removed or end < window.begin or change.at > window.end:
@@ -217,7 +217,7 @@ def _segments(changes: Sequence[PartitionChange], window: Window, now: float) ->
         name = "none" if change.leader is None else str(change.leader)
         label = name if name != said and width > _LETTER * len(name) + 8 else ""
         said = label or (said if name == said else "")
-        found.append(Segment(x, width, change.leader, colour, shape, title, label))
+        found.append(LaneSegment(x, width, change.leader, colour, shape, title, label))
     return found[-_MOST_SEGMENTS:]
 
 

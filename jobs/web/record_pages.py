@@ -48,8 +48,8 @@ _PARAMETERS = ("partition", "start", "offset", "time", "group", "text", "limit",
 
 
 class Shown(NamedTuple):
-    """A key or value. `text`: as text or hexadecimal digits, cut if it is long; None for null. `pretty`: JSON laid out.
-    `note`: what is cut, or not text."""
+    """A key or value. `text`: as text or hexadecimal digits, the beginning if it is long; None for null. `pretty`: JSON laid out.
+    `note`: what is left out, or not text."""
 
     text: str | None
     size: int | None
@@ -396,7 +396,7 @@ def shown_value(value: bytes | None, most: int) -> Shown:
     if value is None:
         return Shown(None, None)
     size, head = len(value), value[:most]
-    text = _printable(head, is_cut=size > most)
+    text = _printable(head, is_part=size > most)
     if text is not None:
         return Shown(text, size, None, f"the first {most:,} of {size:,} bytes" if size > most else "")
     head = value[: min(most, _HEX_BYTES)]
@@ -404,8 +404,8 @@ def shown_value(value: bytes | None, most: int) -> Shown:
     return Shown(head.hex(" "), size, None, note)
 
 
-def _printable(head: bytes, is_cut: bool) -> str | None:
-    for end in range(len(head), max(-1, len(head) - (4 if is_cut else 1)), -1):  # a cut may be within a character
+def _printable(head: bytes, is_part: bool) -> str | None:
+    for end in range(len(head), max(-1, len(head) - (4 if is_part else 1)), -1):  # the end may be within a character
         try:
             text = head[:end].decode()
         except UnicodeDecodeError:

@@ -88,7 +88,7 @@ def test_nothing_that_a_record_or_a_group_says_becomes_html(console: TestClient)
     assert EVIL in page.text, "it is shown as text"
 
 
-def test_values_are_cut_and_told(open_page: Open) -> None:
+def test_of_long_values_the_beginning_is_shown(open_page: Open) -> None:
     rows = {row[1]: row for row in open_page(f"{PAGE}?partition=0").rows[1:]}
     assert rows["5"][3:5] == ["null", "null"]
     assert rows["7"][3] == "00 01 fe (binary, 3 bytes)"
