@@ -48,8 +48,8 @@ _PARAMETERS = ("partition", "start", "offset", "time", "group", "text", "limit",
 
 
 class Shown(NamedTuple):
-    """A key or value. `text`: as text or hexadecimal digits, the beginning if it is long; None for null. `pretty`: JSON laid out.
-    `note`: what is left out, or not text."""
+    """A key or value. `text`: as text or hexadecimal digits, the beginning if it is long; None for null. `pretty`: JSON
+    laid out. `note`: what is left out, or not text."""
 
     text: str | None
     size: int | None
