@@ -12,9 +12,10 @@ from lakelog.jobs.admin.prediction import change_row, counts
 from lakelog.jobs.admin.reassignment_throttle import REPLICAS
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.verb_parser import root_uri
-from lakelog.jobs.cluster_events import alike, first_partitions
+from lakelog.jobs.cluster_events import alike
 from lakelog.jobs.configs import ALL_BROKERS, BROKER, broker_settings
 from lakelog.jobs.launch.installed import version
+from lakelog.jobs.web.history_pages import event_line
 from lakelog.jobs.web.page_kit import Console, Content, PageError, PageRequest, Sources, not_found, paged
 from lakelog.jobs.web.seen_cluster import BrokerLine, PartitionLine, SeenCluster, size_of
 from lakelog.jobs.what_if import LossQuestion
@@ -60,15 +61,17 @@ def overview(console: Console, request: PageRequest) -> Content:
     return Content("overview.html", "Overview", seen.at, facts, Sources([console.command("status")], sql))
 
 
-def _last_events(console: Console) -> list[tuple[ClusterEvent, str]] | None:
+def _last_events(console: Console) -> list[tuple[ClusterEvent, str, int]] | None:
     """The last events, equal ones of a commit together with the names of their partitions; None while the history is
     read for the first time."""
     try:
-        last = console.readings.history().events[-_LOOKED_AT:]
+        history = console.readings.history()
     except TimeoutException:
         return None
-    groups = sorted(alike(last), key=lambda group: group[0].version, reverse=True)[:_LAST_EVENTS]
-    return [(group[0], first_partitions(group) if group[0].topic is not None else "") for group in groups]
+    groups = sorted(alike(history.events[-_LOOKED_AT:]), key=lambda group: group[0].version, reverse=True)[
+        :_LAST_EVENTS
+    ]
+    return [event_line(history, group) for group in groups]
 
 
 def brokers(console: Console, request: PageRequest) -> Content:
@@ -127,10 +130,6 @@ def _first_loss(console: Console, asked: LossQuestion) -> dict[str, object] | No
         return _loss_facts(console.readings.what_if(asked))
     except TimeoutException:
         return None
-
-
-def _where(event: ClusterEvent) -> str:
-    return "" if event.topic is None else f"{event.topic}-{event.partition}"
 
 
 def _broker_line(seen: SeenCluster, name: str) -> BrokerLine:
@@ -294,7 +293,7 @@ def events(console: Console, request: PageRequest) -> Content:
         "kinds": kinds,
         "kind": kind,
         "events": shown,
-        "lines": [(event, _where(event)) for event in shown.items],
+        "lines": [event_line(history, [event]) for event in shown.items],
         "begins_at": history.begins_at,
     }
     where = f" WHERE event = '{kind}'" if kind else ""

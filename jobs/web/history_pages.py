@@ -10,13 +10,15 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from lakelog.jobs.cluster_events import first_partitions
 from lakelog.jobs.web.metadata_timeline import DatedVersion, PartitionChange, SeenHistory, around
 from lakelog.jobs.web.page_kit import Console, Content, PageRequest, Query, Sources, not_found, paged, sql_text, url
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
 from lakelog.replication.storage.delta.table_history import utc
+from lakelog.replication.storage.readings.metadata_history import ClusterEvent
 
 _SPANS = {"all": math.inf, "7 days": 7 * 86_400.0, "a day": 86_400.0, "an hour": 3600.0, "10 minutes": 600.0}
-_LANES = 20  # partitions on a page
+_LANES, _EVENTS = 20, 10  # partitions and events on a page
 _MOST_SEGMENTS = 400  # of a lane, the newest ones
 _BEFORE = 0.8  # of a span lies before the time that is shown
 _LEFT, _RIGHT, _TOP, _LANE = 90.0, 990.0, 8.0, 30.0  # in units of the drawing, which is 1000 wide
@@ -91,6 +93,14 @@ def _asked(query: Query, history: SeenHistory, now: float) -> float:
     return now if at is None else at
 
 
+def event_line(history: SeenHistory, group: Sequence[ClusterEvent]) -> tuple[ClusterEvent, str, int]:
+    """Equal events of one commit: the first of them, the names of their partitions, and the time in ms since the epoch
+    from which their history shows them."""
+    first = group[0]
+    where = "" if first.topic is None else first_partitions(group)
+    return first, where, history.milliseconds_of(first.version)
+
+
 def cluster_history(console: Console, request: PageRequest) -> Content:
     """The partitions of the cluster at a time."""
     query = request.query
@@ -150,9 +160,9 @@ def topic_history(console: Console, request: PageRequest) -> Content:
         "height": _TOP + _LANE * len(shown.items) + 24,
         "leaders": sorted({change.leader for change in changes if change.leader is not None}),
         "events": [
-            (event, f"{event.topic}-{event.partition}")
+            event_line(history, [event])
             for event in reversed(history.events) if event.topic == topic and event.at <= at
-        ][:10],
+        ][:_EVENTS],
     }  # fmt: skip
     sql = f"SELECT * FROM isr_history WHERE topic = {sql_text(topic)} ORDER BY partition, version"
     sources = Sources([console.command("events", "--topic", topic, "--since", "P7D")], (sql,))

@@ -5,7 +5,8 @@ It is read on, version by version, so that a page costs what has happened since 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -74,6 +75,12 @@ class SeenHistory:
     def changes(self, topic: str) -> list[PartitionChange]:
         """The changes of a topic's partitions, oldest first; also of a topic that was deleted."""
         return [_change(row) for rows in self._rows for row in _of(rows, topic)]
+
+    def milliseconds_of(self, version: int) -> int:
+        """The first millisecond since the epoch at which a version holds. An event may be older: see
+        `ClusterEvent`; the state then is the one before."""
+        place = bisect_left(self.versions, version, key=lambda each: each.version)
+        return math.ceil(self.versions[min(place, len(self.versions) - 1)].at * 1000)
 
     def version_at(self, at: float) -> DatedVersion | None:
         """The newest version at a time; None if history does not reach back to it."""

@@ -178,6 +178,16 @@ def test_history_is_that_of_the_metadata(changing_world: World) -> None:
     assert seen == [4, 3, 2, 1, 0]
 
 
+def test_an_event_leads_to_the_state_after_it(changing_world: World) -> None:
+    changing_world.change(P0, leader=2, leader_epoch=1, partition_epoch=1)
+    changing_world.change(P0, leader=1, leader_epoch=2, partition_epoch=2)
+    with client_of(changing_world.uri) as client:
+        for path in ("/", "/events"):
+            links = [link for link in opened(client, path).links() if "/history?at=" in link]
+            found = [opened(client, link).row("0")[1:3] for link in links]
+            assert found[:3] == [["1", "2"], ["2", "1"], ["1", "0"]]
+
+
 def test_history_goes_forward_too_and_draws_what_has_changed(changing_world: World) -> None:
     changing_world.change(P0, leader=2, isr=(2,), leader_epoch=1, partition_epoch=1)
     with client_of(changing_world.uri) as client:
