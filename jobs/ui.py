@@ -13,7 +13,7 @@ import threading
 
 from lakelog.jobs.cli.console import OK, log_to_stderr, run, say
 from lakelog.jobs.cli.numbers import whole_number
-from lakelog.jobs.cli.options import Invocation, add_command_config, add_log_level
+from lakelog.jobs.cli.options import Invocation, add_command_config, add_log_format, add_log_level
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
@@ -47,6 +47,7 @@ def make_parser() -> VerbParser:
     )  # fmt: skip
     add_command_config(parser, "session time-outs if they are not the defaults, and credentials of the roots")
     add_log_level(parser)
+    add_log_format(parser)
     return parser
 
 
@@ -76,7 +77,7 @@ def _serve(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     from lakelog.jobs.web.shared_readings import ConsoleReadings
     from lakelog.jobs.web.web_app import web_app
 
-    log_to_stderr("ui", args.log_level)
+    log_to_stderr("ui", args.log_level, args.log_format)
     is_signalled = stop_signals()
     readings = ConsoleReadings(args.cluster, settings(args.command_config))
     uri = readings.cluster().root.uri  # an error ends the verb before it listens
