@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Generic, NamedTuple, NoReturn, TypeVar
 
-from lakelog.jobs.admin.cluster_status import with_warnings
+from lakelog.jobs.admin.cluster_status import cordons, with_warnings
 from lakelog.jobs.admin.group_offsets import Lag, lag_of
 from lakelog.jobs.admin.loss_report import LossReport
 from lakelog.jobs.cli.partition_files import TopicPartition
@@ -247,11 +247,14 @@ class ConsoleReadings:
             found, cluster = self._reader.read(), self._reader.cluster
             state = found.state
             if time.monotonic() - self._warned_at >= _NOTES_SECONDS or self._warnings is None:
-                state, self._warned_at = with_warnings(cluster, state), time.monotonic()
+                cluster.configs.refresh()
+                state = with_warnings(cluster, state._replace(cordoned=cordons(cluster)))
+                self._warned_at = time.monotonic()
             else:
                 last = self._warnings.state
                 state = state._replace(
                     throttled=last.throttled, unwritable=last.unwritable, refused=last.refused,
+                    cordoned=last.cordoned,
                     unregistered=last.unregistered if not state.brokers else "",
                 )  # fmt: skip
             seen = self._warnings = SeenCluster(time.time(), cluster, found._replace(state=state))
