@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 
 from lakelog.jobs.admin import doctor_probes
 from lakelog.jobs.admin.cluster_status import Problem, line_of, notes, problems
@@ -61,8 +61,8 @@ from lakelog.replication.storage.store_probe import Disk, StoreProbe
 from lakelog.schemas import OLDEST_FORMAT, QUORUM_FORMAT
 
 # Each URI but the first begins with a slash or a scheme, so the name of a folder may have a comma.
-_SEPARATOR = re.compile(r",(?=(?:\d+=)?(?:/|[a-z][a-z0-9]*://))")
-_NUMBERED = re.compile(r"(\d{1,9})=(.+)", re.DOTALL)
+_SEPARATOR = re.compile(r"\s*,\s*(?=(?:\d+=)?(?:/|[a-z][a-z0-9]*://)|$)")
+_NUMBERED = re.compile(r"(\d{1,9})=(.*)", re.DOTALL)
 
 _SECONDS = 30
 _CONTROLLERS = 2  # one that is active, and one that stands by; standby controllers are in no table
@@ -107,12 +107,31 @@ def make_parser() -> VerbParser:
 
 def _roots(text: str) -> list[tuple[int | None, str]]:
     """A type of argparse: URIs of roots with commas between them, each maybe after the id of its broker."""
-    return [_numbered(each) for each in _SEPARATOR.split(text)]
+    uris = [each for each in _SEPARATOR.split(text) if each]
+    if not uris:
+        raise argparse.ArgumentTypeError(f"{text!r} names no root")
+    return [_numbered(each) for each in uris]
 
 
 def _numbered(text: str) -> tuple[int | None, str]:
     found = _NUMBERED.fullmatch(text)
+    if found and not found[2]:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a URI comes after the id of the broker, such as {found[1]}=s3://bucket/b{found[1]}"
+        )
     return (int(found[1]), root_uri(found[2])) if found else (None, root_uri(text))
+
+
+def _check_roots(parser: argparse.ArgumentParser, roots: Iterable[tuple[int | None, str]]) -> None:
+    """Ends the process as one that was called wrongly if a broker has two roots, or if a root is there twice."""
+    uris: set[str] = set()
+    of_broker: dict[int, str] = {}
+    for broker, uri in roots:
+        if uri in uris:
+            parser.error(f"--roots: {uri} is there twice")
+        if broker is not None and of_broker.setdefault(broker, uri) != uri:
+            parser.error(f"--roots: broker {broker} has two roots, {of_broker[broker]} and {uri}")
+        uris.add(uri)
 
 
 @dataclass
@@ -140,6 +159,7 @@ def _doctor(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     config = settings(args.command_config)
     if args.instead_of_cluster and args.cluster != parser.get_default("cluster"):
         parser.error("--roots: it does not go with --cluster, whose roots are those that it has")
+    _check_roots(parser, chain.from_iterable(args.instead_of_cluster or ()))
     with counting_bar(sys.stderr.isatty()) as progress:
         task = progress.add_task("checking", total=None)
         checkup = _Checkup(args, config, lambda: progress.advance(task))

@@ -135,6 +135,24 @@ def test_roots_are_checked_before_a_cluster_is_made_of_them(
     assert tree(tmp_path) == [f"{tmp_path}/{name}" for name in ("a,b", "c", "d")]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["1="], "'1=': a URI comes after the id of the broker, such as 1=s3://bucket/b1"),
+        ([" , "], "' , ' names no root"),
+        (["/a, 1=/b", "1=/c,"], "broker 1 has two roots, /b and /c"),
+        (["/a,", "/b,/a"], "/a is there twice"),
+    ],
+)
+def test_roots_that_cannot_be_meant_are_refused(
+    lakelog: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.delenv("LAKELOG_CLUSTER", raising=False)
+    code, out, err = lakelog(doctor, "--roots", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"lakelog doctor: --roots: {said}; ")
+
+
 FAULTS: dict[str, tuple[Any, Bad]] = {
     "none": (lambda _: None, []),
     "it ignores conditional puts": (lambda _: faults.ignores_conditions, [("conditional put", "wrong")]),
