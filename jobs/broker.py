@@ -94,7 +94,7 @@ def _serve(broker: Broker, is_signalled: Callable[[], bool]) -> int:
     stopped_by_itself = not is_signalled()
     broker.stop()
     broker.wait()
-    return FAILED if stopped_by_itself else OK
+    return FAILED if stopped_by_itself or broker.pause_point.is_killed else OK
 
 
 if __name__ == "__main__":

@@ -427,10 +427,15 @@ class Broker:
 
     def stop(self, controlled: bool = True) -> None:
         """Ends its fetchers and publishes its rows a last time. With `controlled` and `controlled.shutdown.enable`, it
-        first waits until a controller has moved its leaderships. Pass False if no controller is running. [BR-04]"""
-        if self.pause_point.is_killed:  # its Spark has ended: it must write nothing more
+        first waits until a controller has moved its leaderships. Pass False if no controller is running. Once its Spark
+        has ended, also meanwhile, it writes nothing more: then it is killed. [BR-04]"""
+        if not self.pause_point.is_killed:
+            with suppress(BrokerKilled):
+                self._stop(controlled)
+        if self.pause_point.is_killed:
             self.kill()
-            return
+
+    def _stop(self, controlled: bool) -> None:
         logger.info("broker %d is stopping", self.broker_id)
         self._is_leaving = True
         controlled, session = controlled and self._config.controlled_shutdown_enable, self.session

@@ -55,6 +55,20 @@ def test_bc_01_an_id_whose_heartbeat_stands_still_may_move_to_another_root(spark
     assert said == ["broker 1 is registered under epoch 8", "broker 1 is stopping", "broker 1 has stopped"]
 
 
+def test_a_broker_whose_spark_ends_while_it_stops_writes_nothing_more(spark, cluster, root, monkeypatch):
+    stopped = broker(spark, cluster, root)
+    stopped.start()
+
+    def ends(_):
+        stopped.pause_point.kill()
+        stopped.pause_point.pass_through()
+
+    monkeypatch.setattr(BrokerSession, "stop", ends)
+    stopped.stop(controlled=False)
+    assert not stopped.is_running
+    assert not cluster.refresh_brokers()[1].shutting_down
+
+
 def test_bc_01_a_broker_id_with_a_live_process_elsewhere_is_refused(spark, cluster, elsewhere, root, monkeypatch):
     refused = broker(spark, cluster, root)
     refresh = BrokerTable.refresh

@@ -383,8 +383,8 @@ class ReplicaFetcher:
                 self._query = self._starting.query
             if self._query is not None:
                 self._stop(self._query)
-        except Exception:  # Spark's errors too: no caller would receive them
-            logger.exception("%s: error while its query was stopped", self.name)
+        except Exception as error:  # Spark's errors too, as when its JVM has died: no caller would receive them
+            logger.error("%s: error while its query was stopped: %s", self.name, error_line(error))
 
     def _stop(self, query: StreamingQuery) -> None:
         """Stops a query. Spark cancels its jobs once and then waits, but a plan may begin its job only after that."""
