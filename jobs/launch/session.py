@@ -1,9 +1,11 @@
 """The Spark session of users and of verbs, and the watch over its JVM."""
 
+import contextlib
 import os
+import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -78,10 +80,24 @@ def job_session(
     return spark
 
 
+def _hide_end_of_updates(context: SparkContext) -> None:
+    """PySpark's server of accumulators prints a stack trace when its JVM has died: it reads to the end of a stream."""
+    server: Any = context._accumulatorServer
+    printed = server.handle_error
+
+    def handle_error(*request: object) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            printed(*request)
+
+    server.handle_error = handle_error
+
+
 def _started(settings: dict[str, Any], app_name: str) -> SparkSession:
     try:
         missing = _start_jvm(settings, app_name)
-        return SparkSession.builder.config(map={**settings, **missing}).getOrCreate()
+        spark = SparkSession.builder.config(map={**settings, **missing}).getOrCreate()
+        _hide_end_of_updates(spark.sparkContext)
+        return spark
     except Py4JJavaError as error:
         raise InvalidConfigurationException(f"Spark does not start: {error_line(error)}") from error
     except PySparkException as error:
@@ -94,13 +110,42 @@ def _start_jvm(settings: Mapping[str, str], app_name: str) -> dict[str, str]:
     """The settings that are still needed, once there is a JVM: only the JVM has the arguments of spark-submit."""
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.update({**session_environment(settings), **java_environment()})
-    SparkContext._ensure_initialized()
+    with _ignoring_sigterm_in_children():
+        SparkContext._ensure_initialized()
     given = SparkConf().setAll(list(settings.items()))
     if given.get("spark.master", "local").startswith("local"):  # under spark-submit it is not set for the workers
         os.environ["PYSPARK_PYTHON"] = sys.executable
     check_delta_jar(SparkContext._jvm)
     missing = {name: value for name, value in _NEEDED.items() if not given.contains(name)}
     return {**missing, EXTENSIONS: _extensions(given), "spark.app.name": _name(given, app_name)}
+
+
+class _Forks(threading.local):
+    """Whether a process that this thread starts ignores SIGTERM."""
+
+    ignore_sigterm = False
+
+
+_forks = _Forks()
+
+
+@contextlib.contextmanager
+def _ignoring_sigterm_in_children() -> Iterator[None]:
+    """A block whose thread starts a JVM that ignores SIGTERM, as PySpark has it ignore SIGINT. It ends when its driver
+    does, by the end of its standard input. systemd and `timeout` signal both at once, and a broker stops through it."""
+    _forks.ignore_sigterm = True
+    try:
+        yield
+    finally:
+        _forks.ignore_sigterm = False
+
+
+def _after_fork() -> None:
+    if _forks.ignore_sigterm:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+os.register_at_fork(after_in_child=_after_fork)  # PySpark has a hook of its own for Popen, and takes no other
 
 
 def _name(given: SparkConf, app_name: str) -> str:

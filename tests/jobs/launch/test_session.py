@@ -112,7 +112,7 @@ def test_a_session_by_lakelog_works_in_plain_python_and_its_brokers_end_with_the
 ) -> None:
     """The driver's `sys.path` has the package, and no variable tells the workers of it. They start although the JDK was
     upgraded."""
-    lines, _ = run(BY_LAKELOG, tmp_path, PATH_OF_THE_DRIVER=str(SOURCES), JAVA_HOME=str(upgraded_jdk))
+    lines, errors = run(BY_LAKELOG, tmp_path, PATH_OF_THE_DRIVER=str(SOURCES), JAVA_HOME=str(upgraded_jdk))
     assert lines == [
         f"InvalidConfigurationException: Spark does not start: {BAD_MASTER}",
         "True mine local[2]",
@@ -120,6 +120,7 @@ def test_a_session_by_lakelog_works_in_plain_python_and_its_brokers_end_with_the
         "None [b'v']",
         "the process lives, its broker does not",
     ]
+    assert "accumulators.py" not in errors, "PySpark's trace of a JVM that has died"
 
 
 def test_a_jvm_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

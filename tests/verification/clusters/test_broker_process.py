@@ -1,5 +1,6 @@
 """A broker process registers, stops in order on SIGTERM, and stops with an error when it is fenced."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,23 @@ def start(broker: BrokerProcess, cluster: Cluster, epoch: int) -> None:
     wait_until(lives, f"a heartbeat under broker epoch {epoch}", SECONDS)
 
 
+def stopped_as_by_systemd(broker: BrokerProcess) -> int:
+    """Its status after SIGTERM to all of its processes at once, as `systemctl stop` and `timeout` send it. All end."""
+    assert broker.pid
+    os.killpg(broker.pid, signal.SIGTERM)
+    wait_until(lambda: not broker.is_running(), "it ends", SECONDS)
+    wait_until(lambda: not has_processes(broker.pid), "its JVM ends, too", SECONDS)
+    return broker.wait(SECONDS)
+
+
+def has_processes(group: int | None) -> bool:
+    try:
+        os.killpg(group or 0, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_sigterm_stops_the_newer_of_two_and_the_older_is_fenced(cluster: Cluster, brokers: list[BrokerProcess]) -> None:
     older, newer = brokers
     start(older, cluster, epoch=1)
@@ -57,11 +75,12 @@ def test_sigterm_stops_the_newer_of_two_and_the_older_is_fenced(cluster: Cluster
     last = older.log.read_text().splitlines()[-1]
     assert last.startswith("lakelog: StaleBrokerEpochException: ")
     assert "a newer process" in last
-    assert newer.stop(SECONDS) == 0
+    assert stopped_as_by_systemd(newer) == 0
     found = registration(cluster)
     assert found is not None
     assert (found.shutting_down, found.broker_epoch) == (True, 2)
     assert "Traceback" not in older.log.read_text() + newer.log.read_text()
+    assert newer.log.read_text().splitlines()[-1].endswith("broker 2 has stopped")
 
 
 def test_a_process_that_has_ended_by_itself_says_why(tmp_path: Path) -> None:
