@@ -33,7 +33,7 @@ from lakelog.jobs.admin.cluster_status import (
     with_warnings,
 )
 from lakelog.jobs.admin.heartbeats import SILENT, observe
-from lakelog.jobs.admin.problem_watch import ProblemChange, ProblemWatch, change_lines, change_object
+from lakelog.jobs.admin.problem_watch import UNREADABLE, ProblemChange, ProblemWatch, change_lines, change_object
 from lakelog.jobs.admin.published_rows import published_rows
 from lakelog.jobs.cli.console import FAILED, JSON, OK, Lines, Report, run, say
 from lakelog.jobs.cli.numbers import whole_number
@@ -132,7 +132,7 @@ class _ClusterPolls:
         except (LakelogException, OSError) as error:
             self._cluster = None  # the next poll opens it anew
             do = "check that the cluster root is there, and that this machine may read it"
-            return [Problem(f"the cluster cannot be read: {' '.join(str(error).split())}", (), do)], False
+            return [Problem(f"{UNREADABLE}{' '.join(str(error).split())}", (), do)], False
 
 
 def _follow(args: argparse.Namespace, webhook: Webhook | None) -> int:

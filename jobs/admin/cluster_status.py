@@ -1,7 +1,7 @@
 """The health of a cluster, from what its tables say: figures, and problems and notes with what to do about each."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_notes import read_notes
@@ -241,7 +241,7 @@ def notes(state: ClusterState, invocation: Invocation) -> list[Problem]:
     moving = [p for p in state.partitions if is_reassigning(p.registration)]
     found = []
     if at_min:
-        needed = _brokers({broker for p in at_min for broker in p.registration.isr}, "or")
+        needed = name_brokers({broker for p in at_min for broker in p.registration.isr}, "or")
         do = f"while {needed} restarts, sends with acks=all to them wait or fail: before, add replicas to them"
         found.append(Problem(f"{_count(at_min)} at min ISR", _names(at_min), do))
     if moving:
@@ -260,7 +260,7 @@ def _of_cordons(state: ClusterState, invocation: Invocation) -> list[Problem]:
         )
         is_are = "is" if len(brokers) == 1 else "are"
         found.append(
-            Problem(f"{_brokers(brokers)} {is_are} cordoned: new replicas go to others", (), f"{lift} ends that")
+            Problem(f"{name_brokers(brokers)} {is_are} cordoned: new replicas go to others", (), f"{lift} ends that")
         )
     return found
 
@@ -271,7 +271,7 @@ def _of_throttles(state: ClusterState, invocation: Invocation) -> list[Problem]:
     slowed = {b for b, seen in state.brokers.items() if _has_quota(seen.registration)}
     if not slowed and not state.throttled:
         return []
-    whose = [f"of {_brokers(slowed)}"] if slowed else []
+    whose = [f"of {name_brokers(slowed)}"] if slowed else []
     whose += [f"of topics {first_names(tuple(state.throttled), SHOWN)}"] if state.throttled else []
     verify = invocation.command("reassign-partitions", "--verify", "--reassignment-json-file", "FILE")
     do = f"once no partition moves any more, {verify} removes the throttles that a reassignment has set"
@@ -329,7 +329,7 @@ def refusals(refused: Mapping[int, str]) -> dict[str, set[int]]:
     for broker, why in refused.items():
         by_reason.setdefault(why, set()).add(broker)
     return {
-        f"{_brokers(those)} refuse{'s' if len(those) == 1 else ''} the cluster root: it {why}": those
+        f"{name_brokers(those)} refuse{'s' if len(those) == 1 else ''} the cluster root: it {why}": those
         for why, those in by_reason.items()
     }
 
@@ -385,11 +385,13 @@ def _of_partitions(state: ClusterState, invocation: Invocation) -> list[Problem]
     under_min = [p for p in partitions if p.is_under_min_isr]
     under_replicated = [p for p in partitions if not p.is_offline and p.out_of_sync]
     waiting = [p for p in partitions if _waits_for_its_leader(state, p)]
+    behind = {broker for p in under_replicated for broker in p.out_of_sync}
+    dead = "those that are" if len(behind) > 1 else "it if it is"
     found = [
         (offline, "offline", _advice_if_offline(state, offline, invocation)),
         (waiting, "not served by the new leader yet", "this ends in seconds; if not, see the log of the leader"),
-        (under_min, "under min ISR", f"they refuse acks=all until {_absent(under_min)} is in sync again"),
-        (under_replicated, "under-replicated", f"{_absent(under_replicated)} is not in sync: start it if it is dead"),
+        (under_min, "under min ISR", f"they refuse acks=all until {_absent(under_min)} in sync again"),
+        (under_replicated, "under-replicated", f"{_absent(under_replicated)} not in sync: start {dead} dead"),
     ]
     return [Problem(f"{_count(those)} {word}", _names(those), do) for those, word, do in found if those]
 
@@ -414,11 +416,11 @@ def _advice_if_offline(state: ClusterState, offline: Sequence[Partition], invoca
     elect = invocation.command("leader-election", "--election-type", "unclean", *chosen)
     unclean = f"{elect} elects another replica, and loses records"
     if silent:
-        return f"start {_brokers(silent)}: the last in sync. If that is lost for good, {unclean}"
+        return f"start {name_brokers(silent)}: the last in sync. If that is lost for good, {unclean}"
     was, has_lost, waits = "was in sync last", "has lost its log", "waits"
     if len(last) > 1:
         was, has_lost, waits = "were in sync last", "have lost their logs", "wait"
-    return f"{_brokers(last)} {was}, and {has_lost} or {waits} for a controller. Without that log, {unclean}"
+    return f"{name_brokers(last)} {was}, and {has_lost} or {waits} for a controller. Without that log, {unclean}"
 
 
 def _of_replicas(state: ClusterState, broker: int, invocation: Invocation) -> list[Problem]:
@@ -463,13 +465,17 @@ def _count(partitions: Sequence[Partition]) -> str:
     return f"{len(partitions)} partition{'s are' if len(partitions) > 1 else ' is'}"
 
 
-def _brokers(brokers: set[int], word: str = "and") -> str:
+def name_brokers(brokers: Collection[int], word: str = "and") -> str:
+    """Brokers in a sentence, such as "brokers 1, 2 and 4". `word`: before the last one."""
     plural = len(brokers) > 1 and word == "and"
-    return f"broker{'s' if plural else ''} {f' {word} '.join(map(str, sorted(brokers)))}"
+    names = [str(broker) for broker in sorted(brokers)]
+    parts = [", ".join(names[:-1]), *names[-1:]] if len(names) > 1 else names
+    return f"broker{'s' if plural else ''} {f' {word} '.join(parts)}"
 
 
 def _absent(partitions: Sequence[Partition]) -> str:
-    return _brokers({broker for p in partitions for broker in p.out_of_sync})
+    brokers = {broker for p in partitions for broker in p.out_of_sync}
+    return f"{name_brokers(brokers)} {'are' if len(brokers) > 1 else 'is'}"
 
 
 def _names(partitions: Sequence[Partition]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from lakelog.jobs.admin.cluster_status import Partition
+from lakelog.jobs.admin.cluster_status import Partition, name_brokers
 from lakelog.jobs.admin.published_rows import Rows, rows_of_partition
 from lakelog.jobs.cli.console import Row
 from lakelog.replication.config import Config
@@ -184,7 +184,7 @@ class Forecast:
             gone = self._gone
             if then.leader in gone or then.leader == NO_LEADER:
                 return OFFLINE, "its leader is gone, and without a majority of the cluster roots nobody is elected"
-            waits = _named(set(now.isr) & gone)
+            waits = name_brokers(set(now.isr) & gone)
             return STUCK, f"its ISR keeps {waits}: without a majority of the cluster roots no ISR changes"
         if then.leader == NO_LEADER:
             return OFFLINE, _why_offline(now, left, lost_logs)
@@ -203,15 +203,10 @@ def _why_offline(now: PartitionRegistration, left: Collection[int], lost_logs: C
         return "no replica is left"
     if in_sync := set(now.isr) & set(left):
         without = in_sync & set(lost_logs)
-        why = (
-            f"{_named(without)} has lost its log" if without else f"{_named(in_sync)} stops, or has a broken file of it"
-        )
+        stops = f"{name_brokers(in_sync)} stops, or has a broken file of it"
+        why = f"{name_brokers(without)} has lost its log" if without else stops
         return f"{why}, and nobody else is left who was in sync"
-    return f"{_named(set(now.isr))} alone {'was' if len(now.isr) == 1 else 'were'} in sync"
-
-
-def _named(brokers: Collection[int]) -> str:
-    return f"broker{'s' if len(brokers) > 1 else ''} {' and '.join(map(str, sorted(brokers)))}"
+    return f"{name_brokers(set(now.isr))} alone {'was' if len(now.isr) == 1 else 'were'} in sync"
 
 
 def _facts(registration: PartitionRegistration | None) -> tuple[object, ...] | None:

@@ -17,8 +17,12 @@ from lakelog.jobs.admin.cluster_status import Problem, line_of
 _MOST_NAMES = 1_000  # of partitions in one object
 
 # Ages, counts and versions differ from one look to the next. Numbers that name something stay.
-_NUMBERS = re.compile(r"(?<!broker )(?<!brokers )(?<!and )(?<![\w./:-])\d+\b")
+_NUMBERS = re.compile(r"(?<!broker )(?<!brokers )(?<!\d, )(?<!and )(?<![\w./:-])\d+\b")
 _UNITS = re.compile(r"# (?:s|min|h|d) ago")
+
+
+# Errors of one outage differ from one look to the next.
+UNREADABLE = "the cluster cannot be read: "
 
 
 class ProblemChange(NamedTuple):
@@ -69,6 +73,8 @@ class ProblemWatch:
 
 def key_of(problem: Problem) -> str:
     """What makes two problems the same, though an age, or how many partitions they are about, differs."""
+    if problem.what.startswith(UNREADABLE):
+        return UNREADABLE
     text = _UNITS.sub("# ago", _NUMBERS.sub("#", problem.what))
     return text.replace("# partition is", "# partitions are")
 

@@ -193,6 +193,14 @@ def test_a_problem_has_the_names_of_all_its_partitions() -> None:
     )  # fmt: skip
 
 
+def test_several_brokers_are_a_list_in_a_sentence() -> None:
+    few = replace(LED, replicas=(1, 2, 3, 4), isr=(1,))
+    assert [problem.do for problem in found_in(state_of(few, least=2))] == [
+        "they refuse acks=all until brokers 2, 3 and 4 are in sync again",
+        "brokers 2, 3 and 4 are not in sync: start those that are dead",
+    ]
+
+
 def test_ft_08_a_broker_has_its_lag_unless_that_is_not_known() -> None:
     two = (LED, replace(LED, partition=1))
     rows = {1: [row(1, "leader", lag=None)], 2: [row(2, lag=5), row(2, lag=7, error="slow", partition=1)]}

@@ -22,6 +22,8 @@ AWAY = Problem("the cluster cannot be read: it is away", (), "bring it back")
         ("1 partition is offline", "17 partitions are offline", True),
         ("1 partition is offline", "1 partition is under-replicated", False),
         ("brokers 1 and 2 refuse the cluster root", "brokers 1 and 3 refuse the cluster root", False),
+        ("brokers 1, 2 and 4 refuse the cluster root", "brokers 1, 3 and 4 refuse the cluster root", False),
+        ("the cluster cannot be read: its root is gone", "the cluster cannot be read: no cluster is there", True),
         ("cluster root /lake/cluster-1: away", "cluster root /lake/cluster-2: away", False),
         ("broker 1: its storage fails: version 7 is gone", "broker 1: its storage fails: version 8 is gone", True),
         ("host-1-ab renewed its lease 9 s ago", "host-1-ab renewed its lease 2 h ago", True),
