@@ -253,10 +253,10 @@ def _check_none_moves(around: Surroundings, partitions: Collection[TopicPartitio
 
 
 def _totals(layout: Layout, replicas: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Counter[int]]:
-    totals = {"replicas": Counter[int](), "leaders": Counter[int](), "bytes": Counter[int]()}
+    totals = {"replicas": Counter[int](), "preferred_leaders": Counter[int](), "bytes": Counter[int]()}
     for partition, brokers in replicas.items():
         totals["replicas"].update(brokers)
-        totals["leaders"][brokers[0]] += 1
+        totals["preferred_leaders"][brokers[0]] += 1
         totals["bytes"].update(dict.fromkeys(brokers, layout.sizes.get(partition, 0)))
     return totals
 

@@ -53,8 +53,8 @@ def test_ra_01_a_plan_as_json_has_all_of_it(on_t: Run) -> None:
     assert [p["replicas"] for p in found["current"]["partitions"]] == [[1, 2], [2, 3]]
     assert found["moves"][0] == {"partition": "t-0", "from": [1, 2], "to": [1, 3], "bytes": 0}
     assert found["brokers"][1] == {
-        "broker": 2, "replicas_before": 2, "replicas_after": 0, "leaders_before": 1, "leaders_after": 0,
-        "bytes_before": 0, "bytes_after": 0,
+        "broker": 2, "replicas_before": 2, "replicas_after": 0, "preferred_leaders_before": 1,
+        "preferred_leaders_after": 0, "bytes_before": 0, "bytes_after": 0,
     }  # fmt: skip
 
 
