@@ -37,12 +37,14 @@ Report = Callable[[str], None]
 
 _POLLS = 3  # per session time-out, as often as a controller renews its lease; stores charge for each read
 
+_OPEN = "it may still be carried out"
+
 
 class ControllerChannel:
     """One client's channel to the active controller. `requested_by` names the client in the `admin` table.
 
     `report` is called with sentences for the user: why no controller answers, and the state of the request when the
-    client is interrupted. Without it the client only waits.
+    client is interrupted, or cannot withdraw it. Without it the client only waits.
     """
 
     def __init__(self, cluster: Cluster, requested_by: str, report: Report | None = None) -> None:
@@ -66,13 +68,15 @@ class ControllerChannel:
             check_active(self._cluster, self._report, deadline)
         request = self._request(kind, arguments, validate_only)
         watch = ControllerWatch(self._cluster, self._report) if self._report else None
+        is_sent = False
         try:
             if watch:
                 watch.poll(deadline)
             self._cluster.admin.add(request, deadline)
+            is_sent = True
             decided = self._decided(request, deadline, watch)
         except BaseException as error:  # an interrupted notebook cell, too, withdraws its request
-            self._interrupted(request, error)
+            self._interrupted(request, error, is_sent)
             raise
         if decided is None:
             decided = self._give_up(request)
@@ -135,12 +139,15 @@ class ControllerChannel:
             f"{fate}"
         )
 
-    def _interrupted(self, request: AdminRequest, error: BaseException) -> None:
-        """Withdraws the request. Reports its state only to a person who interrupted it: other errors are raised."""
+    def _interrupted(self, request: AdminRequest, error: BaseException, is_sent: bool) -> None:
+        """Withdraws the request. Reports its state to a person who interrupted it. Other errors are raised; then it
+        only reports that the request, which was sent, may still be carried out."""
         left, fate = self._withdraw(request, "its client was interrupted")
         if self._report and not isinstance(error, Exception):
             said = fate if left is None else "it was decided before: see `lakelog controller --requests`"
             self._report(f"{request.kind}: request {request.request_id} is interrupted; {said}")
+        elif self._report and is_sent and fate.startswith(_OPEN):
+            self._report(f"{request.kind}: request {request.request_id} is waited for no longer; {fate}")
 
     def _withdraw(self, request: AdminRequest, why: str) -> tuple[AdminRequest | None, str]:
         """The request if it was decided before it could be withdrawn; otherwise None, and its state as text."""
@@ -149,7 +156,7 @@ class ControllerChannel:
             left = self._cluster.admin.withdraw(request_id, error, self._requested_by)
         except LakelogException as refused:
             return None, (
-                f"it may still be carried out, as it could not be withdrawn: {refused}; "
+                f"{_OPEN}, as it could not be withdrawn: {refused}; "
                 f"withdraw it with `lakelog controller --cancel-request {request_id}`"
             )
         if left is None and not request.validate_only:

@@ -267,6 +267,18 @@ def test_an_error_while_it_waits_is_no_interruption_and_withdraws_too(cluster_ur
     assert (len(said), request.state) == (1, DECIDED)
 
 
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_an_error_that_leaves_the_request_behind_is_reported_as_such(cluster_uri, monkeypatch, is_sent):
+    def refuse(*_):
+        raise KafkaStorageException("the store refuses")
+
+    for owner, name in ((controller_channel, "pause"), (AdminTable, "withdraw"), (AdminTable, "add"))[: 3 - is_sent]:
+        monkeypatch.setattr(owner, name, refuse)
+    said, error = said_by(cluster_uri, KafkaStorageException)
+    assert error == "the store refuses"
+    assert ["is waited for no longer; it may still be carried out" in line for line in said[1:]] == [True] * is_sent
+
+
 def test_an_interruption_right_after_the_request_has_landed_withdraws_it(cluster_uri, monkeypatch):
     def add_and_interrupt(table, request, deadline, add=AdminTable.add):
         add(table, request, deadline)
