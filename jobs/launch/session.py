@@ -1,6 +1,7 @@
 """The Spark session of users and of verbs, and the watch over its JVM."""
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ from lakelog.replication.storage.delta.spark_delta import (
     check_delta,
     check_delta_jar,
 )
+
+logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 
@@ -165,6 +168,6 @@ def _exit_with_jvm() -> None:
     while not has_jvm_died():
         never.wait(_POLL_SECONDS)
     try:  # under plain spark-submit stderr is a pipe to the dead JVM
-        print("lakelog: the JVM of this driver has died, so the driver stops", file=sys.stderr, flush=True)
+        logger.error("the JVM of this driver has died, so the driver stops")
     finally:
         os._exit(1)  # no clean-up: that would be work of a process that may no longer commit

@@ -135,7 +135,9 @@ def test_a_jvm_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPat
         session.spark_session()
 
 
-def test_the_process_of_a_verb_ends_when_its_jvm_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_of_a_verb_ends_when_its_jvm_has_died(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     looks, ended, statuses = iter([False, True]), threading.Event(), []
     monkeypatch.setattr(session, "spark_session", lambda app_name, *_: app_name)
     monkeypatch.setattr(session, "has_jvm_died", lambda: next(looks))
@@ -148,6 +150,9 @@ def test_the_process_of_a_verb_ends_when_its_jvm_has_died(monkeypatch: pytest.Mo
     assert session.job_session("a verb") == "a verb"
     assert ended.wait(30)
     assert statuses == [1]
+    assert [(line.levelname, line.getMessage()) for line in caplog.records] == [
+        ("ERROR", "the JVM of this driver has died, so the driver stops")
+    ]
 
 
 def test_every_verb_ends_with_its_jvm() -> None:
