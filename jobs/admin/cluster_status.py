@@ -350,7 +350,8 @@ def _of_processes(state: ClusterState, invocation: Invocation) -> list[Problem]:
     if state.refused and all(seen.state in SILENT for seen in state.brokers.values()):
         return []
     others = [seen for broker, seen in state.brokers.items() if seen.state != DEAD or broker not in state.refused]
-    of_brokers = [problem for seen in others for problem in _of_broker(seen, invocation)]
+    held = {broker for p in state.partitions for broker in p.registration.replicas}
+    of_brokers = [problem for seen in others for problem in _of_broker(seen, held, invocation)]
     return [*_of_controller(state.controller, invocation), *of_brokers]
 
 
@@ -365,14 +366,17 @@ def _of_controller(seen: SeenController, invocation: Invocation) -> list[Problem
     return [Problem(said, (), f"start one: {start}. Until then nobody elects leaders, and no request is carried out")]
 
 
-def _of_broker(seen: SeenBroker, invocation: Invocation) -> list[Problem]:
+def _of_broker(seen: SeenBroker, held: Collection[int], invocation: Invocation) -> list[Problem]:
+    """`held`: the brokers that have replicas."""
     registration = seen.registration
     broker, root = registration.broker_id, registration.root
     if seen.state == DEAD:
         said = f"broker {broker} is dead: its last heartbeat was {ago(seen.age)} ago"
         rack = () if registration.rack is None else ("--rack", registration.rack)
         start = invocation.command("broker", "--broker-id", broker, "--root", root, *rack)
-        return [Problem(said, (), f"start it again: {start}")]
+        remove = invocation.command("brokers", "--unregister", broker)
+        or_remove = "" if broker in held else f"; if it is gone for good, remove it: {remove}"
+        return [Problem(said, (), f"start it again: {start}{or_remove}")]
     if seen.state == STORAGE_ERROR:
         do = f"make {root} work again; then the broker goes on by itself"
         return [Problem(f"broker {broker}: its storage fails: {registration.storage_error}", (), do)]

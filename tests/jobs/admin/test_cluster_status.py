@@ -193,6 +193,17 @@ def test_a_problem_has_the_names_of_all_its_partitions() -> None:
     )  # fmt: skip
 
 
+def test_a_dead_broker_without_replicas_may_be_removed() -> None:
+    brokers = (broker(1), broker(2, "dead", 60.0), broker(3, "dead", 60.0))
+    advice = [problem.do for problem in found_in(state_of(LED, brokers=brokers)) if "is dead" in problem.what]
+    start = "start it again: `lakelog broker --cluster /lake/cluster --broker-id"
+    assert advice == [
+        f"{start} 2 --root /2`",
+        f"{start} 3 --root /3`; if it is gone for good, remove it: "
+        "`lakelog brokers --cluster /lake/cluster --unregister 3`",
+    ]
+
+
 def test_several_brokers_are_a_list_in_a_sentence() -> None:
     few = replace(LED, replicas=(1, 2, 3, 4), isr=(1,))
     assert [problem.do for problem in found_in(state_of(few, least=2))] == [
