@@ -11,7 +11,7 @@ from tests.hanging import ends, in_background
 
 Answer = Callable[[str, str, dict[str, str], bytes], Response]
 Fault = Callable[[Answer, str, str, dict[str, str], bytes], Response]
-BUCKET = "bucket"
+BUCKET = "faulty"  # no other test asks one of that name: clients of a process are kept by it
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "told-to-nobody", "AWS_REGION": "us-east-1"}
 
 

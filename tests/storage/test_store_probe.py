@@ -35,7 +35,7 @@ from tests.storage.faulty_store import FaultyStore, faulty_store
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     with faulty_store(tmp_path_factory.mktemp("faulty")) as store:
-        format_cluster(StorageRoot.of("s3://bucket/cluster", store.options), Config())
+        format_cluster(StorageRoot.of("s3://faulty/cluster", store.options), Config())
         yield store
 
 
@@ -51,7 +51,7 @@ def probed(root: StorageRoot) -> StoreFacts:
     return probe.facts
 
 
-def root_in(store: FaultyStore, bucket: str = "bucket", timeout_ms: int = 10_000) -> StorageRoot:
+def root_in(store: FaultyStore, bucket: str = "faulty", timeout_ms: int = 10_000) -> StorageRoot:
     return StorageRoot.of(f"s3://{bucket}/cluster", store.options, timeout_ms=timeout_ms)
 
 
@@ -109,7 +109,7 @@ def test_what_a_process_may_not_do_is_told(store, methods, may, refused):
     assert (facts.may, facts.refused.keys(), facts.broken) == (may, refused, {})
     assert set(facts.refused.values()) == {"the store refuses access (403 Forbidden, AccessDenied)"}
     left = sorted(set(store.objects()) - set(before))
-    assert [f"s3://bucket/{key}" for key in left] == ([facts.left] if facts.left else [])
+    assert [f"s3://faulty/{key}" for key in left] == ([facts.left] if facts.left else [])
     store.fault = None
     for key in left:
         (store.folder / key).unlink()

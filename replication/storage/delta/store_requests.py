@@ -83,22 +83,22 @@ class CountedStore:
     """A store of obstore that counts requests. Each method raises as obstore's."""
 
     def __init__(self, store: ObjectStore, counter: RequestCounter = COUNTER) -> None:
-        self._store, self._counter = store, counter
+        self.store, self._counter = store, counter
 
     def head(self, key: str) -> ObjectMeta:
         """What the store knows of an object."""
         with self._counter.request("HEAD"):
-            return self._store.head(key)
+            return self.store.head(key)
 
     def get(self, key: str, options: GetOptions | None = None) -> GetResult:
         """An object, or a part of it."""
         with self._counter.request("GET"):
-            return self._store.get(key, options=options)
+            return self.store.get(key, options=options)
 
     def put(self, key: str, content: Any, mode: Any = None) -> PutResult:
         """Writes an object; a large one in parts, unless `mode` says what must hold for it."""
         with self._counter.request("PUT"):
-            found = self._store.put(key, content, mode=mode, chunk_size=PART_BYTES)
+            found = self.store.put(key, content, mode=mode, chunk_size=PART_BYTES)
         if mode is None and len(content) > PART_BYTES:
             self._counter.add("PUT", -(-len(content) // PART_BYTES) - 1)
             self._counter.add("POST", 2)  # the begin and the end
@@ -107,25 +107,25 @@ class CountedStore:
     def copy(self, source: str, target: str) -> None:
         """Lets the store copy an object."""
         with self._counter.request("PUT"):
-            self._store.copy(source, target)
+            self.store.copy(source, target)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Deletes objects, by a request each."""
         with self._counter.request("DELETE"):
-            self._store.delete(keys)
+            self.store.delete(keys)
         self._counter.add("DELETE", len(keys) - 1)
 
     def list_with_delimiter(self, prefix: str | None) -> ListResult[Sequence[ObjectMeta]]:
         """The objects and folders of a folder."""
         with self._counter.request("LIST"):
-            found = self._store.list_with_delimiter(prefix)
+            found = self.store.list_with_delimiter(prefix)
         self._counter.add("LIST", _more_pages(len(found["objects"]) + len(found["common_prefixes"])))
         return found
 
     def keys(self, prefix: str | None) -> list[str]:
         """The names of all objects below a folder."""
         with self._counter.request("LIST"):
-            found = [file["path"] for files in self._store.list(prefix) for file in files]
+            found = [file["path"] for files in self.store.list(prefix) for file in files]
         self._counter.add("LIST", _more_pages(len(found)))
         return found
 

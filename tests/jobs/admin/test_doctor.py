@@ -48,7 +48,7 @@ def world(tmp_path: Path, waits: list[float]) -> World:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyStore]:
     with faulty_store(tmp_path_factory.mktemp("faulty")) as store:
-        format_cluster(StorageRoot.of("s3://bucket/cluster", store.options), Config())
+        format_cluster(StorageRoot.of("s3://faulty/cluster", store.options), Config())
         yield store
 
 
@@ -169,7 +169,7 @@ def test_each_fault_of_a_store_is_one_line_and_nothing_is_left(
 ) -> None:
     before = store.objects()
     store.fault = fault(store)
-    code, out, err = lakelog(doctor, "--roots", "s3://bucket/new", "-o", "json")
+    code, out, err = lakelog(doctor, "--roots", "s3://faulty/new", "-o", "json")
     assert (bad(out), err) == (expected, "")
     assert code == any(result == "wrong" for *_, result in expected)
     assert all(each["do"] for each in findings(out) if each["result"] != "ok")
@@ -183,13 +183,13 @@ def test_a_store_that_refuses_deletes_keeps_one_file_which_is_named_and_removed_
 ) -> None:
     before = store.objects()
     store.fault = faults.refuses("DELETE")
-    code, out, _ = lakelog(doctor, "--roots", "s3://bucket/new", "-o", "json")
+    code, out, _ = lakelog(doctor, "--roots", "s3://faulty/new", "-o", "json")
     assert (code, bad(out)) == (1, [("access", "wrong"), ("files of the probe", "warning")])
     (left,) = set(store.objects()) - set(before)
-    assert f"s3://bucket/{left}" in findings(out, "new")[-1]["do"]
+    assert f"s3://faulty/{left}" in findings(out, "new")[-1]["do"]
     store.fault = None
     os.utime(store.folder / left, (1, 1))
-    _, out, _ = lakelog(doctor, "--roots", "s3://bucket/new", "-o", "json")
+    _, out, _ = lakelog(doctor, "--roots", "s3://faulty/new", "-o", "json")
     assert findings(out, "new")[0]["found"].endswith("; what 1 killed probe had left was removed")
     assert store.objects() == before
 
@@ -202,7 +202,7 @@ def test_a_root_that_hangs_is_one_line_and_holds_up_no_other(lakelog: Run, store
     store.fault = faults.hangs(let_go)
     words = ("--timeout", "5", "--command-config", tmp_path / "patient.properties", "-o", "json")
     try:
-        code, out, _ = lakelog(doctor, "--roots", "s3://bucket/hanging", tmp_path / "root", *words)
+        code, out, _ = lakelog(doctor, "--roots", "s3://faulty/hanging", tmp_path / "root", *words)
     finally:
         let_go.set()
     (line,) = findings(out, "hanging")
@@ -221,7 +221,7 @@ def test_a_missing_bucket_and_the_cluster_in_it(lakelog: Run, store: FaultyStore
 
 def test_a_cluster_in_a_store_has_the_cost_of_its_polls(lakelog: Run, store: FaultyStore) -> None:
     before = store.objects()
-    _, out, _ = lakelog(doctor, "--cluster", "s3://bucket/cluster", "--role", "reader", "-o", "json")
+    _, out, _ = lakelog(doctor, "--cluster", "s3://faulty/cluster", "--role", "reader", "-o", "json")
     assert bad(out) == [("access", "warning"), ("status", "wrong")]  # it may write, and no controller was elected
     (cost,) = [each for each in findings(out) if each["check"] == "idle cost"]
     assert "requests a second and $" in cost["found"]
@@ -257,7 +257,7 @@ def test_a_signal_ends_it_and_nothing_is_left(store: FaultyStore, number: signal
         return found
 
     store.fault = slow_after_the_first_file
-    words = [sys.executable, "-m", "lakelog.jobs", "doctor", "--roots", "s3://bucket/new"]
+    words = [sys.executable, "-m", "lakelog.jobs", "doctor", "--roots", "s3://faulty/new"]
     verb = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         wait_until(wrote.is_set, "the probe has written")

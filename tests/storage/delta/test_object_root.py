@@ -92,7 +92,7 @@ def test_a_folder_that_is_deleted_is_counted_by_its_files(root, requests, counte
 
 def test_a_listing_of_many_names_is_counted_by_its_pages(root, requests, counted):
     for number in range(1001):
-        root.child("many")._store._store.put(f"{root.child('many')._key()}/{number}", b"")
+        root.child("many")._store.store.put(f"{root.child('many')._key()}/{number}", b"")
     requests.clear()
     counted()
     assert len(root.child("many").list()) == 1001

@@ -39,14 +39,14 @@ def test_one_of_several_roots_gives_up_soon_an_operation_that_fails():
     uris = ["s3://bucket/a", "s3://bucket/b", "s3://bucket/c"]
     (folder, *_) = storage_root(",".join(uris), "cluster", config).child("metadata").parts
     assert folder.delta_options == delta_options({}, 9000) | {"retry_timeout": "500ms"}
-    assert folder._store.retry_config["retry_timeout"] == timedelta(milliseconds=500)
-    assert folder._store.client_options["read_timeout"] == "4500ms"
+    assert folder._store.store.retry_config["retry_timeout"] == timedelta(milliseconds=500)
+    assert folder._store.store.client_options["read_timeout"] == "4500ms"
     soon = {"timeout": "400ms", "connect_timeout": "400ms", "retry_timeout": "400ms"}
     assert folder.quick.child("x").delta_options == folder.delta_options | soon
-    assert folder.quick._store.client_options["read_timeout"] == "400ms"
+    assert folder.quick._store.store.client_options["read_timeout"] == "400ms"
     alone = storage_root(uris[0], "cluster", config)
     assert alone.delta_options == delta_options({}, 9000)
-    assert alone._store.retry_config["retry_timeout"] == timedelta(milliseconds=4500)
+    assert alone._store.store.retry_config["retry_timeout"] == timedelta(milliseconds=4500)
 
 
 @pytest.fixture
