@@ -46,13 +46,15 @@ def unregister(decision: Decision, broker: int) -> str:
     """Removes the registration of a broker that is gone for good, and its settings. Returns the result as text.
 
     A broker that was unregistered before is no error: the last controller may have died before it removed the settings
-    or answered. Raises BrokerNotAvailableException for an unknown broker, and InvalidRequestException for one that is
-    alive or has replicas.
+    or answered. Its replicas of topics that are being deleted count as deleted: else the deletions would wait for it
+    for ever. Raises BrokerNotAvailableException for an unknown broker, and InvalidRequestException for one that is
+    alive or has other replicas.
 
-    Kafka: `ClusterControlManager.unregisterBroker`, which checks neither. [BC-01]
+    Kafka: `ClusterControlManager.unregisterBroker`, which checks neither. [BC-01, TD-04]
     """
     context, entity = decision.context, Entity(BROKER_TYPE, str(broker))
-    held = sorted(r.name for r in context.partitions.values() if broker in r.replicas)
+    on_it = (r for r in context.partitions.values() if broker in r.replicas)
+    held = sorted(r.name for r in on_it if not decision.is_being_deleted(r))
     if broker in context.brokers:
         raise InvalidRequestException(
             f"broker {broker} is alive: stop it, and wait until its last heartbeat is older than "
@@ -68,6 +70,7 @@ def unregister(decision: Decision, broker: int) -> str:
         raise BrokerNotAvailableException(f"no broker {broker} has registered; there are: {there}")
     if broker in context.registered:
         decision.unregistered.add(broker)
+        topic_deletion_manager.resume_deletions(decision)
     if entity in context.configs:
         decision.configs[entity] = {}
     return "is unregistered"

@@ -58,7 +58,8 @@ def resume_unnoticed_deletions(decision: Decision) -> None:
 
 
 def _begin(decision: Decision, partitions: Iterable[PartitionRegistration]) -> None:
-    """Takes the leaders away and makes live brokers delete their replicas. The deletion waits for dead brokers."""
+    """Takes the leaders away and makes live brokers delete their replicas. The deletion waits for dead brokers, unless
+    they are unregistered."""
     for registration in partitions:
         if registration.leader != LEADER_DURING_DELETE:
             decision.put(replace(registration, leader=LEADER_DURING_DELETE))
@@ -77,10 +78,12 @@ def _stop_replica(decision: Decision, replica: PartitionAndReplica) -> None:
     if state in (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL):
         return
     is_alive = replica.broker_id in decision.context.brokers
-    if state == ReplicaState.DELETION_INELIGIBLE and not is_alive:
+    is_gone = replica.broker_id in decision.context.unregistered | decision.unregistered
+    if state == ReplicaState.DELETION_INELIGIBLE and not is_alive and not is_gone:
         return
-    target = ReplicaState.DELETION_STARTED if is_alive else ReplicaState.DELETION_INELIGIBLE
-    for step in (ReplicaState.OFFLINE, target):
+    begun = ReplicaState.DELETION_STARTED if is_alive or is_gone else ReplicaState.DELETION_INELIGIBLE
+    done = [ReplicaState.DELETION_SUCCESSFUL] if is_gone and not is_alive else []
+    for step in (ReplicaState.OFFLINE, begun, *done):
         replica_state_machine.handle_state_changes(decision, [replica], step)
 
 

@@ -82,6 +82,45 @@ def test_bc_01_a_broker_with_replicas_is_not_unregistered(world):
     )
 
 
+def delete_flights(world):
+    """Deletes the topic, of which broker 4 has a replica, on the brokers that are alive."""
+    world.put(replace(world.all()[P], replicas=(1, 2, 4), isr=(1, 2)))
+    world.cluster.admin.add(AdminRequest("delete", "delete_topic", {"topic": "flights"}))
+    world.poll(1, 2, 3)
+    apply(world)
+
+
+def apply(world):
+    """The brokers that are alive delete their replicas, and say so."""
+    for broker in (1, 2):
+        world.beats[broker].update(1, "applied", metadata_version=world.controller.context.deletions["flights-id"])
+    world.poll(1, 2, 3)
+
+
+def topics(world):
+    world.cluster.topics.refresh()
+    return set(world.cluster.topics.topics), set(world.all())
+
+
+def test_td_04_bc_01_a_deletion_does_not_wait_for_a_broker_that_is_unregistered(world):
+    """No drain could move its replica, and nobody else would delete it."""
+    delete_flights(world)
+    assert topics(world) == ({"flights"}, {P}), "it waits"
+    assert ask(world, 4, validate_only=True) == (None, "is unregistered")
+    assert topics(world) == ({"flights"}, {P})
+    assert ask(world, 4, "again") == (None, "is unregistered")
+    assert (is_gone(world), topics(world)) == ((True, True, True), (set(), set()))
+
+
+def test_td_04_fo_04_a_deletion_goes_on_at_failover_without_a_broker_that_is_unregistered(world):
+    delete_flights(world)
+    world.cluster.refresh_brokers()
+    assert world.cluster.unregister_broker(4, {"who": "the last controller"})
+    world.fail_over()
+    apply(world)
+    assert topics(world) == (set(), set())
+
+
 class Died(BaseException):
     """A controller was killed."""
 
