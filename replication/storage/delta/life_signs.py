@@ -105,10 +105,10 @@ class LifeSigns:
         if not found or (is_still and not moved):
             try:
                 found += self._quorum.at_majority(lambda root: _read(root, table))
+                seen = seen._replace(asked_at=now)
             except KafkaStorageException:
                 if not found:
                     raise
-            seen = seen._replace(asked_at=now)
         self._note_epoch(table, max(map(_epoch, found)), epoch)
         newest = max(_number(content, epoch) for content in found)
         with self._lock:

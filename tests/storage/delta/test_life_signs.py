@@ -19,6 +19,7 @@ from lakelog.replication.storage.delta.quorum_member import FOLDER
 from lakelog.replication.storage.root_changes import RootChanges
 from lakelog.replication.storage.tables.broker_table import BrokerDirectory, BrokerTable
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
+from tests.clock import monotonic_clock
 from tests.hanging import Hanging, wait_for_late_requests
 
 NAMES = "abc"
@@ -156,6 +157,25 @@ def test_a_reader_whose_home_the_broker_cannot_reach_asks_the_others(cluster, fo
     shutil.rmtree(folders["a"] / FOLDER / "signs")  # its writes fail there
     table.update(1, "heartbeat")
     assert beat_of(directory, None) > first
+
+
+def test_a_reader_that_no_majority_has_answered_asks_again_soon(cluster, folders, monkeypatch):
+    """Else it takes the broker for dead, if it is the second question within the session time-out."""
+    clock, table, names = monotonic_clock(monkeypatch), registered(cluster), ("brokers", "1")
+    reader = root_at(folders, voters(cluster, folders)[0]).quorum
+    table.update(1, "heartbeat")
+    assert reader.signs.number(names, 1, 1.5) == 1
+    shutil.rmtree(folders[voters(cluster, folders)[0]] / FOLDER / "signs")
+    table.update(1, "heartbeat")
+
+    def no_majority(*_):
+        raise KafkaStorageException("no majority")
+
+    clock.now += 4.0
+    with monkeypatch.context() as patched:
+        patched.setattr(ClusterQuorum, "at_majority", no_majority)
+        assert reader.signs.number(names, 1, 1.5) == 1
+    assert reader.signs.number(names, 1, 1.5) == 2
 
 
 def test_without_a_majority_no_sign_moves_on(cluster, folders):
