@@ -149,6 +149,8 @@ class ClusterQuorum:
         if not is_own:
             self._renew(table)
         self._settle(table, version, outcome.commit, waits=not is_own or roots is not None)
+        if is_own and roots is not None:
+            self.publisher.tell(table, version, outcome.commit, set(before.roots) - set(voting))
         return len(content) if is_own else 0
 
     def create_table(self, table: TableName, content: bytes) -> bool:

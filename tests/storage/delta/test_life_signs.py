@@ -255,7 +255,7 @@ def replace_all(folders):
         RootChanges(Cluster.open(uris(folders))).replace(str(folders[old]), str(folders[new]))
 
 
-@pytest.mark.parametrize("learns", ["in time", "by a commit", "by a read"])
+@pytest.mark.parametrize("learns", ["in time", "by a commit", "by a read", "by a poll"])
 def test_signs_go_to_the_roots_that_vote_although_those_that_did_are_on(cluster, folders, monkeypatch, learns):
     table = registered(cluster)
     table.update(1, "heartbeat")
@@ -264,6 +264,8 @@ def test_signs_go_to_the_roots_that_vote_although_those_that_did_are_on(cluster,
         monkeypatch.setattr(cluster_quorum, "_SIGNS_VOTERS_SECONDS", 0.0)
     elif learns == "by a commit":
         table.update(1, "heartbeat", storage_error="broken")
+    elif learns == "by a poll":  # at its home, which votes no more
+        table.watch(0.0)
     else:
         table.refresh()
     number = table.update(1, "heartbeat").heartbeat - table.version
