@@ -19,7 +19,6 @@ from lakelog.replication.errors import (
     InconsistentClusterRootException,
     KafkaStorageException,
     LakelogException,
-    StaleBrokerEpochException,
 )
 from lakelog.replication.protocol.broker_registration import BrokerRegistration, LogIdentity
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
@@ -30,7 +29,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_identity import continues, identify
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_probe import prepare_root, seems_formatted
-from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.broker_table import BrokerTable, fenced
 
 logger = logging.getLogger(__name__)
 
@@ -115,17 +114,14 @@ class Registration:
         if last is not None and last == self._offered:
             self._epoch = last.broker_epoch
         if self._epoch is not None and last is not None and last.broker_epoch != self._epoch:
-            raise StaleBrokerEpochException(
-                f"broker {self._config.broker_id}: epoch {self._epoch} is fenced: "
-                f"a newer process has registered under epoch {last.broker_epoch}"
-            )
+            raise fenced(last, self._epoch)
 
     def check_not_fenced(self) -> None:
-        """Raises StaleBrokerEpochException if a newer process has registered. It does not need the broker's root. In an
-        object store it may find out some seconds later; a write finds out at once."""
+        """Raises StaleBrokerEpochException if a newer process has registered, or the broker was unregistered. It does
+        not need the broker's root. In an object store it may find out some seconds later; a write finds out at once."""
         with self._lock:
             self.table.watch(LONGEST_SECONDS)
-            self._check_is_ours(self.table.registration)
+            self._check_is_ours(self.table.fence)
 
     def beat(self, log: LogIdentity | None, **figures: int | None) -> None:
         """Writes a heartbeat with the storage error, the log's identity and `figures`, which are columns of `brokers`.

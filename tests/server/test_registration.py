@@ -19,7 +19,7 @@ from lakelog.replication.storage.delta.commit import NONCE
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.tables.broker_table import BrokerTable
+from lakelog.replication.storage.tables.broker_table import BrokerDirectory, BrokerTable
 from tests.registrations import folder_of
 from tests.storage.logs import P0, fill, lead, new_log
 
@@ -180,6 +180,16 @@ def test_bc_01_ol_02_a_process_that_waits_for_storage_is_fenced_by_a_newer_one(p
         act(older)
     newer.beat(LogIdentity("log", 7, "h"))
     assert row(newer) == (2, None, 7, 1)
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_bc_01_a_process_whose_broker_was_unregistered_is_fenced_and_names_the_reason(process, root, act):
+    frozen = process(log())
+    directory = BrokerDirectory(StorageRoot.of(root).child("cluster"))
+    directory.refresh()
+    assert directory.unregister(1, {"who": "test"})
+    with pytest.raises(StaleBrokerEpochException, match="epoch 1 is fenced: the broker was unregistered"):
+        act(frozen)
 
 
 @pytest.mark.parametrize("act", ACTS)

@@ -98,6 +98,11 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
         return found and dataclasses.replace(found, heartbeat=self.version + self._sign)
 
     @property
+    def fence(self) -> BrokerRegistration | None:
+        """As `registration`, and the row that is left of a broker that was unregistered."""
+        return self._value
+
+    @property
     def is_unregistered(self) -> bool:
         """Whether an operator has removed the registration, as last read."""
         return self._value is not None and self._value.root == UNREGISTERED
@@ -158,17 +163,20 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
         def change(rows: list[Row]) -> list[Row] | None:
             found = _registration(rows[0])
             if found.broker_epoch != broker_epoch:
-                newer = f"a newer process has registered under epoch {found.broker_epoch}"
-                fenced_by = "the broker was unregistered" if found.root == UNREGISTERED else newer
-                raise StaleBrokerEpochException(
-                    f"broker {found.broker_id}: epoch {broker_epoch} is fenced: {fenced_by}"
-                )
+                raise fenced(found, broker_epoch)
             written[:] = [{**rows[0], **changes}]
             return list(written)
 
         version = self._table.update({"who": "broker", "why": why}, change, noop_staleness=LONGEST_SECONDS)
         assert version is not None, "a heartbeat is always written"
         return dataclasses.replace(_registration(written[0]), heartbeat=version)
+
+
+def fenced(found: BrokerRegistration, broker_epoch: int) -> StaleBrokerEpochException:
+    """The error of a process with this epoch that has found another row of its broker."""
+    newer = f"a newer process has registered under epoch {found.broker_epoch}"
+    why = "the broker was unregistered" if found.root == UNREGISTERED else newer
+    return StaleBrokerEpochException(f"broker {found.broker_id}: epoch {broker_epoch} is fenced: {why}")
 
 
 def broker_ids(cluster: StorageRoot, max_staleness: float = 0.0) -> list[int]:
