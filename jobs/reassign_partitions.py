@@ -12,7 +12,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import randrange
 from typing import Any
@@ -40,6 +40,7 @@ from lakelog.replication.errors import (
     InvalidReplicaAssignmentException,
     UnknownTopicOrPartitionException,
 )
+from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.assignment import CORDONED_LOG_DIRS, assign_replicas
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning, original_replicas, target_replicas
@@ -273,10 +274,21 @@ def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
     if args.dry_run and not planned:
         targets = {f"{topic}-{number}": replicas for (topic, number), replicas in wanted.items()}
         say_what_reassignments_do(Cluster.open(args.cluster, settings(args.command_config)), targets)
-    outcomes = admin.alter_partition_reassignments(wanted, validate_only=args.dry_run)
+    outcomes = dict[str, Outcome]()
+    for part in _parts(wanted, settings(args.command_config).lakelog_max_partitions_per_request):
+        outcomes |= admin.alter_partition_reassignments(part, validate_only=args.dry_run)
     rows = outcome_rows("partition", outcomes, args.dry_run)
     Report(rows, text=(), value={**planned, "current": current, "outcomes": rows}).show(args.output)
     return say_outcomes(outcomes, args)
+
+
+def _parts(
+    wanted: Mapping[TopicPartition, Sequence[int]], most: int
+) -> Iterator[Mapping[TopicPartition, Sequence[int]]]:  # fmt: skip
+    """As many partitions as one request may have, and one part at least."""
+    partitions = list(wanted.items())
+    for first in range(0, max(1, len(partitions)), most):
+        yield dict(partitions[first : first + most])
 
 
 def _cancel(admin: AdminClient, args: argparse.Namespace) -> int:

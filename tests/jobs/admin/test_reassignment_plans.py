@@ -89,6 +89,25 @@ def test_ra_01_a_plan_is_executed_in_one_command(on_t: Run, admin: AdminClient, 
     assert json.loads(on_t(reassign_partitions, "--drain", "2", "--execute", "-o", "json")[1])["outcomes"] == []
 
 
+def test_ra_01_a_plan_of_more_partitions_than_a_request_may_have_is_sent_in_parts(
+    on_t: Run, admin: AdminClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be refused as a whole, once the throttles are set."""
+    (tmp_path / "client.properties").write_text("lakelog.max.partitions.per.request=1")
+    sent, plain = [], AdminClient.alter_partition_reassignments
+
+    def alter(client: AdminClient, wanted: dict[tuple[str, int], Any], **options: bool) -> Any:
+        sent.append(list(wanted))
+        return plain(client, wanted, **options)
+
+    monkeypatch.setattr(AdminClient, "alter_partition_reassignments", alter)
+    words = ("--drain", "2", "--execute", "--command-config", tmp_path / "client.properties", "-o", "json")
+    status, out, _ = on_t(reassign_partitions, *words)
+    assert (status, sent) == (0, [[("t", 0)], [("t", 1)]])
+    assert [o["partition"] for o in json.loads(out)["outcomes"]] == ["t-0", "t-1"]
+    assert replicas_of(admin) == [(1, 3, 2), (3, 1, 2)]
+
+
 def test_ra_01_a_drain_does_not_go_to_cordoned_brokers(on_t: Run) -> None:
     of_3 = ("--entity-type", "brokers", "--entity-name", "3", "--alter", "--add-config", "cordoned.log.dirs=*")
     assert on_t(configs, *of_3)[0] == 0
