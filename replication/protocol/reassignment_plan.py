@@ -28,7 +28,8 @@ class Layout:
     """The replicas of a cluster, the first one of each partition being its preferred leader.
 
     `sizes`: the bytes of one replica of each partition; one that is missing counts as empty. `racks`: the rack of each
-    broker; racks are ignored if any broker has none. `open`: the brokers that may get new replicas.
+    broker; racks are ignored if any open broker has none, and another one without is on a rack of its own. `open`: the
+    brokers that may get new replicas.
     """
 
     replicas: Mapping[Partition, Sequence[int]]
@@ -36,9 +37,14 @@ class Layout:
     open: frozenset[int]
     sizes: Mapping[Partition, int] = field(default_factory=dict)
 
+    @property
+    def known_racks(self) -> Mapping[int, str | None]:
+        """The racks of the brokers, none if they are ignored."""
+        return {} if any(self.racks.get(broker) is None for broker in self.open) else self.racks
+
     def number_of_racks(self, replicas: Iterable[int]) -> int:
         """The number of racks that brokers are on; 1 if racks are ignored."""
-        known = self.racks if None not in self.racks.values() else {}
+        known = self.known_racks
         return len({known.get(broker) for broker in replicas})
 
     def on_fewer_racks(self, plan: Plan) -> list[Partition]:
@@ -109,7 +115,7 @@ class _Draft:
         self.open = sorted(open_brokers)
         self.replicas = {partition: list(replicas) for partition, replicas in layout.replicas.items()}
         self.sizes = {partition: layout.sizes.get(partition, 0) for partition in layout.replicas}
-        racks = layout.racks if None not in layout.racks.values() else {}
+        racks = layout.known_racks
         self._rack = {b: racks.get(b) for replicas in layout.replicas.values() for b in replicas}
         self._rack |= {b: racks.get(b) for b in self.open}
         self._least_racks = {partition: self._racks_of(replicas) for partition, replicas in self.replicas.items()}

@@ -204,6 +204,14 @@ def test_tm_02_fewer_racks_and_unknown_sizes_are_told() -> None:
     ]
 
 
+def test_tm_02_a_dead_broker_without_a_rack_does_not_let_a_drain_ignore_racks() -> None:
+    """`recover` does not know the racks of brokers that have not come back."""
+    found = around(replace(ROW, leader=2, isr=(2,)), dead=(1,), p0=1)
+    racked = found._replace(layout=replace(found.layout, racks={1: None, 2: "b", 3: "b", 4: "a"}))
+    moves = planned_drain(racked, [1])
+    assert (moves.plan, moves.notes()) == ({("t", 0): (4, 2)}, [])
+
+
 def test_tm_02_a_replacement_on_a_rack_of_theirs_is_told() -> None:
     """A drain would take broker 4, on another rack. Nobody has to cordon a broker that is dead."""
     found = around(replace(ROW, leader=2, isr=(2,)), dead=(1,), p0=1)
