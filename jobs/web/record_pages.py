@@ -65,7 +65,7 @@ class RecordLine(NamedTuple):
     timestamp: int
     key: Shown
     value: Shown
-    headers: Sequence[tuple[str, Shown]]
+    headers: Sequence[tuple[Shown, Shown]]
     more_headers: int
 
 
@@ -370,7 +370,7 @@ class _Style:
     def line(self, number: int, row: Mapping[str, Any]) -> RecordLine:
         headers = row["headers"] or ()
         shown = [
-            (header["key"][:_HEADER_BYTES], shown_value(header["value"], _HEADER_BYTES))
+            (shown_value(header["key"].encode(), _HEADER_BYTES), shown_value(header["value"], _HEADER_BYTES))
             for header in headers[:_HEADERS]
         ]
         value = row["value"]
@@ -384,11 +384,26 @@ class _Style:
         if value is None or len(value) > min(_JSON_BYTES, self._json_left) or value[:1] not in (b"{", b"["):
             return None
         try:
-            found = json.dumps(json.loads(value), indent=2, ensure_ascii=False)
+            parsed = json.loads(value, object_pairs_hook=_without_duplicates)
+            found = json.dumps(parsed, indent=2, ensure_ascii=False)
+            if not _is_visible(found):  # an escaped character that hides others, or half of a surrogate pair
+                found = json.dumps(parsed, indent=2)
         except (ValueError, RecursionError):
             return None
         self._json_left -= len(found)
         return found
+
+
+def _without_duplicates(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """An object of JSON. Raises ValueError if it has a name twice: laid out, it would lack a value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _is_visible(text: str) -> bool:
+    return all(letter.isprintable() or letter in "\t\n\r" for letter in text)
 
 
 def shown_value(value: bytes | None, most: int) -> Shown:
@@ -410,7 +425,7 @@ def _printable(head: bytes, is_part: bool) -> str | None:
             text = head[:end].decode()
         except UnicodeDecodeError:
             continue
-        return text if all(letter.isprintable() or letter in "\t\n\r" for letter in text) else None
+        return text if _is_visible(text) else None
     return None
 
 

@@ -111,6 +111,24 @@ def test_json_is_laid_out(console: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (rb'["\ud800"]', r'["\ud800"] [ "\ud800" ]'),
+        (rb'["\u202egnp.exe"]', r'["\u202egnp.exe"] [ "\u202egnp.exe" ]'),
+        (rb'["\u00e4"]', r'["\u00e4"] [ "ä" ]'),
+        (rb'{"a": 1, "a": 2}', '{"a": 1, "a": 2}'),
+    ],
+)
+def test_json_that_is_laid_out_hides_nothing(changing_world: World, value: bytes, words: str) -> None:
+    send(changing_world.logs[1], request(P0, 1, 3), tables={P0: table([(b"k", value, [("\u202ee\x00", b"v")])])})
+    changing_world.say(4)
+    with client_of(changing_world.uri) as client:
+        row = opened(client, f"{PAGE}?partition=0").rows[1]
+    assert row[4].replace("][", "] [") == words
+    assert row[5] == "e2 80 ae 65 00 (binary, 5 bytes): v"
+
+
+@pytest.mark.parametrize(
     ("value", "most", "text", "note"),
     [
         (b"", 10, "", ""),
