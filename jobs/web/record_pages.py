@@ -254,7 +254,7 @@ def _read(
         is_full = sum(p.bytes for p in chunk) >= _CHUNK_BYTES or sum(p.records for p in chunk) >= _CHUNK_RECORDS
         if left <= 0 and not needle:
             break
-        if needle and is_full:
+        if is_full:
             scanned += _take(chunk, lines, now, needle, limit, is_back)
             chunk = []
             if len(lines) >= limit:

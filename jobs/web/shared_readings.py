@@ -46,7 +46,9 @@ _HISTORY_PATIENCE = 3.0
 _LOSS_PATIENCE = 0.7  # a loss that changes 10,000 partitions takes seconds to predict
 _NOTES_SECONDS = 10.0  # the notes of brokers, one request each, change rarely
 _READERS = 8
-_MOST_QUESTIONS = 64
+_MOST_QUESTIONS = 16
+_AT_ONCE = 16  # readings of one kind that are under way, each with a thread
+_MOST_RECORD_READERS, _TURN_SECONDS = 4, 10.0  # requests that read records at a time; s that another one waits
 _PAST_SECONDS, _MOST_PAST = 600.0, 4  # versions of the metadata, each with all partitions
 
 
@@ -71,7 +73,7 @@ class SharedReading(Generic[Found]):
         self._what, self._read, self._seconds = what, read, seconds
         self._patience, self._may_be_old = patience, may_be_old
         self._changed = threading.Condition()
-        self._is_reading = False
+        self._reading_since: float | None = None
         self._answer: _Answer[Found] | None = None
 
     def get(self) -> Found:
@@ -80,8 +82,8 @@ class SharedReading(Generic[Found]):
         deadline = asked_at + self._patience
         with self._changed:
             while not self._counts(asked_at):
-                if not self._is_reading:
-                    self._is_reading = True
+                if self._reading_since is None:
+                    self._reading_since = time.monotonic()
                     threading.Thread(target=self._work, name=f"reading {self._what}", daemon=True).start()
                 if not self._changed.wait(deadline - time.monotonic()):
                     break
@@ -101,9 +103,16 @@ class SharedReading(Generic[Found]):
         return answer.begun_at >= asked_at or time.monotonic() - answer.ended_at < counts_for
 
     @property
+    def is_reading(self) -> bool:
+        """Whether it is being read now."""
+        return self._reading_since is not None
+
+    @property
     def has_failed(self) -> bool:
-        """Whether the last answer is an error, or there was none."""
-        return self._answer is None or isinstance(self._answer.found, Exception)
+        """Whether the last answer is an error, there was none, or the next one has not come within the patience."""
+        since = self._reading_since
+        hangs = since is not None and time.monotonic() - since > self._patience
+        return hangs or self._answer is None or isinstance(self._answer.found, Exception)
 
     def _work(self) -> None:
         found: Found | Exception
@@ -113,12 +122,13 @@ class SharedReading(Generic[Found]):
         except Exception as error:
             found = error
         with self._changed:
-            self._answer, self._is_reading = _Answer(found, begun_at, time.monotonic()), False
+            self._answer, self._reading_since = _Answer(found, begun_at, time.monotonic()), None
             self._changed.notify_all()
 
 
 class KeyedReadings(Generic[Key, Found]):
-    """Readings of one kind, each for a key, of which the latest ones are kept. Threads share it."""
+    """Readings of one kind, each for a key, of which the latest ones are kept. Threads share it. Those that are under
+    way are kept too, and are few: requests with ever new keys start no more threads while a store hangs."""
 
     def __init__(self, seconds: float, most: int, patience: float = _PATIENCE, may_be_old: bool = False) -> None:
         self._most = most
@@ -127,12 +137,17 @@ class KeyedReadings(Generic[Key, Found]):
         self._lock = threading.Lock()
 
     def get(self, key: Key, what: str, read: Callable[[], Found]) -> Found:
-        """As `SharedReading.get`."""
+        """As `SharedReading.get`; also raises TimeoutException if too many others are being read."""
         with self._lock:
-            reading = self._known.pop(key, None) or self._make(what, read)
+            reading = self._known.pop(key, None)
+            if reading is None:
+                if sum(each.is_reading for each in self._known.values()) >= _AT_ONCE:
+                    raise TimeoutException(f"{what} cannot be read now: {_AT_ONCE} others are being read")
+                reading = self._make(what, read)
+            idle = [old for old, each in self._known.items() if not each.is_reading]
+            for old in idle[: max(0, len(self._known) + 1 - self._most)]:
+                del self._known[old]
             self._known[key] = reading
-            if len(self._known) > self._most:
-                del self._known[next(iter(self._known))]
         return reading.get()
 
 
@@ -181,6 +196,7 @@ class ConsoleReadings:
         self._losses = KeyedReadings[LossQuestion, LossReport](seconds, _MOST_QUESTIONS, loss_patience, True)
         self._lags = KeyedReadings[object, dict[TopicPartition, Lag | LakelogException]](seconds, _MOST_QUESTIONS)
         self._past = KeyedReadings[object, Partitions](_PAST_SECONDS, _MOST_PAST)
+        self._turns = threading.BoundedSemaphore(_MOST_RECORD_READERS)
 
     def cluster(self) -> SeenCluster:
         """The cluster as it is now, or was a moment ago."""
@@ -227,14 +243,24 @@ class ConsoleReadings:
 
         return self._past.get((seen.cluster_id, version.version), f"version {version.version}", read)
 
-    def view(self) -> TopicView:
-        """The view through which records are read. Threads share it."""
-        return open_view(self.uri, self.config, reads_go_on=True)
-
     @contextmanager
     def records(self) -> Iterator[TopicView]:
-        """A block that reads records: after an error the tables are opened again."""
-        view = self.view()
+        """A block that reads records through a view that threads share. Few requests do so at a time, as each may need
+        much memory, or hang; raises TimeoutException if none of them ends in time."""
+        if not self._turns.acquire(timeout=_TURN_SECONDS):
+            raise TimeoutException(
+                f"{_MOST_RECORD_READERS} requests read records, and none has ended within {_TURN_SECONDS:g} s"
+            )
+        try:
+            with self._viewed() as view:
+                yield view
+        finally:
+            self._turns.release()
+
+    @contextmanager
+    def _viewed(self) -> Iterator[TopicView]:
+        """A block with the view: after an error its tables are opened again."""
+        view = open_view(self.uri, self.config, reads_go_on=True)
         try:
             yield view
         except (LakelogException, OSError):
@@ -267,13 +293,13 @@ class ConsoleReadings:
         return seen
 
     def _read_sizes(self) -> dict[int, ReplicaSizes]:
-        brokers = list(self.cluster().roots.items())
-        found = in_threads(lambda each: self._sizes_of(each[1]), brokers, _READERS)
+        seen = self.cluster()
+        brokers = list(seen.roots.items())
+        found = in_threads(lambda each: self._sizes_of(seen, each[1]), brokers, _READERS)
         return {broker: sizes for (broker, _), sizes in zip(brokers, found, strict=True) if sizes is not None}
 
-    def _sizes_of(self, uri: str) -> ReplicaSizes | None:
+    def _sizes_of(self, seen: SeenCluster, uri: str) -> ReplicaSizes | None:
         """None if the log cannot be read. The overview shows why."""
-        seen = self.cluster()
         try:
             if uri not in self._logs:
                 self._logs[uri] = LogSizes(seen.storage_of(uri))
@@ -303,7 +329,7 @@ class ConsoleReadings:
         by_topic: dict[str, list[int]] = {}
         for topic, number in partitions:
             by_topic.setdefault(topic, []).append(number)
-        with self.records() as view:
+        with self._viewed() as view:
             opened = open_partitions(view, by_topic)
             return {key: error_or(_lag, led, partitions[key]) for key, led in opened.items()}
 

@@ -3,6 +3,8 @@
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from starlette.testclient import TestClient
@@ -89,6 +91,48 @@ def test_readings_by_key_are_forgotten_in_turn() -> None:
     for key in ("a", "b", "a", "c", "a", "b"):
         assert keyed.get(key, key, lambda key=key: read(key)) == key  # type: ignore[misc]
     assert count == {"a": 1, "b": 2, "c": 1}
+
+
+def test_ever_new_keys_start_no_more_threads_while_readings_hang() -> None:
+    release, begun = threading.Event(), Counter[int]()
+
+    def read(key: int) -> int:
+        begun[key] += 1
+        release.wait(60)
+        return key
+
+    keyed = KeyedReadings[int, int](3600.0, 2, patience=0.01)
+    for key in range(100):
+        with pytest.raises(TimeoutException):
+            keyed.get(key, f"key {key}", partial(read, key))
+    assert len(begun) == 16
+    with pytest.raises(TimeoutException, match="key 100 cannot be read now: 16 others are being read"):
+        keyed.get(100, "key 100", partial(read, 100))
+    release.set()
+
+
+def test_a_reading_that_hangs_after_an_answer_has_failed() -> None:
+    release, answers = threading.Event(), iter([1])
+    shared = SharedReading("it", lambda: next(answers, None) or release.wait(60), 0.0)
+    assert shared.get() == 1
+    assert not shared.has_failed
+    shared._patience = 0.0
+    with pytest.raises(TimeoutException):
+        shared.get()
+    assert shared.has_failed
+    release.set()
+
+
+def test_few_requests_read_records_at_a_time(furnished_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_readings, "_TURN_SECONDS", 0.0)
+    readings = ConsoleReadings(furnished_world.uri, LONG)
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(readings.records())
+        with pytest.raises(TimeoutException, match="4 requests read records"):
+            stack.enter_context(readings.records())
+    with readings.records():
+        pass
 
 
 def test_many_requests_cost_one_reading_of_the_cluster(furnished_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
