@@ -114,7 +114,7 @@ def _listening(address: Address) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen()
-    except OSError as error:
+    except (OSError, TypeError) as error:  # a TypeError: a name that no host can have
         found.close()
         raise cannot_listen(f"--host and --port {address}", error) from None
     return found

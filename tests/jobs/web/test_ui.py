@@ -57,6 +57,12 @@ def test_a_port_in_use_is_one_error(furnished_world: World, capsys: pytest.Captu
     assert line == f"lakelog: InvalidConfigurationException: {words}"
 
 
+def test_a_host_that_can_be_none_is_one_error(furnished_world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ui.main(["--cluster", furnished_world.uri, "--host", "ä" * 70]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lakelog: InvalidConfigurationException: --host and --port {'ä' * 70}:8080: ")
+
+
 def test_a_host_that_others_reach_is_told(
     furnished_world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
