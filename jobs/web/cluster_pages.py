@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from lakelog.jobs.cluster_events import alike
 from lakelog.jobs.configs import ALL_BROKERS, BROKER, broker_settings
 from lakelog.jobs.launch.installed import version
 from lakelog.jobs.web.history_pages import event_line
-from lakelog.jobs.web.page_kit import Console, Content, PageError, PageRequest, Sources, not_found, paged
+from lakelog.jobs.web.page_kit import Console, Content, PageError, PageRequest, Sources, not_found, option, paged
 from lakelog.jobs.web.seen_cluster import BrokerLine, PartitionLine, SeenCluster, size_of
 from lakelog.jobs.what_if import LossQuestion
 from lakelog.replication.errors import BrokerNotAvailableException, InvalidRequestException, TimeoutException
@@ -84,7 +85,6 @@ def brokers(console: Console, request: PageRequest) -> Content:
         "sizes": {broker: sum(found.sizes.values()) for broker, found in sizes.items()},
         "controller": None if lease is None else lease.controller_id,
         "controller_state": seen.state.controller.state,
-        "has_controller": seen.has_controller,
     }
     sql = ("SELECT * FROM brokers ORDER BY broker_id",)
     commands = [console.command("brokers"), console.command("log-dirs", "--describe", "--all", "-o", "table")]
@@ -205,8 +205,8 @@ def what_if(console: Console, request: PageRequest) -> Content:
         tuple(request.query.several("kill", number)),
         request.query.text("rack") or None,
         tuple(request.query.several("stop", number)),
-        request.query.optional("root", root_uri),
-        tuple(request.query.several("cluster_root", root_uri)),
+        request.query.optional("root", _root),
+        tuple(request.query.several("cluster_root", _root)),
     )
     seen = console.readings.cluster()
     facts: dict[str, object] = {"asked": asked, "report": None}
@@ -236,11 +236,18 @@ def what_if(console: Console, request: PageRequest) -> Content:
     return Content("what_if.html", "What if", seen.at, facts, sources)
 
 
+def _root(text: str) -> str:
+    """A type of argparse: a root. The folder in which the console was started is no matter of a page."""
+    if "://" not in text and not text.startswith("/"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no URI and no absolute path")
+    return root_uri(text)
+
+
 def _in_words_of_the_page(words: str) -> str:
     """The verb's message with the names that the parameters have here."""
     names = {"--kill-rack": "rack", "--lose-root": "root", "--cluster-root": "cluster_root"}
-    for option, name in {**names, "--kill": "kill", "--stop": "stop"}.items():
-        words = words.replace(option, f"parameter {name}")
+    for word, name in {**names, "--kill": "kill", "--stop": "stop"}.items():
+        words = words.replace(word, f"parameter {name}")
     return words
 
 
@@ -250,7 +257,7 @@ def _options(asked: LossQuestion) -> Iterable[object]:
         "--kill": ",".join(map(str, asked.kill)), "--kill-rack": asked.kill_rack,
         "--stop": ",".join(map(str, asked.stop)), "--lose-root": asked.lose_root,
     }  # fmt: skip
-    words = [word for name, value in given.items() if value for word in (name, value)]
+    words = [word for name, value in given.items() if value for word in option(name, value)]
     words += [word for root in asked.cluster_root for word in ("--cluster-root", root)]
     return words or ("--kill", 1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakelog.jobs.consumer_groups import assignment_text
-from lakelog.jobs.web.page_kit import Console, Content, PageRequest, Sources, not_found, paged, sql_text
+from lakelog.jobs.web.page_kit import Console, Content, PageRequest, Sources, not_found, option, paged, sql_text
 from lakelog.replication.errors import LakelogException
 
 
@@ -43,8 +43,8 @@ def group(console: Console, request: PageRequest) -> Content:
     ]
     facts = {"line": line, "shown": shown, "rows": rows, "members": members}
     commands = [
-        console.command("consumer-groups", "--describe", "--group", name),
-        console.command("consumer-groups", "--describe", "--group", name, "--members", "--verbose"),
+        console.command("consumer-groups", "--describe", *option("--group", name)),
+        console.command("consumer-groups", "--describe", *option("--group", name), "--members", "--verbose"),
     ]
     sql = (
         f"SELECT * FROM consumer_groups WHERE group_id = {sql_text(name)} ORDER BY topic, partition",

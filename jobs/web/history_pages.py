@@ -12,7 +12,18 @@ from typing import NamedTuple
 
 from lakelog.jobs.cluster_events import first_partitions
 from lakelog.jobs.web.metadata_timeline import DatedVersion, PartitionChange, SeenHistory, around
-from lakelog.jobs.web.page_kit import Console, Content, PageRequest, Query, Sources, not_found, paged, sql_text, url
+from lakelog.jobs.web.page_kit import (
+    Console,
+    Content,
+    PageRequest,
+    Query,
+    Sources,
+    not_found,
+    option,
+    paged,
+    sql_text,
+    url,
+)
 from lakelog.replication.protocol.partition_registration import LEADER_DURING_DELETE
 from lakelog.replication.storage.delta.table_history import utc
 from lakelog.replication.storage.readings.metadata_history import ClusterEvent
@@ -165,7 +176,7 @@ def topic_history(console: Console, request: PageRequest) -> Content:
         ][:_EVENTS],
     }  # fmt: skip
     sql = f"SELECT * FROM isr_history WHERE topic = {sql_text(topic)} ORDER BY partition, version"
-    sources = Sources([console.command("events", "--topic", topic, "--since", "P7D")], (sql,))
+    sources = Sources([console.command("events", *option("--topic", topic), "--since", "P7D")], (sql,))
     return Content("topic_history.html", f"History of {topic}", console.readings.cluster().at, facts, sources)
 
 
@@ -232,20 +243,26 @@ def _segments(changes: Sequence[PartitionChange], window: Window, now: float) ->
 
 
 def _lines(versions: Sequence[DatedVersion], window: Window) -> dict[str, object]:
-    """The numbers of partitions that were offline and under-replicated, as steps."""
+    """The numbers of partitions that were offline and under-replicated, as steps: of the changes at one place of the
+    chart the most, and the last. So a chart is no longer for more commits."""
     shown = [v for v in versions if v.at <= window.end]
     inside = [v for n, v in enumerate(shown) if n + 1 == len(shown) or shown[n + 1].at >= window.begin]
     most = max((max(v.offline, v.under_replicated) for v in inside), default=0)
 
     def path(values: Sequence[int]) -> str:
-        words, last = list[str](), None
+        places: dict[int, list[int]] = {}
         for version, value in zip(inside, values, strict=True):
-            x, y = window.x(version.at), round(_TOP + _HIGH * (1 - value / max(1, most)), 2)
-            words.append(f"M{x} {y}" if last is None else f"H{x}V{y}")
-            last = y
+            places.setdefault(round(window.x(version.at)), []).append(value)
+        words, last = list[str](), None
+        for x, found in places.items():
+            for value in (max(found), found[-1]):
+                if value != last:
+                    y = round(_TOP + _HIGH * (1 - value / max(1, most)), 2)
+                    words.append(f"M{x} {y}" if last is None else f"H{x}V{y}")
+                last = value
         return "".join(words) + f"H{window.x(window.end)}"
 
     return {
-        "most": most, "high": _HIGH, "top": _TOP,
+        "most": most,
         "offline": path([v.offline for v in inside]), "short": path([v.under_replicated for v in inside]),
     }  # fmt: skip

@@ -89,8 +89,8 @@ class Query:
 
     def changed(self, **values: object) -> str:
         """The query with some values replaced, ready for a link; an empty value is left out."""
-        new = {name: given[-1] for name, given in self._values.items()} | values
-        return urlencode({name: str(value) for name, value in new.items() if value not in ("", None)})
+        new = self._values | {name: [str(value)] for name, value in values.items() if value is not None}
+        return urlencode([(name, value) for name, given in new.items() for value in given if value])
 
     def _one(self, name: str) -> str:
         return self._values.get(name, [""])[-1]
@@ -134,6 +134,11 @@ class Console(NamedTuple):
     def command(self, verb: str, *words: object) -> str:
         """A command of this cluster."""
         return self.invocation.command(verb, *words).strip("`")
+
+
+def option(name: str, value: object) -> Sequence[object]:
+    """An option with its value, as words of a command: one word if the value would be taken for an option."""
+    return (f"{name}={value}",) if str(value).startswith("-") else (name, value)
 
 
 class PageRequest(NamedTuple):

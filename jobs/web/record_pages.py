@@ -16,7 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
-from lakelog.jobs.web.page_kit import Console, Content, PageError, PageRequest, Query, Sources, not_found, sql_text
+from lakelog.jobs.web.page_kit import (
+    Console,
+    Content,
+    PageError,
+    PageRequest,
+    Query,
+    Sources,
+    not_found,
+    option,
+    sql_text,
+)
 from lakelog.jobs.web.seen_cluster import SeenCluster
 from lakelog.jobs.web.shared_readings import open_partitions
 from lakelog.jobs.web.topic_pages import topic_of
@@ -134,7 +144,6 @@ def messages(console: Console, request: PageRequest) -> Content:
         "offset": query.text("offset"), "time": query.text("time"), "group": query.text("group"),
         "found": found, "errors": errors, "cursors": cursors, "is_back": is_back, "is_paged": is_paged,
         "groups": [line.name for line in seen.groups_of_topic(topic.topic)][:500],
-        "ends": {n: (led.log.log_start_offset, led.high_watermark) for n, led in opened.items()},
     }  # fmt: skip
     sources = _sources(console, topic.topic, number)
     return Content("messages.html", f"Messages of {topic.topic}", seen.at, facts, sources)
@@ -142,7 +151,7 @@ def messages(console: Console, request: PageRequest) -> Content:
 
 def _sources(console: Console, topic: str, number: int | None) -> Sources:
     one = () if number is None else ("--partition", number)
-    words = ("--topic", topic, *one, "--from-beginning", "--max-messages", _DEFAULT_RECORDS)
+    words = (*option("--topic", topic), *one, "--from-beginning", "--max-messages", _DEFAULT_RECORDS)
     shown = [word for name in ("key", "offset", "timestamp", "headers")
              for word in ("--formatter-property", f"print.{name}=true")]  # fmt: skip
     uri = json.dumps(console.readings.uri, ensure_ascii=False)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_status import BrokerFigures, Partition, broker_figures
 from lakelog.jobs.admin.group_offsets import record_lag
-from lakelog.jobs.admin.heartbeats import ACTIVE, SILENT, SeenBroker
+from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker
 from lakelog.jobs.metrics.log_sizes import ReplicaSizes
 from lakelog.jobs.metrics.scrape_reader import Scrape
 from lakelog.replication.config import TopicConfig
@@ -133,11 +133,6 @@ class SeenCluster:
     def storage_of(self, uri: str) -> StorageRoot:
         """The root of a live broker."""
         return self._storage[uri]
-
-    @property
-    def has_controller(self) -> bool:
-        """Whether a controller is active."""
-        return self.state.controller.state == ACTIVE
 
     @cached_property
     def partitions_by_topic(self) -> Mapping[str, Sequence[Partition]]:

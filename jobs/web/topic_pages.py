@@ -16,6 +16,7 @@ from lakelog.jobs.web.page_kit import (
     PageRequest,
     Sources,
     not_found,
+    option,
     paged,
     sql_text,
 )
@@ -89,8 +90,8 @@ def topic(console: Console, request: PageRequest) -> Content:
     }  # fmt: skip
     name = found.topic
     commands = [
-        console.command("topics", "--describe", "--topic", name),
-        console.command("log-dirs", "--describe", "--topic-list", name, "-o", "table"),
+        console.command("topics", "--describe", *option("--topic", name)),
+        console.command("log-dirs", "--describe", *option("--topic-list", name), "-o", "table"),
     ]
     sql = (
         f"SELECT * FROM partitions WHERE topic = {sql_text(name)} ORDER BY partition",
@@ -123,7 +124,7 @@ def topic_configs(console: Console, request: PageRequest) -> Content:
     all_brokers = console.readings.broker_configs().get(DEFAULT_NAME, {})
     facts = {"topic": found, "settings": list(topic_settings(found.configs, all_brokers, {}))}
     command = console.command(
-        "configs", "--describe", "--all", "--entity-type", "topics", "--entity-name", found.topic
+        "configs", "--describe", "--all", "--entity-type", "topics", *option("--entity-name", found.topic)
     )  # fmt: skip
     sql = (f"SELECT configs FROM topics WHERE topic = {sql_text(found.topic)}",)
     return Content("topic_settings.html", f"Settings of {found.topic}", seen.at, facts, Sources([command], sql))

@@ -203,7 +203,9 @@ class _Shown:
         words = f"there is no page {request.url.path[:100]}: the pages are linked above"
         if status == 405:
             words = f"{request.method} is not allowed: this console only reads, so it takes GET and HEAD"
-        return self._problem(request, status, words)
+        answer = self._problem(request, status, words)
+        answer.headers.update(getattr(error, "headers", None) or {})  # Allow of status 405
+        return answer
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """An error of the console itself. Starlette logs it afterwards, with its trace."""

@@ -22,7 +22,7 @@ from tests.storage.logs import COLUMNS, NOON, P0, TOPIC, TOPIC_ID, replicate, re
 Open = Callable[..., HtmlPage]
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>\"'&"
-EVIL_GROUPS = (EVIL, "a/b", "..", "x?y=z#t", "100%", "späti 🍞")
+EVIL_GROUPS = (EVIL, "a/b", "..", "x?y=z#t", "100%", "späti 🍞", "-x", "\u202ea\nb\x00")
 BIG = b"0123456789" * 20_000
 DOCUMENT = {"order": 7, "items": [{"sku": "A-1"}], "note": EVIL}
 RECORDS: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [

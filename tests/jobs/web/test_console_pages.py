@@ -6,7 +6,9 @@ from urllib.parse import unquote
 import pytest
 from starlette.testclient import TestClient
 
-from lakelog.jobs.web.page_kit import group_url
+from lakelog.jobs.web.history_pages import Window, _lines
+from lakelog.jobs.web.metadata_timeline import DatedVersion
+from lakelog.jobs.web.page_kit import Query, group_url
 from lakelog.jobs.web.web_app import PAGES
 from lakelog.replication.protocol.topic import Topic
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
@@ -148,6 +150,12 @@ def test_what_if_answers_as_the_verb(open_page: Open) -> None:
     assert checked == ["kill-1", "kill-2"]
 
 
+def test_all_values_of_one_name_stay_in_the_links_of_a_page() -> None:
+    query = Query([("kill", "1"), ("kill", "2"), ("page", "1"), ("rack", "")])
+    assert query.changed(page=2) == "kill=1&kill=2&page=2"
+    assert query.changed(page="") == "kill=1&kill=2"
+
+
 def test_events_are_filtered_by_kind(changing_world: World) -> None:
     changing_world.change(P0, isr=(1,), partition_epoch=1)
     with client_of(changing_world.uri) as client:
@@ -199,6 +207,15 @@ def test_history_goes_forward_too_and_draws_what_has_changed(changing_world: Wor
     drawn = [given.get("class") for given in now.of("rect")]
     assert drawn.count("short") == 1, "the time without broker 1"
     assert "Leaders of flights" in now.text
+
+
+def test_the_chart_of_many_commits_is_no_longer() -> None:
+    drawn = []
+    for count in (20_000, 40_000):
+        versions = [DatedVersion(n, 1000.0 + n / count, 1, None, None, 9, n % 3, 0) for n in range(count)]
+        drawn.append(_lines(versions, Window(1000.0, 1001.0)))
+    assert max(len(str(each["offline"])) for each in drawn) < 15_000, "at most 900 places"
+    assert drawn[0]["short"] == "M90 128.0H990.0"
 
 
 def test_a_topic_that_was_deleted_has_a_history_and_no_page(changing_world: World) -> None:
@@ -266,6 +283,7 @@ def test_what_is_not_there_is_one_sentence(open_page: Open, path: str, words: st
         ("/what-if?kill=9", "Parameter kill: broker 9 has not registered; there are: 1, 2."),
         ("/what-if?rack=r", "Parameter rack: no broker is in rack r; there are: none."),
         ("/what-if?kill=1&stop=1", "Broker 1 is both killed and stopped: it can only be one of the two."),
+        ("/what-if?root=lake", "Parameter root: 'lake' is no URI and no absolute path."),
         ("/what-if?root=/nowhere", "Parameter root: no root lies in /nowhere; there are: "),
         ("/what-if?cluster_root=/nowhere", "Parameter cluster_root: /nowhere is no root of the cluster; there are: "),
     ],

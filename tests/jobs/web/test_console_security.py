@@ -52,6 +52,7 @@ def test_nothing_but_reading_is_allowed(console: TestClient, method: str) -> Non
     for path, _ in PAGES:
         answer = console.request(method, path.replace("{name}", "1"))
         assert answer.status_code == 405
+        assert {*answer.headers["allow"].split(", ")} == {"GET", "HEAD"}
         assert HEADERS.items() <= dict(answer.headers).items()
 
 

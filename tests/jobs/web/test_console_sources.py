@@ -7,8 +7,9 @@ from importlib import import_module
 import pytest
 
 from lakelog.jobs.launch.launcher import VERBS
+from lakelog.jobs.web.page_kit import group_url
 from lakelog.schemas.views import VIEWS
-from tests.jobs.web.conftest import Open
+from tests.jobs.web.conftest import EVIL_GROUPS, Open
 from tests.jobs.web.html_page import HtmlPage
 from tests.jobs.web.test_console_pages import PATHS
 
@@ -17,6 +18,7 @@ PATHS_WITH_SEARCH = [
     "/topics?search=o'x\\",
     "/topics?search=^o&by=regexp",
     "/topics/flights/messages?partition=1",
+    *map(group_url, EVIL_GROUPS),
 ]
 
 
