@@ -155,13 +155,14 @@ def topic_history(console: Console, request: PageRequest) -> Content:
     query.allow("at", "span", "page")
     history, now = console.readings.history(), time.time()
     at = _asked(query, history, now)
-    changes = history.changes(topic)
-    if not changes:
+    known = history.topic(topic)
+    times = known.times
+    if not times:
         raise not_found(f"history has no topic {topic[:250]}")
+    shown = paged(known.partitions, query, _LANES)
+    changes = known.changes(shown.items)
     then = _state(changes, at)
-    shown = paged(sorted({change.partition for change in changes}), query, _LANES)
-    window = Window.of(query, at, max(changes[0].at, history.begins_at or 0.0), now)
-    times = sorted({change.at for change in changes})
+    window = Window.of(query, at, max(times[0], history.begins_at or 0.0), now)
     facts = {
         "topic": topic, "is_there": topic in console.readings.cluster().topics_by_name,
         "at_ms": round(at * 1000), "is_now": query.text("at") == "", "shown": shown,

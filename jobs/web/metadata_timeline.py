@@ -59,6 +59,30 @@ class PartitionChange(NamedTuple):
     is_removed: bool
 
 
+class TopicHistory:
+    """The changes of a topic's partitions. Only those of the partitions that are asked for become objects: a topic may
+    have many."""
+
+    def __init__(self, rows: Sequence[pa.Table]) -> None:
+        self._rows = [table for table in rows if table.num_rows]
+
+    @property
+    def partitions(self) -> list[int]:
+        """The numbers of all partitions; empty if history does not have the topic."""
+        return sorted({number for rows in self._rows for number in pc.unique(rows["partition"]).to_pylist()})
+
+    @property
+    def times(self) -> list[float]:
+        """The times of all changes, in seconds since the epoch, oldest first."""
+        return sorted({at.timestamp() for rows in self._rows for at in pc.unique(rows["committed_at"]).to_pylist()})
+
+    def changes(self, numbers: Sequence[int]) -> list[PartitionChange]:
+        """The changes of some partitions, oldest first."""
+        wanted = pa.array(numbers, pa.int64())
+        found = (rows.filter(pc.is_in(pc.cast(rows["partition"], pa.int64()), wanted)) for rows in self._rows)
+        return [_change(row) for rows in found for row in rows.to_pylist()]
+
+
 class SeenHistory:
     """The history as it was read last. Threads share it."""
 
@@ -72,9 +96,9 @@ class SeenHistory:
         """The time of the oldest version that is known."""
         return self.versions[0].at if self.versions else None
 
-    def changes(self, topic: str) -> list[PartitionChange]:
-        """The changes of a topic's partitions, oldest first; also of a topic that was deleted."""
-        return [_change(row) for rows in self._rows for row in _of(rows, topic)]
+    def topic(self, topic: str) -> TopicHistory:
+        """The changes of a topic's partitions; also of a topic that was deleted."""
+        return TopicHistory([rows.filter(pc.equal(rows["topic"], topic)) for rows in self._rows])
 
     def milliseconds_of(self, version: int) -> int:
         """The first millisecond since the epoch at which a version holds. An event may be older: see
@@ -92,11 +116,6 @@ def around(times: Sequence[float], at: float) -> tuple[float | None, float | Non
     """Of the times of changes, in order: that before the change which holds at a time, and the first one after it."""
     place = bisect_right(times, at)
     return times[place - 2] if place >= 2 else None, times[place] if place < len(times) else None
-
-
-def _of(rows: pa.Table, topic: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = rows.filter(pc.equal(rows["topic"], topic)).to_pylist()
-    return found
 
 
 def _change(row: Mapping[str, Any]) -> PartitionChange:
