@@ -83,8 +83,8 @@ class SharedReading(Generic[Found]):
         with self._changed:
             while not self._counts(asked_at):
                 if self._reading_since is None:
-                    self._reading_since = time.monotonic()
                     threading.Thread(target=self._work, name=f"reading {self._what}", daemon=True).start()
+                    self._reading_since = time.monotonic()
                 if not self._changed.wait(deadline - time.monotonic()):
                     break
             if self._answer is None or not (self._counts(asked_at) or self._may_be_old):

@@ -71,6 +71,18 @@ def test_a_reading_that_hangs_keeps_nobody() -> None:
     release.set()
 
 
+def test_a_process_with_too_many_threads_reads_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    shared = SharedReading("it", lambda: 7, 3600.0, patience=5.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            shared.get()
+    assert shared.get() == 7
+
+
 def test_an_old_answer_may_count_on() -> None:
     release, answers = threading.Event(), iter([1])
     shared = SharedReading("it", lambda: next(answers, None) or release.wait(60), 0.0, patience=30.0, may_be_old=True)
