@@ -384,7 +384,8 @@ class ReplicaFetcher:
             if self._query is not None:
                 self._stop(self._query)
         except Exception as error:  # Spark's errors too, as when its JVM has died: no caller would receive them
-            logger.error("%s: error while its query was stopped: %s", self.name, error_line(error))
+            words = error_line(error)
+            logger.error("%s: error while its query was stopped: %s: %s", self.name, type(error).__name__, words)
 
     def _stop(self, query: StreamingQuery) -> None:
         """Stops a query. Spark cancels its jobs once and then waits, but a plan may begin its job only after that."""
