@@ -70,7 +70,7 @@ class MetricsServer(ThreadingHTTPServer):
         self._clients: dict[socket.socket, float] = {}  # when each came
         try:
             super().__init__(address, _Handler)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, TypeError) as error:  # a TypeError: a name that no host can have
             raise cannot_listen(given or f"--listen {address}", error) from None
         self.address = Address(address.host, self.server_address[1])  # the port that was free, if 0 was given
 

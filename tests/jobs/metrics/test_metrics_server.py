@@ -161,6 +161,12 @@ def test_a_port_in_use_is_one_error(server: MetricsServer, world: World, capsys:
     assert line == f"lakelog: InvalidConfigurationException: --listen {server.address}: Address already in use"
 
 
+def test_a_host_that_can_be_none_is_one_error(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exporter.main(["--cluster", world.uri, "--listen", f"{'ä' * 70}:9308"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lakelog: InvalidConfigurationException: --listen {'ä' * 70}:9308: ")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_process_in_order(world: World, number: signal.Signals, tmp_path: Path) -> None:
     config = tmp_path / "monitor.properties"
