@@ -234,7 +234,7 @@ THREE = ClusterSize(3, 3, 2, 1, 6.0, 0.05)
 
 def test_an_idle_cluster_costs_what_the_benchmark_has_counted() -> None:
     """docs/benchmarks.md: three brokers and two controllers in one process, 5.0 requests a second, $15 a month; with
-    three cluster roots 10.4 and $29."""
+    three cluster roots 10.8 and $29."""
     one = idle_requests(THREE, 1)
     assert {kind: round(count, 1) for kind, count in one.items()} == {"HEAD": 0.9, "GET": 3.1, "LIST": 0.1, "PUT": 0.7}
     assert 4.5 < sum(one.values()) < 5.5
