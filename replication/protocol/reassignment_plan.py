@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from lakelog.replication.errors import InvalidReplicaAssignmentException, InvalidReplicationFactorException
+from lakelog.replication.protocol.partition_changes import first_names
 
 Partition: TypeAlias = tuple[str, int]
 Plan: TypeAlias = dict[Partition, tuple[int, ...]]
@@ -98,11 +99,11 @@ def replace_broker(layout: Layout, old: int, new: int) -> Plan:
             f"broker {new} gets no new replica: it is not alive, or is cordoned; open brokers: {_numbers(layout.open)}"
         )
     held = {p: replicas for p, replicas in layout.replicas.items() if old in replicas}
-    both = sorted(p for p, replicas in held.items() if new in replicas)
+    both = [f"{topic}-{number}" for (topic, number), replicas in sorted(held.items()) if new in replicas]
     if both:
         raise InvalidReplicaAssignmentException(
-            f"broker {new} has replicas of {_names(both)} already, and a partition has one on a broker: name a broker "
-            f"without any, or drain broker {old}"
+            f"broker {new} has replicas of {first_names(both, _SHOWN)} already, and a partition has one on a broker: "
+            f"name a broker without any, or drain broker {old}"
         )
     return {p: tuple(new if broker == old else broker for broker in replicas) for p, replicas in held.items()}
 
@@ -336,12 +337,6 @@ def _way(before: Mapping[int, int], end: int) -> list[int]:
     while before[way[-1]] != way[-1]:
         way.append(before[way[-1]])
     return way[::-1]
-
-
-def _names(partitions: Sequence[Partition]) -> str:
-    names = [f"{topic}-{number}" for topic, number in partitions[:_SHOWN]]
-    more = f" and {len(partitions) - _SHOWN} more" if len(partitions) > _SHOWN else ""
-    return ", ".join(names) + more
 
 
 def _numbers(brokers: Iterable[int]) -> str:
