@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from lakelog.jobs.admin.cluster_status import name_brokers
 from lakelog.jobs.admin.heartbeats import ALIVE, SILENT, SeenBroker, ago, observe_brokers
 from lakelog.jobs.cli.console import Row
-from lakelog.jobs.cli.numbers import with_commas
 from lakelog.jobs.cli.partition_files import TopicPartition, reassignments
 from lakelog.jobs.metrics.log_sizes import LogSizes
 from lakelog.replication.errors import (
@@ -235,10 +235,10 @@ def _checked(moves: PlannedMoves) -> PlannedMoves:
     _check_none_moves(moves.around, moves.plan)
     offline = [partition for partition in moves.plan if found[partition].leader < 0]
     if offline:
-        last = sorted({broker for partition in offline for broker in found[partition].isr})
+        last = {broker for partition in offline for broker in found[partition].isr}
         raise LeaderNotAvailableException(
-            f"no leader, so nobody can copy {_names(offline)}: start {_brokers(last)}, last in sync, or elect another "
-            "replica by `leader-election --election-type unclean`, which loses records"
+            f"no leader, so nobody can copy {_names(offline)}: start {name_brokers(last)}, last in sync, or elect "
+            "another replica by `leader-election --election-type unclean`, which loses records"
         )
     return moves
 
@@ -263,10 +263,6 @@ def _totals(layout: Layout, replicas: Mapping[TopicPartition, Sequence[int]]) ->
 
 def _names(partitions: Sequence[TopicPartition]) -> str:
     return first_names([f"{topic}-{number}" for topic, number in partitions], _SHOWN)
-
-
-def _brokers(brokers: Sequence[int]) -> str:
-    return f"broker{'s' if len(brokers) > 1 else ''} {with_commas(brokers)}"
 
 
 def _count(number: int, what: str) -> str:
