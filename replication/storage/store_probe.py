@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.storage.delta.conditional_put import PROBE, takes_second_put
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.store_requests import PART_BYTES
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.schemas import CLUSTER
 
@@ -42,7 +43,7 @@ _ROUNDS = 3  # a store that keeps a promise by luck breaks it in one of them
 _OLD_SECONDS = 3600.0
 _STORE_TIME_SECONDS = 1.0  # some stores tell whole seconds
 _SMALL = 1000  # bytes: about those of a commit
-_TWO_PARTS = (8 << 20) + 1  # bytes: an object root writes this in two parts
+_TWO_PARTS = PART_BYTES + 1  # bytes: an object root writes this in two parts
 _ALL_BYTES = bytes(range(256))
 _STATUS, _CODE = re.compile(r"status code: (\d{3} [A-Za-z ]*[A-Za-z])"), re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]+)\?[^\s)]*")
