@@ -209,20 +209,28 @@ def _moved(partition: TopicPartition, current: Sequence[int], proposed: Sequence
 def _plan(_: AdminClient, args: argparse.Namespace) -> int:
     """Only reads, and writes the file."""
     moves = _planned(args)
-    _show_plan(moves, args)
     if args.output == JSON:
         Report(value=moves.as_object(args.throttle)).show(JSON)
     return OK
 
 
 def _planned(args: argparse.Namespace) -> PlannedMoves:
-    around = Surroundings.read(Cluster.open(args.cluster, settings(args.command_config)))
+    """Makes the plan and shows it."""
+    cluster = _cluster(args)
+    around = Surroundings.read(cluster)
     if args.drain:
-        return planned_drain(around, args.drain)
-    return planned_replacement(around, *args.replace) if args.replace else planned_rebalance(around)
+        moves = planned_drain(around, args.drain)
+    else:
+        moves = planned_replacement(around, *args.replace) if args.replace else planned_rebalance(around)
+    _show_plan(cluster, moves, args)
+    return moves
 
 
-def _show_plan(moves: PlannedMoves, args: argparse.Namespace) -> None:
+def _cluster(args: argparse.Namespace) -> Cluster:
+    return Cluster.open(args.cluster, settings(args.command_config))
+
+
+def _show_plan(cluster: Cluster, moves: PlannedMoves, args: argparse.Namespace) -> None:
     """Prints the plan, unless JSON is asked for, and writes it to the file. Then it says what the plan does."""
     proposed = json.dumps(reassignments(moves.plan))
     if moves.plan and args.out is not None and not args.dry_run:
@@ -239,10 +247,13 @@ def _show_plan(moves: PlannedMoves, args: argparse.Namespace) -> None:
     for note in moves.notes():
         say(f"Note: {note}.")
     if moves.plan:
-        targets = {f"{topic}-{number}": replicas for (topic, number), replicas in moves.plan.items()}
-        say_what_reassignments_do(Cluster.open(args.cluster, settings(args.command_config)), targets)
+        say_what_reassignments_do(cluster, _by_name(moves.plan), moves.around.seen)
         if args.output != JSON and args.out is None:
             Lines([proposed], _PROPOSED).show()
+
+
+def _by_name(wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Sequence[int]]:
+    return {f"{topic}-{number}": replicas for (topic, number), replicas in wanted.items()}
 
 
 def _write(path: Path, text: str) -> None:
@@ -257,7 +268,6 @@ def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
     wanted, planned = args.reassignment_json_file, dict[str, object]()
     if wanted is None:
         moves = _planned(args)
-        _show_plan(moves, args)
         wanted, planned = moves.plan, {"plan": moves.as_object(args.throttle)}
         if not wanted:
             Report(text=(), value={**planned, "outcomes": []}).show(args.output)
@@ -272,8 +282,7 @@ def _execute(admin: AdminClient, args: argparse.Namespace) -> int:
     if args.throttle is not None:
         set_throttle(admin, found, wanted, args.throttle, validate_only=args.dry_run)
     if args.dry_run and not planned:
-        targets = {f"{topic}-{number}": replicas for (topic, number), replicas in wanted.items()}
-        say_what_reassignments_do(Cluster.open(args.cluster, settings(args.command_config)), targets)
+        say_what_reassignments_do(_cluster(args), _by_name(wanted))
     outcomes = dict[str, Outcome]()
     for part in _parts(wanted, settings(args.command_config).lakelog_max_partitions_per_request):
         outcomes |= admin.alter_partition_reassignments(part, validate_only=args.dry_run)

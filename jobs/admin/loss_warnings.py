@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_snapshot import context_now, live_brokers
-from lakelog.jobs.admin.heartbeats import observe_brokers
+from lakelog.jobs.admin.heartbeats import SeenBroker, observe_brokers
 from lakelog.jobs.admin.prediction import Forecast, Loss
 from lakelog.jobs.admin.published_rows import Rows, rows_of, rows_of_partition
 from lakelog.jobs.cli.console import say
@@ -68,9 +68,13 @@ def unclean_elections(cluster: Cluster, chosen: Collection[str] | None) -> list[
     return [ElectionLoss(r, leader, _committed(r, rows, {leader}, without_log(r))) for r, leader in wanted.items()]
 
 
-def say_what_reassignments_do(cluster: Cluster, targets: Mapping[str, Sequence[int]]) -> None:
-    """Says which partitions get another leader once they have moved to these brokers, and which moves cannot end."""
-    found = predict_reassignments(context_now(cluster, live_brokers(observe_brokers(cluster))), targets)
+def say_what_reassignments_do(
+    cluster: Cluster, targets: Mapping[str, Sequence[int]], seen: Mapping[int, SeenBroker] | None = None
+) -> None:  # fmt: skip
+    """Says which partitions get another leader once they have moved to these brokers, and which moves cannot end.
+    `seen`: the brokers, if `cluster` has just observed them, which takes half a session time-out if one is dead."""
+    live = live_brokers(observe_brokers(cluster) if seen is None else seen)
+    found = predict_reassignments(context_now(cluster, live), targets)
     wanted = sorted((r for r in found.settled.partitions.values() if r.name in targets), key=lambda r: r.name)
     pairs = [(r, then) for r in wanted if (then := found.then.partitions.get(r.topic_id_partition)) is not None]
     moved = [f"{r.name} from {_leader(r)} to {_leader(then)}" for r, then in pairs if r.leader != then.leader]

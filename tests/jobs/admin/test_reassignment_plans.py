@@ -22,7 +22,9 @@ from lakelog.replication.errors import InvalidRequestException, LeaderNotAvailab
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment_plan import Layout
+from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clients.world import World
+from tests.jobs.admin.seen import beat
 from tests.storage.logs import P0, P1, TOPIC, fill
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
@@ -141,6 +143,15 @@ def test_ra_01_a_replacement_keeps_the_places_of_replicas(on_t: Run, admin: Admi
     admin.alter_partition_reassignments({("t", 1): [2]})
     status, out, _ = on_t(reassign_partitions, "--replace", "2=3", "-o", "json")
     assert (status, [m["to"] for m in json.loads(out)["moves"]]) == (0, [[1, 3], [3]])
+
+
+def test_ra_01_a_dead_broker_is_waited_for_once(lakelog: Run, tmp_path: Path, waits: list[float]) -> None:
+    world = World(str(tmp_path))
+    BrokerTable.open_or_create(world.cluster.root, 3).register(lambda _: seen(3).registration)
+    for broker, ago in ((1, 1.0), (2, 60.0), (3, 1.0)):
+        beat(world.uri, broker, ago)
+    status, out, _ = lakelog(reassign_partitions, "--cluster", world.uri, "--replace", "2=3", "-o", "json")
+    assert (status, [m["to"] for m in json.loads(out)["moves"]], len(waits)) == (0, [[1, 3], [1, 3]], 1)
 
 
 def seen(number: int, state: str = ALIVE, rack: str | None = None) -> SeenBroker:
