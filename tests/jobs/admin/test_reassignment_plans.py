@@ -25,7 +25,7 @@ from lakelog.replication.protocol.reassignment_plan import Layout
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clients.world import World
 from tests.jobs.admin.seen import beat
-from tests.storage.logs import P0, P1, TOPIC, fill
+from tests.storage.logs import P0, P1, TOPIC, fill, lead
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 
@@ -116,7 +116,7 @@ def test_ra_01_a_drain_does_not_go_to_cordoned_brokers(on_t: Run) -> None:
     status, out, err = on_t(reassign_partitions, "--drain", "2", "--execute")
     assert (status, out) == (1, "")
     assert "t-0: 1 of its 2 replicas must move, and too few other brokers are alive, not cordoned and not " in err
-    assert on_t(reassign_partitions, "--drain", "3")[:2][0] == 0
+    assert on_t(reassign_partitions, "--drain", "3")[0] == 0
     assert "Note: broker 3 is cordoned, so it is left out.\n" in on_t(reassign_partitions, "--rebalance")[2]
 
 
@@ -242,9 +242,12 @@ def test_ra_01_leaders_that_alone_change_are_counted() -> None:
 
 
 def test_sizes_are_those_of_the_leaders_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower may have more, such as records that it has yet to truncate."""
     world = World(str(tmp_path))
     fill(world.logs[1], P0, 50, epoch=0)
     fill(world.logs[1], P1, 5, epoch=0)
+    lead(world.logs[2], P1, epoch=0)
+    fill(world.logs[2], P1, 500, epoch=0)
     seen_now = {broker: SeenBroker(row, ALIVE, 1.0) for broker, row in world.cluster.refresh_brokers().items()}
     monkeypatch.setattr(planned_moves, "observe_brokers", lambda _: seen_now)
     sizes = Surroundings.read(world.cluster).layout.sizes
