@@ -55,7 +55,7 @@ class ClusterReading:
     as_of: float | None = None
 
     def brokers(self) -> list[int]:
-        """The brokers that have a registration, also one that cannot be read. Raises as `Cluster.open`."""
+        """The brokers that have ever registered, one that cannot be read too. Raises as `Cluster.open`."""
         return broker_ids(self._cluster().root)
 
     def read(self, name: str, broker_id: int | None = None) -> Iterator[pa.Table]:

@@ -71,6 +71,13 @@ def test_li_01_a_registration_that_cannot_be_read_hides_no_other(world):
     assert [r["broker_id"] for r in rows(world, "brokers")] == [1]
 
 
+def test_bc_01_a_broker_that_was_unregistered_has_no_row_and_hides_no_other(world):
+    world.cluster.refresh_brokers()
+    assert world.cluster.unregister_broker(2, {"who": "test"})
+    assert [r["broker_id"] for r in rows(world, "brokers")] == [1]
+    assert rows(world, "replicas", 2) == []
+
+
 def test_a_time_before_a_table_was_there_is_refused_but_for_tables_of_brokers_one_is_enough(world):
     before = time.time() - 3600
     for name in ("topics", "metadata", "metadata_changes", "replicas", "batches"):
