@@ -76,6 +76,11 @@ BROKEN = {
         {CONDITIONAL_PUT},
         "no such file fails",
     ),
+    "overwrites what it refuses": (
+        lambda _: faults.overwrites_what_it_refuses,
+        {CONDITIONAL_PUT},
+        "keeps the one that it has refused",
+    ),
     "lists late": (lambda _: faults.lists_late(), {LIST_AFTER_WRITE, LIST_AFTER_DELETE}, "listing"),
     "reads late": (lambda _: faults.reads_late(), {READ_AFTER_WRITE, READ_AFTER_DELETE}, "just deleted is still read"),
     "changes content": (lambda _: faults.changes_content, {READ_AFTER_WRITE, CONTENT}, "byte for byte"),
