@@ -22,10 +22,12 @@ from lakelog.replication.errors import InvalidRequestException, LeaderNotAvailab
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment_plan import Layout
+from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clients.world import World
 from tests.jobs.admin.seen import beat
-from tests.storage.logs import P0, P1, TOPIC, fill, lead
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, fill, lead
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 
@@ -195,6 +197,10 @@ def test_ra_01_a_dead_broker_whose_replicas_have_other_leaders_is_drained() -> N
     assert (moves.plan, moves.bytes_copied) == ({("t", 0): (3, 2)}, 70)
 
 
+def test_ra_01_a_broker_that_has_replicas_and_no_registration_is_drained() -> None:
+    assert planned_drain(around(replace(ROW, replicas=(1, 9), isr=(1,))), [9]).plan == {("t", 0): (1, 2)}
+
+
 def test_th_02_the_time_is_that_of_the_broker_with_the_most_to_copy() -> None:
     """Broker 3 sends both partitions, and brokers 2 and 4 receive one each."""
     three = (replace(ROW, replicas=(1, 3), leader=3), replace(ROW, partition=1, replicas=(3, 1), leader=3))
@@ -241,14 +247,32 @@ def test_ra_01_leaders_that_alone_change_are_counted() -> None:
     ]
 
 
-def test_sizes_are_those_of_the_leaders_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Brokers 1 and 2, whose logs can be read, count as alive."""
+
+    def observed(found: Cluster) -> dict[int, SeenBroker]:
+        return {broker: SeenBroker(row, ALIVE, 1.0) for broker, row in found.refresh_brokers().items()}
+
+    monkeypatch.setattr(planned_moves, "observe_brokers", observed)
+    return World(str(tmp_path))
+
+
+def test_sizes_are_those_of_the_leaders_logs(world: World) -> None:
     """A follower may have more, such as records that it has yet to truncate."""
-    world = World(str(tmp_path))
     fill(world.logs[1], P0, 50, epoch=0)
     fill(world.logs[1], P1, 5, epoch=0)
     lead(world.logs[2], P1, epoch=0)
     fill(world.logs[2], P1, 500, epoch=0)
-    seen_now = {broker: SeenBroker(row, ALIVE, 1.0) for broker, row in world.cluster.refresh_brokers().items()}
-    monkeypatch.setattr(planned_moves, "observe_brokers", lambda _: seen_now)
     sizes = Surroundings.read(world.cluster).layout.sizes
     assert sizes[TOPIC, 0] > sizes[TOPIC, 1] > 0
+
+
+def test_li_01_the_root_of_another_broker_gives_no_sizes(world: World) -> None:
+    BrokerTable.open(world.cluster.root, 2).update(1, "test", root=world.roots[1].uri)
+    assert Surroundings.read(world.cluster).unread.keys() == {2}
+
+
+def test_td_05_a_topic_that_is_being_deleted_is_left_out(world: World) -> None:
+    world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, deleting=True)], (), {"who": "test"})
+    assert Surroundings.read(world.cluster).layout.replicas == {}
