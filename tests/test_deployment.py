@@ -64,7 +64,7 @@ def test_a_unit_is_started_again_for_ever_and_its_variables_come_from_files(unit
 
 
 def test_a_broker_gets_its_signal_alone():
-    """Its JVM has to live while it hands over: see `docs/operations.md`."""
+    """The Python workers of its JVM, which do not ignore it, have to live while it hands over."""
     (broker,) = (settings(unit) for unit in UNITS if unit.stem.startswith("lakelog-broker"))
     assert broker["KillMode"] == ["mixed"]
 
