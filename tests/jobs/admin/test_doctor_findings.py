@@ -253,7 +253,8 @@ def test_the_cost_is_a_line() -> None:
 
 
 def test_the_cluster_itself() -> None:
-    assert format_finding("c", 5, 6, 4).result == OKAY
+    line = format_finding("c", 5, 6, 4)
+    assert line == Finding("c", "format", OKAY, "format 5; this version of Lakelog knows 4 to 6")
     assert status_finding("c", [], 0, "`s`").found == "`status` says that nothing is wrong"
     assert status_finding("c", [], 2, "`s`").found.endswith("and has 2 notes")
     line = status_finding("c", ["broker 1 is dead", "x"], 1, "`lakelog status`")

@@ -40,7 +40,7 @@ def test_the_policy_allows_what_the_pages_have(console: TestClient) -> None:
     assert script.headers["content-type"] == "text/javascript; charset=utf-8"
     assert style.headers["content-type"] == "text/css; charset=utf-8"
     for text in (script.text, style.text):
-        assert "http" not in text.replace("https://lakelog", ""), "nothing is loaded from elsewhere"
+        assert "http" not in text, "nothing is loaded from elsewhere"
         assert "innerHTML" not in text
         assert "eval(" not in text
         assert "@import" not in text
