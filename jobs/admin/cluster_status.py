@@ -203,13 +203,14 @@ def broker_figures(state: ClusterState) -> list[BrokerFigures]:
     return [
         BrokerFigures(
             broker, seen.state, round(seen.age, 1), leads[broker], held[broker] - leads[broker],
-            _lag(_replicas(state, broker)), sum(row.error is not None for row in _replicas(state, broker) or ()),
+            _lag(assigned_rows(state, broker)),
+            sum(row.error is not None for row in assigned_rows(state, broker) or ()),
         )
         for broker, seen in state.brokers.items()
     ]  # fmt: skip
 
 
-def _replicas(state: ClusterState, broker: int) -> list[ReplicaStatus] | None:
+def assigned_rows(state: ClusterState, broker: int) -> list[ReplicaStatus] | None:
     """The rows of partitions that are assigned to the broker; None if its rows are not known."""
     rows = state.rows.get(broker, "")
     if isinstance(rows, str):
@@ -435,7 +436,7 @@ def _of_replicas(state: ClusterState, broker: int, invocation: Invocation) -> li
         return [Problem(f"the root of broker {broker} cannot be read here: {rows}", (), do)]
     strays = tuple(sorted(row.name for row in rows.values() if row.state == FollowerState.STRAY))
     failing: dict[tuple[str, str], list[str]] = {}
-    for row in _replicas(state, broker) or ():
+    for row in assigned_rows(state, broker) or ():
         if row.error is not None:
             failing.setdefault((row.state, row.error), []).append(row.name)
     show = invocation.command("log-dirs", "--delete-stray", "--broker-list", broker)

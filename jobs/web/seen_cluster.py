@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from lakelog.jobs.admin.cluster_status import BrokerFigures, Partition, broker_figures
+from lakelog.jobs.admin.cluster_status import BrokerFigures, Partition, assigned_rows, broker_figures
 from lakelog.jobs.admin.group_offsets import record_lag
 from lakelog.jobs.admin.heartbeats import SILENT, SeenBroker
 from lakelog.jobs.metrics.log_sizes import ReplicaSizes
@@ -83,7 +83,7 @@ class PartitionLine(NamedTuple):
     @property
     def messages(self) -> int | None:
         """The number of committed records."""
-        return None if self.high_watermark is None else self.high_watermark - (self.log_start_offset or 0)
+        return _committed(self.high_watermark, self.log_start_offset)
 
     @property
     def chains(self) -> str:
@@ -175,8 +175,8 @@ class SeenCluster:
 
     def _messages(self, partition: Partition) -> int | None:
         key = partition.registration.topic_id_partition
-        end, row = self.high_watermarks[key], self.found.leaderships[key].leader_row
-        return None if end is None or row is None else max(0, end - row.log_start_offset)
+        row = self.found.leaderships[key].leader_row
+        return _committed(self.high_watermarks[key], None if row is None else row.log_start_offset)
 
     @cached_property
     def _rows(self) -> Mapping[int, Mapping[TopicIdPartition, ReplicaStatus]]:
@@ -216,14 +216,13 @@ class SeenCluster:
         lines = []
         for figures in broker_figures(self.state):
             rows = self.state.rows.get(figures.broker)
-            known = self._rows.get(figures.broker)
-            lags = [row.lag for row in known.values() if row.role == FOLLOWER_ROLE] if known is not None else []
-            is_known = known is not None and None not in lags
+            held = assigned_rows(self.state, figures.broker) or ()
+            lags = [row.lag or 0 for row in held if row.role == FOLLOWER_ROLE]
             lines.append(
                 BrokerLine(
                     figures, self.state.brokers[figures.broker], 100 * (figures.leads / mean - 1) if mean else None,
                     figures.leads + figures.follows, missing[figures.broker],
-                    max((lag or 0 for lag in lags), default=0) if is_known else None,
+                    None if figures.lag is None else max(lags, default=0),
                     rows if isinstance(rows, str) else None,
                 )
             )  # fmt: skip
@@ -243,14 +242,13 @@ class SeenCluster:
     @cached_property
     def groups(self) -> Sequence[GroupLine]:
         """All groups by name."""
-        lines = []
-        for name, group in self.found.groups.items():
-            partitions = self.partitions_of_group(name)
-            lags = [p.lag for p in partitions if p.committed is not None]
-            known = [lag for lag in lags if lag is not None]
-            topics = sorted({p.topic for p in partitions})
-            lines.append(GroupLine(name, group, topics, len(partitions), sum(known), len(lags) - len(known)))
-        return lines
+        return [self._group_line(name, self.partitions_of_group(name)) for name in self.found.groups]
+
+    def _group_line(self, name: str, partitions: Sequence[GroupPartition]) -> GroupLine:
+        lags = [p.lag for p in partitions if p.committed is not None]
+        known = [lag for lag in lags if lag is not None]
+        group, topics = self.found.groups.get(name, ConsumerGroup()), sorted({p.topic for p in partitions})
+        return GroupLine(name, group, topics, len(partitions), sum(known), len(lags) - len(known))
 
     def partitions_of_group(self, name: str) -> Sequence[GroupPartition]:
         """The partitions that a group has committed, or a member owns, by name."""
@@ -276,14 +274,17 @@ class SeenCluster:
         """The groups that read a topic, with their figures for it alone."""
         readers = {row.group_id for row in self.found.offsets if row.topic == topic}
         readers |= {name for name, group in self.found.groups.items() if any(topic in m.topics for m in group.members)}
-        lines = []
-        for name in sorted(readers):
-            partitions = [p for p in self.partitions_of_group(name) if p.topic == topic]
-            lags = [p.lag for p in partitions if p.committed is not None]
-            known = [lag for lag in lags if lag is not None]
-            group = self.found.groups.get(name, ConsumerGroup())
-            lines.append(GroupLine(name, group, [topic], len(partitions), sum(known), len(lags) - len(known)))
-        return lines
+        return [
+            self._group_line(name, [p for p in self.partitions_of_group(name) if p.topic == topic])
+            for name in sorted(readers)
+        ]
+
+
+def _committed(high_watermark: int | None, log_start_offset: int | None) -> int | None:
+    """The number of committed records; None where it is not known."""
+    if high_watermark is None or log_start_offset is None:
+        return None
+    return max(0, high_watermark - log_start_offset)
 
 
 def size_of(sizes: Sizes, keys: Collection[TopicIdPartition], brokers: Collection[int] | None = None) -> int | None:

@@ -81,6 +81,15 @@ def test_brokers_have_their_figures(open_page: Open) -> None:
     assert "2 with a new leader" in page.text
 
 
+def test_the_lag_of_a_broker_is_that_of_the_replicas_which_it_is_to_have(changing_world: World) -> None:
+    changing_world.say(3, broker=2, lag=7)
+    with client_of(changing_world.uri) as client:
+        assert opened(client, "/brokers").row("2")[9] == "7"
+        topic = Topic("flights", "flights-id", 2, deleting=True)
+        changing_world.cluster.topics.change([topic], (), {"who": "test"})
+        assert opened(client, "/brokers").row("2")[9] == "0", "its row is there until it deletes the log"
+
+
 def test_sizes_are_those_of_the_logs(console: TestClient) -> None:
     wait_until(lambda: "KiB" in opened(console, "/topics").row("flights")[6], "the sizes are read")
     assert "KiB" in opened(console, "/topics/flights").row("0")[9]
