@@ -7,8 +7,8 @@ it serves lakelog_up 0 and no metric of the cluster. One exporter is enough for 
 import argparse
 import sys
 
+from lakelog.jobs.cli.addresses import LOOPBACK, Address, host_name, port_number
 from lakelog.jobs.cli.console import OK, log_to_stderr, run, say
-from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import add_command_config, add_log_format, add_log_level
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
@@ -16,9 +16,9 @@ from lakelog.jobs.cli.waiting import stop_signals, wait_until
 from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels, is_label_name
 from lakelog.jobs.metrics.metric_families import LABEL_NAMES
-from lakelog.jobs.metrics.metrics_server import MOST_PORTS, Address, MetricsServer
+from lakelog.jobs.metrics.metrics_server import MetricsServer
 
-_LISTEN = "127.0.0.1:9308"  # the port of kafka_exporter
+_LISTEN = f"{LOOPBACK}:9308"  # the port of kafka_exporter
 _PAUSE = 0.1  # s in which the process hears that it is to stop
 
 
@@ -56,10 +56,9 @@ def make_parser() -> VerbParser:
 def listen_address(text: str) -> Address:
     """A type of argparse: HOST:PORT, with brackets around an IPv6 address."""
     host, colon, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not host:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT, such as {_LISTEN}")
-    return Address(host, whole_number(0, MOST_PORTS)(port))
+    return Address(host_name(host), port_number(port))
 
 
 def label(text: str) -> tuple[str, str]:

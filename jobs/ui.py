@@ -11,17 +11,16 @@ import ipaddress
 import socket
 import threading
 
+from lakelog.jobs.cli.addresses import LOOPBACK, Address, cannot_listen, host_name, port_number
 from lakelog.jobs.cli.console import OK, log_to_stderr, run, say
-from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import Invocation, add_command_config, add_log_format, add_log_level
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
 from lakelog.jobs.launch.installed import check_installed
-from lakelog.jobs.metrics.metrics_server import MOST_PORTS, Address, cannot_listen
 
-_HOST, _PORT = "127.0.0.1", 8080
-_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_PORT = 8080
+_LOOPBACK_NAMES = ("localhost", LOOPBACK, "[::1]")
 _PAUSE = 0.1  # s in which the server hears that it is to stop
 _GRACE_SECONDS = 3  # for requests that are under way at the end
 
@@ -37,33 +36,18 @@ def make_parser() -> VerbParser:
     parser = parser_of("ui", __doc__)
     add_cluster(parser)
     parser.add_argument(
-        "--host", default=_HOST, type=_host, metavar="HOST",
+        "--host", default=LOOPBACK, type=host_name, metavar="HOST",
         help="name or address of this machine at which it listens; whoever reaches it can read all records, so the "
-        f"default is {_HOST}",
+        f"default is {LOOPBACK}",
     )  # fmt: skip
     parser.add_argument(
-        "--port", type=whole_number(0, MOST_PORTS), default=_PORT, metavar="N",
+        "--port", type=port_number, default=_PORT, metavar="N",
         help=f"its port; 0 chooses one that is free; default: {_PORT}",
     )  # fmt: skip
     add_command_config(parser, "session time-outs if they are not the defaults, and credentials of the roots")
     add_log_level(parser)
     add_log_format(parser)
     return parser
-
-
-def _host(text: str) -> str:
-    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    if not host or any(letter in host for letter in "/?#@ ") or (":" in host and not _is_address(host)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name or address of a host, such as {_HOST}")
-    return host
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _serve(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
@@ -109,7 +93,7 @@ def _serve(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 def _listening(address: Address) -> socket.socket:
     """Raises InvalidConfigurationException if it cannot listen there."""
-    found = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
+    found = socket.socket(address.family)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)

@@ -5,26 +5,24 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lakelog.jobs.cli.numbers import whole_number
-from lakelog.jobs.metrics.metrics_server import MOST_PORTS, Address, MetricsServer
+from lakelog.jobs.cli.addresses import LOOPBACK, Address, host_name, port_number
+from lakelog.jobs.metrics.metrics_server import MetricsServer
 from lakelog.jobs.metrics.process_metrics import ProcessScrapes
 
 logger = logging.getLogger(__name__)
-
-_HOST = "127.0.0.1"
 
 
 def add_metrics_port(parser: argparse.ArgumentParser) -> None:
     """Adds --metrics-port and --metrics-host."""
     parser.add_argument(
-        "--metrics-port", type=whole_number(0, MOST_PORTS), metavar="PORT",
+        "--metrics-port", type=port_number, metavar="PORT",
         help="serve the metrics of this process to Prometheus at this port, such as 9404; 0: at a free port, which the "
         "log names; default: serve none",
     )  # fmt: skip
     parser.add_argument(
-        "--metrics-host", metavar="HOST",
+        "--metrics-host", type=host_name, metavar="HOST",
         help="address at which --metrics-port listens, such as 0.0.0.0; there is no password and no TLS, so the "
-        f"default is {_HOST}",
+        f"default is {LOOPBACK}",
     )  # fmt: skip
 
 
@@ -41,7 +39,7 @@ def serving_metrics(args: argparse.Namespace, title: str) -> Iterator[ProcessScr
     if args.metrics_port is None:
         yield None
         return
-    address = Address(args.metrics_host or _HOST, args.metrics_port)
+    address = Address(args.metrics_host or LOOPBACK, args.metrics_port)
     scrapes = ProcessScrapes()
     server = MetricsServer(address, scrapes, title, f"--metrics-port {address.port} at {address.host}")
     with server.in_background():

@@ -17,35 +17,18 @@ from contextlib import contextmanager, suppress
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from lakelog.jobs.cli.addresses import Address, cannot_listen
 from lakelog.jobs.metrics.exposition import Family, content_type, page
-from lakelog.replication.errors import InvalidConfigurationException
 
 logger = logging.getLogger(__name__)
-
-MOST_PORTS = 65_535
 
 _CLIENT_SECONDS = 30.0  # a client that reads or writes nothing for so long is left
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _PAUSE = 0.1  # s in which the server hears that it is to stop
 _GZIP = 31  # zlib: with a header of gzip
 _FASTEST = 1  # level of compression: higher ones take several times as long for this text
-
-
-class Address(NamedTuple):
-    """Where a server listens. An IPv6 address is without brackets."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def cannot_listen(given: str, error: Exception) -> InvalidConfigurationException:
-    """The error of an option, given with its value, that names an address at which this process cannot listen."""
-    return InvalidConfigurationException(f"{given}: {getattr(error, 'strerror', None) or error}")
 
 
 class Scrapes(Protocol):
@@ -65,7 +48,7 @@ class MetricsServer(ThreadingHTTPServer):
     def __init__(self, address: Address, scrapes: Scrapes, title: str, given: str = "") -> None:
         """`given`: the options with the address, if not --listen. Raises InvalidConfigurationException if it cannot
         listen there."""
-        self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self.address_family = address.family
         self.scrapes, self.title = scrapes, title
         self._clients: dict[socket.socket, float] = {}  # when each came
         try:

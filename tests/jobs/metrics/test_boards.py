@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from lakelog.jobs.cli.addresses import Address
 from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import TEXT_FORMAT, Labels
 from lakelog.jobs.metrics.exposition import page as exposed
 from lakelog.jobs.metrics.jvm_figures import JvmReader
 from lakelog.jobs.metrics.metric_families import METRICS_SERVED, OF_THE_SCRAPE
-from lakelog.jobs.metrics.metrics_server import Address, MetricsServer
+from lakelog.jobs.metrics.metrics_server import MetricsServer
 from lakelog.jobs.metrics.process_metrics import JVM_UP, PROCESS_METRICS, ProcessScrapes
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.config import Config

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from lakelog.jobs import exporter
+from lakelog.jobs.cli.addresses import Address
 from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import OPEN_METRICS, TEXT_FORMAT, Labels, content_type
-from lakelog.jobs.metrics.metrics_server import Address, MetricsServer
+from lakelog.jobs.metrics.metrics_server import MetricsServer
 from tests.clients.world import World
 from tests.jobs.metrics.scraped import LONG, Page, scrape
 from tests.processes import wait_until

@@ -231,6 +231,7 @@ def test_a_port_in_use_is_one_error_before_anything_starts(
     ("words", "error"),
     [
         (["--metrics-host", "::1"], "--metrics-host goes with --metrics-port only"),
+        (["--metrics-port", "1", "--metrics-host", "a/b"], "--metrics-host: 'a/b' is not the name or address of a"),
         (["--metrics-port", "70000"], "--metrics-port: "),
         (["--metrics-port", "1", "--describe"], "--metrics-port is for a controller that runs"),
         (["--log-format", "xml"], "--log-format: invalid choice: 'xml'"),
