@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from lakelog.jobs.cli.numbers import size_text
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.quorum_slot import majority
 from lakelog.replication.storage.delta.store_requests import DOLLARS
@@ -243,12 +244,12 @@ def disk_finding(subject: str, disk: Disk, limits: Limits) -> Finding:
     free."""
     if not disk.bytes:
         return Finding(subject, "disk", OKAY, "the file system does not say how large it is")
-    free = f"{_bytes(disk.free_bytes)} of {_bytes(disk.bytes)} are free"
+    free = f"{size_text(disk.free_bytes)} of {size_text(disk.bytes)} are free"
     if disk.inodes:
         free += f", and {_percent(disk.free_inodes, disk.inodes):.0f} % of the inodes"
     is_full = disk.free_bytes < limits.free_bytes or (disk.inodes and disk.free_inodes < _FEWEST_INODES)
     if is_full:
-        do = f"free at least {_bytes(limits.free_bytes)} and {_FEWEST_INODES:,} inodes: a full disk ends commits"
+        do = f"free at least {size_text(limits.free_bytes)} and {_FEWEST_INODES:,} inodes: a full disk ends commits"
         return Finding(subject, "disk", WRONG, free, do)
     shares = [(disk.free_bytes, disk.bytes), *([(disk.free_inodes, disk.inodes)] if disk.inodes else [])]
     if min(_percent(*share) for share in shares) < _FEW_PERCENT:
@@ -258,15 +259,6 @@ def disk_finding(subject: str, disk: Disk, limits: Limits) -> Finding:
 
 def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 100.0
-
-
-def _bytes(count: int) -> str:
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
 
 
 # Versions

@@ -5,6 +5,7 @@ import argparse
 from collections.abc import Callable, Iterable
 
 MAX_INT, MAX_OFFSET = 2**31 - 1, 2**63 - 1
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MOST_DIGITS = 100  # int() refuses a text of more than 4,300 digits
 
 
@@ -30,6 +31,14 @@ def whole_numbers(low: int) -> Callable[[str], list[int]]:
 def with_commas(numbers: Iterable[int]) -> str:
     """Whole numbers as `whole_numbers` reads them, and as Kafka's tools print brokers."""
     return ",".join(map(str, numbers))
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for people, to three digits or to the whole unit: 512 B, 1.5 KiB, 195 KiB."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.{0 if unit == 0 or value >= 100 else 1}f} {_UNITS[unit]}"
 
 
 def is_number(value: object) -> bool:

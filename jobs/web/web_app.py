@@ -26,6 +26,7 @@ from starlette.routing import Route
 
 from lakelog.jobs.admin.heartbeats import ago
 from lakelog.jobs.cli.console import one_line
+from lakelog.jobs.cli.numbers import size_text
 from lakelog.jobs.web.cluster_pages import broker, brokers, events, overview, reassignments, what_if
 from lakelog.jobs.web.group_pages import group, groups
 from lakelog.jobs.web.history_pages import cluster_history, topic_history
@@ -226,7 +227,7 @@ def templates() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     found.filters |= {
-        "num": _number, "bytes": size_text, "ago": ago, "time": _time, "iso": _iso, "ms": _milliseconds,
+        "num": _number, "bytes": _bytes, "ago": ago, "time": _time, "iso": _iso, "ms": _milliseconds,
         "micros": _microseconds, "marked": _marked,
     }  # fmt: skip
     found.globals |= {"url": url, "group_url": group_url}
@@ -244,16 +245,9 @@ def _number(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def size_text(size: int | None) -> str:
-    """A number of bytes with at most four digits; a dash if it is not known."""
-    if size is None:
-        return "–"
-    value, units = float(size), ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    for unit in units:
-        if value < 1024 or unit == units[-1]:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
-        value /= 1024
-    return ""
+def _bytes(size: int | None) -> str:
+    """A number of bytes; a dash if it is not known."""
+    return "–" if size is None else size_text(size)
 
 
 def _time(seconds: float) -> str:

@@ -173,7 +173,7 @@ def test_limits_follow_the_settings() -> None:
     ("disk", "result", "words"),
     [
         (ROOMY, OKAY, "500 GiB of 1000 GiB are free, and 10 % of the inodes"),
-        (ROOMY._replace(free_bytes=50 * GIB), WARNING, "50 GiB of"),
+        (ROOMY._replace(free_bytes=50 * GIB), WARNING, "50.0 GiB of"),
         (ROOMY._replace(free_inodes=10**6), WARNING, "1 % of the inodes"),
         (ROOMY._replace(free_inodes=9_999), WRONG, "0 % of the inodes"),
         (ROOMY._replace(free_inodes=0, inodes=0), OKAY, "are free"),
