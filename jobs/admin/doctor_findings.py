@@ -11,6 +11,8 @@ from typing import NamedTuple
 from lakelog.jobs.cli.numbers import size_text
 from lakelog.replication.config import Config
 from lakelog.replication.protocol.quorum_slot import majority
+from lakelog.replication.storage import cluster_copier
+from lakelog.replication.storage.delta import freshness
 from lakelog.replication.storage.delta.store_requests import DOLLARS
 from lakelog.replication.storage.store_probe import (
     CONDITIONAL_PUT,
@@ -343,8 +345,7 @@ class ClusterSize(NamedTuple):
 
 
 MONTH_SECONDS = 30 * 86_400
-_LONGEST_POLL_SECONDS = 5.0  # so rarely are tables polled at least, see `replication/storage/delta/freshness.py`
-_LISTING_SECONDS, _COPY_POLL_SECONDS, _CONFIRM_SECONDS = 15.0, 10.0, 60.0
+_LISTING_SECONDS, _CONFIRM_SECONDS = 15.0, 60.0
 _CLUSTER_TABLES = 5  # topics, configs, admin, metadata, controller
 _BROKER_TABLES = 2  # log, replicas
 
@@ -363,10 +364,10 @@ def idle_requests(size: ClusterSize, processes: int) -> dict[str, float]:
     tables = cluster_tables + _BROKER_TABLES * size.remote_brokers
     beats = (size.brokers + 1) * min(roots, majority(roots)) / size.heartbeat_seconds
     registrations = size.brokers * roots * 4 / (3 * size.heartbeat_seconds)
-    polls = tables / max(_LONGEST_POLL_SECONDS, size.poll_seconds)
+    polls = tables / max(freshness.LONGEST_SECONDS, size.poll_seconds)
     return {
         "HEAD": beats + processes * (tables + size.brokers * roots) / _CONFIRM_SECONDS,
-        "GET": processes * (registrations + polls) + 2 * roots / _COPY_POLL_SECONDS,
+        "GET": processes * (registrations + polls) + 2 * roots / cluster_copier.REMOTE_SECONDS,
         "LIST": processes * min(roots, 1) / _LISTING_SECONDS,
         "PUT": beats,
     }
