@@ -181,7 +181,11 @@ class MetadataTimeline:
 
     def _forget(self) -> None:
         """Drops the oldest versions if there are too many rows."""
-        while sum(table.num_rows for table in self._rows) > _MOST_ROWS and len(self._versions) > 1:
-            first = self._versions.pop(0).version + 1
-            kept = (rows.filter(pc.greater_equal(rows["version"], first)) for rows in self._rows)
+        left, dropped = sum(version.changed for version in self._versions), 0
+        while left > _MOST_ROWS and dropped + 1 < len(self._versions):
+            left -= self._versions[dropped].changed
+            dropped += 1
+        if dropped:
+            del self._versions[:dropped]
+            kept = (rows.filter(pc.greater_equal(rows["version"], self._versions[0].version)) for rows in self._rows)
             self._rows = [rows for rows in kept if rows.num_rows]

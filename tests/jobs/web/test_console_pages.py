@@ -6,11 +6,12 @@ from urllib.parse import unquote
 import pytest
 from starlette.testclient import TestClient
 
+from lakelog.jobs.web import metadata_timeline, shared_readings
 from lakelog.jobs.web.history_pages import Window, _lines
-from lakelog.jobs.web.metadata_timeline import DatedVersion
+from lakelog.jobs.web.metadata_timeline import DatedVersion, MetadataTimeline
 from lakelog.jobs.web.page_kit import Query, group_url
 from lakelog.jobs.web.web_app import PAGES
-from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.topic import Entity, Topic
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from tests.clients.world import World
 from tests.jobs.metrics.scraped import fall_silent
@@ -68,6 +69,16 @@ def test_problems_are_those_of_status(changing_world: World) -> None:
         assert "1 partition is offline: flights-0" in page.text
         assert opened(client, "/brokers").row("2")[1] == "✕ dead"
         assert opened(client, "/topics").row("flights")[3:5] == ["1", "1"]
+
+
+def test_a_cordon_is_told_at_the_next_reading_of_notes(changing_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    cordon = {Entity("brokers", "2"): {"cordoned.log.dirs": "*"}}
+    with client_of(changing_world.uri) as client:
+        assert "cordoned" not in opened(client, "/").text
+        changing_world.cluster.configs.change(cordon, {"who": "test"})
+        assert "cordoned" not in opened(client, "/").text, "notes are read every 10 s"
+        monkeypatch.setattr(shared_readings, "_NOTES_SECONDS", 0.0)
+        assert "broker 2 is cordoned" in opened(client, "/").text
 
 
 def test_brokers_have_their_figures(open_page: Open) -> None:
@@ -225,6 +236,20 @@ def test_the_chart_of_many_commits_is_no_longer() -> None:
         drawn.append(_lines(versions, Window(1000.0, 1001.0)))
     assert max(len(str(each["offline"])) for each in drawn) < 15_000, "at most 900 places"
     assert drawn[0]["short"] == "M90 128.0H990.0"
+
+
+def test_the_oldest_history_goes_if_there_are_too_many_changes(
+    changing_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_timeline, "_MOST_ROWS", 3)
+    timeline = MetadataTimeline(changing_world.cluster.root, "id")
+    for epoch in range(1, 6):
+        changing_world.change(P0, isr=(1, 2)[: 1 + epoch % 2], partition_epoch=epoch)
+        if epoch in (1, 5):
+            seen = timeline.read_on()
+            assert sum(version.changed for version in seen.versions) == 3
+            versions = [change.version for change in seen.topic("flights").changes([0, 1])]
+            assert {*versions} == {version.version for version in seen.versions if version.changed}
 
 
 def test_a_topic_that_was_deleted_has_a_history_and_no_page(changing_world: World) -> None:

@@ -17,6 +17,7 @@ from lakelog.jobs.web.shared_readings import ConsoleReadings, KeyedReadings, Sha
 from lakelog.jobs.web.web_app import web_app
 from lakelog.replication.errors import KafkaStorageException, TimeoutException
 from tests.clients.world import World
+from tests.clock import monotonic_clock
 from tests.jobs.metrics.scraped import LONG
 from tests.jobs.web.conftest import client_of, opened
 
@@ -46,6 +47,20 @@ def test_a_reading_counts_for_a_request_that_came_before_it() -> None:
     numbers = iter(range(10))
     shared = SharedReading("it", lambda: next(numbers), 0.0)
     assert [shared.get() for _ in range(3)] == [0, 1, 2]
+
+
+def test_what_takes_long_to_read_counts_for_four_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, numbers = monotonic_clock(monkeypatch), iter(range(10))
+
+    def read() -> int:
+        clock.now += 10
+        return next(numbers)
+
+    shared, found = SharedReading("it", read, 1.5), list[int]()
+    for seconds in (0, 39, 2):
+        clock.now += seconds
+        found.append(shared.get())
+    assert found == [0, 0, 1]
 
 
 def test_an_error_is_raised_and_counts_as_long() -> None:
