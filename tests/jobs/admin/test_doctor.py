@@ -20,11 +20,10 @@ from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.conditional_put import PROBE
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.clients.world import World
-from tests.jobs.admin.seen import beat, written
+from tests.jobs.admin.seen import living_world, written
 from tests.processes import wait_until
 from tests.storage import faulty_store as faults
 from tests.storage.faulty_store import KEYS, FaultyStore, faulty_store
-from tests.storage.logs import P0, P1
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
 Bad = list[tuple[str, str, str]]
@@ -32,17 +31,8 @@ Bad = list[tuple[str, str, str]]
 
 @pytest.fixture
 def world(tmp_path: Path, waits: list[float]) -> World:
-    """Two brokers that are alive and in sync, and an active controller."""
     assert waits == []
-    world = World(str(tmp_path))
-    for partition in (P0, P1):
-        world.say(0, partition)
-        world.say(0, partition, broker=2, lag=0)
-    world.cluster.lease.elect("c", None)
-    written(f"{world.uri}/controller", 1.0)
-    for broker in (1, 2):
-        beat(world.uri, broker)
-    return world
+    return living_world(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.clients.world import World
 from tests.hanging import raises
-from tests.jobs.admin.seen import beat, written
+from tests.jobs.admin.seen import beat, living_world, written
 from tests.jobs.cli.test_webhook import SECRET, Receiver
 from tests.jobs.metrics.scraped import live_world
 from tests.processes import wait_until
@@ -38,17 +38,8 @@ Run = Any  # what a verb has answered: (status, stdout, stderr)
 
 @pytest.fixture
 def world(tmp_path: Path, waits: list[float]) -> World:
-    """Two brokers that are alive and in sync, and an active controller."""
     assert waits == []
-    world = World(str(tmp_path))
-    for partition in (P0, P1):
-        world.say(0, partition)
-        world.say(0, partition, broker=2, lag=0)
-    world.cluster.lease.elect("c", None)
-    written(f"{world.uri}/controller", 1.0)
-    for broker in (1, 2):
-        beat(world.uri, broker)
-    return world
+    return living_world(tmp_path)
 
 
 @pytest.fixture

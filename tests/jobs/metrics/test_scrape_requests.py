@@ -1,22 +1,16 @@
 """What a scrape costs in an object store: requests are counted, and none is for a single partition."""
 
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from lakelog.jobs.admin import heartbeats
-from lakelog.jobs.metrics import scrape_reader
 from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels
 from lakelog.replication.config import Config
 from lakelog.replication.storage.tables.group_tables import CommittedOffset
-from lakelog.verification.bench.counting_store import counting_store
 from lakelog.verification.bench.scale import ScaleCluster
 from tests.jobs.metrics.scraped import scrape
-
-Count = Callable[[], Counter[str]]
+from tests.jobs.request_counts import Count, counted_requests, let_no_earlier_poll_answer
 
 # In a cluster of three brokers, while nothing happens: a GET for each table, of the commit that would follow. Brokers
 # and the controller are polled twice, which costs nothing if a poll of the same second may answer, as it may not here.
@@ -26,33 +20,13 @@ IDLE = {"GET": 14, "LIST": 4}
 
 @pytest.fixture(scope="module")
 def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Count]:
-    """The requests by kind since the last call, of a store whose address is in the environment. A process keeps the
-    clients of a bucket whose options are all there, so no other test may use a bucket of this name."""
-    with (
-        counting_store(tmp_path_factory.mktemp("store"), {}, "counted") as (store, options),
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        for name, value in options.items():
-            patch.setenv(name, value)
-        seen = Counter[str]()
-
-        def since() -> Counter[str]:
-            before = Counter(seen)
-            seen.clear()
-            for what, count in store.counts(options).items():
-                seen[what.kind] += count
-            return seen - before
-
-        yield since
+    with counted_requests(tmp_path_factory.mktemp("store"), "counted") as count:
+        yield count
 
 
 @pytest.fixture(autouse=True)
 def later_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each scrape comes so long after the one before that no poll of that one answers."""
-    for module in (heartbeats, scrape_reader):
-        monkeypatch.setattr(module, "RECENT_SECONDS", 0.0)
+    let_no_earlier_poll_answer(monkeypatch)
 
 
 def exporter_of(cluster: ScaleCluster) -> ClusterScrapes:

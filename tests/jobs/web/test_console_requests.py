@@ -1,26 +1,20 @@
 """What a page costs in an object store: as many requests for any number of partitions, and none while a reading
 counts."""
 
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from starlette.testclient import TestClient
 
-from lakelog.jobs.admin import heartbeats
 from lakelog.jobs.cli.options import Invocation
-from lakelog.jobs.metrics import scrape_reader
 from lakelog.jobs.web import shared_readings
 from lakelog.jobs.web.page_kit import Console
 from lakelog.jobs.web.shared_readings import ConsoleReadings
 from lakelog.jobs.web.web_app import web_app
 from lakelog.replication.config import Config
-from lakelog.verification.bench.counting_store import counting_store
 from lakelog.verification.bench.scale import ScaleCluster
+from tests.jobs.request_counts import Count, counted_requests, let_no_earlier_poll_answer
 from tests.jobs.web.conftest import opened
-
-Count = Callable[[], Counter[str]]
 
 # As a scrape of the exporter: a GET for each table of three brokers, and listings for heartbeats and groups.
 READING = {"GET": 14, "LIST": 4}
@@ -29,33 +23,13 @@ PAGES = ("/brokers", "/topics", "/topics/bench-0", "/groups", "/reassignments", 
 
 @pytest.fixture(scope="module")
 def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Count]:
-    """The requests by kind since the last call, of a store whose address is in the environment. A process keeps the
-    clients of a bucket whose options are all there, so no other test may use a bucket of this name."""
-    with (
-        counting_store(tmp_path_factory.mktemp("store"), {}, "console") as (store, options),
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        for name, value in options.items():
-            patch.setenv(name, value)
-        seen = Counter[str]()
-
-        def since() -> Counter[str]:
-            before = Counter(seen)
-            seen.clear()
-            for what, count in store.counts(options).items():
-                seen[what.kind] += count
-            return seen - before
-
-        yield since
+    with counted_requests(tmp_path_factory.mktemp("store"), "console") as count:
+        yield count
 
 
 @pytest.fixture(autouse=True)
 def later_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each reading comes so long after the one before that no poll of that one answers."""
-    for module in (heartbeats, scrape_reader):
-        monkeypatch.setattr(module, "RECENT_SECONDS", 0.0)
+    let_no_earlier_poll_answer(monkeypatch)
 
 
 def client_of_store(cluster: ScaleCluster, seconds: float) -> TestClient:
