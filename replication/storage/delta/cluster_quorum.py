@@ -470,15 +470,14 @@ class ClusterQuorum:
         majority of them answers."""
         return self.commit_of(table, self.catch_up(table, self.newest_at_home(table))).roots
 
-    def voters(self, is_sure: bool = False, longest: float | None = None) -> tuple[str, ...]:
-        """The roots that vote on the table `cluster`: as a majority has said in the last 30 s, or `longest` seconds, or
-        with `is_sure` as one says now. While a cluster is being formatted these are all its roots.
+    def voters(self, is_sure: bool = False, longest: float = _VOTERS_SECONDS) -> tuple[str, ...]:
+        """The roots that vote on the table `cluster`: as a majority has said in the last `longest` seconds, or with
+        `is_sure` as one says now. While a cluster is being formatted these are all its roots.
 
         With `is_sure` it waits while a cluster of one root gets others: until a vote has followed the commit of the
         table `cluster` that names them, some files may be at the first root alone. Raises KafkaStorageException."""
         now = time.monotonic()
         _, known = self._newest.get(_CLUSTER, (-1, None))
-        longest = _VOTERS_SECONDS if longest is None else longest
         if not is_sure and known is not None and now - self._voters_at < longest:
             return known.roots
         pause = threading.Event()
