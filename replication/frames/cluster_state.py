@@ -48,13 +48,15 @@ _OFFSETS = {
 
 _LEADER_ROW = ("log_start_offset", "log_end_offset", "high_watermark", "epochs", "chain")
 
-# A replica has the leader's records up to the leader's first epoch above all of its own, at most. A row that says
-# Truncating or Offline counts for nothing. [HW-02, TR-03]
+# A replica has the leader's records up to the first offset to which their lineages give different epochs: the rule of
+# `protocol.truncation.truncation_offset`. A row that says Truncating or Offline counts for nothing. [HW-02, TR-03]
 _MATCHING_END = """
 if(state IN ('Fetching', 'Delayed') AND leader_log_end_offset IS NOT NULL,
-   least(log_end_offset, leader_log_end_offset, array_min(transform(
-       filter(leader_epochs, e -> e.leader_epoch > coalesce(try_element_at(epochs, -1).leader_epoch, -1)),
-       e -> e.start_offset))),
+   least(log_end_offset, leader_log_end_offset, array_min(filter(
+       array_union(epochs.start_offset, leader_epochs.start_offset),
+       at -> at >= get(epochs, 0).start_offset AND at >= get(leader_epochs, 0).start_offset
+           AND NOT array_max(filter(epochs, e -> e.start_offset <= at).leader_epoch)
+               <=> array_max(filter(leader_epochs, e -> e.start_offset <= at).leader_epoch)))),
    NULL)
 """
 

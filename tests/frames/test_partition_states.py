@@ -1,6 +1,12 @@
 """The views `partitions` and `replicas`: a row a case, so that each view is computed once."""
 
+from random import Random
+
 from lakelog.replication.frames.cluster_state import broker_registrations, partitions_view, replicas_view
+from lakelog.replication.protocol.leader_epoch import EpochEntry
+from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.record_loss import missing_records
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.schemas.views import VIEWS
 from tests.frames.rows import NOON, epoch, has, seconds, table
 
@@ -73,6 +79,45 @@ def test_hw_02_tr_03_a_replica_is_compared_with_its_leader(spark):
     alone = partitions_view(metadata, table(spark, "topics"), replicas, 1)
     columns = "partition one_replica_from one_replica_records last_stable_offset_lag"
     has(alone, columns, *((n, *wanted, 0) for n, (_, _, wanted) in enumerate(FOLLOWERS)))
+
+
+def status(random, partition, broker, role):
+    """A row with a random lineage. Those of two rows often agree at first, and one may begin later than the other."""
+    epochs, start, leader_epoch = [], random.choice((0, 2)), random.choice((0, 0, 0, 1))
+    offset = start
+    for _ in range(random.randrange(5)):
+        epochs.append(EpochEntry(leader_epoch, offset))
+        offset, leader_epoch = offset + random.randint(1, 3), leader_epoch + random.randint(1, 2)
+    end = offset if epochs else start
+    state, high_watermark = "Fetching", random.randint(start, end)
+    if role == "follower":  # the leader's row is the newest one
+        state, high_watermark = random.choice(("Fetching", "Fetching", "Delayed", "Truncating")), 0
+    return ReplicaStatus(
+        "t", "id", partition, broker, 1, 9, role, state, start, end, high_watermark, (*epochs,), None, 0
+    )
+
+
+def test_hw_02_tr_03_the_views_find_what_one_replica_has_by_the_rule_of_the_protocol(spark):
+    random, numbers = Random(1), range(400)
+    leaders = [status(random, n, 1, "leader") for n in numbers]
+    followers = [status(random, n, 2, "follower") for n in numbers]
+    columns = ("partition", "broker_id", "role", "state", "leader_epoch", "log_start_offset", "log_end_offset")
+    rows = [
+        {name: getattr(row, name) for name in (*columns, "high_watermark")}
+        | {"epochs": [e._asdict() for e in row.epochs]}
+        for row in (*leaders, *followers)
+    ]
+    metadata = [{"partition": n, "leader": 1, "leader_epoch": 9, "replicas": [1, 2], "isr": [1]} for n in numbers]
+    found = partitions_view(
+        table(spark, "metadata", *metadata), table(spark, "topics"), table(spark, "replicas", *rows), 1
+    )
+    expected = []
+    for n in numbers:
+        registration = PartitionRegistration("t", "id", n, (1, 2), 1, 9, (1,))
+        missing = missing_records(registration, {1: leaders[n], 2: followers[n]}, {2})
+        expected.append((n, missing.committed.start, len(missing.committed)))
+    assert len({each[1:] for each in expected}) > 20
+    has(found, "partition one_replica_from one_replica_records", *expected)
 
 
 def test_a_row_of_an_older_leader_epoch_tells_no_offsets_and_a_replica_says_why_it_is_not_there(spark):
