@@ -37,7 +37,7 @@ from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint, P
 from lakelog.replication.server.registration import IdWatch, Registration, check_cluster_root, epoch_seen
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 from lakelog.replication.server.replica_manager import ReplicaManager
-from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.server.replication_quotas import ReplicationQuotas
 from lakelog.replication.server.spark_check import pass_while_spark_runs
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_listeners import CommitWaiter
@@ -104,7 +104,7 @@ class BrokerSession:
             context.spark, context.config, context.broker_id, self._log, key.broker_id, source,
             lambda: context.cache.replica_table(key.broker_id), self.replica_manager.follow_high_watermarks,
             self._divergences.update, self._writes, context.pause_point,
-            FetcherQuotas(self.quotas, key.broker_id), lambda: context.cache.partitions,
+            self.quotas, lambda: context.cache.partitions,
         )  # fmt: skip
         return ReplicaFetcher(
             context.spark, context.broker_id, key, source, self._checkpoints(), context.config, states,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from lakelog.replication.protocol.append_plan import ByteLimit
 from lakelog.replication.protocol.fetch_state import FollowerState
@@ -53,47 +52,49 @@ class ReplicationQuotas:
         self._log_ends: dict[tuple[TopicIdPartition, int, int], int] = {}
 
     def throttle(self, leader: int, lags: Mapping[TopicIdPartition, int]) -> Throttled:
-        """The partitions fetched from a leader that must wait, with the seconds; and how many bytes others may take.
+        """Of the partitions that are fetched from a leader: those that must wait, each with its seconds, and how many
+        bytes the others may take.
 
-        `lags` is, for each partition, the leader's HW minus the fetch offset, in records. A replica without a lag
-        counts as in sync: the leader may already have added it to the ISR, in metadata newer than ours. Kafka:
+        `lags`: for each partition, the leader's HW minus the fetch offset, in records. A replica without a lag counts
+        as in sync: the leader may already have added it to the ISR, in metadata newer than ours. Kafka:
         `PartitionFetchState.isReplicaInSync`, `ReplicaFetcherThread.shouldFollowerThrottle`. [TH-01]
         """
         followed, now = self._registrations(lags), self._clock()
         in_sync = {p for p, r in followed.items() if self._broker_id in r.isr or lags[p] <= 0}
         left_out: dict[TopicIdPartition, float] = {}
         limits = []
-        for key, named in self._named(leader, followed):
+        for key, throttled in self._throttled(leader, followed):
             with self._lock:
                 quota = self._quotas[key] = under_bound(self._quotas.get(key, Quota()), self._bound(key))
             is_over, wait = is_exceeded(quota, now), seconds_to_wait(quota, now)
             for partition in followed:
-                if should_follower_throttle(partition in named, is_over, partition in in_sync):
+                if should_follower_throttle(partition in throttled, is_over, partition in in_sync):
                     left_out[partition] = max(wait, left_out.get(partition, 0))
             if quota.bound < UNLIMITED:
-                limits.append(ByteLimit(frozenset(named - in_sync), allowance(quota, now)))
+                limits.append(ByteLimit(frozenset(throttled - in_sync), allowance(quota, now)))
         return Throttled(left_out, tuple(limits))
 
     def record(self, leader: int, fetched: Mapping[TopicIdPartition, int]) -> None:
         """Counts the bytes fetched of each throttled partition, in sync or not, as Kafka does. [TH-02]"""
         now = self._clock()
-        for key, named in self._named(leader, self._registrations(fetched)):
+        for key, throttled in self._throttled(leader, self._registrations(fetched)):
             with self._lock:
-                total = sum(fetched[partition] for partition in named)
+                total = sum(fetched[partition] for partition in throttled)
                 self._quotas[key] = recorded(self._quotas.get(key, Quota()), now, total)
 
     def _registrations(self, partitions: Iterable[TopicIdPartition]) -> Registrations:
         known = self._cache.partitions
         return {partition: known[partition] for partition in partitions if partition in known}
 
-    def _named(self, leader: int, followed: Registrations) -> Iterator[tuple[int, set[TopicIdPartition]]]:
-        """The quotas that apply, each with its partitions. A replica may be throttled here, at its leader or both."""
+    def _throttled(self, leader: int, followed: Registrations) -> Iterator[tuple[int, set[TopicIdPartition]]]:
+        """The keys of the quotas that apply, each with its throttled partitions. A replica may be throttled as a
+        follower here, at its leader, or both."""
         for key, setting, broker in ((_OWN, _FOLLOWER_REPLICAS, self._broker_id), (leader, _LEADER_REPLICAS, leader)):
             texts = self._cache.throttled_replicas(setting)
             known = followed if texts else {}
-            named = {p for p, r in known.items() if is_throttled(texts.get(r.topic, ""), r.partition, broker)}
-            if named:
-                yield key, named
+            throttled = {p for p, r in known.items() if is_throttled(texts.get(r.topic, ""), r.partition, broker)}
+            if throttled:
+                yield key, throttled
 
     def _bound(self, key: int) -> int:
         if key == _OWN:
@@ -139,19 +140,3 @@ class ReplicationQuotas:
                 "follower_replication_quota": None if follows == UNLIMITED else follows,
                 "follower_replication_rate": round(rate(self._quotas.get(_OWN, Quota()), now)),
             }
-
-
-@dataclass(frozen=True)
-class FetcherQuotas:
-    """The quotas of one fetcher: those of its broker, for one leader."""
-
-    quotas: ReplicationQuotas
-    leader: int
-
-    def throttle(self, lags: Mapping[TopicIdPartition, int]) -> Throttled:
-        """See `ReplicationQuotas.throttle`."""
-        return self.quotas.throttle(self.leader, lags)
-
-    def record(self, fetched: Mapping[TopicIdPartition, int]) -> None:
-        """Counts the bytes that a round has fetched."""
-        self.quotas.record(self.leader, fetched)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from lakelog.replication.protocol.replica_status import ReplicaStatus
-from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.server.replication_quotas import ReplicationQuotas
 from tests.clock import Clock
 from tests.server.quota_cache import QuotaCache
 from tests.storage.logs import P0, P1, TOPIC, fill, new_log
@@ -17,8 +17,7 @@ BOTH, OF_0 = {"leader": "0:1", "follower": "0:2"}, {"follower": "0:2"}
 
 def quotas(**cache):
     """The quotas of broker 2, which follows broker 1, with a clock that the test moves."""
-    made = ReplicationQuotas(2, QuotaCache(**cache), Clock())
-    return FetcherQuotas(made, 1)
+    return ReplicationQuotas(2, QuotaCache(**cache), Clock())
 
 
 def limits(found):
@@ -48,7 +47,7 @@ def limits(found):
     ],
 )  # fmt: skip
 def test_th_02_leader_and_follower_quotas_apply_to_their_throttled_replicas(cache, expected):
-    found = quotas(**cache).throttle(BEHIND)
+    found = quotas(**cache).throttle(1, BEHIND)
     assert (limits(found), found.left_out) == (expected, {})
 
 
@@ -68,41 +67,39 @@ def test_th_02_leader_and_follower_quotas_apply_to_their_throttled_replicas(cach
 )
 def test_th_01_throttled_partitions_are_delayed_until_the_quota_allows_them(cache, fetched, left_out):
     found = quotas(**cache)
-    found.throttle(BEHIND)
-    found.record(fetched)
-    assert found.throttle(BEHIND).left_out == left_out
+    found.throttle(1, BEHIND)
+    found.record(1, fetched)
+    assert found.throttle(1, BEHIND).left_out == left_out
 
 
 @pytest.mark.parametrize(("lag", "is_left_out"), [(1, True), (0, False), (-5, False)])
 def test_th_01_a_partition_without_lag_is_not_delayed(lag, is_left_out):
     """The leader may have added it to the ISR, which this metadata does not show yet."""
     found = quotas(replicas=OF_0, rates={2: {"follower": 10}})
-    found.throttle(BEHIND)
-    found.record({P0: 50})
-    assert (P0 in found.throttle({P0: lag}).left_out) is is_left_out
+    found.throttle(1, BEHIND)
+    found.record(1, {P0: 50})
+    assert (P0 in found.throttle(1, {P0: lag}).left_out) is is_left_out
 
 
 def test_th_02_a_leader_quota_applies_per_leader_and_a_follower_quota_to_all_fetchers():
     made = ReplicationQuotas(2, QuotaCache({"leader": "*", "follower": "0:2"}, {1: {"leader": 9}}), Clock())
-    of_1, of_3 = FetcherQuotas(made, 1), FetcherQuotas(made, 3)
-    for found in (of_1, of_3):
-        found.throttle(BEHIND)
-    of_1.record({P1: 90})
-    assert (set(of_1.throttle({P1: 1}).left_out), set(of_3.throttle({P1: 1}).left_out)) == ({P1}, set())
+    for leader in (1, 3):
+        made.throttle(leader, BEHIND)
+    made.record(1, {P1: 90})
+    assert [set(made.throttle(leader, {P1: 1}).left_out) for leader in (1, 3)] == [{P1}, set()]
 
 
 def test_th_01_a_partition_that_the_metadata_does_not_know_is_not_throttled():
     found = quotas(replicas={"follower": "*"}, rates={2: {"follower": 0}})
-    found.quotas._cache.partitions.clear()
-    assert found.throttle({P0: 1}).left_out == {}
+    found._cache.partitions.clear()
+    assert found.throttle(1, {P0: 1}).left_out == {}
 
 
 def test_th_02_a_heartbeat_has_the_quotas_and_rates_of_a_follower():
     clock = Clock()
     made = ReplicationQuotas(2, QuotaCache(OF_0, {2: {"follower": 100, "leader": 7}}), clock)
-    fetcher = FetcherQuotas(made, 1)
-    fetcher.throttle(BEHIND)
-    fetcher.record({P0: 60, P1: 1000})
+    made.throttle(1, BEHIND)
+    made.record(1, {P0: 60, P1: 1000})
     clock.now += 2
     assert made.figures() == {
         "leader_replication_quota": 7, "leader_replication_rate": 0,

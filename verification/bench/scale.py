@@ -29,7 +29,7 @@ from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 from lakelog.replication.server.replica_manager import ReplicaManager
-from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.server.replication_quotas import ReplicationQuotas
 from lakelog.replication.storage.cluster import Cluster, format_broker, format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -366,7 +366,7 @@ class ScaleBroker:
         context = FetchContext(
             no_spark, self._cluster.config, self.number, self.log, key.broker_id, StorageRoot.of(root),
             lambda: self.cache.replica_table(key.broker_id), self.manager.follow_high_watermarks, lambda _: None,
-            self._writes, self._pause, FetcherQuotas(self._quotas, key.broker_id), lambda: self.cache.partitions,
+            self._writes, self._pause, self._quotas, lambda: self.cache.partitions,
         )  # fmt: skip
         states = SharedFetchStates()
         return _Fetcher(

@@ -47,7 +47,7 @@ from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
 from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.periodic_task import PausePoint
-from lakelog.replication.server.replication_quotas import FetcherQuotas
+from lakelog.replication.server.replication_quotas import ReplicationQuotas
 from lakelog.replication.storage.delta.freshness import RECENT_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import Fetched
@@ -73,7 +73,7 @@ class FetchContext:
     """The follower's log, the leader's id and root, and the callbacks of a fetcher.
 
     `on_diverged` receives the partitions whose history differs from the leader's. All fetchers of a broker share its
-    `writes`. `metadata` returns the assignments that the broker has read last.
+    `writes` and `quotas`. `metadata` returns the assignments that the broker has read last.
     """
 
     spark: SparkSession
@@ -87,7 +87,7 @@ class FetchContext:
     on_diverged: Callable[[Collection[TopicIdPartition]], None]
     writes: FollowerWrites
     pause_point: PausePoint
-    quotas: FetcherQuotas
+    quotas: ReplicationQuotas
     metadata: Callable[[], Registrations]
 
     @property
@@ -131,7 +131,7 @@ class FetchRunner:
             ReadLeaderBatches: self._leader_batches,
             ReportDiverged: self._report_diverged,
             TruncateLogs: lambda step: truncate_logs(log, step.truncations, name),
-            ThrottleFetch: lambda step: context.quotas.throttle(step.lags),
+            ThrottleFetch: lambda step: context.quotas.throttle(context.leader, step.lags),
             FetchHeaders: self._fetch_headers,
             CopyBatches: self._copy,
             AppendFetched: self._append,
@@ -319,7 +319,8 @@ class FetchRunner:
             self._context.writes.expect(self, sum(step.plan.bytes_by_partition().values()))
         copied = self._copier.copy(step.plan, self._headers.segments)
         self._copied = copied.segments
-        self._context.quotas.record(step.plan.without(copied.failed).bytes_by_partition())
+        fetched = step.plan.without(copied.failed).bytes_by_partition()
+        self._context.quotas.record(self._context.leader, fetched)
         return copied.failed
 
     def _append(self, step: AppendFetched) -> None:

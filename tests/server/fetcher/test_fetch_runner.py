@@ -22,7 +22,7 @@ from lakelog.replication.server.fetcher.segment_copier import SegmentCopier
 from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.periodic_task import PausePoint
-from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.server.replication_quotas import ReplicationQuotas
 from lakelog.replication.storage.delta.data_file_name import leader_of
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import append_as_follower
@@ -68,7 +68,7 @@ class World:
             None, Config.from_properties(config), 2, self.follower, 1, self.source,
             lambda: read, self.follow_high_watermarks, self.divergences.append,
             FollowerWrites(self.follower, "broker-2", self.tell), PausePoint(),
-            FetcherQuotas(quotas or ReplicationQuotas(2, QuotaCache()), 1), dict,
+            quotas or ReplicationQuotas(2, QuotaCache()), dict,
         )  # fmt: skip
         self.round = FetchRunner(context, self.states)
         self.publish()

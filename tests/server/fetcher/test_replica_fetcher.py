@@ -18,7 +18,7 @@ from lakelog.replication.server.fetcher.replica_fetcher import LoopHolder, Query
 from lakelog.replication.server.fetcher.shared_fetch_states import SharedFetchStates
 from lakelog.replication.server.follower_writes import FollowerWrites
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
-from lakelog.replication.server.replication_quotas import FetcherQuotas, ReplicationQuotas
+from lakelog.replication.server.replication_quotas import ReplicationQuotas
 from lakelog.replication.storage.delta.commit_listeners import notify_listeners
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
@@ -44,7 +44,7 @@ def fetch(root):
     context = FetchContext(
         None, Config(), 2, log, 1, storage.child("leader"), lambda: looks.append(1) or leaders, lambda _: None,
         lambda _: None, FollowerWrites(log, "broker-2", published.append), pause_point,
-        FetcherQuotas(ReplicationQuotas(2, QuotaCache()), 1), dict,
+        ReplicationQuotas(2, QuotaCache()), dict,
     )  # fmt: skip
     return SimpleNamespace(
         round=FetchRunner(context, states),
