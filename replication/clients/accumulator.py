@@ -36,9 +36,9 @@ Outcome: TypeAlias = tuple[Answers | None, BaseException | None]
 class PendingSend:
     """The records of a send, and the future of its answers.
 
-    `deadline`: on the monotonic clock, in seconds. `may_expire`: whether it fails if it has not begun by then; if not,
-    it is attempted once even later. `shares_with`: sends for which this is equal may share a commit; None if the send
-    has a commit of its own. `nbytes`: the bytes that its records take in memory.
+    `deadline`: on the monotonic clock, in seconds. `may_expire`: whether it fails if it has not begun by then;
+    otherwise it is attempted once even later. `shares_with`: sends with equal values may share a commit; None if the
+    send has a commit of its own. `nbytes`: the bytes of its records in memory.
     """
 
     given: RecordSet
@@ -82,14 +82,11 @@ class PendingSend:
 
     def expire(self) -> None:
         """Fails a send whose deadline has passed before anything of it was sent."""
-        self.fail(self._expired())
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the send with an error, unless it has ended or its future was cancelled."""
-        self.end(None, error)
+        self.end(None, self._expired())
 
     def end(self, answers: Answers | None, error: BaseException | None) -> None:
-        """Frees the records, and gives the future the answers or, if these are None, the error."""
+        """Frees the records, and gives the future the answers or, if these are None, the error. Nothing happens to a
+        future that has its outcome or was cancelled."""
         try:
             self.release()
         finally:

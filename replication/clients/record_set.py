@@ -21,9 +21,10 @@ from lakelog.replication.clients.records import (
     to_records,
 )
 from lakelog.replication.errors import InvalidRecordException
+from lakelog.replication.protocol.append import PartitionAppend
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.log_append import PartitionAppend, SegmentWriter
+from lakelog.replication.storage.log.log_append import SegmentWriter
 from lakelog.replication.storage.log.new_batches import (
     ArrowRecords,
     NewRecords,
@@ -156,12 +157,12 @@ class ArrowRecordSet(_RecordsHere):
 
     @classmethod
     def joined(cls, sets: Sequence[ArrowRecordSet]) -> ArrowRecordSet:
-        """The records of several sends to one topic: in each partition, send after send."""
+        """The records of several sends to one topic as one set. Each partition has them in the order of the sends."""
         tables: dict[int, list[pa.Table]] = {}
         for each in sets:
             for partition, (records,) in each._by_partition.items():
                 tables.setdefault(partition, []).append(records.table)
-        whole = copy(sets[0])
+        whole = copy(sets[0])  # not made anew: that would check the records and choose their partitions again
         parts = {partition: [ArrowRecords(_concat(found))] for partition, found in tables.items()}
         _RecordsHere.__init__(whole, parts, whole._segment_bytes)
         whole.nbytes = sum(each.nbytes for each in sets)

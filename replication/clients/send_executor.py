@@ -81,14 +81,16 @@ class SendExecutor:
     def _append(self, log: ReplicaLog, step: AppendToLeader) -> Outcomes:
         write = self._given.writer(log.root, step.leader, step.requests)
 
-        def noted(positions: Positions) -> Sequence[Segment]:
-            step.writes(positions)
+        def note_and_write(positions: Positions) -> Sequence[Segment]:
+            step.note_written(positions)
             return write(positions)
 
-        return append(log, step.requests, noted, self._given.digests, self._options.who, self._options.deadline)
+        return append(
+            log, step.requests, note_and_write, self._given.digests, self._options.who, self._options.deadline
+        )
 
     def _append_to_all(self, step: AppendToLeaders) -> list[Outcomes | LakelogException]:
-        """One thread a leader. Their logs are opened before, by this thread."""
+        """Appends to the logs of several leaders, with a thread for each. This thread opens the logs first."""
         opened = [(error_or(self._view.log, each.leader), each) for each in step.appends]
 
         def append_to(given: tuple[ReplicaLog | LakelogException, AppendToLeader]) -> Outcomes | LakelogException:

@@ -57,7 +57,7 @@ class Sender:
         # Taken directly, never through `_settled`: Ctrl-C in the Python code of a Condition may leave the lock taken.
         self._lock = threading.RLock()
         self._settled = threading.Condition(self._lock)  # notified when a send is settled, which frees memory
-        self._waiting = RecordAccumulator(config)
+        self._accumulator = RecordAccumulator(config)
         self._unsettled: dict[PendingSend, None] = {}
         self._used_bytes = 0
         self._worker: threading.Thread | None = None
@@ -76,9 +76,9 @@ class Sender:
         self._woken.set()
 
     def put(self, send: PendingSend, is_awaited: bool) -> None:
-        """Adds a send behind the others. `is_awaited`: the caller waits for it. Such a send is attempted once, however
-        short its time-out, if no other send is left. Raises IllegalStateException after `close`, and TimeoutException
-        if earlier sends leave no memory for it within `max_block_ms`."""
+        """Adds a send behind the others. `is_awaited`: the caller waits for it. If no other send is left, such a send
+        is attempted once, however short its time-out is. Raises IllegalStateException after `close`, and
+        TimeoutException if earlier sends leave no memory for it within `max_block_ms`."""
         with self._lock:
             try:
                 self._wait_for_memory(send.nbytes)
@@ -86,7 +86,7 @@ class Sender:
                 send.release()
                 raise
             self._add(send, is_awaited)
-            expires_first = send.deadline == self._waiting.expires_at
+            expires_first = send.deadline == self._accumulator.expires_at
         if expires_first or self._pipeline.in_flight < self._max_in_flight:
             self._woken.set()
 
@@ -97,7 +97,7 @@ class Sender:
         `put` does. If no thread can be started now, a later call starts one, or becomes the worker."""
         with self._lock:
             self._wait_for_memory(record.nbytes)
-            send = self._waiting.last_open(topic, partitions, record.nbytes)
+            send = self._accumulator.last_open(topic, partitions, record.nbytes)
             is_due = send is None
             if send is None:
                 send = new_send()
@@ -107,7 +107,7 @@ class Sender:
             self._used_bytes += record.nbytes
             if send.nbytes >= self._config.batch_size:
                 is_due = True
-                self._waiting.hurry(send)
+                self._accumulator.hurry(send)
         if is_due:
             self._woken.set()
         self._start_if_possible()
@@ -115,7 +115,7 @@ class Sender:
     def _add(self, send: PendingSend, is_awaited: bool) -> None:
         send.future.add_done_callback(partial(self._forget, send))
         send.may_expire = not is_awaited or self._has_work()
-        self._waiting.add(send, is_awaited)
+        self._accumulator.add(send, is_awaited)
         self._unsettled[send] = None  # after the queue: `flush` must not wait for a send that nobody will carry out
         self._used_bytes += send.nbytes
 
@@ -131,7 +131,7 @@ class Sender:
             if is_free or self.works_here:
                 return
             left = deadline - time.monotonic()
-            self._waiting.hurry()
+            self._accumulator.hurry()
             self._woken.set()
             self._start_if_possible()
             if left <= 0:
@@ -182,7 +182,7 @@ class Sender:
                 self.start()
 
     def _has_work(self) -> bool:
-        return bool(self._waiting or self._pipeline.in_flight)
+        return bool(self._accumulator or self._pipeline.in_flight)
 
     def work(self, until: Callable[[], bool] = lambda: False) -> None:
         """If there is no worker, makes this thread the worker until `until` returns true or nothing is left."""
@@ -236,9 +236,9 @@ class Sender:
     def _end_taken(self, error: BaseException) -> None:
         """Fails the sends that were taken from the queue, but were not in flight yet when the interruption came."""
         with self._lock:
-            waiting = set(self._waiting)
+            waiting = set(self._accumulator)
             taken = [send for send in self._unsettled if send not in waiting]
-        self._settle_each(taken, lambda send: send.fail(error))
+        self._settle_each(taken, lambda send: send.end(None, error))
 
     def _settle_each(self, sends: Collection[PendingSend], end: Callable[[PendingSend], object]) -> None:
         """Ends sends, and forgets each that is settled. An interruption may have kept its own callback from that."""
@@ -265,7 +265,7 @@ class Sender:
         """Waits until all earlier sends are settled. Raises TimeoutException after `timeout` seconds."""
         with self._lock:
             futures = {send.future for send in self._unsettled}
-            self._waiting.hurry()
+            self._accumulator.hurry()
         self._woken.set()
         deadline = None if timeout is None else time.monotonic() + timeout
         self.work(lambda: all(future.done() for future in futures) or _is_over(deadline))
@@ -293,10 +293,10 @@ class Sender:
         self._woken.set()
         self._closers.add(threading.current_thread())
         try:
-            unsent = set(self._take(self._waiting.clear))
+            unsent = set(self._take(self._accumulator.clear))
             with self._lock:
                 left = list(self._unsettled)
-            self._settle_each(left, lambda send: send.fail(error) if send in unsent else send.settle(None, error))
+            self._settle_each(left, lambda send: (send.end if send in unsent else send.settle)(None, error))
         finally:
             self._closers.discard(threading.current_thread())
 
@@ -311,7 +311,7 @@ class Sender:
 
     def _next(self) -> SendInFlight | None:
         while True:
-            sends = self._take(self._waiting.take)
+            sends = self._take(self._accumulator.take)
             if not sends:
                 return None
             try:
@@ -319,7 +319,7 @@ class Sender:
                 if going:
                     return self._begin(going)
             except BaseException as error:
-                settle_each(partial(send.fail, _of_sends(error)) for send in sends)
+                settle_each(partial(send.end, None, _of_sends(error)) for send in sends)
                 if not isinstance(error, Exception):  # Ctrl-C or `sys.exit()` ends this thread
                     raise
 
@@ -330,15 +330,15 @@ class Sender:
         self._expire()
         left = self._ready_in()
         if left:
-            self._woken.wait(min(left, max(0.0, self._waiting.expires_at - time.monotonic())))
+            self._woken.wait(min(left, max(0.0, self._accumulator.expires_at - time.monotonic())))
         return left is not None
 
     def _ready_in(self) -> float | None:
         with self._lock:
-            return self._waiting.seconds_left()
+            return self._accumulator.seconds_left()
 
     def _expire(self) -> None:
-        settle_each(send.expire for send in self._take(self._waiting.take_expired))
+        settle_each(send.expire for send in self._take(self._accumulator.take_expired))
 
     def _pause(self, step: Pause) -> bool:
         """Waits until the next poll is due, or until a send is ready and may be in flight beside the others. Returns
@@ -354,7 +354,7 @@ class Sender:
             if self._is_woken_for_poll and not step.is_backoff:
                 break
             now = time.monotonic()
-            until = min(poll_at, self._waiting.expires_at, math.inf if left is None else now + left)
+            until = min(poll_at, self._accumulator.expires_at, math.inf if left is None else now + left)
             wait_ms = max(0, math.ceil((until - now) * 1000))
             if not send_executor.pause(wait_ms, step.deadline, self._woken) and until == poll_at:
                 break

@@ -18,9 +18,10 @@ from pyspark.sql import functions as F
 from lakelog.replication.clients.record_limit import RecordLimit, record_sizes
 from lakelog.replication.clients.records import check_partitions, partitions_of, split, to_records
 from lakelog.replication.errors import InvalidRecordException, LakelogException
+from lakelog.replication.protocol.append import PartitionAppend
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.log_append import PartitionAppend, Positions, SegmentWriter
+from lakelog.replication.storage.log.log_append import Positions, SegmentWriter
 from lakelog.replication.storage.log.new_batches import DATA_COLUMNS, ArrowRecords, digests_of, segment_writer
 from lakelog.replication.storage.log.segment import Segment
 

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeAlias
 from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
-_MOST = 20_000  # partitions that an identity knows, before it forgets those that are idle
+_MOST = 20_000  # partitions that an identity knows before it forgets the idle ones
 
-_Place: TypeAlias = tuple[str, int]  # a topic's name and a partition: a topic that is made again has another id
+_Place: TypeAlias = tuple[str, int]  # a topic's name and a partition: the same place after the topic is made again
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -35,10 +35,11 @@ class Turn(Enum):
 class ProducerIdentity:
     """A producer's id and epoch, and for each partition its sends in flight, in the order in which they began.
 
-    A partition of a send keeps its first sequence number, however often the records are sent. After a failed or
-    interrupted send nobody knows whether its sequences are in use. Then the partition uses up the identity: a log would
-    take new records under the same sequences for duplicates. The partition takes a new identity when none of its sends
-    that a log may hold is in flight: a log orders records by sequence, but only those of one identity.
+    The records of a send keep their sequence numbers in a partition, however often they are sent. After a failed or
+    interrupted send nobody knows whether its sequences are in use, and a log would take new records under the same
+    sequences for duplicates. So the identity is used up for that partition. The partition takes a new identity once no
+    send that a log may hold is in flight there: a log orders the records of one identity by sequence, and not those of
+    two.
     """
 
     def __init__(self, given: ProducerIdAndEpoch) -> None:
@@ -58,15 +59,15 @@ class ProducerIdentity:
         return send
 
     def resume(self, topic: str, sequences: Mapping[int, int]) -> None:
-        """Sets the sequences of the next records by partition, for a producer whose sequences were stored elsewhere.
-        They hold under each topic id: a topic that is made again meanwhile gets no other sequences."""
+        """Sets the sequence of each partition's next record, for a producer whose sequences were stored elsewhere. It
+        holds under any topic id, so a topic that is made again meanwhile gets the same sequences."""
         self._is_resumed = True
         for partition, sequence in sequences.items():
             self._partitions.setdefault((topic, partition), _PartitionSends(self.given)).first = sequence
 
     def _forget_idle(self, topic: str) -> None:
-        """Forgets the partitions of other topics that have nothing in flight. It uses up the identity: a log would take
-        records under sequence 0 of the present one for duplicates."""
+        """Forgets the partitions of other topics that have nothing in flight. They would begin at sequence 0 again, and
+        logs would take their records for duplicates, so this uses up the identity."""
         kept = {place: sends for place, sends in self._partitions.items() if sends.in_flight or place[0] == topic}
         if len(kept) < len(self._partitions) and not self._is_resumed:
             self._partitions = kept
@@ -78,7 +79,7 @@ class ProducerIdentity:
         return len(self._partitions)
 
     def use_up(self) -> None:
-        """No partition may begin to use the present identity from now on."""
+        """From now on no partition may begin to use the present identity."""
         self.is_used_up = True
 
     def renew(self, given: ProducerIdAndEpoch) -> None:
@@ -86,13 +87,13 @@ class ProducerIdentity:
         self.given, self.is_used_up = given, False
 
     def needs_renewal(self, sends: _PartitionSends) -> bool:
-        """Whether the present identity is of no use to this partition."""
+        """Whether this partition can go on only under an identity that is still to be taken."""
         return self.is_used_up or (sends.is_used_up and sends.who == self.given)
 
 
 class _PartitionSends:
-    """A partition's sends in flight, the identity that they use, and the next sequence under each topic id; `first`
-    is that under an id that is new to it."""
+    """A partition's sends in flight, and the identity that they use. `next`: the next sequence under each topic id.
+    `first`: the next one under a topic id that is not in `next`."""
 
     def __init__(self, who: ProducerIdAndEpoch) -> None:
         self.who = who
@@ -132,9 +133,9 @@ class SendSequences:
     def turn(self, partition: TopicIdPartition) -> Turn:
         """Whether the send may send its records of this partition now.
 
-        All earlier sends must have been appended to it. A partition that has used up its identity takes a new one when
-        it has no earlier send in flight. Until then a send waits unless a log may hold its records: if new sends went
-        on, one would always be in flight, and the partition would never take a new identity.
+        All earlier sends must have been appended to it. A partition whose identity is used up takes a new one when no
+        earlier send is in flight there. Until then only sends that a log may hold go on. If new ones did too, some send
+        would always be in flight, and the partition would never take a new identity.
         """
         sends = self._places[partition.partition]
         before = sends.before(self)
@@ -151,7 +152,8 @@ class SendSequences:
         return Turn.NOW
 
     def sequence(self, partition: TopicIdPartition) -> tuple[int, int, int]:
-        """The producer id, the producer epoch, and the sequence of the send's first record. Ask `turn` before."""
+        """The producer id, the producer epoch, and the sequence of the send's first record in the partition. Call it
+        only while `turn` is NOW."""
         sends = self._places[partition.partition]
         known = self._bases.get(partition)
         if known is None or known[0] != sends.who:
@@ -162,23 +164,25 @@ class SendSequences:
         """Whether a log must have the producer's records before these: an earlier send is still in flight."""
         return bool(self._places[partition.partition].before(self))
 
-    def writes(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Notes that a log may now hold the send's records of these partitions, whatever the answer is."""
+    def note_written(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Notes that from now on a log may hold the send's records of these partitions, whatever the answer will be."""
         self._written.update(partition.partition for partition in partitions)
 
-    def appended(self, partition: TopicIdPartition, records: int) -> None:
-        """Notes that a log has the send's records of the partition. Later sends may have gone further since."""
+    def note_appended(self, partition: TopicIdPartition, records: int) -> None:
+        """Notes that a log has the send's records of the partition. A repeated note changes nothing: later sends may
+        have moved the next sequence since."""
         if partition not in self._appended:
             self._appended.add(partition)
             sends = self._places[partition.partition]
             sends.next[partition] = increment_sequence(self._bases[partition][1], records)
 
-    def comes_later(self, partition: TopicIdPartition) -> bool:
-        """Whether a send that a leader has refused as out of order is to be repeated.
+    def note_out_of_order(self, partition: TopicIdPartition) -> bool:
+        """Notes that a leader has refused the send's records of the partition as out of order. Returns whether to send
+        them again.
 
-        It is if an earlier send is in flight: the leader lacks its records, and they are sent again first. After an
+        They are sent again if an earlier send is in flight: the leader lacks its records, which come first. After an
         unclean election the leader may lack records that were acknowledged. Then the partition begins at sequence 0
-        under a new identity, but not once a log may hold records of this send: it would append them again. KIP-360.
+        under a new identity, unless a log may hold records of this send: it would append them twice. KIP-360.
         """
         if self.follows(partition):
             return True
@@ -188,7 +192,8 @@ class SendSequences:
         return True
 
     def settle(self, succeeded: Collection[int]) -> None:
-        """Ends the send. Each partition that has not succeeded has used up its identity, if it had begun."""
+        """Ends the send. The identity is used up for each partition that has got a sequence and is not in
+        `succeeded`."""
         begun = {partition.partition for partition in self._bases}
         for number, sends in self._places.items():
             if self in sends.in_flight:

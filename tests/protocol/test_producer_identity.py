@@ -26,16 +26,16 @@ class Sends:
                 send.sequence(P)
             case "written":
                 send.sequence(P)
-                send.writes([P])
+                send.note_written([P])
             case "appended" | "appended again":
                 partition = P if what == "appended" else AGAIN
                 send.sequence(partition)
-                send.writes([partition])
-                send.appended(partition, 2)
+                send.note_written([partition])
+                send.note_appended(partition, 2)
             case "succeeds" | "fails":
                 send.settle([0] if what == "succeeds" else [])
             case "out of order":
-                assert send.comes_later(P)
+                assert send.note_out_of_order(P)
             case "used up":
                 self.identity.use_up()
             case "renewed":
@@ -94,7 +94,7 @@ def test_ap_06_a_send_waits_for_earlier_sends_to_its_partition(events, wanted):
 def test_ap_06_a_send_that_a_log_may_hold_is_refused_when_it_is_out_of_order():
     sends = Sends()
     sends.happen(0, "written")
-    assert not sends.sends[0].comes_later(P)
+    assert not sends.sends[0].note_out_of_order(P)
 
 
 def test_ap_06_a_used_up_identity_is_renewed_for_all_partitions():
@@ -132,7 +132,7 @@ def sent(identity, number, records=2):
         send.identity.renew(ProducerIdAndEpoch(8, 0))
         assert send.turn(partition) is Turn.NOW
     found = send.sequence(partition)
-    send.appended(partition, records)
+    send.note_appended(partition, records)
     send.settle([0])
     return found
 

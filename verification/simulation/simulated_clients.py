@@ -116,7 +116,7 @@ class SimulatedProducer(Actor):
             if position is None:
                 outcome = placed._replace(chain=log.chain_at(placed.last_offset + 1) or "")
                 return None
-            step.writes([request.topic_id_partition])
+            step.note_written([request.topic_id_partition])
             values = self._values[position.known :]
             header = self.world.rules.link(_header(request, position, values), position.chain)
             outcome = placed._replace(chain=header.chain)

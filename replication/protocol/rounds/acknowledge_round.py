@@ -96,7 +96,8 @@ class AcknowledgeRound:
             self._read_error = error
 
     def _attempt(self, partition: int, time_is_over: bool) -> Round[Settled | None]:
-        """Settles a partition by the last poll; None while it must wait, but never once the time is over."""
+        """Settles a partition by the last poll. Returns None while it has to wait; once the time is over, it is
+        settled."""
         seen, records = self._seen.partitions.get(partition), self._records[partition]
         if seen is None:
             return Settled((yield from self._timeout(records, None))) if time_is_over else None

@@ -19,8 +19,8 @@ Answers: TypeAlias = Mapping[int, RecordMetadata]
 
 @dataclass(eq=False)
 class SendInFlight:
-    """A send, or several that share a commit, and their round. `execute` returns the answer of a step of the round, and
-    `done` takes the round's answers, or the error that it raised.
+    """A send, or several that share a commit. `work`: their round. `execute`: carries out a step of the round and
+    returns its answer. `done`: receives the round's answers, or the error that it raised.
 
     `deadline`: on the monotonic clock, in seconds. `is_backing_off`: it pauses before another attempt.
     """
@@ -45,8 +45,8 @@ Round: TypeAlias = carry_out.Round[StepOf | Pause, Result]
 class PipelineRound:
     """Advances the sends in flight, and begins others while fewer than `max_in_flight` are there.
 
-    A send that begins appends at once, after those before it. While sends wait, all of them poll the tables once in
-    `seconds`. `next_send`: the next send, or None. `clock`: monotonic, in seconds.
+    A send that begins appends at once, after those before it. While sends wait, all of them poll the tables together,
+    every `seconds`. `next_send`: returns the next send, or None. `clock`: monotonic, in seconds.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PipelineRound:
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._seconds = seconds
-        self._read_for = 0.0
+        self._poll_at = 0.0
         self._in_flight: list[SendInFlight] = []
 
     @property
@@ -74,20 +74,20 @@ class PipelineRound:
             begun = self._next_send() if len(self._in_flight) < self._max_in_flight else None
             if begun is not None:
                 if not self._in_flight:
-                    self._read_for = self._clock() + self._seconds
+                    self._poll_at = self._clock() + self._seconds
                 self._in_flight.append(begun)
                 yield from self._advance(begun)
             elif not self._in_flight:
                 return
-            if begun is None or self._clock() >= self._read_for:
+            if begun is None or self._clock() >= self._poll_at:
                 yield from self._poll(begun)
 
     def _poll(self, begun: SendInFlight | None) -> Round[None]:
-        """Continues all sends that have paused, in their order. `begun`: the send that has just begun, which is not
-        continued. If there is none, it pauses first, and returns if the pause was cut short."""
+        """Continues the paused sends, in their order, except for `begun`, the send that has just begun. Without a
+        `begun` it pauses first, and returns if the pause was cut short."""
         if begun is None and (yield self._pause()):
             return
-        self._read_for = self._clock() + self._seconds
+        self._poll_at = self._clock() + self._seconds
         for sending in list(self._in_flight):
             if sending is not begun:
                 yield from self._advance(sending)

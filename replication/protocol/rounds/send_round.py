@@ -47,13 +47,13 @@ class TopicSeen(NamedTuple):
 class AppendToLeader(NamedTuple):
     """One commit on a leader's log: appends the records of these requests that are new and that the leader accepts.
 
-    Answer: `Appended` or the error of each partition. The handler calls `writes` with the partitions before it writes
-    any of their records. After an error of the step itself, nobody knows whether the commit has landed.
+    Answer: `Appended` or the error of each partition. The handler calls `note_written` with the partitions before it
+    writes any of their records. After an error of the step itself, nobody knows whether the commit has landed.
     """
 
     leader: int
     requests: tuple[PartitionAppend, ...]
-    writes: Callable[[Iterable[TopicIdPartition]], None]
+    note_written: Callable[[Iterable[TopicIdPartition]], None]
 
 
 class AppendToLeaders(NamedTuple):
@@ -297,7 +297,7 @@ class SendRound:
         for registration in ready:
             requests.setdefault(registration.leader, []).append(self._request(registration))
         steps = tuple(
-            AppendToLeader(leader, tuple(its_requests), self._sequences.writes)
+            AppendToLeader(leader, tuple(its_requests), self._sequences.note_written)
             for leader, its_requests in requests.items()
         )
         outcomes: Sequence[Mapping[TopicIdPartition, Appended | LakelogException] | LakelogException]
@@ -331,11 +331,11 @@ class SendRound:
         )  # fmt: skip
         if isinstance(outcome, LakelogException):
             is_out_of_order = isinstance(outcome, OutOfOrderSequenceException)
-            if is_out_of_order and self._sequences.comes_later(request.topic_id_partition):
+            if is_out_of_order and self._sequences.note_out_of_order(request.topic_id_partition):
                 self._refusals[request.partition] = outcome
                 return None
             return replace(answer, error=outcome)
-        self._sequences.appended(request.topic_id_partition, request.records)
+        self._sequences.note_appended(request.topic_id_partition, request.records)
         epoch = request.leader_epoch if outcome.leader_epoch is None else outcome.leader_epoch
         return replace(
             answer, base_offset=outcome.base_offset, last_offset=outcome.last_offset, leader_epoch=epoch,

@@ -30,11 +30,12 @@ def compare_and_set(
 ) -> int | None:
     """Calls `attempt`, which reads, decides and commits, until it wins, and returns its result.
 
-    In an object store the first attempt gets a maximum staleness in seconds, and may decide on a view of the table that
-    this process has read within it: its commit loses if the table has moved. A cached view counts for a commit only. If
-    the attempt commits nothing or raises an error of the protocol, it is repeated on a fresh read, for which it gets
-    None. With `noop_staleness` "nothing to do" counts from a view of that age, too; infinity reads nothing. With
-    `backoff`, where a table has several writers, the first attempt lets others go first, and then reads the table, too.
+    `attempt` gets how old the view of the table may be on which it decides, in seconds; None: it must read the table.
+    In an object store the first attempt may use a view that this process has read before: its commit loses if the table
+    has moved. An old view counts for a commit only. If the first attempt commits nothing or raises an error of the
+    protocol, it is repeated on a fresh read. With `noop_staleness`, "nothing to do" counts on a view of that age, too;
+    infinity reads nothing. `backoff`, for a table with several writers: before its first attempt this writer may let
+    others go first, and then it reads the table.
 
     After an unknown outcome it calls `attempt` again, so `attempt` must recognise its own commit. Raises
     KafkaStorageException, naming the table, if outcomes stay unknown, as on a disk that cannot be written, and

@@ -187,7 +187,7 @@ class World:
             except LakelogException as error:
                 found[request.topic_id_partition] = error
                 continue
-            step.writes([request.topic_id_partition])
+            step.note_written([request.topic_id_partition])
             if position := position_of(placed, log.log_end):
                 self.write(log, request, position, sent.values[request.partition])
             chain = log.chain_at(placed.last_offset + 1) or ""

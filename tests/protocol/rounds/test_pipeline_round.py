@@ -72,9 +72,9 @@ def renews_at_once(send, partition):
     """A partition takes a new identity while sends under the old one are in flight."""
     sends = send._places[partition.partition]
     if sends.is_used_up and partition.partition not in send._written:
-        if send._identity.needs_renewal(sends):
+        if send.identity.needs_renewal(sends):
             return Turn.NEEDS_IDENTITY
-        sends.take(send._identity.given)
+        sends.take(send.identity.given)
     return shipped[0](send, partition)
 
 
@@ -95,7 +95,7 @@ BROKEN = {
     "turn, overtakes": ("turn", overtakes),
     "turn, renews at once": ("turn", renews_at_once),
     "settle": ("settle", keeps_its_identity),
-    "comes_later": ("comes_later", starts_over),
+    "note_out_of_order": ("note_out_of_order", starts_over),
     "follows": ("follows", lambda *_: False),
 }
 

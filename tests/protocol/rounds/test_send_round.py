@@ -194,7 +194,7 @@ def test_ap_06_records_whose_commit_may_have_landed_are_not_said_to_be_missing(w
     def fails(step):
         if isinstance(step, AppendToLeader):
             if writes:
-                step.writes(request.topic_id_partition for request in step.requests)
+                step.note_written(request.topic_id_partition for request in step.requests)
             world.lead(NO_LEADER, 0)
             raise GONE
         return world.answer(step)
