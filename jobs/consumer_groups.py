@@ -158,7 +158,7 @@ def _reset(args: argparse.Namespace) -> int:
             args.reset.of(name)  # a group that the file lacks is an error before another group is set
     found = {}
     for name in names:
-        groups.free(name, not args.execute)
+        groups.ensure_empty(name, not args.execute)
         committed = groups.committed(name)
         rule, partitions = args.reset, given or list(committed)
         if isinstance(rule, OffsetFile):
@@ -198,7 +198,7 @@ def _delete(args: argparse.Namespace) -> int:
     groups = GroupsView(args)
     names = groups.chosen()
     for name in names:
-        groups.free(name, args.dry_run)
+        groups.ensure_empty(name, args.dry_run)
         if not args.dry_run:
             groups.cluster.groups.delete(name, None, groups.deadline)
     words = ", ".join(f"'{name}'" for name in names)
@@ -210,7 +210,7 @@ def _delete_offsets(args: argparse.Namespace) -> int:
     groups, deleted = GroupsView(args), []
     partitions = groups.partitions(args.topic)
     for name in groups.chosen():
-        groups.free(name, args.dry_run)
+        groups.ensure_empty(name, args.dry_run)
         committed = groups.committed(name)
         if not args.dry_run:
             keys = [TopicIdPartition(groups.topics[topic], number) for topic, number in partitions]
@@ -529,7 +529,7 @@ class GroupsView:
                 found.append((topic, number))
         return list(dict.fromkeys(found))
 
-    def free(self, name: str, dry_run: bool, wait: Callable[[float], None] = let_pass) -> None:
+    def ensure_empty(self, name: str, dry_run: bool, wait: Callable[[float], None] = let_pass) -> None:
         """Makes sure that a group has no live members, and removes dead ones unless it is a dry run.
 
         Watches their heartbeats until one moves, or all sessions are over. Raises GroupNotEmptyException.
@@ -544,4 +544,4 @@ class GroupsView:
                 check_empty(name, live)
             wait(_POLL_SECONDS)
         if not dry_run:
-            access.free()
+            access.remove_dead_members()

@@ -24,8 +24,9 @@ from lakelog.replication.storage.tables.group_tables import CommittedOffset, Mem
 class GroupAccess:
     """A client's access to a group of which it is no member. It keeps the heartbeats that it has seen.
 
-    A member that died without leaving counts as alive until its heartbeat has stood still for its session time-out, by
-    this client. So the first `free` refuses, and one after that time removes it. `clock`: monotonic, in seconds.
+    A member that died without leaving counts as alive until this client has seen its heartbeat stand still for its
+    session time-out. So the first `remove_dead_members` raises an error, and a call after that time removes the member.
+    `clock`: monotonic, in seconds.
     """
 
     def __init__(self, cluster: Cluster, group_id: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +36,7 @@ class GroupAccess:
         self._liveness = MemberLiveness(clock)
 
     def refresh(self) -> ConsumerGroup:
-        """Reads the group as it is now. One that never had a member has none."""
+        """Reads the group as it is now. A group without a table has never had a member."""
         self._table = self._table or MemberTable.open_if_there(self._cluster.root, self.group_id)
         return self._table.read() if self._table else ConsumerGroup()
 
@@ -45,9 +46,9 @@ class GroupAccess:
         dead = self._liveness.dead(group)
         return [member for member in group.members if member.member_id not in dead]
 
-    def free(self) -> None:
-        """Removes dead members, so that clients outside the group may commit. Raises GroupNotEmptyException if one is
-        alive."""
+    def remove_dead_members(self) -> None:
+        """Removes dead members, so that clients outside the group may commit. Raises GroupNotEmptyException if a member
+        is alive."""
         live = self.live()
         if self._table:
             live = list(remove_members(self._cluster, self._table, self.group_id, self._liveness.dead).members)
@@ -62,7 +63,7 @@ class GroupAccess:
         try:
             self._cluster.groups.commit(rows, deadline)
         except UnknownMemberIdException:
-            self.free()
+            self.remove_dead_members()
             self._cluster.groups.commit(rows, deadline)
 
 

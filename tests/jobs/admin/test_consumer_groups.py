@@ -337,7 +337,7 @@ CHANGES = [
 def test_a_group_with_a_live_member_refuses_resets_and_deletions(
     groups: Run, world: World, member: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GroupsView.free, "__defaults__", (lambda _: member._member.membership.beat(),))
+    monkeypatch.setattr(GroupsView.ensure_empty, "__defaults__", (lambda _: member._member.membership.beat(),))
     for words in CHANGES:
         status, out, err = groups(words[0], "--group", "g", *words[1:])
         assert (status, out) == (1, ""), words
@@ -355,7 +355,7 @@ def test_a_group_whose_members_have_died_can_be_reset_once_their_sessions_are_ov
     def passes(_: float) -> None:
         clock.now += 2
 
-    monkeypatch.setattr(GroupsView.free, "__defaults__", (passes,))
+    monkeypatch.setattr(GroupsView.ensure_empty, "__defaults__", (passes,))
     started = clock.now
     words = ("--reset-offsets", "--group", "g", "--topic", TOPIC, "--to-latest")
     assert groups(*words)[0] == 0
