@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial, reduce
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,11 +36,11 @@ from lakelog.jobs.cli.root_names import DISK, S3, add_store, owners, root_name
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.jobs.launch.installed import check_checkout
+from lakelog.jobs.launch.session import job_session
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.reader import LogRead, read_committed, segment_records
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Owner
-from lakelog.replication.frames.record_checks import differing_partitions, partition_checksums
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import OffsetRange
@@ -52,11 +52,16 @@ BROKERS = 3
 CONFIGS = {"min.insync.replicas": 2, "retention.ms": -1}  # the flights are years old: retention would delete them
 BATCH = 20_000
 FIRST_AFTER_THE_KILL = 500  # a small batch with records for every partition, which measures the failover time
-_SETTLE_SECONDS = 60
-_KEPT = {"disk": "", "s3": " Its S3 servers have ended, so no command can open it."}
+_SETTLE_SECONDS = 60  # the longest wait for followers to catch up at the end
+_KEPT = {DISK: "", S3: " Its S3 servers have ended, so no command can open it."}
 
 TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM committed WHERE key IS NOT NULL \
 GROUP BY key ORDER BY flights DESC, tail_number LIMIT 10"
+
+# Two logs have the same records of a partition if these columns of their checksums are equal.
+_COMPARED = ("records", "first_offset", "last_offset", "checksum")
+_PARTITION = ("topic_id", "partition")
+_CONTENT = ("key", "value", "offset", "timestamp", "timestampType", "headers", "leader_epoch")
 
 _NULL = "null"
 _STRINGS = {name: pa.string() for name in ("carrier", "tailnum", "origin", "dest")}
@@ -98,9 +103,6 @@ def _quickstart(parser: VerbParser, arguments: argparse.Namespace) -> int:
             check_checkout(f"--store {S3}")
         except ValueError as error:
             parser.error(str(error))
-    from lakelog.jobs.launch.session import job_session
-    from lakelog.jobs.quickstart import quickstart  # the arguments need no Spark
-
     spark = job_session("lakelog-quickstart")
     try:
         out = arguments.out and str(arguments.out)
@@ -113,8 +115,9 @@ def quickstart(
     spark: SparkSession, out: str | None, keep: Path | None, limit: int | None, store: str = DISK,
     loses_region: bool = False,
 ) -> int:  # fmt: skip
-    """Runs the quickstart in the folder `keep`, or in a temporary one. `store`: see `add_store`. `loses_region`: it
-    deletes one of three regions in place of killing a broker. Returns 0 if every record is in its place, else 1."""
+    """Runs the quickstart in the folder `keep`, or in a temporary one. `store`: see `add_store`. `loses_region`:
+    whether to delete one of three regions in place of killing a broker. Returns 0 if every record is in its place, else
+    1."""
     folder = Path(keep or tempfile.mkdtemp(prefix="lakelog-"))
     try:
         with _roots(folder, store) as uris:
@@ -177,8 +180,8 @@ def _run(
 def _produce_over_a_failure(
     cluster: LocalCluster, report: ClusterReport, records: pa.Table, regions: Path | None = None
 ) -> int:  # fmt: skip
-    """Produces one half, kills the leader of most partitions, produces the rest, and starts the broker again. With
-    `regions`, the folder of the regions, it deletes that of the broker, which never comes back.
+    """Produces one half, kills the leader of most partitions, produces the rest, and starts the broker again.
+    `regions`: the folder of the regions. If it is given, the broker's region is deleted too, and the broker stays away.
 
     Returns the ms from the kill until the next records were acknowledged.
     """
@@ -218,8 +221,8 @@ def _settle(report: ClusterReport) -> None:
 
 
 def _figures(spark: SparkSession, report: ClusterReport, records: pa.Table) -> dict[str, object]:
-    """All figures, from the tables; the sent records are only compared with the committed ones."""
-    with tempfile.TemporaryDirectory(prefix="lakelog-sent-") as folder:  # as local data, Spark warns of its tasks' size
+    """All figures but the times. They are read from the tables; the sent records serve for comparison only."""
+    with tempfile.TemporaryDirectory(prefix="lakelog-sent-") as folder:  # a file: Spark warns of so much local data
         file = f"{folder}/sent.parquet"
         pq.write_table(records.select(["key", "value"]), file)
         lost, duplicated = report.lost_and_duplicated(spark.read.parquet(file))
@@ -230,7 +233,7 @@ def _figures(spark: SparkSession, report: ClusterReport, records: pa.Table) -> d
         "records_lost": lost,
         "records_duplicated": duplicated,
         "replicas_identical": report.replicas_identical(),
-        "partitions": as_figures(report.partitions()),
+        "partitions": [asdict(partition) for partition in report.partitions()],
     }
 
 
@@ -304,7 +307,7 @@ class PartitionReport:
 
 
 class ClusterReport:
-    """Reads the tables of a cluster for one topic. `lost`: a broker whose root is gone for good, if one is."""
+    """Reads the tables of a cluster for one topic. `lost`: the broker whose root is gone for good, or None."""
 
     lost: int | None = None
 
@@ -339,11 +342,8 @@ class ClusterReport:
         return [broker for broker in registration.replicas if broker != self.lost]
 
     def is_settled(self) -> bool:
-        """Whether every replica that is left is in sync, every LEO equals its leader's, and every high watermark equals
-        its LEO.
-
-        It reads leaders and ISRs again first.
-        """
+        """Reads leaders and ISRs again. Returns whether every replica that is left is in sync, every LEO equals its
+        leader's, and every high watermark equals the LEO."""
         self._registrations = self._view.partitions(self._topic)
         return all(
             report.high_watermark == report.log_end_offset
@@ -375,22 +375,23 @@ class ClusterReport:
         return sum(self._log(leader).where(F.col("partition").isin(numbers)).count() for leader, numbers in led.items())
 
     def replicas_identical(self) -> bool:
-        """Whether the logs of all brokers have the same records of each partition, by a join of checksums."""
+        """Whether the logs of all brokers have the same records of each partition, by a join of checksums: no record
+        leaves the executors."""
         brokers = sorted({broker for r in self._registrations.values() for broker in self._left(r)})
-        sums = {broker: partition_checksums(self._log(broker)).cache() for broker in brokers}
+        sums = {broker: _checksums(self._log(broker)).cache() for broker in brokers}
         hosted = {
             broker: [r.partition for r in self._registrations.values() if broker in r.replicas] for broker in brokers
         }
         first = brokers[0]
         return all(
-            _is_empty(_differences(sums[first], sums[broker], sorted({*hosted[first]} & {*hosted[broker]})))
+            _are_equal(sums[first], sums[broker], sorted({*hosted[first]} & {*hosted[broker]}))
             for broker in brokers[1:]
         )
 
     def lost_and_duplicated(self, sent: DataFrame) -> tuple[int, int]:
-        """The number of sent records that are not committed, and of committed records beyond those sent.
+        """The number of sent records that are not committed, and the number of committed records beyond those sent.
 
-        `sent` has the columns `key` and `value`, which together identify a record.
+        `sent`: the columns `key` and `value`, which together identify a record.
         """
         compared = _counted(sent, "sent").join(_counted(self.committed(), "committed"), on="record", how="full")
         filled = compared.fillna(0, ["sent", "committed"])
@@ -405,13 +406,27 @@ def _counted(records: DataFrame, name: str) -> DataFrame:
     return records.select(identity).groupBy("record").agg(F.count("*").alias(name))
 
 
-def _differences(one: DataFrame, other: DataFrame, partitions: list[int]) -> DataFrame:
+def _checksums(records: DataFrame) -> DataFrame:
+    """One row a partition, with the columns of `_PARTITION` and `_COMPARED`. The checksum is the sum of a hash over
+    every record's columns, so equal records in any order give equal sums."""
+    return records.groupBy(*_PARTITION).agg(
+        F.count("*").alias("records"),
+        F.min("offset").alias("first_offset"),
+        F.max("offset").alias("last_offset"),
+        F.sum(F.xxhash64(*_CONTENT).cast("decimal(38,0)")).alias("checksum"),
+    )
+
+
+def _are_equal(one: DataFrame, other: DataFrame, partitions: list[int]) -> bool:
+    """Whether these partitions have the same checksums on both sides. One that only one side has differs."""
     chosen = F.col("partition").isin(partitions)
-    return differing_partitions(one.where(chosen), other.where(chosen))
-
-
-def _is_empty(frame: DataFrame) -> bool:
-    return frame.limit(1).count() == 0
+    sides = [
+        sums.where(chosen).select(*_PARTITION, *(F.col(name).alias(f"{side}_{name}") for name in _COMPARED))
+        for side, sums in (("one", one), ("other", other))
+    ]
+    agree = " AND ".join(f"one_{name} <=> other_{name}" for name in _COMPARED)
+    differing = sides[0].join(sides[1], on=list(_PARTITION), how="full").where(f"NOT ({agree})")
+    return differing.limit(1).count() == 0
 
 
 def partition_table(topic: str, reports: list[PartitionReport]) -> Table:
@@ -429,21 +444,13 @@ def partition_table(topic: str, reports: list[PartitionReport]) -> Table:
     return table
 
 
-def as_figures(reports: list[PartitionReport]) -> list[dict[str, object]]:
-    """The partitions as objects for JSON."""
-    return [asdict(report) for report in reports]
-
-
-def rows_table(frame: DataFrame, title: str, limit: int = 10) -> Table:
-    """The first rows of a query as a table."""
+def rows_table(frame: DataFrame, title: str) -> Table:
+    """The rows of a small DataFrame as a table for people."""
     table = Table(title=title)
     for name in frame.columns:
         table.add_column(name)
-    return reduce(_with_row, frame.limit(limit).collect(), table)
-
-
-def _with_row(table: Table, row: object) -> Table:
-    table.add_row(*(str(value) for value in row))  # type: ignore[attr-defined]
+    for row in frame.collect():
+        table.add_row(*map(str, row))
     return table
 
 

@@ -1,4 +1,5 @@
-"""Who has a root in a cluster that a verb makes, the names of the roots' folders, and where they may be."""
+"""The roots of a cluster that a verb makes: their owners, the names of their folders, and `--store`, which says where
+they are."""
 
 from __future__ import annotations
 

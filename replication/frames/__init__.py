@@ -1,1 +1,1 @@
-"""Rules that compare or move records, and the views of the state: DataFrames in, DataFrames out."""
+"""Rules over records and batch headers, and the views of the state: DataFrames in, DataFrames out."""

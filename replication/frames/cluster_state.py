@@ -9,10 +9,10 @@ from lakelog.replication.frames.expressions import (
     PARTITION,
     count_where,
     described,
+    leader_or_null,
     leader_rows,
     milliseconds_between,
     missing_records,
-    or_null,
 )
 from lakelog.schemas.views.offset_views import CONSUMER_GROUPS, ISR_HISTORY, LAG, LEADER_EPOCHS, LOG_FILES
 from lakelog.schemas.views.state_views import BROKER_STATES, CONTROLLER_STATE, PARTITIONS, REPLICA_STATES, TOPIC_STATES
@@ -85,7 +85,7 @@ def partitions_view(metadata: DataFrame, topics: DataFrame, replicas: DataFrame,
     judged = found.withColumn("min_insync_replicas", least)
     judged = judged.withColumns({name: F.expr(rule) for name, rule in {**_JUDGED, **_OFFSETS}.items()})
     judged = judged.withColumn("one_replica_records", F.expr("high_watermark - one_replica_from"))
-    return described(judged.withColumn("leader", or_null(F.col("leader"))), PARTITIONS)
+    return described(judged.withColumn("leader", leader_or_null(F.col("leader"))), PARTITIONS)
 
 
 def _settings(topics: DataFrame, min_insync_replicas: int) -> DataFrame:
@@ -295,7 +295,7 @@ def lag_view(metadata: DataFrame, replicas: DataFrame, groups: DataFrame, batche
     columns = {
         "lag_ms": F.coalesce(none, "missing_ms"),
         "lag_bytes": F.coalesce(none, "missing_bytes"),
-        "leader": or_null(F.col("leader")),
+        "leader": leader_or_null(F.col("leader")),
     }
     return described(sized.withColumns(columns), LAG)
 
@@ -362,7 +362,7 @@ def isr_history_view(changes: DataFrame) -> DataFrame:
     moves = {
         "is_shrink": F.expr("coalesce(size(left_isr) > 0, false)"),
         "is_expand": F.expr("coalesce(size(joined_isr) > 0 AND partition_epoch > 0, false)"),
-        "leader": or_null(F.col("leader")),
+        "leader": leader_or_null(F.col("leader")),
     }
     return described(members.withColumns(moves), ISR_HISTORY)
 
@@ -382,7 +382,7 @@ def leader_epochs_view(changes: DataFrame, replicas: DataFrame) -> DataFrame:
     )  # fmt: skip
     lineage = _lineage(leader_rows(newest, replicas))
     found = lineage.join(elected, on=key, how="full").join(newest.select(*PARTITION, "topic"), list(PARTITION), "inner")
-    columns = {"leader": or_null(F.col("elected")), "elected_at": F.when(~F.col("is_first"), F.col("since"))}
+    columns = {"leader": leader_or_null(F.col("elected")), "elected_at": F.when(~F.col("is_first"), F.col("since"))}
     return described(found.withColumns(columns), LEADER_EPOCHS)
 
 

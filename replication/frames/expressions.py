@@ -23,13 +23,13 @@ def described(frame: DataFrame, view: View) -> DataFrame:
     )  # fmt: skip
 
 
-def or_null(broker: Column) -> Column:
-    """A leader; null where there is none."""
-    return F.when(broker >= 0, broker)
+def leader_or_null(leader: Column) -> Column:
+    """The id of a leader; null where there is none."""
+    return F.when(leader >= 0, leader)
 
 
 def missing_records(end: Column, offset: Column) -> Column:
-    """The records from `offset` to before `end`, at least 0; null if either is not known."""
+    """The number of records from `offset` to before `end`, at least 0; null if either is not known."""
     return F.when(end.isNotNull() & offset.isNotNull(), F.greatest(F.lit(0), end - offset))
 
 

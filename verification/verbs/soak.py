@@ -8,16 +8,20 @@ and in order, and all replicas are equal at the end.
 from __future__ import annotations
 
 import argparse
+import json
+import random
+import shutil
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lakelog.jobs.cli.console import run
-from lakelog.jobs.cli.numbers import whole_number
+from lakelog.jobs.cli.console import FAILED, OK, run, say
+from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number
+from lakelog.jobs.cli.output_paths import empty_folder, out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_signalled
-from lakelog.verification.faults.seeded_run import Figures, add_run_options, run_seeded
 from lakelog.verification.faults.soak_plan import KINDS, STORED, kinds_of
 from lakelog.verification.faults.soak_run import SoakPlan, run_soak, show_figures
 
@@ -45,7 +49,10 @@ def make_parser() -> VerbParser:
     )  # fmt: skip
     roots = "roots of the cluster: of several, one at a time is lost; with --store disks they are folders; default: 1"
     parser.add_argument("--cluster-roots", type=int, choices=(1, 3, 5), default=1, help=roots)
-    add_run_options(parser)
+    seed = whole_number(0, MAX_OFFSET)
+    parser.add_argument("--seed", type=seed, metavar="S", help="seed of all random choices; default: a new one")
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="write the figures to this file, as JSON")
+    parser.add_argument("--keep", type=empty_folder, metavar="DIR", help="use this empty folder, and keep it")
     return parser
 
 
@@ -55,12 +62,19 @@ def _soak(parser: VerbParser, args: argparse.Namespace) -> int:
     except ValueError as error:
         return parser.error(f"--kinds {','.join(args.kinds)} and --store {args.store}: {error}")
 
-    def work(folder: Path, seed: int) -> Figures:
-        plan = SoakPlan(args.minutes * 60, args.faults, seed, args.kinds, args.store, args.cluster_roots)
-        with SoakProgress(args.faults) as progress:
-            return run_soak(folder, plan, progress)
-
-    return run_seeded(args, "soak", work, show_figures)
+    seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
+    folder = args.keep or Path(tempfile.mkdtemp(prefix="lakelog-soak-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    say(f"seed {seed}, in {folder}")
+    plan = SoakPlan(args.minutes * 60, args.faults, seed, args.kinds, args.store, args.cluster_roots)
+    with SoakProgress(args.faults) as progress:
+        figures = run_soak(folder, plan, progress)
+    show_figures(figures)
+    if args.out:
+        args.out.write_text(json.dumps(figures, indent=2) + "\n")
+    if figures["ok"] and not args.keep:  # a failed run leaves its folder for a search
+        shutil.rmtree(folder)
+    return OK if figures["ok"] else FAILED
 
 
 class SoakProgress:
