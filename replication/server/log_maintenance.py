@@ -30,14 +30,14 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 
-_SCRUB_ROUNDS, _REMOTE_SCRUB_ROUNDS = 10, 60  # from one scrub to the next: it lists the folder, which stores charge for
-_TOLD_SECONDS = 60.0  # between two log lines on compactions
+_SCRUB_ROUNDS, _REMOTE_SCRUB_ROUNDS = 10, 60  # from one scrub to the next: it lists the folder, and a store charges it
+_LOG_LINE_SECONDS = 60.0  # between two log lines on compactions
 _COMPACTIONS = 16  # the most in one round
-_COMPACTION_SECONDS = 60  # none begins after that in one round, and none is larger than its rate allows in that time
+_COMPACTION_SECONDS = 60  # of a round, in which compactions begin; one is no larger than the rate allows in that time
 
 Led = Callable[[], Mapping[TopicIdPartition, HostedPartition]]
 
-_SHARE_IN_USE, _SHARE_OF_A_BACKLOG = 0.05, 0.2  # of a core, while the log is in use
+_SHARE, _SHARE_OF_BACKLOG = 0.05, 0.2  # of a core, while the log is in use
 _BACKLOG = 1000  # segments: a log with more takes long to open
 _IN_USE_SECONDS = 1.0  # a log is in use until its last commit is this old
 _SHORTEST = 0.001  # a shorter wait would take longer than it says
@@ -68,8 +68,8 @@ class LogMaintenance:
         )
         self._known = set(log.current().segments)
         self._is_in_use = LogUse(lambda: log.current().version)
-        self._retained_at = self._told_at = float("-inf")
-        self._compactions = self._compacted = 0  # since that was last logged
+        self._retained_at = self._logged_at = float("-inf")
+        self._compactions = self._compacted = 0  # and the segments that they replaced, since the last log line
         self._rounds, self._is_scrub_round = 0, True
         # The files of other tools that the last round has left, and the last commit that it knew to remove files.
         self._foreign = frozenset[str](), log.rewritten_at
@@ -91,9 +91,9 @@ class LogMaintenance:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after its current part, and waits for it. It gives up a compaction that waits."""
+        """Ends the thread after the part that it is running, and waits for it. A compaction that waits is given up."""
         self._thread.stop()
-        self._tell_compactions(is_last=True)
+        self._log_compactions(is_last=True)
 
     def run_once(self) -> None:
         """Runs one round. Each part commits by itself. If one fails, it logs the error and goes on with the next part;
@@ -123,7 +123,8 @@ class LogMaintenance:
             logger.error("%s: %d files of the log differ from what was committed", self._name, broken)
 
     def _undo_other_writers(self) -> None:
-        """At once after another tool has written files, and where that was in vain, with the scrubs. [OL-01]"""
+        """Undoes what another tool has written: at once, and if some of its files are left, again with each scrub.
+        [OL-01]"""
         foreign, rewritten_at = foreign_files(self._log.current()), self._log.rewritten_at
         if (foreign, rewritten_at) != self._foreign or (foreign and self._is_scrub_round):
             undo_other_writers(self._log, self._name)
@@ -134,7 +135,8 @@ class LogMaintenance:
         delete_old_segments(self._log, self._now() - expiration * 1000, self._name)
 
     def _clean(self) -> None:
-        """Deletes no file while a partition is offline, so that a removed one may still heal it. [OL-01]"""
+        """Deletes the files that no version needs; none while a partition is offline, because a removed file may still
+        heal it. [OL-01]"""
         self._note_removed()
         is_whole = not self._log.current().faulty()
         if self._deletes_files and not is_whole:
@@ -178,7 +180,7 @@ class LogMaintenance:
             if self._thread.stopping.is_set() or time.monotonic() >= ends_at:
                 return
             self._pause_point.pass_through()
-            pace = CompactionPace(rate, self._is_in_use, self._wait, share_in_use(len(self._log.current().segments)))
+            pace = CompactionPace(rate, self._is_in_use, self._wait, cpu_share(len(self._log.current().segments)))
             try:
                 replaced = compact(self._log, *limits, self._name, pace)
             except _Stopping:
@@ -188,14 +190,14 @@ class LogMaintenance:
                 return
             self._compactions += 1
             self._compacted += replaced
-            self._tell_compactions()
+            self._log_compactions()
 
-    def _tell_compactions(self, is_last: bool = False) -> None:
+    def _log_compactions(self, is_last: bool = False) -> None:
         """Logs how much was compacted, once a minute at most, and at the end."""
         now = time.monotonic()
-        if self._compactions and (is_last or now - self._told_at >= _TOLD_SECONDS):
+        if self._compactions and (is_last or now - self._logged_at >= _LOG_LINE_SECONDS):
             logger.info("%s: %d compactions of %d small files", self._name, self._compactions, self._compacted)
-            self._compactions, self._compacted, self._told_at = 0, 0, now
+            self._compactions, self._compacted, self._logged_at = 0, 0, now
 
     def _wait(self, seconds: float) -> None:
         """Raises _Stopping once the broker stops, and BrokerKilled."""
@@ -226,16 +228,17 @@ class LogUse:
         return now - self._moved_at < _IN_USE_SECONDS
 
 
-def share_in_use(segments: int) -> float:
-    """The share of a core that compaction of a log with so many segments takes while the log is in use."""
-    return _SHARE_IN_USE if segments <= _BACKLOG else _SHARE_OF_A_BACKLOG
+def cpu_share(segments: int) -> float:
+    """The share of a core that compaction takes while its log, which has so many segments, is in use."""
+    return _SHARE if segments <= _BACKLOG else _SHARE_OF_BACKLOG
 
 
 class CompactionPace:
     """The pace of one compaction, which begins when this is made. Call it after each file that was read or written.
 
-    It waits so long that no more than `bytes_per_second` are read and written (`log.cleaner.io.max.bytes.per.second`),
-    and that compaction takes at most `share` of a core while `is_in_use`. `wait` receives seconds. [NA-04]
+    It waits long enough that compaction reads and writes at most `bytes_per_second`
+    (`log.cleaner.io.max.bytes.per.second`), and takes at most `share` of a core while `is_in_use`. `wait` receives
+    seconds. [NA-04]
     """
 
     def __init__(
@@ -256,10 +259,10 @@ class CompactionPace:
         """Waits as long as `size` bytes and the time since the last wait demand."""
         took, cpu = self._clock() - self._resumed_at, self._cpu_clock() - self._cpu_before
         self._size += size
-        shares = [self._size / self._rate]
+        needed = self._size / self._rate
         if self._is_in_use():
-            shares.append(cpu / self._share)  # of CPU time: on a busy machine the work itself takes longer
-        due = max(shares) - took
+            needed = max(needed, cpu / self._share)  # of CPU time: on a busy machine the work itself takes longer
+        due = needed - took
         if 0 < due < _SHORTEST:
             return  # the next wait makes up for it
         if due > 0:

@@ -38,9 +38,9 @@ from lakelog.replication.storage.root_identity import (
     check_identity,
     check_is_new_cluster,
     check_new,
+    describe_wrong_root,
     is_formatted,
     read_identity,
-    whose,
 )
 from lakelog.replication.storage.tables.admin_table import AdminTable
 from lakelog.replication.storage.tables.broker_table import BrokerDirectory
@@ -211,7 +211,7 @@ class Cluster:
         if self._expected_by is not None:
             with suppress(LakelogException):  # a root that cannot be read names no cluster
                 expected = str(read_identity(self._expected_by, None)["cluster_id"])
-        return whose(replace(self.root, guard=None), expected)
+        return describe_wrong_root(replace(self.root, guard=None), expected)
 
     def note_what_was_seen(self, root: StorageRoot) -> None:
         """Notes on a broker's root which states of the cluster's tables it has seen, before it acts on them: the next

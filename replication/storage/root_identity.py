@@ -21,13 +21,13 @@ CLUSTER_ROOT = -1
 
 _CHECK = "Check that it is mounted there, that the URI is right, and whether somebody has moved it"
 _BROKER_FOLDER = re.compile(r"broker-\d+")
-_SHOWN = 5  # names of what a folder holds
+_SHOWN = 5  # names in an error
 _SCHEMES = {"s3a": "s3", "abfss": "abfs"}  # Hadoop's name for S3, and Azure's with TLS
 
 
 def is_formatted(root: StorageRoot) -> bool:
-    """Whether the folder has been made a root, or one of several cluster roots, as one may have been emptied. Raises
-    KafkaStorageException if it cannot be read."""
+    """Whether the folder has been made a root. Of several cluster roots one is enough, since others may have been
+    emptied. Raises KafkaStorageException if it cannot be read."""
     errors = list[KafkaStorageException]()
     for part in root.parts:
         try:
@@ -41,9 +41,9 @@ def is_formatted(root: StorageRoot) -> bool:
 
 
 def read_identity(root: StorageRoot, broker_id: int | None = CLUSTER_ROOT) -> dict[str, Any]:
-    """Which cluster and broker a root belongs to; `broker_id`: the broker whose root it should be, None for any.
+    """The cluster and the broker that a root belongs to. `broker_id`: the broker whose root it should be, None for any.
 
-    Raises InconsistentClusterIdException if it is not formatted, or in another format than that of this code,
+    Raises InconsistentClusterIdException if it is not formatted, or has a format that this code does not know, and
     KafkaStorageException if it cannot be read.
     """
     try:
@@ -63,8 +63,8 @@ def read_identity(root: StorageRoot, broker_id: int | None = CLUSTER_ROOT) -> di
 
 
 def _why_no_root(root: StorageRoot, broker_id: int | None) -> str:
-    """Why there is no root, and what to check first. It names the command for a new root only if nothing shows that a
-    root was there before: an unmounted folder looks empty."""
+    """Why there is no root, and what to check first. It names the command that makes one only if nothing is there and
+    no brokers' roots lie beside it: an unmounted folder looks empty, too."""
     what, makes = "root of a broker", ""
     if broker_id == CLUSTER_ROOT:
         what, makes = "cluster", f". For a new cluster only: `lakelog format --cluster {root.uri}`"
@@ -85,8 +85,9 @@ def _why_no_root(root: StorageRoot, broker_id: int | None) -> str:
 
 
 def brokers_beside(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> dict[str, str]:
-    """Brokers' roots, by URI, and the ids of their clusters: those beside a cluster root in the usual layout, `cluster`
-    and `broker-N` in one folder, and `others`. Those that cannot be read are left out."""
+    """The ids of the clusters of brokers' roots, by the roots' URIs. The roots are those beside a cluster root in the
+    usual layout, which is `cluster` and `broker-N` in one folder, and `others`. Roots that cannot be read are left
+    out."""
     found: dict[str, str] = {}
     roots = list(others)
     for part in root.parts:
@@ -102,14 +103,15 @@ def brokers_beside(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> dic
 
 
 def check_is_new_cluster(root: StorageRoot, others: Iterable[StorageRoot] = ()) -> None:
-    """Raises InconsistentClusterIdException if brokers' roots belong to a cluster whose root this may be."""
+    """Raises InconsistentClusterIdException if brokers' roots, those beside this one or `others`, belong to a cluster:
+    its cluster root may have been here."""
     if found := describe_brokers_beside(root, others):
         raise InconsistentClusterIdException(f"{root.uri}: no new cluster is made here, as {found}. {_CHECK}")
 
 
 def describe_brokers_beside(root: StorageRoot, others: Iterable[StorageRoot] = (), but_of: str | None = None) -> str:
-    """The brokers that `brokers_beside` finds, as a clause; without those of the cluster `but_of`, empty if there are
-    none."""
+    """The brokers' roots that `brokers_beside` finds, without those of the cluster `but_of`, as a clause; empty if
+    there are none."""
     beside = {uri: cluster for uri, cluster in brokers_beside(root, others).items() if cluster != but_of}
     return _clause(beside) if beside else ""
 
@@ -120,8 +122,9 @@ def _clause(beside: Mapping[str, str]) -> str:
     return f"cluster {' and '.join(clusters)} has its brokers' roots at {_names(some)}{more}"
 
 
-def whose(root: StorageRoot, expected: str) -> str:
-    """What lies at the address of a cluster root, as the end of a sentence about it. Raises KafkaStorageException."""
+def describe_wrong_root(root: StorageRoot, expected: str) -> str:
+    """Describes what lies at an address where the root of the cluster `expected` should be. The text completes a
+    sentence that begins with the address. Raises KafkaStorageException."""
     if not is_formatted(root):
         found = root.list()
         if found:
@@ -150,8 +153,8 @@ def check_is_folder(root: StorageRoot) -> None:
 
 
 def check_new(root: StorageRoot, may_be_nested: bool = False) -> None:
-    """Raises InconsistentClusterIdException if a folder holds anything, or lies in a root: then none is made of it. A
-    file does not count that a killed `recover` or `format` had not written to its end."""
+    """Raises InconsistentClusterIdException if a folder holds anything, or lies in a root: it cannot become a root
+    then. Unfinished files that a killed `recover` or `format` has left do not count."""
     for number, part in enumerate(root.parts if len(root.parts) > 1 else ()):
         check_new(part, may_be_nested)
         for other in root.parts[:number]:
@@ -174,9 +177,10 @@ def check_new(root: StorageRoot, may_be_nested: bool = False) -> None:
 
 
 def check_apart(root: StorageRoot, other: str, owner: str, way_out: str = "") -> None:
-    """Raises InconsistentClusterIdException if the root is the other one, or one of both lies in the other.
+    """Raises InconsistentClusterIdException if two roots are the same, or one lies in the other.
 
-    `other`: the URI of the owner's root. `way_out`: what else can be done about it.
+    `other`: the URI of the other root, which belongs to `owner`. `way_out`: the end of the error's text, with another
+    way to solve the problem.
     """
     here, there = _comparable(root.uri), _comparable(other)
     if here.startswith(there) or there.startswith(here):
@@ -187,7 +191,8 @@ def check_apart(root: StorageRoot, other: str, owner: str, way_out: str = "") ->
 
 
 def _comparable(uri: str) -> str:
-    """A text that begins with that of each folder around it, without links. Two names of a store are one."""
+    """A URI in a form that begins with the same form of each folder around it: links are resolved, and both names of a
+    store's scheme become one."""
     if uri.startswith("/"):
         return os.path.realpath(uri).rstrip("/") + "/"
     scheme, slashes, path = uri.partition("://")
@@ -195,7 +200,7 @@ def _comparable(uri: str) -> str:
 
 
 def _parents(root: StorageRoot) -> Iterator[StorageRoot]:
-    """The folders around a root without links, the nearest first, the last one a bucket or `/`."""
+    """The folders around a root, with links resolved: the nearest first, and last a bucket or `/`."""
     scheme, slashes, path = (os.path.realpath(root.uri) if root.is_local else root.uri).rpartition("://")
     names = path.split("/")
     for length in range(len(names) - 1, 0, -1):
@@ -219,7 +224,7 @@ def _owner(folder: StorageRoot) -> str | None:
 
 
 def lies_in(uri: str, folder: str) -> bool:
-    """Whether a root is this folder or bucket, or lies in it, so that it is lost with it."""
+    """Whether a root is this folder or bucket, or lies in it: then it is lost with it."""
     return _comparable(uri).startswith(_comparable(folder.rstrip("/") or "/"))
 
 

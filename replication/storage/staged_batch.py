@@ -69,7 +69,7 @@ class Staged:
 def stages_of(root: StorageRoot, generation: int) -> StorageRoot:
     """The folder of the stages of all queries in a cluster root, or of their copies in the root of a broker. Each
     generation of the cluster root has its own: a driver or a recovery of an older one changes nothing there."""
-    return root.files(f"{_STAGES}-{generation}" if generation else _STAGES)
+    return root.folder_of_files(f"{_STAGES}-{generation}" if generation else _STAGES)
 
 
 def generation_of_stages(name: str) -> int | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakelog.replication.server.log_maintenance import CompactionPace, LogUse, share_in_use
+from lakelog.replication.server.log_maintenance import CompactionPace, LogUse, cpu_share
 
 UNLIMITED = 2**63 - 1
 
@@ -73,4 +73,4 @@ def test_na_04_a_log_is_in_use_for_a_second_after_a_commit():
 
 
 def test_na_04_a_log_of_many_segments_is_compacted_faster_than_a_busy_one_grows():
-    assert [share_in_use(segments) for segments in (0, 1000, 1001, 100_000)] == [0.05, 0.05, 0.2, 0.2]
+    assert [cpu_share(segments) for segments in (0, 1000, 1001, 100_000)] == [0.05, 0.05, 0.2, 0.2]

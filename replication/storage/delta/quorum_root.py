@@ -1,4 +1,7 @@
-"""A storage root that is the quorum of a cluster's roots: commits are decided by a majority, all else is the home's."""
+"""A storage root that stands for several cluster roots: a majority of them decides each commit.
+
+Everything else is done at the *home*, the root at which this process reads: see `known_roots`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import TableHandle
 
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
-_LOG = "_delta_log/"  # what the names of commits begin with: a missing one was not published here
+_LOG = "_delta_log/"  # names of commits begin with it
 _DECIDED = 0  # in the stamps of files, in place of the time of writing
 _FILES_KEPT = 16  # data files that wait for their commit
 
@@ -46,7 +49,7 @@ class QuorumRoot(StorageRoot):
         """A folder below this one."""
         return replace(self, uri="/".join((self.uri, *names)), names=(*self.names, *names), _waiting=OrderedDict())
 
-    def files(self, *names: str) -> QuorumFolder:
+    def folder_of_files(self, *names: str) -> QuorumFolder:
         """A folder below this one for files that belong to no table."""
         below = QuorumFolder(
             self.uri, self.options, self.fsync, self.timeout_ms, self.admits_writers, self.guard,
@@ -58,7 +61,7 @@ class QuorumRoot(StorageRoot):
         return self.quorum.known.at_home(self._at_folder(call))
 
     def _read(self, call: Callable[[StorageRoot], Any]) -> Any:
-        """As `_at_home`, for a call that only reads: it does not wait for long for a home that hangs."""
+        """As `_at_home`, for a call that only reads: it does not wait long for a home that hangs."""
         return self.quorum.known.read_at_home(self._at_folder(call))
 
     def _at_folder(self, call: Callable[[StorageRoot], Any]) -> Callable[[StorageRoot], Any]:
@@ -67,7 +70,7 @@ class QuorumRoot(StorageRoot):
 
     @property
     def parts(self) -> Sequence[StorageRoot]:
-        """The folder at each root, those included that do not answer."""
+        """The folder at each root, also at roots that do not answer."""
         return [member.root.child(*self.names) if self.names else member.root for member in self.quorum.roots]
 
     @property
@@ -86,8 +89,8 @@ class QuorumRoot(StorageRoot):
         return self.quorum.signs.show(self.names, epoch)
 
     def life_sign(self, epoch: int, max_staleness: float | None = None) -> int:
-        """As `LifeSigns.number`; always 0 for who opened the cluster with `reads_go_on`: a read of records does not ask
-        who lives, and without a majority nobody could say."""
+        """As `LifeSigns.number`; always 0 in a process that lets reads go on without a majority: a read of records does
+        not ask who lives, and without a majority nobody could say."""
         if self.quorum.reads_go_on:
             return 0
         return self.quorum.signs.number(self.names, epoch, max_staleness)
@@ -105,7 +108,7 @@ class QuorumRoot(StorageRoot):
         return super().has_table() and not self.quorum.home.has_alone(self.names)
 
     def let_reads_go_on(self) -> None:
-        """As `ClusterQuorum.newest_to_read` says."""
+        """Lets the reads of this process go on without a majority: see `ClusterQuorum.newest_to_read`."""
         self.quorum.reads_go_on = True
 
     def newest_to_read(self, version: int) -> int:
@@ -118,12 +121,12 @@ class QuorumRoot(StorageRoot):
         return self.quorum.behind(self.names)
 
     def catch_up_now_and_then(self, version: int | None = None) -> None:
-        """As `StorageRoot.catch_up_now_and_then`: a poll reads the home alone, which may lack what was decided, if
-        nobody has published it there."""
+        """As `StorageRoot.catch_up_now_and_then`. A poll reads the home alone, and the home lacks decided commits that
+        nobody has published there."""
         self.quorum.catch_up_now_and_then(self.names, version)
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Keeps a data file for the commit that adds it, which has its content."""
+        """Keeps a data file in memory until the commit that adds it takes its content along."""
         self._waiting[name] = bytes(content)
         while len(self._waiting) > _FILES_KEPT:
             self._waiting.popitem(last=False)
@@ -141,8 +144,9 @@ class QuorumRoot(StorageRoot):
     def create_table(self, commit: bytes) -> TableHandle:
         """Makes a table, and returns a handle. Raises CommitFailedError if one exists, or KafkaStorageException.
 
-        A table is made by a commit of the table `cluster`, which all processes see, so that two processes never make
-        it twice. The tables of a cluster that is being formatted are made at once at all roots."""
+        A commit of the table `cluster`, which all processes see, makes it, so that two processes never make it twice.
+        While a cluster is formatted, its tables are made at all roots at once.
+        """
         if self.quorum.is_made():
             is_made = self.quorum.create_table(self.names, commit)
         else:
@@ -175,7 +179,8 @@ class QuorumRoot(StorageRoot):
         return self.quorum.home.root.delta_options
 
     def open_table(self, version: int | None = None) -> TableHandle:
-        """A handle on the table at the home, which first gets what was decided before, if a majority answers."""
+        """A handle on the table at the home. If a majority answers, the home first gets all commits that were decided
+        before."""
         if version is None:
             newest = self.quorum.bring_newest(self.names)
             with suppress(TableNotFoundError):
@@ -190,8 +195,9 @@ class QuorumRoot(StorageRoot):
         return handle
 
     def checkpoint_table(self, version: int) -> TableHandle:
-        """Writes a checkpoint at the home, copies it to the other roots, and cleans up there what the home has cleaned
-        up, and old votes everywhere. Returns a handle at the home. Raises DeltaError, LakelogException, OSError."""
+        """Writes a checkpoint at the home, and copies it to the other roots. Deletes there the commits that the home
+        has deleted, and old votes at all roots. Returns a handle at the home. Raises DeltaError, LakelogException,
+        OSError."""
         home = self.quorum.settled_home(self.names)
         handle = home.root.child(*self.names).checkpoint_table(version)
         self.quorum.clean_up(self.names, version, home)
@@ -210,7 +216,8 @@ class QuorumRoot(StorageRoot):
         return True
 
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
-        """The sizes of files: a commit has the same content at all roots, and is written there at other times."""
+        """The sizes of files, without times: a commit has the same content at all roots, but is written at different
+        times."""
         return [stamp and (stamp[0], _DECIDED) for stamp in self._read(lambda home: home.stamps(names))]
 
     def mark(self, name: str) -> str | None:
@@ -223,8 +230,9 @@ class QuorumRoot(StorageRoot):
         return self._read(lambda home: home._files())
 
     def _file(self, name: str, call: Callable[[StorageRoot], Any], is_read: bool = True) -> Any:
-        """What `call` returns at the home or, for a data file that is missing there, at another root: somebody may have
-        deleted a part of the home. `is_read`: it has read the file then."""
+        """Returns the result of `call` at the home. If the home lacks a data file, because somebody has deleted a part
+        of it, returns that of another root. A commit that is missing was not published here, so it is not looked for.
+        `is_read`: `call` reads the whole file."""
         try:
             return self._read(call) if is_read else self._at_home(call)
         except FileNotFoundError:
@@ -253,13 +261,14 @@ class QuorumRoot(StorageRoot):
         return False
 
     def create_folder(self) -> None:
-        """Creates the folders of the roots. The quorum makes those below: else a root that is lost would come back."""
+        """Creates the folders of the roots. The quorum makes the folders below them: if this call did, a lost root
+        would come back."""
         if not self.names:
             for part in self.parts:
                 part.create_folder()
 
     def delete(self, name: str) -> None:
-        """Deletes a file at all roots that answer. A root that does not still lists it later, for the next sweep."""
+        """Deletes a file at all roots that answer. The others still list it later, for the next clean-up of files."""
         self._at_home(lambda home: home.delete(name))
         self.quorum.at_others(self.names, lambda root: root.child(*self.names).delete(name))
 

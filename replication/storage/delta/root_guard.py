@@ -174,7 +174,7 @@ class ClusterRootGuard:
         if len(folder.parts) > 1 or not self.root.is_sequential:
             return folder
         names = self._name(folder).split("/") if folder.uri != self._plain.uri else []
-        return self.root.child(*names) if of_table else self.root.files(*names)
+        return self.root.child(*names) if of_table else self.root.folder_of_files(*names)
 
     def open(self, table: StorageRoot) -> Opened:
         """Opens a table of the root. Raises as `open_table`, and InconsistentClusterRootException."""

@@ -212,8 +212,9 @@ class StorageRoot(ABC):
         """A folder below this one."""
         return replace(self, uri="/".join((self.uri, *names)))
 
-    def files(self, *names: str) -> StorageRoot:
-        """A folder below this one for files that belong to no table. Of several cluster roots a majority has them."""
+    def folder_of_files(self, *names: str) -> StorageRoot:
+        """A folder below this one for files that belong to no table. With several cluster roots, a majority has each
+        file."""
         return self.child(*names)
 
     def path(self, name: str = "") -> str:
