@@ -1,14 +1,16 @@
-"""Whether brokers, the controller and consumer groups are alive, as a command sees it that has not watched them so far.
+"""Finds out whether brokers, the controller and consumer groups are alive, for a command that has just begun.
 
 Each of them commits to a table of its own as long as it lives. Controllers watch these commits and judge by their own
-monotonic clock. A command has only just begun, so it takes the age of the newest commit, by the clock of the store that
-holds the cluster's root: one clock for all. That clock and the command's own may differ, which alone makes no broker
-dead. If the newest commit is old, the command reads the table again half a session time-out later: a broker that has
-committed since is alive. Session time-outs are settings of the processes, which the tables do not have: the command
-takes those of its own settings. A caller that must not wait, such as a scrape of metrics, goes by one read alone.
+monotonic clocks. A command has watched nothing yet, so it takes the age of the newest commit. The time of that commit
+is by the clock of the store that holds the cluster's root, and the command's own clock may differ. So an old commit
+alone makes no broker dead: the command reads the table again half a session time-out later, and a broker that has
+committed since is alive. A caller that must not wait, such as a scrape of metrics, judges by one read.
 
-If this command may not write to the cluster root, and no process has just written to it, maybe none can: then the state
-of a process without recent heartbeats is unknown.
+The tables do not have the session time-outs, which are settings of the processes: the command takes those of its own
+settings.
+
+If this command may not write to the cluster root and no process has just written to it, perhaps no process can. Then
+the state of a process without recent heartbeats is unknown.
 """
 
 import os
@@ -73,14 +75,14 @@ class SeenController(NamedTuple):
 def observe(cluster: Cluster, wait: Wait = let_pass) -> tuple[dict[int, SeenBroker], SeenController]:
     """All brokers, and the controller. Waits only if the newest heartbeat of one is old. Raises KafkaStorageException
     if the cluster root cannot be read."""
-    found = pulses({**_of_brokers(cluster, wait), **_of_controller(cluster, wait)}, wait)
+    found = pulses({**_broker_heartbeats(cluster, wait), **_controller_heartbeats(cluster, wait)}, wait)
     may_beat = can_beat(cluster.root, found)
-    return _seen(cluster, found, may_beat, wait), _seen_controller(cluster, found, may_beat, wait)
+    return _seen_brokers(cluster, found, may_beat, wait), _seen_controller(cluster, found, may_beat, wait)
 
 
 def observe_controller(cluster: Cluster, wait: Callable[[float], None] = let_pass) -> SeenController:
     """The controller that was elected last. Waits only if its newest heartbeat is old."""
-    found = pulses(_of_controller(cluster, wait), wait)
+    found = pulses(_controller_heartbeats(cluster, wait), wait)
     return _seen_controller(cluster, found, can_beat(cluster.root, found), wait)
 
 
@@ -88,14 +90,15 @@ def observe_brokers(
     cluster: Cluster, wait: Callable[[float], None] = let_pass, *, only: Collection[int] | None = None
 ) -> dict[int, SeenBroker]:
     """All brokers that have registered, or some of them. Waits only if the newest heartbeat of one is old."""
-    names = None if only is None else set(map(_name, only))
-    tables = {name: table for name, table in _of_brokers(cluster, wait).items() if names is None or name in names}
+    tables = _broker_heartbeats(cluster, wait)
+    if only is not None:
+        tables = {name: tables[name] for name in map(_name, only) if name in tables}
     found = pulses(tables, wait)
-    return _seen(cluster, found, can_beat(cluster.root, found), wait)
+    return _seen_brokers(cluster, found, can_beat(cluster.root, found), wait)
 
 
 def _registrations(cluster: Cluster, wait: Wait) -> Mapping[int, BrokerRegistration]:
-    """Who must not wait polls again and again: see `Cluster.poll_brokers`."""
+    """A caller that must not wait polls again and again: see `Cluster.poll_brokers`."""
     return cluster.poll_brokers() if wait is None else cluster.refresh_brokers()
 
 
@@ -103,13 +106,13 @@ def _lease(cluster: Cluster, wait: Wait) -> Lease | None:
     return cluster.lease.watched(RECENT_SECONDS) if wait is None else cluster.lease.read()
 
 
-def _of_brokers(cluster: Cluster, wait: Wait) -> dict[str, Heartbeats]:
+def _broker_heartbeats(cluster: Cluster, wait: Wait) -> dict[str, Heartbeats]:
     timeout = cluster.config.broker_session_timeout_ms / 1000
     folder = cluster.root.child(BROKERS.name)
     return {_name(broker): Heartbeats(folder.child(str(broker)), timeout) for broker in _registrations(cluster, wait)}
 
 
-def _of_controller(cluster: Cluster, wait: Wait) -> dict[str, Heartbeats]:
+def _controller_heartbeats(cluster: Cluster, wait: Wait) -> dict[str, Heartbeats]:
     """Nothing if no controller was elected, or the last one has resigned."""
     lease = _lease(cluster, wait)
     if lease is None or lease.resigned:
@@ -121,13 +124,13 @@ def _of_controller(cluster: Cluster, wait: Wait) -> dict[str, Heartbeats]:
 def _seen_controller(
     cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool, wait: Wait
 ) -> SeenController:  # fmt: skip
-    """The controller, with the lease as read after the last heartbeats."""
+    """The controller. Its lease is read after the heartbeats."""
     lease, pulse = _lease(cluster, wait), found.get(_CONTROLLER, Pulse(False, 0.0))
     return SeenController(lease, controller_state(lease, pulse.is_live, may_beat), pulse.age)
 
 
-def _seen(cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool, wait: Wait) -> dict[int, SeenBroker]:
-    """The brokers, with the registrations as read after the last heartbeats."""
+def _seen_brokers(cluster: Cluster, found: Mapping[str, Pulse], may_beat: bool, wait: Wait) -> dict[int, SeenBroker]:
+    """The brokers. Their registrations are read after the heartbeats."""
     there = {b: (r, found[_name(b)]) for b, r in _registrations(cluster, wait).items() if _name(b) in found}
     return {b: SeenBroker(r, broker_state(r, pulse.is_live, may_beat), pulse.age) for b, (r, pulse) in there.items()}
 
@@ -137,8 +140,8 @@ def _name(broker: int) -> str:
 
 
 def pulses(tables: Mapping[str, Heartbeats], wait: Wait) -> dict[str, Pulse]:
-    """Reads the newest commit of each table, and reads all once more if one is old. Without a `wait` an old one is of a
-    dead owner."""
+    """Reads the newest commit of each table, and reads all once more if one is old. Without a `wait`, the owner of an
+    old one is dead."""
     first = {name: _newest(table.root) for name, table in tables.items()}
     doubtful = [name for name, (_, age) in first.items() if not _is_recent(age, tables[name].session_timeout)]
     if not doubtful:
@@ -156,9 +159,9 @@ def pulses(tables: Mapping[str, Heartbeats], wait: Wait) -> dict[str, Pulse]:
 
 
 def live_groups(cluster: Cluster, groups: Mapping[str, ConsumerGroup], wait: Wait) -> dict[str, ConsumerGroup]:
-    """The groups as their members see them; without members if all are dead. Waits only if that may be so.
+    """The groups as their members see them. A group of which all members are dead has none. Waits only if that may be.
 
-    A live member removes dead ones, so the newest heartbeat of the table is that of a live member, if there is one.
+    A live member removes dead ones. So if a group has a live member, the newest heartbeat in its table is of one.
     """
     tables = {
         f"group {name}": Heartbeats(
@@ -174,7 +177,7 @@ def live_groups(cluster: Cluster, groups: Mapping[str, ConsumerGroup], wait: Wai
 
 
 def _is_recent(age: float, session_timeout: float) -> bool:
-    """A commit from the future is no proof: the clocks differ."""
+    """A commit that lies far in the future is not recent either: the clocks differ too much to tell."""
     return abs(age) < session_timeout
 
 
@@ -190,7 +193,8 @@ def can_beat(root: StorageRoot, found: Mapping[str, Pulse]) -> bool:
 
 
 def unwritable(root: StorageRoot) -> str | None:
-    """Why this user can write no heartbeat to a cluster root on a disk; None if it seems possible."""
+    """Why this user can write no heartbeat to a cluster root on a disk; None if it seems possible, or if the root is in
+    a store."""
     lease = root.path(f"{CONTROLLER.name}/_delta_log")
     if not root.is_local or not os.path.isdir(lease):
         return None
@@ -204,8 +208,8 @@ def unwritable(root: StorageRoot) -> str | None:
 
 
 def broker_state(registration: BrokerRegistration, is_live: bool, may_beat: bool = True) -> str:
-    """The state of a broker. One that was shutting down, and sends no heartbeats, has stopped. Without
-    `may_beat` the state of a broker that sends no heartbeats is unknown."""
+    """The state of a broker. One that was shutting down and sends no heartbeats has stopped. `may_beat`: whether
+    heartbeats can be written; if not, the state of any other broker without them is unknown."""
     if not is_live:
         return STOPPED if registration.shutting_down else DEAD if may_beat else UNKNOWN
     if registration.storage_error is not None:

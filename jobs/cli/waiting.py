@@ -1,4 +1,4 @@
-"""Waiting: for a condition, with a deadline, and for a signal to stop."""
+"""Waits for a condition, with a deadline, or for a signal to stop."""
 
 import math
 import signal
@@ -12,7 +12,7 @@ from lakelog.replication.errors import TimeoutException
 
 
 def wait_until(condition: Callable[[], bool], what: str = "", seconds: float = math.inf, pause: float = 0.2) -> None:
-    """Returns once the condition holds. Raises TimeoutException, saying `what`, if it does not in time."""
+    """Returns once the condition holds. Raises TimeoutException after `seconds`; `what`: its text."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:
@@ -26,8 +26,8 @@ def let_pass(seconds: float) -> None:
 
 
 def exit_when_signalled() -> None:
-    """From now on SIGTERM, and SIGHUP unless it is ignored, end this process as an exception does: what it has started
-    must not outlive it. A second one is ignored: it would end the clean-up."""
+    """From now on SIGTERM, and SIGHUP unless it is ignored, end this process as an exception does, so that it ends what
+    it has started. A second signal is ignored: it would interrupt that clean-up."""
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
 
     def leave(number: int, _: object) -> None:
@@ -40,9 +40,10 @@ def exit_when_signalled() -> None:
 
 
 def stop_signals() -> Callable[[], bool]:
-    """Catches SIGTERM and SIGINT, and returns a function: whether one was received. A second signal ends the process.
+    """Catches SIGTERM and SIGINT. Returns a function that tells whether one was received. A second signal ends the
+    process.
 
-    The handler touches no lock: it runs in the main thread, which may hold it.
+    The handler takes no lock: it runs in the main thread, which may hold that lock.
     """
     received: list[int] = []
 
@@ -57,7 +58,8 @@ def stop_signals() -> Callable[[], bool]:
 
 @contextmanager
 def until_signalled() -> Iterator[Callable[[], bool]]:
-    """A block in which `stop_signals` catches the signals. After it, their handlers are those of before."""
+    """A block in which `stop_signals` catches the signals, and whose value is its function. The block must end itself
+    once that returns true. After the block, the earlier handlers are back."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop_signals()

@@ -1,7 +1,7 @@
 """Prometheus's text formats: labels, families of samples, and the page that a scrape gets.
 
-The page of a large cluster has hundreds of thousands of samples, so that most of the time of a scrape is spent on their
-text. Therefore a sample comes with its labels as text, and each family is one piece of the page.
+The page of a large cluster has hundreds of thousands of samples, and making their text takes most of the time of a
+scrape. So callers give each sample its labels as text, and each family is one piece of the page.
 
 Text format 0.0.4 and OpenMetrics 1.0.0 of Prometheus.
 """
@@ -17,7 +17,7 @@ Sample: TypeAlias = tuple[str, float]  # its labels as text, and its value
 GAUGE, COUNTER, SUMMARY = "gauge", "counter", "summary"
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-OF_BROKER = "{broker}"  # in the value of a label: the id of the broker that a sample is of
+OF_BROKER = "{broker}"  # in the value of a label: stands for the id of the sample's broker
 
 _TOTAL = "_total"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -25,8 +25,8 @@ _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Family(NamedTuple):
-    """The samples of one metric. `name`: with `_total` if it is a counter. Of a summary `samples` are the counts, and
-    `sums` the sums."""
+    """The samples of one metric. `name`: ends with `_total` if it is a counter. A summary has its counts in `samples`,
+    and its sums in `sums`."""
 
     name: str
     kind: str
@@ -36,19 +36,19 @@ class Family(NamedTuple):
 
 
 class Labels:
-    """The labels that an operator adds to all samples. One whose value has `{broker}` is added to the samples of a
-    broker only, with the broker's id in its place."""
+    """The labels that an operator adds to all samples. A label whose value contains `{broker}` is added only to samples
+    of a broker, with the broker's id in its place."""
 
     def __init__(self, added: Mapping[str, str]) -> None:
         self._fixed = {name: value for name, value in added.items() if OF_BROKER not in value}
         self._of_broker = {name: value for name, value in added.items() if OF_BROKER in value}
 
     def text(self, **own: object) -> str:
-        """The labels of a sample: its own, then those that are added to all."""
+        """The labels of a sample as text: its own, then those that are added to all."""
         return ",".join(f'{name}="{escaped(value)}"' for name, value in {**own, **self._fixed}.items())
 
     def of_broker(self, broker: int, **own: object) -> str:
-        """The labels of a sample of a broker."""
+        """The labels of a broker's sample as text."""
         named = {name: value.replace(OF_BROKER, str(broker)) for name, value in self._of_broker.items()}
         return self.text(**own, broker=broker, **named)
 

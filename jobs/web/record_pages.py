@@ -1,7 +1,7 @@
-"""The page of a topic's records: from an end, an offset, a time, or where a group is; forwards and backwards.
+"""The page of a topic's records. It begins at an end, an offset, a time or a group's offset, and goes both ways.
 
-A request reads little, whatever the records are: so many records, so many bytes of files, for so many seconds. Batches
-of several partitions come in the order of their largest timestamps, which their headers tell without a read.
+A request reads little, whatever the records are: the records, the bytes of files and the seconds are limited. Batches
+of several partitions come in the order of their largest timestamps, which are in their headers.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from lakelog.replication.protocol.record_batch import OffsetRange
 
 MOST_RECORDS, _DEFAULT_RECORDS = 500, 50
 MOST_BYTES = 64 << 20  # of batches, and of the row groups around them, that a request reads
-_SECONDS = 5.0
-_CHUNK_BYTES, _CHUNK_RECORDS = 8 << 20, 5_000  # between two looks at the clock
-_ROW_GROUP = 4 << 20  # a read of a file reads about so much of it at least
+_SECONDS = 5.0  # the longest time that a request reads
+_CHUNK_BYTES, _CHUNK_RECORDS = 8 << 20, 5_000  # read before it compares the time and the records with their limits
+_LEAST_READ = 4 << 20  # the first read of a file reads about so many bytes beside the batch: its row group
 _MOST_CURSOR = 64  # partitions whose places fit into a link
 _CURSOR_LENGTH = 32 * _MOST_CURSOR
 
-SHOWN_BYTES, _FEW_BYTES, _HEX_BYTES = 2_000, 300, 96  # of a key or value; of many records; of one that is no text
-_FEW = 100  # records that are shown at length
-_JSON_BYTES, _ALL_JSON_BYTES = 16 << 10, 1 << 20  # of one value, and of all on a page, that are laid out
-_HEADERS, _HEADER_BYTES = 20, 120
+SHOWN_BYTES = 2_000  # of a key or value
+_AT_LENGTH, _SHORT_BYTES = 100, 300  # on a page of more records than the first, the second is the limit instead
+_HEX_BYTES = 96  # of a key or value that is no text
+_JSON_BYTES, _ALL_JSON_BYTES = 16 << 10, 1 << 20  # of one value, and of all values, that are laid out as JSON
+_HEADERS, _HEADER_BYTES = 20, 120  # headers of a record, and bytes of each name and value, that are shown
 
 NEWEST, OLDEST, OFFSET, TIME, GROUP = "newest", "oldest", "offset", "time", "group"
 _STARTS = (NEWEST, OLDEST, OFFSET, TIME, GROUP)
@@ -58,8 +59,8 @@ _PARAMETERS = ("partition", "start", "offset", "time", "group", "text", "limit",
 
 
 class Shown(NamedTuple):
-    """A key or value. `text`: as text or hexadecimal digits, the beginning if it is long; None for null. `pretty`: JSON
-    laid out. `note`: what is left out, or not text."""
+    """A key or value. `text`: as text or hexadecimal digits, of a long one the beginning; None for null. `pretty`: it
+    as JSON, laid out. `note`: whether it is binary, and how much is left out."""
 
     text: str | None
     size: int | None
@@ -68,7 +69,7 @@ class Shown(NamedTuple):
 
 
 class RecordLine(NamedTuple):
-    """A record. `timestamp`: in µs since the epoch; the largest of its batch if that is not read."""
+    """A record. `timestamp`: in µs since the epoch; of a record that was not read, the largest of its batch."""
 
     partition: int
     offset: int
@@ -80,7 +81,7 @@ class RecordLine(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Offsets of one batch. Parts come in the order of `order`."""
+    """Offsets of one batch. Parts are read in ascending `order`."""
 
     order: int
     opened: OpenPartition
@@ -109,7 +110,8 @@ class _Part(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What was read. `places`: where reading has come to in each partition."""
+    """The result of a request. `places`: the offset that it has reached in each partition. `scanned`: how many records
+    it has gone through. `is_end`: whether there are no more. `stopped`: the limit at which it has stopped, as text."""
 
     lines: Sequence[RecordLine]
     places: Mapping[int, int]
@@ -189,7 +191,7 @@ def _open(view: TopicView, topic: str, numbers: Sequence[int]) -> tuple[dict[int
 def _places(
     seen: SeenCluster, opened: Mapping[int, OpenPartition], query: Query, start: str, chosen: Sequence[int]
 ) -> dict[int, int]:
-    """Where reading begins in each partition: an offset within its committed records."""
+    """The offset at which reading begins in each partition, within its committed records."""
     if query.text("at", _CURSOR_LENGTH):
         wanted = _cursor(query, chosen)
     elif start == NEWEST:
@@ -247,38 +249,38 @@ def _committed(seen: SeenCluster, query: Query, opened: Mapping[int, OpenPartiti
 def _read(
     opened: Mapping[int, OpenPartition], places: Mapping[int, int], limit: int, text: str, is_back: bool
 ) -> _Found:
-    """Records from these places on, or before them, up to the limits of a request."""
+    """The records from these places on, or those before them, up to the limits of a request."""
     deadline, needle = time.monotonic() + _SECONDS, text.encode()
     parts = heapq.merge(*(_parts(led, places[n], is_back) for n, led in opened.items()), key=lambda part: part.order)
-    now, lines, scanned = dict(places), list[RecordLine](), 0
+    reached, lines, scanned = dict(places), list[RecordLine](), 0
     budget = _Budget()
     chunk = list[_Part]()
     left = limit
     for part in parts:
         wanted = part.clipped(left if not needle else part.records, is_back)
         if not budget.allows(wanted):
-            return _finished(chunk, lines, now, scanned, needle, limit, is_back, f"after {MOST_BYTES >> 20} MiB")
+            return _finished(chunk, lines, reached, scanned, needle, limit, is_back, f"after {MOST_BYTES >> 20} MiB")
         chunk.append(wanted)
         left -= wanted.records
         is_full = sum(p.bytes for p in chunk) >= _CHUNK_BYTES or sum(p.records for p in chunk) >= _CHUNK_RECORDS
         if left <= 0 and not needle:
             break
         if is_full:
-            scanned += _take(chunk, lines, now, needle, limit, is_back)
+            scanned += _take(chunk, lines, reached, needle, limit, is_back)
             chunk = []
             if len(lines) >= limit:
-                return _Found(_in_order(lines, is_back), now, scanned, False, "")
+                return _Found(_in_order(lines, is_back), reached, scanned, False, "")
             if time.monotonic() > deadline:
-                return _Found(_in_order(lines, is_back), now, scanned, False, f"after {_SECONDS:g} s")
-    return _finished(chunk, lines, now, scanned, needle, limit, is_back, "")
+                return _Found(_in_order(lines, is_back), reached, scanned, False, f"after {_SECONDS:g} s")
+    return _finished(chunk, lines, reached, scanned, needle, limit, is_back, "")
 
 
 def _finished(
-    chunk: Sequence[_Part], lines: list[RecordLine], now: dict[int, int], scanned: int, needle: bytes, limit: int,
+    chunk: Sequence[_Part], lines: list[RecordLine], reached: dict[int, int], scanned: int, needle: bytes, limit: int,
     is_back: bool, stopped: str,
 ) -> _Found:  # fmt: skip
-    scanned += _take(chunk, lines, now, needle, limit, is_back)
-    return _Found(_in_order(lines, is_back), now, scanned, len(lines) < limit and not stopped, stopped)
+    scanned += _take(chunk, lines, reached, needle, limit, is_back)
+    return _Found(_in_order(lines, is_back), reached, scanned, len(lines) < limit and not stopped, stopped)
 
 
 def _in_order(lines: Sequence[RecordLine], is_back: bool) -> list[RecordLine]:
@@ -303,7 +305,7 @@ class _Budget:
         cost, file = part.bytes, (part.opened.root.uri, part.batch.segment)
         if file not in self._files:
             segment = part.opened.state.segments.get(part.batch.segment)
-            cost += min(_ROW_GROUP, segment.file.size if segment else 0)
+            cost += min(_LEAST_READ, segment.file.size if segment else 0)
         is_first = self._left == MOST_BYTES
         if cost > self._left and not is_first:
             return False
@@ -313,7 +315,8 @@ class _Budget:
 
 
 def _parts(led: OpenPartition, place: int, is_back: bool) -> Iterator[_Part]:
-    """The batches of a partition from a place on, or before it, with an order that never goes back."""
+    """The batches of a partition from a place on, or those before it. Their `order` never falls, so that `merge` keeps
+    the order of offsets."""
     start, stop = (led.log.log_start_offset, place) if is_back else (place, led.high_watermark)
     batches = led.log.batches_between(start, stop)
     order: int | None = None
@@ -325,9 +328,10 @@ def _parts(led: OpenPartition, place: int, is_back: bool) -> Iterator[_Part]:
 
 
 def _take(
-    chunk: Sequence[_Part], lines: list[RecordLine], now: dict[int, int], needle: bytes, limit: int, is_back: bool
+    chunk: Sequence[_Part], lines: list[RecordLine], reached: dict[int, int], needle: bytes, limit: int, is_back: bool
 ) -> int:
-    """Reads the parts, adds the records that are wanted, and moves the places. Returns how many were looked at."""
+    """Reads the parts, adds the records with the text to `lines`, and moves `reached`. Returns how many it has gone
+    through."""
     read = [part for part in chunk if part.batch.header.bytes <= MOST_BYTES]
     tables = read_rows({number: part.opened.rows(part.offsets) for number, part in enumerate(read)})
     rows = {id(part): tables[number] for number, part in enumerate(read)}
@@ -342,10 +346,10 @@ def _take(
                 return scanned
             offset = part.offsets.start + place
             scanned += 1
-            now[part.number] = offset if is_back else offset + 1
+            reached[part.number] = offset if is_back else offset + 1
             if records is None:
                 lines.append(_unread(part, offset))
-            elif (row := _row(records, place)) and _has(row, needle):
+            elif (row := _row(records, place)) and _contains(row, needle):
                 lines.append(style.line(part.number, row))
     return scanned
 
@@ -355,7 +359,7 @@ def _row(records: pa.Table, place: int) -> dict[str, Any]:
     return {**row, "timestamp": pc.cast(records["timestamp"].slice(place, 1), pa.int64())[0].as_py()}
 
 
-def _has(row: Mapping[str, Any], needle: bytes) -> bool:
+def _contains(row: Mapping[str, Any], needle: bytes) -> bool:
     """Whether a record's key, value or headers have the text."""
     texts = [row["key"], row["value"]]
     texts += [part for header in row["headers"] or () for part in (header["key"].encode(), header["value"])]
@@ -370,10 +374,10 @@ def _unread(part: _Part, offset: int) -> RecordLine:
 
 
 class _Style:
-    """How long the values of a page are shown."""
+    """Makes the lines of a page, and limits how much of each value they show."""
 
     def __init__(self, limit: int) -> None:
-        self._most = SHOWN_BYTES if limit <= _FEW else _FEW_BYTES
+        self._most = SHOWN_BYTES if limit <= _AT_LENGTH else _SHORT_BYTES
         self._json_left = _ALL_JSON_BYTES
 
     def line(self, number: int, row: Mapping[str, Any]) -> RecordLine:

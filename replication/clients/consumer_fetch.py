@@ -56,10 +56,12 @@ def fetch_records(
     view: TopicView, offsets: Mapping[TopicPartition, int], min_bytes: int, max_wait_ms: float, max_bytes: int,
     rack: str | None = None, topic_ids: Mapping[str, str] | None = None,
 ) -> dict[TopicPartition, FetchedRecords]:  # fmt: skip
-    """The records of each partition from its offset to the HW, or its error; see `Consumer.fetch`. `rack`: where the
-    reader is. An in-sync replica there is read up to its own HW, if it has the offset and its files can be read, and
-    else the leader. `topic_ids`: the topics that the offsets belong to, by name; a topic that it lacks is the one that
-    is there at the call."""
+    """The records of each partition from its offset to the HW, or its error; see `Consumer.fetch`.
+
+    `rack`: that of the reader. An in-sync replica there is read up to its own HW, if it has the offset and its files
+    can be read; otherwise the leader is read. `topic_ids`: by name, the ids of the topics that the offsets belong to.
+    For a name that it lacks, they belong to the topic that has the name at the call.
+    """
     deadline = time.monotonic() + max_wait_ms / 1000
     try:
         fetch = _DelayedFetch(view, offsets, min_bytes, max_bytes, rack, topic_ids or {})
@@ -107,8 +109,8 @@ class _DelayedFetch:
         self._min_bytes = min_bytes
         self._max_bytes = max_bytes
         self._rack = rack
-        self._near: dict[TopicPartition, OpenPartition] = {}  # read last, instead of the leader
-        self._broken: set[TopicPartition] = set()  # those of which only the leader is read, as a file could not be
+        self._near: dict[TopicPartition, OpenPartition] = {}  # replicas that the last attempt read in place of leaders
+        self._broken: set[TopicPartition] = set()  # a near replica has a file that cannot be read: read the leader
         self._watches: dict[str, TopicWatch | LakelogException] = {}
         for topic in {partition.topic for partition in offsets}:
             self._watches[topic] = self._watch(topic, topic_ids.get(topic))
@@ -130,6 +132,7 @@ class _DelayedFetch:
         return rows if isinstance(rows, LakelogException) else rows.get(near.registration.topic_id_partition)
 
     def attempt(self, time_is_over: bool) -> bool:
+        """Reads all partitions, and stores the answers if the fetch need not wait for more. Returns whether it did."""
         reader = PartitionReader(self._view, self._rack)
         self._near = self._find_near(reader)
         found = {partition: self._open(partition, offset, reader) for partition, offset in self._offsets.items()}
@@ -200,8 +203,8 @@ def _answer(readable: _Readable, rows: pa.Table | LakelogException) -> FetchedRe
 
 
 def read_rows(wanted: Mapping[Key, Sequence[RowRange]]) -> dict[Key, pa.Table | LakelogException]:
-    """The records of the ranges of each key in the order of offsets, with the columns of `schemas.LOG`, or the error of
-    a file of theirs. Each file is read once."""
+    """For each key, the records of its ranges in the order of offsets, with the columns of `schemas.LOG`, or the error
+    of a file that has any of them. Each file is read once."""
     by_file: dict[tuple[str, str], list[tuple[Key, RowRange]]] = {}
     for key, ranges in wanted.items():
         for each in ranges:

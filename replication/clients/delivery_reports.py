@@ -1,4 +1,4 @@
-"""Reports what has become of single records, each to the function that its caller gave."""
+"""Reports the outcome of each single record to the function that its caller gave."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SingleRecord(NamedTuple):
 
 
 class DeliveryReports:
-    """The reports that were not called yet, those of each send together. Threads may share it."""
+    """The reports whose functions were not called yet, grouped by send. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,14 +96,16 @@ class DeliveryReports:
         return bool(self._sends)
 
     def add(self, reports: deque[Report]) -> None:
-        """Adds the reports of a send. They are taken from the deque, so that to add it again adds nothing."""
+        """Adds the reports of a send. `call` removes them from this same deque, so that adding it twice reports
+        nothing twice."""
         if reports:
             with self._lock:
                 self._sends.append(reports)
 
     def call(self) -> int:
-        """Calls the functions of all reports that there are, and returns their number. It raises the error of a
-        function, and calls the others next time. An interruption before a function begins leaves its report."""
+        """Calls the functions of all reports, and returns the number of calls. If a function raises an error, it raises
+        that, and the next call goes on with the others. After an interruption before a function begins, the report is
+        still there."""
         called = 0
         while True:
             report: Report | None = None
@@ -118,11 +120,11 @@ class DeliveryReports:
                     self._sends.appendleft(deque([report]))
                 raise
             on_delivery, message = report
-            on_delivery(message._error, message)  # no call comes before it, in which an interruption would lose it
+            on_delivery(message._error, message)  # not `message.error()`: an interruption there would lose the report
             called += 1
 
     def call_all(self) -> None:
-        """Calls the functions of all reports that there are, and then raises the first error of a function."""
+        """Calls the functions of all reports, and then raises the first error that one of them has raised."""
         errors: list[Exception] = []
         while self:
             try:
@@ -136,8 +138,8 @@ class DeliveryReports:
 def reports_of(
     topic: str, records: Sequence[SingleRecord], answers: Answers | None, error: BaseException | None
 ) -> deque[Report]:  # fmt: skip
-    """The reports of records that were one send: the answers of its partitions, or the error of all. An error of
-    records that nobody wants a report of is logged."""
+    """The reports of the records of one send. `answers`: those of its partitions; None if all have failed with `error`.
+    Errors of records without an `on_delivery` are logged."""
     found: deque[Report] = deque()
     before: Counter[int] = Counter()
     unreported: Counter[str] = Counter()
@@ -151,8 +153,8 @@ def reports_of(
         elif failure is not None:
             unreported[f"{_name(failure)}: {failure}"] += 1
         before[partition] += 1
-    for words, count in unreported.items():
-        logger.error("producer: %d records to %s were not delivered: %s", count, topic, words)
+    for text, count in unreported.items():
+        logger.error("producer: %d records to %s were not delivered: %s", count, topic, text)
     return found
 
 
@@ -161,6 +163,7 @@ def _name(error: BaseException) -> str:
 
 
 def _offset(answer: RecordMetadata, before: int) -> int:
-    """The offset of a record. If records of other producers may lie between those of the answer, it is unknown."""
+    """The offset of the record behind the first `before` ones; -1 if records of other producers may lie between
+    them."""
     is_whole = answer.base_offset >= 0 and answer.last_offset - answer.base_offset + 1 == answer.records
     return answer.base_offset + before if is_whole else -1

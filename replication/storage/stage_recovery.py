@@ -1,15 +1,17 @@
-"""The stages of streaming queries in a recovered cluster root: made of the copies in the roots of the brokers, and of
+"""Makes the stages of streaming queries for a recovered cluster root: of the copies in the roots of the brokers, and of
 what the recovered logs know of each query's producer.
 
-Only the newest batch of a query counts, as it is staged after all earlier ones are committed:
+Only the newest batch of a query counts, because it is staged after all earlier ones are committed:
 
-- All its records are in the logs: it is staged and done. So the query goes on after it, under the next sequences.
-- None is there: the query writes it anew. The batch before it is staged without records and done, with the sequences
-  that come before this one.
-- Some are there: it is staged. The query sends it again, and the logs take what they lack. Parts that were objects of
-  the lost root are gone: if there are any, the query ends with an error that names one.
+- The logs have all its records: the new stage has the batch, marked as done. So the query goes on after it, under the
+  next sequences.
+- The logs have none: the query writes the batch anew. The new stage has the batch before it, without records and marked
+  as done, with the sequences at which the newest batch begins.
+- The logs have some: the new stage has the batch, not done. The query sends it again, and the logs take what they lack.
+  Parts that were objects of the lost root are gone. If it has any, the query ends with an error that names one.
 
-A log that has forgotten a producer knows none of its records, so a copied mark that the batch is done goes before that.
+A log may have forgotten a producer, and then it seems to have none of its records. So a copied mark that the batch is
+done counts more than the logs.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ class Written(StrEnum):
 
 
 class RecoveredStage(NamedTuple):
-    """The stage of a query. `batch_id`: its newest batch. `lost`: names of parts that are needed and gone. `objects`:
-    what the new cluster root gets, in the order of writing."""
+    """The stage of a query. `batch_id`: its newest batch. `written`: how many of its records the logs have. `lost`: the
+    names of parts that are needed and gone. `objects`: the objects of the new cluster root, in the order of writing."""
 
     query_id: str
     batch_id: int
@@ -70,7 +72,8 @@ def recovered_stages(roots: Iterable[StorageRoot], logs: Logs) -> list[Recovered
 
 
 def _stage(query_id: str, copies: Mapping[int, Sequence[StorageRoot]], logs: Logs) -> RecoveredStage | None:
-    """The stage of a query, of its copies by generation: a driver of an older one has written in vain."""
+    """Makes the stage of a query from its copies by generation of the cluster root. The newest generation counts that
+    has a batch or a mark: a driver of an older one wrote in vain."""
     for _, folders in sorted(copies.items(), reverse=True):
         found = [(folder, staged(folder.list())) for folder in folders]
         done = max((each.done for _, each in found), default=-1)
@@ -95,11 +98,11 @@ def _read(batch_id: int, folders: Sequence[StorageRoot]) -> StagedBatch | None:
 def _recovered(query_id: str, batch: StagedBatch, is_done: bool, logs: Logs) -> RecoveredStage:
     written = Written.ALL if is_done else _written(batch, logs)
     lost = tuple(part.name for part in batch.parts if not part.content) if written is Written.SOME else ()
-    staged_as = _before(batch) if written is Written.NONE else batch
-    objects = {batch_name(staged_as.batch_id): batch_bytes(staged_as)}
+    last = _before(batch) if written is Written.NONE else batch
+    objects = {batch_name(last.batch_id): batch_bytes(last)}
     if written is not Written.SOME:
-        objects[done_name(staged_as.batch_id)] = b""
-    return RecoveredStage(query_id, batch.batch_id, written, lost, objects if staged_as.batch_id >= 0 else {})
+        objects[done_name(last.batch_id)] = b""
+    return RecoveredStage(query_id, batch.batch_id, written, lost, objects if last.batch_id >= 0 else {})
 
 
 def _written(batch: StagedBatch, logs: Logs) -> Written:
@@ -115,6 +118,6 @@ def _written(batch: StagedBatch, logs: Logs) -> Written:
 
 
 def _before(batch: StagedBatch) -> StagedBatch:
-    """The batch before one that the logs have nothing of, as far as the next one needs it."""
+    """The batch before one of which the logs have nothing: without records, but with the sequences that come next."""
     following = {topic: {**each, **batch.bases.get(topic, {})} for topic, each in batch.following.items()}
     return StagedBatch(batch.batch_id - 1, batch.producer_id, (), {}, following)

@@ -1,8 +1,8 @@
 """Commits a batch of a query exactly once: stages it, sends it, and notes that it is done. Before it stages a batch it
-asks the logs whether they have more of the query than the stage knows.
+asks the logs whether they have more records of the query than the stage knows of.
 
-A crash between any two of these writes leaves a batch that a later run finishes. KIP-98 gives the sequences, by which
-logs recognise what they have.
+After a crash between any two of these writes, a later run finishes the batch. Logs recognise records that they have by
+the sequences of the query's producer (KIP-98).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from lakelog.replication.storage.staged_batch import Part, Sequences, Staged, St
 from lakelog.replication.storage.tables.producer_table import producer_id_of
 
 _RETRIES = 2**31 - 1
-_PASSING = (  # another broker leads soon
+_PASSING = (  # errors that pass when another broker leads
     KafkaStorageException, LeaderNotAvailableException, BrokerNotAvailableException, InconsistentClusterIdException,
 )  # fmt: skip
-_GROUPS = 2  # a log remembers the last five runs of sequences of a producer, and a failover may split one
+_GROUPS = 2  # a log remembers a producer's last five runs of sequences, and a failover may split a group's run in two
 _GROUP_BYTES = 128 * 1024 * 1024
 
 
@@ -128,7 +128,8 @@ def staged_records(stage: SinkStage, parts: Sequence[Part]) -> Iterator[tuple[st
 
 
 def _joined(given: Sequence[NewRecords]) -> list[NewRecords]:
-    """The records with neighbouring tables joined: many small tasks make one batch, whose header stays in memory."""
+    """The records, with adjacent tables joined. So the records of many small tasks are one batch: a log keeps the
+    header of each batch in memory."""
     found = list[NewRecords]()
     for each in given:
         last = found[-1] if found else None
@@ -162,9 +163,9 @@ class Logs(Protocol):
 def commit_batch(
     stage: SinkStage, batch_id: int, parts: Sequence[Part], logs: Logs, check: Callable[[], None] = lambda: None
 ) -> None:  # fmt: skip
-    """Commits a batch that the tasks of this run have put on the stage as `parts`. If another run has staged it, the
-    records of that run count, and these are deleted. `check`: raises an error for records that may not be sent, unless
-    an earlier run has staged the batch.
+    """Commits a batch that the tasks of this run have put on the stage as `parts`. If another run has staged the batch,
+    the records of that run count, and these are deleted. `check`: raises an error if records may not be sent; a batch
+    that an earlier run has staged is not checked.
 
     Raises ProducerFencedException if a later batch is staged: another driver has this checkpoint. Raises
     OutOfOrderSequenceException if the logs have more records of the query than its stage knows. Raises
@@ -173,31 +174,33 @@ def commit_batch(
     found = stage.read()
     if batch_id > found.done:
         _finish_earlier(stage, found, batch_id, logs)
-        batch = _staged(stage, found, batch_id, parts, logs, check)
+        batch = _stage_once(stage, found, batch_id, parts, logs, check)
         if batch is not None:
             _finish(stage, batch, logs)
     stage.clean(stage.read())
 
 
 def _finish_earlier(stage: SinkStage, found: Staged, batch_id: int, logs: Logs) -> None:
-    """A batch that was staged and not finished comes first. Spark runs it again, unless its checkpoint was restored."""
+    """Finishes the earlier batches that were staged and not finished. Spark runs such a batch again itself, unless its
+    checkpoint was restored."""
     for earlier in found.batches:
         if found.done < earlier < batch_id:
             _finish(stage, stage.read_batch(earlier), logs)
 
 
 def _finish(stage: SinkStage, batch: StagedBatch, logs: Logs) -> None:
-    """Sends a staged batch, maybe again. Its copies come first: where no root has one, `lakelog recover` does not know
-    a batch that the logs have a part of."""
+    """Copies a staged batch to the roots of brokers, sends it, maybe again, and marks it as done. The copies come
+    first: without one, `lakelog recover` would not know a batch of which the logs have a part."""
     stage.copy_batch(batch)
     _send(batch, logs)
     stage.put_done(batch.batch_id)
 
 
-def _staged(
+def _stage_once(
     stage: SinkStage, found: Staged, batch_id: int, parts: Sequence[Part], logs: Logs, check: Callable[[], None]
 ) -> StagedBatch | None:  # fmt: skip
-    """The batch as it counts; None if it has no records, or another driver has finished it meanwhile."""
+    """Stages the batch, and returns it. If an earlier run has staged it, returns that run's batch. Returns None if the
+    batch has no records, or another driver has finished it meanwhile."""
     if found.batches and found.batches[-1] > batch_id:
         raise ProducerFencedException(
             f"batch {batch_id} comes after batch {found.batches[-1]}: another driver runs a query with this checkpoint"
@@ -208,11 +211,11 @@ def _staged(
         return None
     check()
     producer_id, before = _start(stage, found)
-    batch = _described(batch_id, producer_id, before, parts)
+    batch = _new_batch(batch_id, producer_id, before, parts)
     if (where := _where_unknown(stage, found, batch, before, logs)) is not None:
         if (now := stage.read()) != found:  # the root was away for a moment, or another driver was faster
             _finish_earlier(stage, now, batch_id, logs)
-            return _staged(stage, now, batch_id, parts, logs, check)
+            return _stage_once(stage, now, batch_id, parts, logs, check)
         raise OutOfOrderSequenceException(
             f"query {stage.name}: {where} has records of this query that its stage in the cluster root does not know, "
             f"so the stage was removed or restored, and batch {batch_id} could be written twice; start the query with "
@@ -221,7 +224,7 @@ def _staged(
     if not stage.put_batch(batch):
         return stage.read_batch(batch_id)
     now = stage.read()
-    if now.done >= batch_id:  # staged, finished and removed since the first read: what was put just now is no batch
+    if now.done >= batch_id:  # another driver has staged and finished it since the first read, and removed that stage
         return None
     if batch_id not in now.batches:  # the root was away for so long
         raise KafkaStorageException(f"query {stage.name}: batch {batch_id} was staged just now, and is gone")
@@ -229,11 +232,11 @@ def _staged(
 
 
 def _start(stage: SinkStage, found: Staged) -> tuple[int, Sequences]:
-    """The producer id and the sequences after the last batch that is staged. Without one, the query begins at sequence
-    0 under an id that follows from its name and its last batch.
+    """The producer id of the last staged batch, and the sequences after it. Without a staged batch, the query begins at
+    sequence 0 under an id that follows from its name and its last batch.
 
-    So it takes the same id again if its stage is lost, as with an older copy of the cluster root, and the logs know
-    that id. A random id would double the records.
+    So a query whose stage is lost, as with an older copy of the cluster root, takes the same id again, and the logs
+    know it. Under a random id they would take the records twice.
     """
     if found.batches:
         last = stage.read_batch(found.batches[-1])
@@ -242,15 +245,15 @@ def _start(stage: SinkStage, found: Staged) -> tuple[int, Sequences]:
 
 
 def _producer_id(stage: SinkStage, found: Staged) -> int:
-    """The producer id of a query whose stage has no batch any more."""
+    """The producer id with which a query begins whose stage has no batch."""
     return producer_id_of(f"sinks/{stage.name}/{found.done}")
 
 
 def _where_unknown(stage: SinkStage, found: Staged, batch: StagedBatch, before: Sequences, logs: Logs) -> str | None:
-    """A partition whose log has records of the query that its stage does not know; None if there is none."""
+    """A partition whose log has records of the query that the stage does not know of; None if there is none."""
     producers = {batch.producer_id}
     if found.batches and found.batches[-1] <= found.done:
-        producers.add(_producer_id(stage, found))  # the stage may have been freed after this copy, and used again
+        producers.add(_producer_id(stage, found))  # this may be an old copy of a stage that was freed and used again
     for known in logs.known(producers, {*before, *batch.bases}):
         staged = before.get(known.topic, {}).get(known.partition) if known.producer_id == batch.producer_id else None
         if staged is None or records_between(staged, known.following) > 0:
@@ -258,8 +261,8 @@ def _where_unknown(stage: SinkStage, found: Staged, batch: StagedBatch, before: 
     return None
 
 
-def _described(batch_id: int, producer_id: int, following: Sequences, parts: Sequence[Part]) -> StagedBatch:
-    """A new batch, under the given producer id and, in each partition, from the given sequence on."""
+def _new_batch(batch_id: int, producer_id: int, following: Sequences, parts: Sequence[Part]) -> StagedBatch:
+    """A batch under the given producer id, in each partition from the sequence in `following` on."""
     bases: dict[str, dict[int, int]] = {}
     after: dict[str, dict[int, int]] = {topic: dict(each) for topic, each in following.items()}
     for part in parts:
@@ -272,7 +275,7 @@ def _described(batch_id: int, producer_id: int, following: Sequences, parts: Seq
 
 
 def _send(batch: StagedBatch, logs: Logs) -> None:
-    """Sends the batch in groups of parts, the same ones each time."""
+    """Sends the batch in groups of parts, which are the same if it is sent again."""
     sequences = {topic: dict(each) for topic, each in batch.bases.items()}
     for group in groups_of(batch.parts):
         logs.send(batch.producer_id, group, sequences)

@@ -89,7 +89,7 @@ class StartFetching(NamedTuple):
 
 
 class StopIdleFetchers(NamedTuple):
-    """Stops fetchers without partitions."""
+    """Stops the fetchers that have no partition."""
 
 
 RoleStep: TypeAlias = (
@@ -103,13 +103,12 @@ Round: TypeAlias = carry_out.Round[RoleStep, Result]
 def become_leader_or_follower(
     broker_id: int, hosted: Registrations, metadata: Registrations, logs: Logs
 ) -> list[RoleStep]:
-    """The steps that take a broker from its hosted partitions to those that the metadata assigns to it, where they
-    differ.
+    """The steps by which a broker goes from the partitions that it hosts to those that the metadata assigns to it.
 
     Order: first the broker stops fetching. Then it commits the new roles to its log, which fences every decision made
-    under the old ones. Only then it publishes its rows, and followers begin to fetch. So nothing is appended between
-    the end of the old role and the commit of the new one, and a follower that reads "leader at E" finds epoch E's
-    start.
+    under the old ones. Only then does it publish its rows, and followers begin to fetch. So nothing is appended between
+    the end of the old role and the commit of the new one, and a follower that reads "leader at E" finds the start of
+    epoch E in the same row.
 
     `logs`: every partition in the broker's log. The steps delete those that the metadata have taken from this broker.
     Those that the metadata do not explain become stray replicas, which keep their records: the metadata may be those of
@@ -180,8 +179,8 @@ def was_deleted(broker_id: int, registration: PartitionRegistration, role: Role)
 
 
 def _is_obeyed(broker_id: int, registration: PartitionRegistration, role: Role) -> bool:
-    """Whether a broker that starts obeys a registration, if the log has this role for the replica. It does not obey one
-    that is older than its log, because that comes from an older copy of the cluster root. [SR-02]"""
+    """Whether a broker that starts obeys a registration of a replica for which its log has this role. It does not obey
+    one that is older than its log, because that comes from an older copy of the cluster root. [SR-02]"""
     return registration.leader_epoch >= role.leader_epoch and not was_deleted(broker_id, registration, role)
 
 
@@ -269,7 +268,8 @@ def _repair(state: BrokerState) -> Round[None]:
     A leader may have read the row of such a replica before its file broke, and be about to add it to the ISR. So the
     round first fences ISR changes, once each time a replica goes offline: those decided earlier then fail.
     """
-    repairable, offline = state.offline.repairable(state.published()), state.offline
+    offline = state.offline
+    repairable = offline.repairable(state.published())
     unfenced = tuple(sorted(repairable.keys() - offline.fenced))
     if unfenced:
         fenced: Collection[TopicIdPartition] = yield FenceIsrChanges(unfenced)

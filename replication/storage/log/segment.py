@@ -46,9 +46,8 @@ _ENCODING = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment as a log knows it: its file and the headers of its batches, in the order of its rows.
-
-    A producer snapshot has no rows, and has `producers` instead.
+    """A segment as a log knows it: its file and the headers of its batches, in the order of its rows. A producer
+    snapshot has `producers` instead of rows and headers.
     """
 
     file: AddedFile
@@ -107,15 +106,15 @@ def encoded(table: pa.Table, row_counts: Sequence[int], metadata: Mapping[bytes,
 
 
 def decoded(content: pa.Buffer, indices: range | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of some row groups, or of all, with each page's checksum verified. It takes one core, for work that
-    others must not feel. Raises OSError and pyarrow's errors, which are ValueErrors."""
+    """The rows of some row groups, or of all, with each page's checksum verified. It uses one core only, because
+    producers and followers must not feel this work. Raises OSError, and pyarrow's errors, which are ValueErrors."""
     file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
     chosen = range(file.num_row_groups) if indices is None else indices
     return file.read_row_groups(list(chosen), columns, use_threads=False)
 
 
 def write_file(root: StorageRoot, name_of: Callable[[str], str], content: pa.Buffer, stats: str) -> AddedFile:
-    """Writes a new file, named after the digest of its bytes, which is known before the first byte is written."""
+    """Writes a new file. Its name has the digest of its bytes."""
     name = name_of(digest_of(content))
     root.put(name, content)
     return AddedFile(name, content.size, stats, content=None if root.is_local else inlined(content))
@@ -147,8 +146,8 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     """The headers of a committed segment, from its footer.
 
     Raises CorruptRecordException, naming the file, if its name has a path, or if the file is missing, has another size
-    than its commit has, is not Parquet, was written by another tool, or has an invalid footer. Raises
-    KafkaStorageException if the store does not return the file, which may be temporary.
+    than its commit says, is not Parquet, was written by another tool, or has an invalid footer. Raises
+    KafkaStorageException if the store does not return the file now.
     """
     _check_name(root, file.name)
     try:
@@ -163,12 +162,12 @@ def read_segment(root: StorageRoot, file: AddedFile) -> Segment:
     if FOOTER_KEY not in (footer.metadata or {}):
         raise CorruptRecordException(f"{root.path(file.name)}: has no batch headers in its footer: it is not a segment")
     try:
-        return _from_footer(file, footer.metadata, footer.num_rows)
+        return _segment_of(file, footer.metadata, footer.num_rows)
     except (*_NOT_A_FOOTER, CorruptRecordException) as error:
         raise CorruptRecordException(f"{root.path(file.name)}: its footer cannot be read: {error!r}") from error
 
 
-def _from_footer(file: AddedFile, metadata: Mapping[bytes, bytes], rows: int) -> Segment:
+def _segment_of(file: AddedFile, metadata: Mapping[bytes, bytes], rows: int) -> Segment:
     headers = _headers(metadata[FOOTER_KEY])
     known = dataclasses.replace(file, stats=metadata[STATISTICS_KEY].decode(), data_change=True)
     check_footer(headers, known.stats, rows)
@@ -225,8 +224,8 @@ def record_bytes(records: pa.Table) -> pa.ChunkedArray:
 
 
 def statistics(records: pa.Table) -> str:
-    """Delta's statistics of a data file, as JSON. Without one of the four parts, or without the null count of a column
-    that has a range, Spark skips nothing."""
+    """Delta's statistics of a data file, as JSON. Spark skips no file that lacks one of the four parts, or the null
+    count of a column with a range."""
     ranges = {name: pc.min_max(records.column(name)) for name in STATS_COLUMNS}
     return json.dumps(
         {
@@ -239,8 +238,8 @@ def statistics(records: pa.Table) -> str:
 
 
 def _stat(value: pa.Scalar) -> object:
-    """A range's end in Delta's format: timestamps in UTC, rounded down to the millisecond. Readers know that of the
-    greatest one."""
+    """The minimum or maximum of a column in Delta's format: a timestamp is in UTC, rounded down to the millisecond.
+    Readers know that a maximum is rounded."""
     if pa.types.is_timestamp(value.type):
         rounded = pc.floor_temporal(value, unit="millisecond")  # a cast rounds up before 1970
         return pc.strftime(pc.cast(rounded, pa.timestamp("ms", tz="UTC")), "%Y-%m-%dT%H:%M:%SZ").as_py()

@@ -175,7 +175,7 @@ def test_a_request_reads_so_many_bytes_and_says_where_it_has_stopped(
     replicate(changing_world.logs[1], changing_world.logs[2], P0)
     changing_world.say(9)
     monkeypatch.setattr(record_pages, "MOST_BYTES", 50_000)
-    monkeypatch.setattr(record_pages, "_ROW_GROUP", 0)
+    monkeypatch.setattr(record_pages, "_LEAST_READ", 0)
     with client_of(changing_world.uri) as client:
         page = opened(client, f"{PAGE}?partition=0")
         assert offsets(page) == [(0, 8), (0, 7)], "2 of 20,000 bytes fit into 50,000"
