@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from lakelog.jobs.cli.console import OK, Lines, Report, Row, run, say
-from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
+from lakelog.jobs.cli.options import MakeClient, add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.outcomes import show_outcomes
 from lakelog.jobs.cli.settings import given_settings, settings
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -42,7 +42,7 @@ REGISTRATION, CLUSTER = "BROKER_REGISTRATION", "CLUSTER_CONFIG"
 def main(argv: list[str]) -> int:
     """The verb."""
     parser = make_parser()
-    return run(parser, lambda args: _configs(parser, args), argv)
+    return run(parser, lambda args: carry_out(parser, args), argv)
 
 
 def make_parser() -> VerbParser:
@@ -74,7 +74,8 @@ def make_parser() -> VerbParser:
     return parser
 
 
-def _configs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+def carry_out(parser: argparse.ArgumentParser, args: argparse.Namespace, client: MakeClient = admin_client) -> int:
+    """Does what the arguments ask for, and returns the status. `client` makes the client of requests."""
     check_options(parser, args, _GOES_WITH, _NEEDS)
     if args.action == "alter" and not (args.add_config or args.delete_config):
         parser.error("--alter needs --add-config or --delete-config")
@@ -82,7 +83,7 @@ def _configs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if both:
         parser.error(f"--delete-config {','.join(both)}: --add-config sets it")
     check_entity(parser, args.entity_type, args.entity_name)
-    return ACTIONS[args.action](admin_client(args, "configs"), args)
+    return ACTIONS[args.action](client(args, "configs"), args)
 
 
 def config_pairs(text: str) -> dict[str, str]:

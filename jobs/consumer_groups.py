@@ -87,7 +87,7 @@ _POLL_SECONDS = 0.2
 def main(argv: list[str]) -> int:
     """The verb."""
     parser = make_parser()
-    return run(parser, lambda args: _consumer_groups(parser, args), argv)
+    return run(parser, lambda args: carry_out(parser, args), argv)
 
 
 def make_parser() -> VerbParser:
@@ -97,7 +97,8 @@ def make_parser() -> VerbParser:
     return parser
 
 
-def _consumer_groups(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+def carry_out(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    """Does what the arguments ask for, and returns the status."""
     check_options(parser, args, GOES_WITH, NEEDS)
     check_scope(parser, args)
     return ACTIONS[args.action](args)

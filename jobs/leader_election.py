@@ -10,7 +10,7 @@ import argparse
 from lakelog.jobs.admin.loss_warnings import say_what_unclean_elections_lose
 from lakelog.jobs.cli.console import FAILED, OK, Report, run, say
 from lakelog.jobs.cli.numbers import whole_number
-from lakelog.jobs.cli.options import add_dry_run, admin_client, admin_parser
+from lakelog.jobs.cli.options import MakeClient, add_dry_run, admin_client, admin_parser
 from lakelog.jobs.cli.outcomes import outcome_rows, say_refused
 from lakelog.jobs.cli.partition_files import read_partitions
 from lakelog.jobs.cli.settings import settings
@@ -24,7 +24,7 @@ from lakelog.replication.storage.cluster import Cluster
 def main(argv: list[str]) -> int:
     """The verb."""
     parser = make_parser()
-    return run(parser, lambda args: _elect(parser, args), argv)
+    return run(parser, lambda args: carry_out(parser, args), argv)
 
 
 def make_parser() -> VerbParser:
@@ -45,14 +45,15 @@ def make_parser() -> VerbParser:
     return parser
 
 
-def _elect(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+def carry_out(parser: argparse.ArgumentParser, args: argparse.Namespace, client: MakeClient = admin_client) -> int:
+    """Does what the arguments ask for, and returns the status. `client` makes the client of requests."""
     if (args.topic is None) != (args.partition is None):
         parser.error("--topic and --partition go together")
     chosen = [(args.topic, args.partition)] if args.topic is not None else args.path_to_json_file
     if args.election_type == UNCLEAN:
         names = None if chosen is None else {f"{topic}-{number}" for topic, number in chosen}
         say_what_unclean_elections_lose(Cluster.open(args.cluster, settings(args.command_config)), names)
-    admin = admin_client(args, "leader-election")
+    admin = client(args, "leader-election")
     outcomes = admin.elect_leaders(args.election_type, chosen, validate_only=args.dry_run)
     Report(outcome_rows("partition", outcomes, args.dry_run), text=()).show(args.output)
     return say_elected(outcomes, args)

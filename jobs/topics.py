@@ -8,7 +8,7 @@ from dataclasses import replace
 from lakelog.jobs.admin.loss_warnings import say_what_a_deletion_loses
 from lakelog.jobs.cli.console import OK, Lines, Report, add_all, run, say
 from lakelog.jobs.cli.numbers import whole_number, with_commas
-from lakelog.jobs.cli.options import add_actions, add_dry_run, admin_client, admin_parser, check_options
+from lakelog.jobs.cli.options import MakeClient, add_actions, add_dry_run, admin_client, admin_parser, check_options
 from lakelog.jobs.cli.outcomes import show_outcomes
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
@@ -62,7 +62,7 @@ _HELP = {
 def main(argv: list[str]) -> int:
     """The verb."""
     parser = make_parser()
-    return run(parser, lambda args: _topics(parser, args), argv)
+    return run(parser, lambda args: carry_out(parser, args), argv)
 
 
 def make_parser() -> VerbParser:
@@ -73,7 +73,8 @@ def make_parser() -> VerbParser:
     return parser
 
 
-def _topics(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+def carry_out(parser: argparse.ArgumentParser, args: argparse.Namespace, client: MakeClient = admin_client) -> int:
+    """Does what the arguments ask for, and returns the status. `client` makes the client of requests."""
     check_options(parser, args, _GOES_WITH, _NEEDS)
     try:
         check_once(key for key, _ in args.config or ())
@@ -81,7 +82,7 @@ def _topics(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         parser.error(f"--config: {error}")
     if args.action == "create" and args.replica_assignment:
         _check_assignment(parser, args)
-    return ACTIONS[args.action](admin_client(args, "topics"), args)
+    return ACTIONS[args.action](client(args, "topics"), args)
 
 
 def _check_assignment(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

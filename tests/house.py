@@ -22,7 +22,7 @@ ENTRANCES = {
     "a fetch": "replication.server.fetcher.fetch_runner.FetchRunner.run",
     "a read": "replication.clients.reader.read_committed",
     "a failover": "replication.controller.controller_server.Controller.round",
-    "a verb": "jobs.topics._topics",
+    "a verb": "jobs.topics.carry_out",
 }
 
 

@@ -6,7 +6,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from errno import EIO, errorcode
 from io import StringIO, UnsupportedOperation
 from typing import Literal, NamedTuple
@@ -27,6 +28,9 @@ TEXT, TABLE, JSON = "text", "table", "json"
 _NO_SCREEN = 10_000
 
 Row = Mapping[str, object]
+Hear = Callable[[str], None]
+
+_HEARER: ContextVar[Hear | None] = ContextVar("hearer", default=None)
 
 
 def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], int], argv: list[str]) -> int:
@@ -108,9 +112,24 @@ def one_line(words: str) -> str:
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in words)
 
 
+@contextlib.contextmanager
+def heard_by(hear: Hear) -> Iterator[None]:
+    """A block in which the words and the text of a verb go to a function, and to no stream. It holds for this thread
+    only: several verbs may run at a time in one process."""
+    token = _HEARER.set(hear)
+    try:
+        yield
+    finally:
+        _HEARER.reset(token)
+
+
 def say(words: str) -> None:
     """Prints words for a person to stderr. Ignores a stderr that cannot be written: no other place is left for them.
     Where lines of the log are JSON, the words are such a line."""
+    hear = _HEARER.get()
+    if hear is not None:
+        hear(words)
+        return
     if _logs_json():
         logging.getLogger("lakelog").info("%s", words.removeprefix("lakelog: "))
         return
@@ -137,7 +156,12 @@ class Lines(NamedTuple):
         """Prints the title, then the lines."""
         if self.title:
             say(self.title)
-        print("".join(f"{line}\n" for line in self.lines), end="", flush=True)
+        hear = _HEARER.get()
+        if hear is None:
+            print("".join(f"{line}\n" for line in self.lines), end="", flush=True)
+            return
+        for line in self.lines:
+            hear(line)
 
 
 class Report(NamedTuple):

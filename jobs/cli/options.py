@@ -6,8 +6,8 @@ import argparse
 import os
 import shlex
 import socket
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, TypeAlias
 
 from lakelog.jobs.cli.console import JSON, TABLE, TEXT, say
 from lakelog.jobs.cli.settings import PropertiesFile, properties_file, settings
@@ -18,6 +18,7 @@ from lakelog.replication.clients.admin import AdminClient
 _PROGRAM_VARIABLE = "LAKELOG_PROGRAM"  # `spark-submit.sh` sets it to its own name, as it was called
 
 FORMS = (TABLE, JSON)
+MakeClient: TypeAlias = Callable[[argparse.Namespace, str], AdminClient]  # of a verb's arguments and its name
 
 _FORMS = {
     TEXT: "text: as Kafka's tool prints it",

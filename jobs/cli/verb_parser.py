@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import zip_longest
 from typing import NoReturn
 
-from lakelog.jobs.cli.console import one_line
+from lakelog.jobs.cli.console import one_line, say
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.storage.delta.storage_root import StorageRoot, root_uris
 
@@ -27,6 +27,14 @@ _INSTEAD = dict.fromkeys(
 )
 
 
+class WrongUsage(SystemExit):
+    """The end of a verb that was called wrongly. `words`: why, in one sentence."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(_WRONG_USAGE)
+        self.words = words
+
+
 class VerbParser(argparse.ArgumentParser):
     """Takes no abbreviations: those of today are ambiguous tomorrow. Nor empty values, such as those of a shell's
     variable that is not set, except where empty means that the option is not given."""
@@ -34,7 +42,8 @@ class VerbParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints the error in one line, and the command that lists the options."""
         words = one_line(message.removeprefix("argument "))
-        self.exit(_WRONG_USAGE, f"{self.prog}: {words}; `{self.prog} --help` lists the options\n")
+        say(f"{self.prog}: {words}; `{self.prog} --help` lists the options")
+        raise WrongUsage(words)
 
     def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override]
         """The arguments; --cluster may come from the environment, so argparse cannot demand it."""
@@ -186,6 +195,11 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "ui": (
         ("Serve the console at http://127.0.0.1:8080/", f"lakelog ui {_LAKE}"),
         ("Serve it to other machines, at a port of your own", f"lakelog ui {_LAKE} --host 0.0.0.0 --port 9000"),
+        ("Let those who have the token change the cluster, too",
+         f"lakelog ui {_LAKE} --allow-changes --token-file console.token"),
+        ("Do so behind a proxy on this machine that ends TLS",
+         f"lakelog ui {_LAKE} --allow-changes --token-file console.token \\\n"
+         "      --origin https://lake.example.com"),
     ),
     "format": (
         ("Make the root of a cluster", f"lakelog format {_LAKE}"),

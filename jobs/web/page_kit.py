@@ -11,6 +11,12 @@ from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import Invocation
 from lakelog.jobs.cli.times import past_time
 from lakelog.jobs.web.shared_readings import ConsoleReadings
+from lakelog.replication.errors import (
+    GroupIdNotFoundException,
+    LakelogException,
+    UnknownTopicIdException,
+    UnknownTopicOrPartitionException,
+)
 
 Item = TypeVar("Item")
 
@@ -19,18 +25,28 @@ MOST_PAGES = 1_000_000
 _MOST_TEXT = 300  # characters of a value of the address
 _SHOWN = 60  # characters of a wrong value in a message
 
+_NOT_FOUND = (UnknownTopicOrPartitionException, UnknownTopicIdException, GroupIdNotFoundException)
+
 
 class PageError(Exception):
-    """Why a page cannot be shown, as one sentence, and the status of the answer."""
+    """Why a page cannot be shown, as one sentence, and the status and further headers of the answer."""
 
-    def __init__(self, status: int, sentence: str) -> None:
+    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(sentence)
-        self.status = status
+        self.status, self.headers = status, headers or {}
 
 
 def not_found(sentence: str) -> PageError:
     """The error of an address that names something which is not there."""
     return PageError(404, sentence)
+
+
+def page_error(error: LakelogException | OSError) -> PageError:
+    """The error of a page for one of the cluster or of its roots."""
+    if isinstance(error, LakelogException):
+        return not_found(str(error)) if isinstance(error, _NOT_FOUND) else PageError(503, f"{error.name}: {error}")
+    words = error.strerror or str(error)
+    return PageError(503, f"{error.filename}: {words}" if error.filename else words)
 
 
 class Query:
@@ -142,7 +158,7 @@ def option(name: str, value: object) -> Sequence[object]:
 
 
 class PageRequest(NamedTuple):
-    """A request for a page: the name that its path has, if any, and its query."""
+    """A request for a page: the name that its path has, if any, and its query, or the values of its form."""
 
     name: str
     query: Query

@@ -21,35 +21,57 @@ from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from lakelog.jobs.admin.heartbeats import ago
 from lakelog.jobs.cli.console import one_line
 from lakelog.jobs.cli.numbers import size_text
+from lakelog.jobs.web.change_desk import Drafts
+from lakelog.jobs.web.change_pages import (
+    COOKIE,
+    MOST_BODY,
+    ChangePages,
+    Form,
+    Redirect,
+    Shown,
+    SignInNeeded,
+    sign_in_content,
+)
 from lakelog.jobs.web.cluster_pages import broker, brokers, events, overview, reassignments, what_if
 from lakelog.jobs.web.group_pages import group, groups
 from lakelog.jobs.web.history_pages import cluster_history, topic_history
-from lakelog.jobs.web.page_kit import Console, Content, Page, PageError, PageRequest, Query, Sources, group_url, url
-from lakelog.jobs.web.record_pages import messages
-from lakelog.jobs.web.topic_pages import consumers, topic, topic_configs, topics
-from lakelog.replication.errors import (
-    GroupIdNotFoundException,
-    LakelogException,
-    UnknownTopicIdException,
-    UnknownTopicOrPartitionException,
+from lakelog.jobs.web.page_kit import (
+    Console,
+    Content,
+    Page,
+    PageError,
+    PageRequest,
+    Query,
+    Sources,
+    group_url,
+    page_error,
+    url,
 )
+from lakelog.jobs.web.record_pages import messages
+from lakelog.jobs.web.sign_in import SESSION_SECONDS, Session
+from lakelog.jobs.web.topic_pages import consumers, topic, topic_configs, topics
+from lakelog.replication.errors import LakelogException
 
 logger = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Any, Send], Awaitable[None]]
+Build = Callable[[Request], Content]
+OwnPage = Callable[[str, Query, Session[Drafts] | None], Content]
+TakeForm = Callable[[Form], Redirect | Shown]
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 _FOLDER = Path(__file__).parent
 _THREADS = 16  # pages that are built at the same time
 _SECONDS = 60.0  # that building a page may take
+_FORM_THREADS, _FORM_SECONDS = 16, 90.0  # the same for forms, which wait for verbs
 
 HEADERS = {
     "content-security-policy": (
@@ -58,7 +80,7 @@ HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send forms with the Origin null
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -88,14 +110,16 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/history", cluster_history),
 )
 
-_NOT_FOUND = (UnknownTopicOrPartitionException, UnknownTopicIdException, GroupIdNotFoundException)
 
-
-def web_app(console: Console, hosts: Collection[str] | None = None) -> App:
+def web_app(console: Console, hosts: Collection[str] | None = None, changes: ChangePages | None = None) -> App:
     """The application. `hosts`: the names under which browsers may ask for it; None: any. A page of another site whose
-    name was made to lead here, which is DNS rebinding, has its own name in the header Host."""
-    shown = _Shown(console)
-    routes = [Route(path, shown.endpoint(page), methods=["GET"]) for path, page in PAGES]
+    name was made to lead here, which is DNS rebinding, has its own name in the header Host. `changes`: the pages that
+    change the cluster; without them no route takes anything but GET and HEAD."""
+    shown = _Shown(console, changes)
+    routes = [Route(path, shown.endpoint(shown.page(page)), methods=["GET"]) for path, page in PAGES]
+    if changes is not None:
+        routes += [Route(path, shown.endpoint(shown.own_page(page)), methods=["GET"]) for path, page in changes.pages]
+        routes += [Route(path, shown.form_endpoint(changes, take), methods=["POST"]) for path, take in changes.forms]
     routes += [
         Route(f"/static/{name}", partial(_static, (_FOLDER / "static" / name).read_bytes(), kind), methods=["GET"])
         for name, kind in _STATIC.items()
@@ -145,79 +169,154 @@ async def _static(content: bytes, kind: str, _: Request) -> Response:
 class _Shown:
     """Builds pages in threads, and tells in a page why one cannot be built."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._limiter = anyio.CapacityLimiter(_THREADS)
+    def __init__(self, console: Console, changes: ChangePages | None) -> None:
+        self._console, self._changes = console, changes
+        self._limiter, self._form_limiter = anyio.CapacityLimiter(_THREADS), anyio.CapacityLimiter(_FORM_THREADS)
         self._templates = templates()
 
-    def endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    def page(self, page: Page) -> Build:
+        """What builds a page that only reads."""
+        return lambda request: page(self._console, PageRequest(_name(request), _query(request)))
+
+    def own_page(self, page: OwnPage) -> Build:
+        """What builds a page for whoever has signed in."""
+        return lambda request: page(_name(request), _query(request), self._session(request))
+
+    def endpoint(self, build: Build) -> Callable[[Request], Awaitable[Response]]:
         """The route of a page."""
 
-        async def answer(request: Request) -> Response:
-            try:
-                with anyio.fail_after(_SECONDS):
-                    return await anyio.to_thread.run_sync(
-                        self._built, page, request, limiter=self._limiter, abandon_on_cancel=True
-                    )
-            except TimeoutError:
-                return self._problem(request, 503, f"This page could not be built within {_SECONDS:g} s.")
+        def answer(request: Request) -> Response:
+            return self._rendered(build(request), request)
 
+        async def answered(request: Request) -> Response:
+            late = f"This page could not be built within {_SECONDS:g} s."
+            return await self._in_thread(answer, request, self._limiter, _SECONDS, late)
+
+        return answered
+
+    def form_endpoint(self, changes: ChangePages, take: TakeForm) -> Callable[[Request], Awaitable[Response]]:
+        """The route of a form. What its body is, is read only if it comes from this console."""
+
+        async def answered(request: Request) -> Response:
+            try:
+                changes.check_origin(request)
+                body = await _body(request)
+            except PageError as error:
+                return self._problem(request, error)
+
+            def answer(_: Request) -> Response:
+                return self._taken(changes, take, request, body)
+
+            late = f"There is no answer within {_FORM_SECONDS:g} s: what was asked for may still be carried out."
+            return await self._in_thread(answer, request, self._form_limiter, _FORM_SECONDS, late)
+
+        return answered
+
+    def _taken(self, changes: ChangePages, take: TakeForm, request: Request, body: bytes) -> Response:
+        found = take(changes.form_of(request, body))
+        if isinstance(found, Shown):
+            return self._rendered(found.content, request, found.status)
+        answer = RedirectResponse(found.to, HTTPStatus.SEE_OTHER)
+        if found.cookie:
+            answer.set_cookie(
+                COOKIE, found.cookie, httponly=True, secure=changes.is_secure, samesite="strict",
+                max_age=int(SESSION_SECONDS),
+            )  # fmt: skip
+        elif found.cookie is not None:
+            answer.delete_cookie(COOKIE, httponly=True, secure=changes.is_secure, samesite="strict")
         return answer
 
-    def _built(self, page: Page, request: Request) -> Response:
-        asked = PageRequest(request.path_params.get("name", ""), Query(request.query_params.multi_items()))
+    async def _in_thread(
+        self, answer: Callable[[Request], Response], request: Request, limiter: anyio.CapacityLimiter, seconds: float,
+        late: str,
+    ) -> Response:  # fmt: skip
         try:
-            return self._rendered(page(self._console, asked), request)
+            with anyio.fail_after(seconds):
+                return await anyio.to_thread.run_sync(
+                    self._answered, answer, request, limiter=limiter, abandon_on_cancel=True
+                )
+        except TimeoutError:
+            return self._problem(request, PageError(503, late))
+
+    def _answered(self, answer: Callable[[Request], Response], request: Request) -> Response:
+        try:
+            return answer(request)
+        except SignInNeeded as error:
+            return self._rendered(sign_in_content(str(error), error.back), request, HTTPStatus.UNAUTHORIZED)
         except PageError as error:
-            return self._problem(request, error.status, str(error))
-        except _NOT_FOUND as error:
-            return self._problem(request, 404, str(error))
-        except LakelogException as error:
-            return self._problem(request, 503, f"{error.name}: {error}")
-        except OSError as error:
-            words = error.strerror or str(error)
-            return self._problem(request, 503, f"{error.filename}: {words}" if error.filename else words)
+            return self._problem(request, error)
+        except (LakelogException, OSError) as error:
+            return self._problem(request, page_error(error))
+
+    def _session(self, request: Request) -> Session[Drafts] | None:
+        return None if self._changes is None else self._changes.session_of(request)
 
     def _rendered(self, content: Content, request: Request, status: int = 200) -> Response:
         text = self._templates.get_template(content.template).render(
             **content.facts, title=content.title, at=content.at, sources=content.sources, query=Query([]),
             uri=self._console.readings.uri, path=request.url.path, navigation=NAVIGATION,
-            changed=Query(request.query_params.multi_items()).changed,
+            changed=_query(request).changed, may_change=self._changes is not None, session=self._session(request),
         )  # fmt: skip
         return HTMLResponse(text, status)
 
-    def _problem(self, request: Request, status: int, words: str) -> Response:
+    def _problem(self, request: Request, error: PageError) -> Response:
         """A page with one sentence."""
-        sentence = one_line(words).strip()
-        sentence = sentence[:1].upper() + sentence[1:] + ("" if sentence.endswith((".", "!", "?")) else ".")
+        status = error.status
         title = {400: "This cannot be asked", 404: "Not found", 503: "The cluster cannot be read"}.get(
             status, HTTPStatus(status).phrase
         )
         now = dt.datetime.now(dt.UTC).timestamp()
-        facts = {"sentence": sentence, "status": status}
+        facts = {"sentence": _sentence(str(error)), "status": status}
         content = Content("problem.html", title, now, facts, Sources([self._console.command("status")]))
-        return self._rendered(content, request, status)
+        answer = self._rendered(content, request, status)
+        answer.headers.update(error.headers)
+        return answer
 
     async def refused(self, request: Request, error: Exception) -> Response:
         """A path or a method that there is not."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         words = f"there is no page {request.url.path[:100]}: the pages are linked above"
         if status == 405:
-            words = f"{request.method} is not allowed: this console only reads, so it takes GET and HEAD"
-        answer = self._problem(request, status, words)
+            why = "this console only reads, so it takes" if self._changes is None else "this page takes"
+            words = f"{request.method} is not allowed: {why} {_allowed(error)}"
+        answer = self._problem(request, PageError(status, words))
         answer.headers.update(getattr(error, "headers", None) or {})  # Allow of status 405
         return answer
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """An error of the console itself. Starlette logs it afterwards, with its trace."""
         logger.error("%s: %s: %s", request.url.path, type(error).__name__, error)
-        return self._problem(request, 500, "the console has failed to build this page: its log on stderr says why")
+        words = "the console has failed to build this page: its log on stderr says why"
+        return self._problem(request, PageError(500, words))
 
     async def health(self, _: Request) -> Response:
         """200 if the last reading of the cluster has succeeded, and none hangs."""
         is_healthy = self._console.readings.is_healthy
         words = "ok\n" if is_healthy else "the cluster could not be read\n"
         return PlainTextResponse(words, 200 if is_healthy else 503)
+
+
+def _name(request: Request) -> str:
+    found: str = request.path_params.get("name", "")
+    return found
+
+
+def _query(request: Request) -> Query:
+    return Query(request.query_params.multi_items())
+
+
+def _allowed(error: Exception) -> str:
+    return " and ".join(sorted((getattr(error, "headers", None) or {}).get("Allow", "GET, HEAD").split(", ")))
+
+
+async def _body(request: Request) -> bytes:
+    """What was sent. Raises PageError 413 for more than any form has."""
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > MOST_BODY:
+            raise PageError(413, f"a form of this console has at most {MOST_BODY} bytes")
+    return bytes(found)
 
 
 def templates() -> Environment:
@@ -228,10 +327,16 @@ def templates() -> Environment:
     )  # fmt: skip
     found.filters |= {
         "num": _number, "bytes": _bytes, "ago": ago, "time": _time, "iso": _iso, "ms": _milliseconds,
-        "micros": _microseconds, "marked": _marked,
+        "micros": _microseconds, "marked": _marked, "sentence": _sentence,
     }  # fmt: skip
     found.globals |= {"url": url, "group_url": group_url}
     return found
+
+
+def _sentence(words: str) -> str:
+    """An error's words as a sentence of a page."""
+    found = one_line(words).strip()
+    return found[:1].upper() + found[1:] + ("" if found.endswith((".", "!", "?")) else ".")
 
 
 def _marked(words: str) -> Markup:

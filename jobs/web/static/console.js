@@ -22,9 +22,12 @@
     problem.hidden = words === "";
   };
 
+  // A page that shows a form which was refused, or an answer, would not be the same if it were asked for again.
+  const isStill = () => document.querySelector("main[data-still]") !== null;
+
   // Somebody fills in a form: its fields must not be replaced.
   const isEdited = () => {
-    const fields = document.querySelectorAll("main input, main select");
+    const fields = document.querySelectorAll("main input, main select, main textarea");
     return [...fields].some((field) => {
       if (field.type === "checkbox") return field.checked !== field.defaultChecked;
       if (field.tagName === "SELECT") {
@@ -32,7 +35,7 @@
         return field.selectedIndex !== Math.max(0, first);
       }
       return field.value !== field.defaultValue;
-    }) || (document.activeElement?.matches("main input, main select") ?? false);
+    }) || (document.activeElement?.matches("main input, main select, main textarea") ?? false);
   };
 
   // The place of an element: its id, or its number among those of its kind.
@@ -70,7 +73,7 @@
   };
 
   const ask = async () => {
-    if (isAsking || document.hidden || isEdited() || window.getSelection()?.type === "Range") return;
+    if (isAsking || isStill() || document.hidden || isEdited() || window.getSelection()?.type === "Range") return;
     isAsking = true;
     try {
       const answer = await fetch(window.location.href, { cache: "no-store", signal: AbortSignal.timeout(WAIT_MS) });

@@ -48,6 +48,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }  # fmt: skip
     for name, content in contents.items():
         (folder / name).write_text(content)
+    tokens = {
+        "open.token": "a" * 32,
+        "short.token": "a" * 31 + "\n",
+        "two.token": "a" * 32 + "\n" + "b" * 32,
+        "long.token": "a" * 1001,
+    }
+    for name, token in {**tokens, "good.token": "a" * 32 + "\n"}.items():
+        (folder / name).write_text(token)
+        (folder / name).chmod(0o644 if name == "open.token" else 0o600)
     for name in ("utf.json", "utf.properties"):
         (folder / name).write_bytes(b"\xff\xfe\x00")
     return folder

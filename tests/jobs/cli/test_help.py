@@ -76,6 +76,8 @@ def test_an_example_is_understood(command: str, tmp_path: Path, monkeypatch: pyt
     for name, content in FILES.items():
         (tmp_path / name).write_text(json.dumps(content))
     (tmp_path / "server.properties").touch()
+    (tmp_path / "console.token").touch(0o600)
+    (tmp_path / "console.token").write_text("0123456789abcdef" * 4)
     words = shlex.split(command.replace('eval "$(', "").replace(')"', "").replace("\\\n", "").split(" > ")[0])
     assert words[0] == "lakelog"
     parser_of(words[1]).parse_args(words[2:])

@@ -106,7 +106,8 @@ class HtmlPage(HTMLParser):
                 for name in _REFERENCES
                 if name in given and given[name] not in self._ids
             ]
-            if tag in _LABELLED and given.get("id") not in labels and "aria-label" not in given:
+            is_seen = tag in _LABELLED and given.get("type") != "hidden"
+            if is_seen and given.get("id") not in labels and "aria-label" not in given:
                 self.faults.append(f"<{tag} {given}> has no label")
             if tag in _NOT_ALLOWED or (tag == "script" and not given.get("src")):
                 self.faults.append(f"<{tag}> is not allowed")

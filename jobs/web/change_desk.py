@@ -1,0 +1,169 @@
+"""Changes on their way: first a trial, which shows what would happen, then the change itself, once it is confirmed.
+
+What is confirmed is what was tried: it is kept here, and no browser sends it again. A change is carried out once,
+however often its confirmation comes. Each runs in a thread of its own, so that it goes on when a browser goes away.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from lakelog.jobs.cli.console import one_line
+from lakelog.jobs.cli.options import Invocation
+from lakelog.jobs.web.changes import Change, Given
+from lakelog.jobs.web.page_kit import PageError, page_error
+from lakelog.jobs.web.shared_readings import ConsoleReadings
+from lakelog.jobs.web.sign_in import Session
+from lakelog.jobs.web.verb_answers import VerbAnswer, VerbCall, VerbRunner
+from lakelog.replication.errors import LakelogException
+
+logger = logging.getLogger(__name__)
+
+TRIAL_SECONDS = 600.0  # for which a trial may be confirmed
+_WAIT_SECONDS = 40.0  # that a page waits for an answer: longer than request.timeout.ms is by default
+_MOST_DRAFTS = 20  # of a session, the newest ones
+_MOST_AT_ONCE = 8  # verbs that run
+
+
+class _Running:
+    """A verb that runs in a thread of its own."""
+
+    def __init__(self, work: Callable[[], VerbAnswer]) -> None:
+        self._work, self._ended = work, threading.Event()
+        self._answer: VerbAnswer | None = None
+        threading.Thread(target=self._run, name="change", daemon=True).start()
+
+    def answer(self, seconds: float) -> VerbAnswer | None:
+        """Its answer; None if there is none within this time."""
+        self._ended.wait(seconds)
+        return self._answer
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._work()
+        finally:
+            self._ended.set()
+
+
+class Draft:
+    """A change of one session. `made_at`: on the monotonic clock; `topic_id`: of the topic that it is about, if there
+    was one."""
+
+    def __init__(self, change: Change, given: Given, call: VerbCall, made_at: float, topic_id: str | None) -> None:
+        self.change, self.given, self.call = change, given, call
+        self.made_at, self.topic_id = made_at, topic_id
+        self.ticket = secrets.token_urlsafe(16)
+        self.trial: _Running | None = None
+        self.done: _Running | None = None
+
+    def trial_answer(self, seconds: float = 0.0) -> VerbAnswer | None:
+        """What the trial has answered, if it has by then."""
+        return None if self.trial is None else self.trial.answer(seconds)
+
+    def outcome(self, seconds: float = 0.0) -> VerbAnswer | None:
+        """What became of the change, as far as that is known by then."""
+        return None if self.done is None else self.done.answer(seconds)
+
+
+Drafts: TypeAlias = dict[str, Draft]  # of a session, by their tickets
+
+
+class ChangeDesk:
+    """Tries changes, carries them out, and logs them. Threads share it. `wait`: the seconds that a page waits for an
+    answer; `clock`: monotonic."""
+
+    def __init__(
+        self, readings: ConsoleReadings, invocation: Invocation, runner: VerbRunner, wait: float = _WAIT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._readings, self._invocation, self._runner = readings, invocation, runner
+        self._wait, self._clock = wait, clock
+        self._lock = threading.Lock()
+        self._running, self._under_way = 0, 0
+
+    @property
+    def under_way(self) -> int:
+        """The changes that are being carried out."""
+        return self._under_way
+
+    def command(self, call: VerbCall) -> str:
+        """The command that does the same in a terminal."""
+        return self._invocation.command(call.verb, *call.words, *call.done).strip("`")
+
+    def try_out(self, session: Session[Drafts], change: Change, given: Given, address: str) -> Draft:
+        """Starts the trial of a change, and waits for its answer for a time. Raises PageError."""
+        try:
+            call = change.call(given)
+        except ValueError as error:
+            raise PageError(400, str(error)) from None
+        draft = Draft(change, given, call, self._clock(), self._topic_id(given))
+        with self._lock:
+            self._take_turn()
+            while len(session.kept) >= _MOST_DRAFTS:
+                del session.kept[next(iter(session.kept))]
+            session.kept[draft.ticket] = draft
+            draft.trial = _Running(lambda: self._answer(call, True, address))
+        draft.trial_answer(self._wait)
+        return draft
+
+    def carry_out(self, draft: Draft, typed: str, address: str) -> None:
+        """Carries out what was tried, unless it was begun already, and waits for the outcome for a time. `typed`: the
+        name that was typed again. Raises PageError."""
+        answer = draft.trial_answer()
+        if answer is None or not answer.is_ok:
+            raise PageError(409, "this change cannot be confirmed: its trial has not succeeded")
+        name = draft.given.get(draft.change.typed, "")
+        if typed != name:
+            raise PageError(400, f"{typed[:60]!r} is not {name!r}: type the name of the {draft.change.typed} again")
+        now = None if draft.done is not None else self._topic_id(draft.given)
+        with self._lock:
+            if draft.done is None:
+                if draft.topic_id is not None and now not in (None, draft.topic_id):
+                    words = f"topic {draft.given['topic']} was deleted and made again since: try the change again"
+                    raise PageError(409, words)
+                if self._clock() - draft.made_at > TRIAL_SECONDS:
+                    raise PageError(
+                        409, f"the trial is older than {TRIAL_SECONDS / 60:g} minutes: try the change again"
+                    )
+                self._take_turn()
+                self._under_way += 1
+                draft.done = _Running(lambda: self._logged(draft, address))
+        draft.outcome(self._wait)
+
+    def _topic_id(self, given: Given) -> str | None:
+        try:
+            found = self._readings.cluster().topics_by_name.get(given.get("topic", ""))
+        except (LakelogException, OSError) as error:
+            raise page_error(error) from None
+        return None if found is None else found.topic_id
+
+    def _take_turn(self) -> None:
+        if self._running >= _MOST_AT_ONCE:
+            raise PageError(503, f"{_MOST_AT_ONCE} changes and trials are under way: try again once one has ended")
+        self._running += 1
+
+    def _logged(self, draft: Draft, address: str) -> VerbAnswer:
+        command = one_line(self.command(draft.call))
+        logger.info("console, %s: begins %s", address, command)
+        try:
+            answer = self._answer(draft.call, False, address)
+            level, word = (logging.INFO, "done") if answer.is_ok else (logging.WARNING, "failed")
+            logger.log(level, "console, %s: %s: %s: %s", address, word, command, "; ".join(answer.lines))
+        finally:
+            with self._lock:
+                self._under_way -= 1
+        return answer
+
+    def _answer(self, call: VerbCall, is_trial: bool, address: str) -> VerbAnswer:
+        try:
+            who = f"lakelog console on {socket.gethostname()}, for {address}"
+            return self._runner.answer(call, is_trial, who)
+        finally:
+            with self._lock:
+                self._running -= 1
