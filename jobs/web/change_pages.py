@@ -238,9 +238,10 @@ def _needed(session: Session[Drafts] | None, change: Change, given: Given) -> Se
 def _draft_of(session: Session[Drafts] | None, ticket: str) -> Draft:
     if session is None:
         raise SignInNeeded("changes are for those who have signed in", "/")
-    if ticket not in session.kept:
+    found = session.kept.get(ticket)
+    if found is None:
         raise not_found("this session knows no such change: it is too long ago, or of another session")
-    return session.kept[ticket]
+    return found
 
 
 def _told(answer: VerbAnswer) -> tuple[str, Sequence[str]]:

@@ -74,7 +74,7 @@ class VerbRunner:
                 error = type(failed).__name__
                 logger.exception("%s", call.verb)
                 heard.append("the console has failed: its log on stderr says why")
-        return VerbAnswer(status, _shortened(list(map(one_line, heard))), error)
+        return VerbAnswer(status, _shortened([one_line(words.replace("\t", "  ")) for words in heard]), error)
 
     def _carry_out(self, call: VerbCall, is_trial: bool, who: str) -> int:
         make_parser, carry_out = _VERBS[call.verb]

@@ -12,8 +12,13 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 from lakelog.jobs.cli.options import Invocation
+from lakelog.jobs.web.change_desk import ChangeDesk
+from lakelog.jobs.web.change_pages import ChangePages
+from lakelog.jobs.web.changes import CHANGES
 from lakelog.jobs.web.page_kit import Console, group_url
 from lakelog.jobs.web.shared_readings import ConsoleReadings
+from lakelog.jobs.web.sign_in import SignIn, Token
+from lakelog.jobs.web.verb_answers import VerbRunner
 from lakelog.jobs.web.web_app import web_app
 from tests.jobs.metrics.scraped import LONG, beat, fall_silent
 from tests.jobs.web.conftest import EVIL, furnished
@@ -32,17 +37,22 @@ PATHS = [
 ]  # fmt: skip
 AXE_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"], "resultTypes": ["violations"]}
 WAIT_MS = 30_000
+TOKEN = "0123456789abcdef" * 4
 
 
 class Served:
-    """A console of a world's cluster, in this process."""
+    """A console of a world's cluster, in this process, which allows changes if that is asked for."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, allow_changes=False):
         self.world = furnished(folder)
         self.world.change(P0, isr=(1,), partition_epoch=1)
         self.world.change(P0, isr=(1, 2), partition_epoch=2)
         readings = ConsoleReadings(self.world.uri, LONG, 0.2, 60.0)
-        app = web_app(Console(readings, Invocation("lakelog", self.world.uri)), {"127.0.0.1"})
+        invocation, changes = Invocation("lakelog", self.world.uri), None
+        if allow_changes:
+            desk = ChangeDesk(readings, invocation, VerbRunner(self.world.uri))
+            changes = ChangePages(desk, SignIn(Token(TOKEN), dict))
+        app = web_app(Console(readings, invocation), {"127.0.0.1"}, changes)
         self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
         self._thread = threading.Thread(target=self._server.run)
 
@@ -76,6 +86,13 @@ def served(tmp_path_factory):
         yield found
 
 
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory):
+    """A console that allows changes."""
+    with Served(str(tmp_path_factory.mktemp("changing")), allow_changes=True) as found:
+        yield found
+
+
 @pytest.fixture
 def watched(browser, served):
     """Opens tabs that note what a console or another host has to do with a page."""
@@ -96,6 +113,17 @@ def watched(browser, served):
         context.close()
 
 
+def faults_of(page):
+    """What a page breaks: it is too wide, or has a violation of axe's rules."""
+    found = []
+    widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    if widths[0] > widths[1]:
+        found.append((page.url, f"is {widths[0]} wide in a window of {widths[1]}"))
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    broken = Axe().run(page, options=AXE_RULES).response["violations"]
+    return found + [(page.url, each["id"], [node["html"][:200] for node in each["nodes"][:2]]) for each in broken]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_every_page_fits_and_is_accessible(served, watched, width, scheme):
@@ -103,11 +131,7 @@ def test_every_page_fits_and_is_accessible(served, watched, width, scheme):
     page, faults = tab(width, scheme), []
     for path in PATHS:
         page.goto(served.url + path)
-        widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-        faults += [(path, f"is {widths[0]} wide in a window of {widths[1]}")] if widths[0] > widths[1] else []
-        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-        for found in Axe().run(page, options=AXE_RULES).response["violations"]:
-            faults.append((path, found["id"], [node["html"][:200] for node in found["nodes"][:2]]))
+        faults += faults_of(page)
     errors_of_status = [each for each in noted if "Failed to load resource" not in str(each) and "data:," not in each]
     assert (faults, errors_of_status) == ([], [])
 
@@ -204,3 +228,99 @@ def test_a_page_stays_when_the_cluster_and_then_the_console_go_away(tmp_path, br
         page.get_by_text("The console does not answer.").wait_for()
         assert page.get_by_role("link", name="flights").is_visible()
         page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (1280, "dark"), (390, "light")])
+def test_a_change_from_the_sign_in_to_its_outcome(changing, browser, width, scheme):
+    """Every page of it, by axe's rules. Chromium sends the headers that the console asks for."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page, noted = context.new_page(), []
+    page.set_default_timeout(WAIT_MS)
+    page.on("console", lambda message: noted.append(message.text))
+    page.goto(f"{changing.url}{group_url('billing')}")
+    page.get_by_role("link", name="Reset its offsets").click()
+    faults = faults_of(page)
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    assert "The token is wrong" in page.get_by_role("alert").first.inner_text()
+    faults += faults_of(page)
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_role("button", name="Sign in").click()
+    assert page.get_by_label("Group").input_value() == "billing"
+    page.get_by_label("Set them").select_option("to-offset")
+    page.get_by_label("Value").fill(EVIL)
+    page.get_by_role("button", name="Show what would happen").click()
+    assert EVIL in page.locator("main .problem").inner_text()
+    assert page.get_by_label("Value").input_value() == EVIL, "the form is kept"
+    faults += faults_of(page)
+    page.get_by_label("Value").fill("2")
+    page.get_by_role("button", name="Show what would happen").click()
+    assert "NEW-OFFSET" in page.locator("main").inner_text()
+    faults += faults_of(page)
+    page.get_by_role("button", name="Reset the offsets").click()
+    page.get_by_text("Done.").wait_for()
+    faults += faults_of(page)
+    page.reload()
+    page.get_by_text("Done.").wait_for()
+    for path in ("/topics", "/topics/flights", "/topics/flights/settings", "/brokers", "/brokers/1", "/sign-in"):
+        page.goto(changing.url + path)
+        faults += faults_of(page)
+    for change in CHANGES.values():
+        page.goto(changing.url + change.path)
+        faults += faults_of(page)
+    page.get_by_role("button", name="Sign out").click()
+    assert page.get_by_role("link", name="Sign in").is_visible()
+    context.close()
+    assert (faults, [each for each in noted if "Failed to load resource" not in each]) == ([], [])
+
+
+def test_a_group_is_deleted_by_keyboard_and_without_javascript(changing, browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    page.goto(f"{changing.url}/change/delete-group?group=100%25")
+    for words in (TOKEN, None, "100%"):
+        page.locator("main input:not([type=hidden])").first.focus()
+        if words is not None:
+            page.keyboard.type(words)
+        page.keyboard.press("Enter")
+        page.wait_for_load_state()
+    page.get_by_text("Done.").wait_for()
+    page.goto(f"{changing.url}/groups")
+    assert page.get_by_role("link", name="100%").count() == 0
+    context.close()
+
+
+def test_a_form_that_was_refused_is_not_asked_for_again(changing, browser):
+    page = browser.new_page()
+    page.set_default_timeout(WAIT_MS)
+    page.goto(f"{changing.url}/change/create-topic")
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_label("Topic").fill("t")
+    page.get_by_label("Partitions").fill("many")
+    page.get_by_role("button", name="Show what would happen").click()
+    page.select_option("#rate", "2")
+    asked = []
+    page.on("request", lambda sent: asked.append(sent.url))
+    page.wait_for_timeout(5_000)
+    assert (page.get_by_label("Partitions").input_value(), asked) == ("many", [])
+    page.close()
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:{port}", "data:"])
+def test_a_page_of_another_site_cannot_send_a_form(changing, browser, origin):
+    """A page elsewhere that posts to the console: the browser itself tells where it comes from."""
+    port = changing.url.rpartition(":")[2]
+    page = browser.new_page()
+    page.set_default_timeout(WAIT_MS)
+    form = f'<form method="post" action="{changing.url}/sign-in"><input name="token" value="{TOKEN}"></form>'
+    if origin == "data:":
+        page.goto(f"data:text/html,{form}")
+    else:
+        page.route("**/elsewhere", lambda route: route.fulfill(content_type="text/html", body=form))
+        page.goto(f"{origin.format(port=port)}/elsewhere")
+    with page.expect_navigation():
+        page.evaluate("document.forms[0].submit()")
+    assert "this console takes forms of" in page.locator("main .problem").inner_text()
+    page.close()

@@ -37,7 +37,7 @@ RUN = {
     "consumer-perf-test",
 }
 NOT_OURS = {"python3", "python", "pip", "spark-submit", "export", "pytest"} | {
-    *("aws", "az", "cp", "docker", "gcloud", "kubectl", "systemctl", "useradd"),
+    *("aws", "az", "cp", "docker", "gcloud", "kubectl", "openssl", "systemctl", "umask", "useradd"),
 }
 
 
@@ -156,6 +156,8 @@ def test_commands_have_words_that_their_verbs_know(page, monkeypatch, tmp_path):
     for name in ("drain", "added", "dead"):  # what `reassign-partitions --out` has written
         plan = {"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}
         (tmp_path / f"{name}.json").write_text(json.dumps(plan))
+    (tmp_path / "console.token").touch(0o600)
+    (tmp_path / "console.token").write_text("0123456789abcdef" * 4)
     for line in commands(page):
         words = shlex.split(line.rpartition("|")[2], comments=True)
         words = [word for word in words if word != "&" and not re.match(r"[A-Z_]+=", word)]
