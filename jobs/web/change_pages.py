@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -24,7 +25,6 @@ from lakelog.replication.errors import ControllerNotAvailableException, TimeoutE
 
 logger = logging.getLogger(__name__)
 
-COOKIE = "lakelog_session"
 MOST_BODY = 64 * 1024
 _MOST_TEXT, _MOST_LINES = 1_000, 20_000  # characters of a field of one line, and of several
 _MOST_FIELDS = 20
@@ -67,16 +67,18 @@ class Shown(NamedTuple):
 
 
 class ChangePages:
-    """The pages and the forms of one console. Threads share it. `origin`: the scheme, host and port at which browsers
-    reach it; None: those of the header Host."""
+    """The pages and the forms of one console. Threads share it. `own_origin`: the scheme, host and port at which
+    browsers reach it; None: those of the header Host. `cookie`: the name of its cookie."""
 
     def __init__(self, desk: ChangeDesk, sign_in: SignIn[Drafts], own_origin: str | None = None) -> None:
         self._desk, self._sign_in, self._origin = desk, sign_in, own_origin
         self.is_secure = own_origin is not None and own_origin.startswith("https:")
+        prefix = "__Host-" if self.is_secure else ""  # browsers then refuse one that a neighbouring host has set
+        self.cookie = f"{prefix}lakelog_session_{secrets.token_hex(4)}"  # hosts share cookies among all their ports
 
     def session_of(self, request: Request) -> Session[Drafts] | None:
         """The session of a browser, if it has one."""
-        return self._sign_in.session(request.cookies.get(COOKIE))
+        return self._sign_in.session(request.cookies.get(self.cookie))
 
     @property
     def forms(self) -> Sequence[tuple[str, Callable[[Form], Redirect | Shown]]]:
@@ -114,7 +116,7 @@ class ChangePages:
             )
         except ValueError:
             raise PageError(400, f"this is no form: it has at most {_MOST_FIELDS} values, in UTF-8") from None
-        cookie = request.cookies.get(COOKIE)
+        cookie = request.cookies.get(self.cookie)
         session = self._sign_in.session(cookie)
         values = Query(pairs)
         csrf = values.text(_CSRF)

@@ -29,7 +29,6 @@ from lakelog.jobs.cli.console import one_line
 from lakelog.jobs.cli.numbers import size_text
 from lakelog.jobs.web.change_desk import Drafts
 from lakelog.jobs.web.change_pages import (
-    COOKIE,
     MOST_BODY,
     ChangePages,
     Form,
@@ -219,11 +218,11 @@ class _Shown:
         answer = RedirectResponse(found.to, HTTPStatus.SEE_OTHER)
         if found.cookie:
             answer.set_cookie(
-                COOKIE, found.cookie, httponly=True, secure=changes.is_secure, samesite="strict",
+                changes.cookie, found.cookie, httponly=True, secure=changes.is_secure, samesite="strict",
                 max_age=int(SESSION_SECONDS),
             )  # fmt: skip
         elif found.cookie is not None:
-            answer.delete_cookie(COOKIE, httponly=True, secure=changes.is_secure, samesite="strict")
+            answer.delete_cookie(changes.cookie, httponly=True, secure=changes.is_secure, samesite="strict")
         return answer
 
     async def _in_thread(

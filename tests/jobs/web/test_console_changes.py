@@ -59,8 +59,8 @@ class Browser:
         readings = ConsoleReadings(uri, LONG, 0.0)
         invocation = Invocation("lakelog", uri)
         self.desk = ChangeDesk(readings, invocation, runner or VerbRunner(uri), wait, self.clock)
-        pages = ChangePages(self.desk, SignIn(Token(TOKEN), dict, self.clock), own_origin)
-        self.app = web_app(Console(readings, invocation), {"127.0.0.1", "lake.example.com"}, pages)
+        self.pages = ChangePages(self.desk, SignIn(Token(TOKEN), dict, self.clock), own_origin)
+        self.app = web_app(Console(readings, invocation), {"127.0.0.1", "lake.example.com"}, self.pages)
         self.client = self.another()
 
     def another(self) -> TestClient:
@@ -74,6 +74,10 @@ class Browser:
         answer = (client or self.client).post("/sign-in", data={"token": TOKEN})
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         return self
+
+    def cookie(self) -> str:
+        """The value of the session's cookie."""
+        return str(self.client.cookies[self.pages.cookie])
 
     def csrf(self, client: TestClient | None = None) -> str:
         """The word of the session's forms."""
@@ -417,20 +421,20 @@ def test_a_change_needs_a_sign_in_that_leads_back_to_the_form(there: Place) -> N
 
 def test_a_session_ends_after_a_time_and_by_signing_out(there: Place) -> None:
     browser = Browser(there.world.uri).signed_in()
-    csrf, old = browser.csrf(), browser.client.cookies["lakelog_session"]
+    csrf, old = browser.csrf(), browser.cookie()
     browser.clock.now += 3599
     browser.csrf()
     browser.clock.now += 1
     assert browser.client.post("/change/delete-topic", data={"csrf": csrf, "topic": TOPIC}).status_code == 401
     browser.signed_in()
     assert "Sign out" in opened(browser.client, "/").text
-    csrf, cookie = browser.csrf(), browser.client.cookies["lakelog_session"]
+    csrf, cookie = browser.csrf(), browser.cookie()
     assert cookie != old
     answer = browser.client.post("/sign-out", data={"csrf": csrf})
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
-    assert 'lakelog_session=""' in answer.headers["set-cookie"]
+    assert answer.headers["set-cookie"].startswith(f'{browser.pages.cookie}=""; ')
     client = browser.another()
-    client.cookies.set("lakelog_session", cookie)
+    client.cookies.set(browser.pages.cookie, cookie)
     assert client.get("/change/create-topic").status_code == 401
     assert "Sign in" in opened(browser.client, "/").text
 
@@ -446,7 +450,7 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(
     answer = browser.client.post("/sign-in", data={"token": TOKEN}, headers=headers)
     cookie = {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
     assert {"httponly", "samesite=strict", "path=/", "max-age=3600"} <= cookie
-    assert ("secure" in cookie) == is_secure
+    assert ("secure" in cookie) == is_secure == answer.headers["set-cookie"].startswith("__Host-")
     assert not [part for part in cookie if part.startswith("domain")]
     if own_origin:
         answer = browser.client.post("/sign-in", data={"token": TOKEN}, headers={"origin": ORIGIN})
@@ -493,7 +497,7 @@ def test_a_sign_in_leads_to_pages_of_the_console_only(there: Place, path: str, l
 def test_the_log_has_who_and_what_and_no_token(there: Place, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     browser = Browser(there.world.uri).signed_in()
-    csrf, cookie = browser.csrf(), browser.client.cookies["lakelog_session"]
+    csrf, cookie = browser.csrf(), browser.cookie()
     browser.done(browser.tried("cordon", broker="1", do="cordon"))
     browser.done(browser.tried("cordon", broker="1", do="uncordon"))
     browser.post("/sign-out")
