@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from lakelog.jobs.cli.console import one_line
 from lakelog.jobs.cli.options import Invocation
-from lakelog.jobs.web.changes import Change, Given
+from lakelog.jobs.web.changes import ChangeKind, Given
 from lakelog.jobs.web.page_kit import PageError, page_error
 from lakelog.jobs.web.shared_readings import ConsoleReadings
 from lakelog.jobs.web.sign_in import Session
@@ -55,7 +55,7 @@ class Draft:
     """A change of one session. `made_at`: on the monotonic clock; `topic_id`: of the topic that it is about, if there
     was one."""
 
-    def __init__(self, change: Change, given: Given, call: VerbCall, made_at: float, topic_id: str | None) -> None:
+    def __init__(self, change: ChangeKind, given: Given, call: VerbCall, made_at: float, topic_id: str | None) -> None:
         self.change, self.given, self.call = change, given, call
         self.made_at, self.topic_id = made_at, topic_id
         self.ticket = secrets.token_urlsafe(16)
@@ -96,7 +96,7 @@ class ChangeDesk:
         """The command that does the same in a terminal."""
         return self._invocation.command(call.verb, *call.words, *call.done).strip("`")
 
-    def try_out(self, session: Session[Drafts], change: Change, given: Given, address: str) -> Draft:
+    def try_out(self, session: Session[Drafts], change: ChangeKind, given: Given, address: str) -> Draft:
         """Starts the trial of a change, and waits for its answer for a time. Raises PageError."""
         try:
             call = change.call(given)

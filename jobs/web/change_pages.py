@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.requests import Request
 
 from lakelog.jobs.web.change_desk import TRIAL_SECONDS, ChangeDesk, Draft, Drafts
-from lakelog.jobs.web.changes import CHANGES, Change, Given
+from lakelog.jobs.web.changes import CHANGES, ChangeKind, Given
 from lakelog.jobs.web.page_kit import Content, PageError, Query, Sources, not_found, url
 from lakelog.jobs.web.sign_in import SESSION_SECONDS, Session, SignIn, SignInRefused
 from lakelog.jobs.web.verb_answers import VerbAnswer
@@ -59,7 +59,7 @@ class Form(NamedTuple):
     address: str
 
 
-class Shown(NamedTuple):
+class AnswerPage(NamedTuple):
     """A page in answer to a form."""
 
     content: Content
@@ -81,7 +81,7 @@ class ChangePages:
         return self._sign_in.session(request.cookies.get(self.cookie))
 
     @property
-    def forms(self) -> Sequence[tuple[str, Callable[[Form], Redirect | Shown]]]:
+    def forms(self) -> Sequence[tuple[str, Callable[[Form], Redirect | AnswerPage]]]:
         """What takes a form, by paths."""
         return (
             ("/sign-in", self._signed_in), ("/sign-out", self._signed_out), ("/change/{name}", self._tried),
@@ -155,7 +155,7 @@ class ChangePages:
         _needed(session, change, given)
         return _form(change, given)
 
-    def _tried(self, form: Form) -> Redirect | Shown:
+    def _tried(self, form: Form) -> Redirect | AnswerPage:
         """The trial of a change. What is refused at once comes back with its form."""
         change = _change(form.name)
         form.values.allow(_CSRF, *(field.name for field in change.fields))
@@ -164,10 +164,10 @@ class ChangePages:
         try:
             draft = self._desk.try_out(session, change, given, form.address)
         except PageError as error:
-            return Shown(_form(change, given, str(error)), error.status)
+            return AnswerPage(_form(change, given, str(error)), error.status)
         answer = draft.trial_answer()
         if answer is not None and not answer.is_ok:
-            return Shown(_form(change, given, *_told(answer)), 503 if answer.error in _LATER else 400)
+            return AnswerPage(_form(change, given, *_told(answer)), 503 if answer.error in _LATER else 400)
         return Redirect(url("changes", draft.ticket))
 
     def _draft_page(self, name: str, query: Query, session: Session[Drafts] | None) -> Content:
@@ -175,14 +175,14 @@ class ChangePages:
         query.allow()
         return self._draft(_draft_of(session, name))
 
-    def _confirmed(self, form: Form) -> Redirect | Shown:
+    def _confirmed(self, form: Form) -> Redirect | AnswerPage:
         """A change that is confirmed: it is carried out once."""
         form.values.allow(_CSRF, _TYPED)
         draft = _draft_of(form.session, form.name)
         try:
             self._desk.carry_out(draft, form.values.text(_TYPED, _MOST_TEXT), form.address)
         except PageError as error:
-            return Shown(self._draft(draft, str(error)), error.status)
+            return AnswerPage(self._draft(draft, str(error)), error.status)
         return Redirect(url("changes", draft.ticket))
 
     def _draft(self, draft: Draft, sentence: str = "") -> Content:
@@ -210,13 +210,13 @@ def _own(path: str) -> str:
     return path if _OWN_PATH.fullmatch(path) else "/"
 
 
-def _change(name: str) -> Change:
+def _change(name: str) -> ChangeKind:
     if name not in CHANGES:
         raise not_found(f"there is no change {name[:60]!r}: there are {', '.join(CHANGES)}")
     return CHANGES[name]
 
 
-def _given(change: Change, values: Query) -> dict[str, str]:
+def _given(change: ChangeKind, values: Query) -> dict[str, str]:
     """What was filled in. Of a choice nothing but a choice is taken."""
     return {
         field.name: values.choice(field.name, [value for value, _ in field.choices])
@@ -226,12 +226,12 @@ def _given(change: Change, values: Query) -> dict[str, str]:
     }
 
 
-def _filled_form(change: Change, given: Given) -> str:
+def _filled_form(change: ChangeKind, given: Given) -> str:
     values = urlencode({name: value for name, value in given.items() if value})
     return f"{change.path}?{values}" if values else change.path
 
 
-def _needed(session: Session[Drafts] | None, change: Change, given: Given) -> Session[Drafts]:
+def _needed(session: Session[Drafts] | None, change: ChangeKind, given: Given) -> Session[Drafts]:
     if session is None:
         raise SignInNeeded("changes are for those who have signed in", _filled_form(change, given))
     return session
@@ -250,6 +250,6 @@ def _told(answer: VerbAnswer) -> tuple[str, Sequence[str]]:
     return answer.sentence, answer.lines[:-1]
 
 
-def _form(change: Change, given: Mapping[str, str], sentence: str = "", before: Sequence[str] = ()) -> Content:
+def _form(change: ChangeKind, given: Mapping[str, str], sentence: str = "", before: Sequence[str] = ()) -> Content:
     facts = {"change": change, "given": given, "sentence": sentence, "before": before}
     return Content("change.html", change.title, time.time(), facts, Sources([]))

@@ -29,7 +29,7 @@ class Field(NamedTuple):
     choices: Sequence[tuple[str, str]] = ()
 
 
-class Change(NamedTuple):
+class ChangeKind(NamedTuple):
     """A change. `name`: the end of its path; `typed`: the field whose value has to be typed again; `shown`: the page
     that shows what it has changed. `call` raises ValueError where no command could say what was filled in."""
 
@@ -143,10 +143,10 @@ _TOPIC, _GROUP = Field("topic", "Topic"), Field("group", "Group")
 _PAIRS = "one in a line, such as retention.ms=86400000"
 _PARTS = "one in a line: orders, or orders:0,1 for some of its partitions"
 
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, ChangeKind] = {
     change.name: change
     for change in (
-        Change(
+        ChangeKind(
             "create-topic", "Create a topic", "Creates a topic. The controller chooses the brokers of its partitions.",
             "Create the topic",
             (
@@ -156,11 +156,11 @@ CHANGES: dict[str, Change] = {
             ),
             _create_topic, _topic_page,
         ),
-        Change(
+        ChangeKind(
             "delete-topic", "Delete a topic", "Deletes a topic with all its records. Nothing brings them back.",
             "Delete the topic", (_TOPIC,), _delete_topic, lambda _: url("topics"), typed="topic",
         ),
-        Change(
+        ChangeKind(
             "topic-settings", "Change settings of a topic", "Sets and removes settings of a topic.",
             "Change the settings",
             (
@@ -170,7 +170,7 @@ CHANGES: dict[str, Change] = {
             _topic_settings,
             lambda given: url("topics", given["topic"], "settings") if given["topic"] else url("topics"),
         ),
-        Change(
+        ChangeKind(
             "elect-leaders", "Elect preferred leaders",
             "Gives partitions back to the first broker of their assignment, if that is in sync.", "Elect the leaders",
             (
@@ -179,7 +179,7 @@ CHANGES: dict[str, Change] = {
             ),
             _elect_leaders, _topic_page,
         ),
-        Change(
+        ChangeKind(
             "cordon", "Cordon a broker", "A cordoned broker gets no new replica; those that it has stay.",
             "Change the broker",
             (
@@ -188,7 +188,7 @@ CHANGES: dict[str, Change] = {
             ),
             _cordon, lambda _: url("brokers"),
         ),
-        Change(
+        ChangeKind(
             "reset-offsets", "Reset offsets of a group", "Sets the offsets that a group without members goes on from.",
             "Reset the offsets",
             (
@@ -199,13 +199,13 @@ CHANGES: dict[str, Change] = {
             ),
             _reset_offsets, lambda given: group_url(given["group"]),
         ),
-        Change(
+        ChangeKind(
             "delete-offsets", "Delete offsets of a group",
             "Deletes the offsets that a group without members has committed for some topics.", "Delete the offsets",
             (_GROUP, Field("topics", "Topics", _PARTS, LINES)), _delete_offsets,
             lambda given: group_url(given["group"]),
         ),
-        Change(
+        ChangeKind(
             "delete-group", "Delete a group", "Deletes a group without members, with all its offsets.",
             "Delete the group", (_GROUP,), _delete_group, lambda _: url("groups"), typed="group",
         ),

@@ -30,10 +30,10 @@ from lakelog.jobs.cli.numbers import size_text
 from lakelog.jobs.web.change_desk import Drafts
 from lakelog.jobs.web.change_pages import (
     MOST_BODY,
+    AnswerPage,
     ChangePages,
     Form,
     Redirect,
-    Shown,
     SignInNeeded,
     sign_in_content,
 )
@@ -64,7 +64,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Any, Send], Awaitable[None]]
 Build = Callable[[Request], Content]
 OwnPage = Callable[[str, Query, Session[Drafts] | None], Content]
-TakeForm = Callable[[Form], Redirect | Shown]
+TakeForm = Callable[[Form], Redirect | AnswerPage]
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 _FOLDER = Path(__file__).parent
@@ -213,7 +213,7 @@ class _Shown:
 
     def _taken(self, changes: ChangePages, take: TakeForm, request: Request, body: bytes) -> Response:
         found = take(changes.form_of(request, body))
-        if isinstance(found, Shown):
+        if isinstance(found, AnswerPage):
             return self._rendered(found.content, request, found.status)
         answer = RedirectResponse(found.to, HTTPStatus.SEE_OTHER)
         if found.cookie:
