@@ -250,7 +250,7 @@ def test_a_change_from_the_sign_in_to_its_outcome(changing, browser, width, sche
     page.get_by_label("Set them").select_option("to-offset")
     page.get_by_label("Value").fill(EVIL)
     page.get_by_role("button", name="Show what would happen").click()
-    assert EVIL in page.locator("main .problem").inner_text()
+    assert repr(EVIL) in page.locator("main .problem").inner_text()
     assert page.get_by_label("Value").input_value() == EVIL, "the form is kept"
     faults += faults_of(page)
     page.get_by_label("Value").fill("2")

@@ -82,7 +82,7 @@ class HtmlPage(HTMLParser):
 
     def problem(self) -> str:
         """The sentence of an error page."""
-        found = re.search(r"(?s)<p class=\"problem\">(.*?)</p>", self.rawdata_source)
+        found = re.search(r"(?s)<p class=\"problem\"[^>]*>(.*?)</p>", self.rawdata_source)
         assert found, self.text
         return HtmlPage.plain(found[1])
 

@@ -62,6 +62,7 @@ def test_changes_are_for_those_who_have_the_token(furnished_world: World, proper
     try:
         assert process.stderr is not None
         port = int(process.stderr.readline().strip().removesuffix("/").rpartition(":")[2])
+        words_of_changes = process.stderr.readline()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         own = {**kind, "Host": "lake.example.com", "Origin": "https://lake.example.com"}
@@ -85,9 +86,8 @@ def test_changes_are_for_those_who_have_the_token(furnished_world: World, proper
     assert statuses == {
         "of another site": 403, "with a wrong token": 401, "with the token": 303, "without a session": 401,
     }  # fmt: skip
-    first, *log = err.splitlines()
-    assert first == "Whoever signs in with the token of --token-file can change the cluster."
-    assert [line.partition("console, ")[2] for line in log] == [
+    assert words_of_changes == "Whoever signs in with the token of --token-file can change the cluster.\n"
+    assert [line.partition("console, ")[2] for line in err.splitlines()] == [
         "127.0.0.1: not signed in: the token is wrong: it is the content of the file that --token-file names",
         "127.0.0.1: signed in",
     ]
