@@ -252,35 +252,69 @@ def _read(
     """The records from these places on, or those before them, up to the limits of a request."""
     deadline, needle = time.monotonic() + _SECONDS, text.encode()
     parts = heapq.merge(*(_parts(led, places[n], is_back) for n, led in opened.items()), key=lambda part: part.order)
-    reached, lines, scanned = dict(places), list[RecordLine](), 0
-    budget = _Budget()
+    reading, budget = _Reading(places, limit, needle, is_back), _Budget()
     chunk = list[_Part]()
     left = limit
     for part in parts:
         wanted = part.clipped(left if not needle else part.records, is_back)
         if not budget.allows(wanted):
-            return _finished(chunk, lines, reached, scanned, needle, limit, is_back, f"after {MOST_BYTES >> 20} MiB")
+            reading.take(chunk)
+            return reading.found(f"after {MOST_BYTES >> 20} MiB")
         chunk.append(wanted)
         left -= wanted.records
-        is_full = sum(p.bytes for p in chunk) >= _CHUNK_BYTES or sum(p.records for p in chunk) >= _CHUNK_RECORDS
         if left <= 0 and not needle:
             break
-        if is_full:
-            scanned += _take(chunk, lines, reached, needle, limit, is_back)
+        if sum(p.bytes for p in chunk) >= _CHUNK_BYTES or sum(p.records for p in chunk) >= _CHUNK_RECORDS:
+            reading.take(chunk)
             chunk = []
-            if len(lines) >= limit:
-                return _Found(_in_order(lines, is_back), reached, scanned, False, "")
+            if reading.is_full:
+                return reading.found()
             if time.monotonic() > deadline:
-                return _Found(_in_order(lines, is_back), reached, scanned, False, f"after {_SECONDS:g} s")
-    return _finished(chunk, lines, reached, scanned, needle, limit, is_back, "")
+                return reading.found(f"after {_SECONDS:g} s")
+    reading.take(chunk)
+    return reading.found()
 
 
-def _finished(
-    chunk: Sequence[_Part], lines: list[RecordLine], reached: dict[int, int], scanned: int, needle: bytes, limit: int,
-    is_back: bool, stopped: str,
-) -> _Found:  # fmt: skip
-    scanned += _take(chunk, lines, reached, needle, limit, is_back)
-    return _Found(_in_order(lines, is_back), reached, scanned, len(lines) < limit and not stopped, stopped)
+class _Reading:
+    """Collects the lines of a page from chunks of parts. `needle`: what a record must contain; empty for all."""
+
+    def __init__(self, places: Mapping[int, int], limit: int, needle: bytes, is_back: bool) -> None:
+        self._reached = dict(places)
+        self._limit, self._needle, self._is_back = limit, needle, is_back
+        self._lines: list[RecordLine] = []
+        self._scanned = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the page has all its lines."""
+        return len(self._lines) >= self._limit
+
+    def found(self, stopped: str = "") -> _Found:
+        """What was found so far."""
+        is_end = not self.is_full and not stopped
+        return _Found(_in_order(self._lines, self._is_back), self._reached, self._scanned, is_end, stopped)
+
+    def take(self, chunk: Sequence[_Part]) -> None:
+        """Reads the parts, and goes through their records until the page is full."""
+        read = [part for part in chunk if part.batch.header.bytes <= MOST_BYTES]
+        tables = read_rows({number: part.opened.rows(part.offsets) for number, part in enumerate(read)})
+        rows = {id(part): tables[number] for number, part in enumerate(read)}
+        style = _Style(self._limit)
+        for part in chunk:
+            records = rows.get(id(part))
+            if isinstance(records, LakelogException):
+                raise records
+            numbers = range(part.records)
+            for place in reversed(numbers) if self._is_back else numbers:
+                if self.is_full:
+                    return
+                offset = part.offsets.start + place
+                self._scanned += 1
+                self._reached[part.number] = offset if self._is_back else offset + 1
+                if records is None:
+                    self._lines.append(_unread(part, offset))
+                elif (row := _row(records, place)) and _contains(row, self._needle):
+                    self._lines.append(style.line(part.number, row))
 
 
 def _in_order(lines: Sequence[RecordLine], is_back: bool) -> list[RecordLine]:
@@ -325,33 +359,6 @@ def _parts(led: OpenPartition, place: int, is_back: bool) -> Iterator[_Part]:
         order = own if order is None else max(order, own)
         offsets = OffsetRange(max(start, batch.base_offset), min(stop, batch.header.next_offset))
         yield _Part(order, led, batch, offsets)
-
-
-def _take(
-    chunk: Sequence[_Part], lines: list[RecordLine], reached: dict[int, int], needle: bytes, limit: int, is_back: bool
-) -> int:
-    """Reads the parts, adds the records with the text to `lines`, and moves `reached`. Returns how many it has gone
-    through."""
-    read = [part for part in chunk if part.batch.header.bytes <= MOST_BYTES]
-    tables = read_rows({number: part.opened.rows(part.offsets) for number, part in enumerate(read)})
-    rows = {id(part): tables[number] for number, part in enumerate(read)}
-    style, scanned = _Style(limit), 0
-    for part in chunk:
-        records = rows.get(id(part))
-        if isinstance(records, LakelogException):
-            raise records
-        numbers = range(part.records)
-        for place in reversed(numbers) if is_back else numbers:
-            if len(lines) >= limit:
-                return scanned
-            offset = part.offsets.start + place
-            scanned += 1
-            reached[part.number] = offset if is_back else offset + 1
-            if records is None:
-                lines.append(_unread(part, offset))
-            elif (row := _row(records, place)) and _contains(row, needle):
-                lines.append(style.line(part.number, row))
-    return scanned
 
 
 def _row(records: pa.Table, place: int) -> dict[str, Any]:
