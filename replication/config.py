@@ -7,11 +7,13 @@ text or a `repr`.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +32,8 @@ from lakelog.replication.properties import (
     parse_properties,
     text_of,
 )
+
+logger = logging.getLogger(__name__)
 
 # `dynamic`: a broker's setting that can change while the broker runs.
 Scope = Literal["broker", "cluster", "topic", "dynamic"]
@@ -208,35 +212,42 @@ class Config(Settings):
 
     def topic(self, configs: Mapping[str, object]) -> TopicConfig:
         """The settings of a topic. `configs` are its own, from the topics table; the others are those of this process.
-
-        Raises InvalidConfigurationException.
-        """
-        defaults = {_field(name): getattr(self, key.field) for name, key in TOPIC_KEYS.items()}
-        return TopicConfig(**defaults | _scoped_values(configs, TOPIC_KEYS, "topic"))
+        Names that this version does not know are ignored, with one warning each, and invalid values are left out."""
+        return self.topic_as_far_as_known(configs)[0]
 
     def topic_as_far_as_known(self, configs: Mapping[str, object]) -> tuple[TopicConfig, str | None]:
-        """The settings of a topic without the invalid ones, and an error text for those; None if all are valid.
+        """As `topic`, with an error text on the invalid values; None if all are valid.
 
-        A newer version, or a person, may have written the row. Its errors must not affect other topics.
+        A newer version, or a person, may have written the row. Its errors must not affect other topics, and retention
+        must not delete records by a setting that it does not understand.
         """
-        try:
-            return self.topic(configs), None
-        except InvalidConfigurationException as error:
-            if not isinstance(configs, Mapping):
-                raise
-            return self.topic({name: value for name, value in configs.items() if _is_sound(name, value)}), str(error)
+        values, wrong = _stored_values(configs, TOPIC_KEYS, "topic")
+        if any(name in configs and _field(name) not in values for name in _RETENTION):
+            values[_field(_CLEANUP_POLICY)] = "none"
+        defaults = {_field(name): getattr(self, key.field) for name, key in TOPIC_KEYS.items()}
+        return TopicConfig(**defaults | values), "; ".join(wrong) or None
 
     def dynamic(self, configs: Mapping[str, object]) -> Config:
-        """These settings, overridden by a broker's dynamic settings from the configs table."""
-        return replace(self, **_scoped_values(configs, DYNAMIC_KEYS, "broker")) if configs else self
+        """These settings, overridden by a broker's dynamic settings from the configs table. Names that this version
+        does not know, and invalid values, are left out, and logged once."""
+        if not configs:
+            return self
+        values, wrong = _stored_values(configs, DYNAMIC_KEYS, "broker")
+        for problem in wrong:
+            _log_once(logging.ERROR, f"a dynamic setting is left out: {problem}")
+        return replace(self, **values)
 
     def cluster_configs(self) -> dict[str, str]:
         """The settings that the whole cluster shares, by key. `lakelog format` writes them to the cluster table."""
         return {name: text_of(getattr(self, _field(name))) for name in CLUSTER_KEYS}
 
     def in_cluster(self, configs: Mapping[str, object]) -> Config:
-        """These settings, overridden by the shared settings from the cluster table."""
-        return replace(self, **_scoped_values(configs, CLUSTER_KEYS, "cluster"))
+        """These settings, overridden by the shared settings from the cluster table. Names that this version does not
+        know are ignored, with one warning each. Raises InvalidConfigurationException for values that are not allowed.
+        """
+        values, wrong = _stored_values(configs, CLUSTER_KEYS, "cluster")
+        _raise_if(wrong)
+        return replace(self, **values)
 
     def with_sessions(self, is_local: bool) -> Config:
         """Fills in the session time-outs and the heartbeat interval, in ms, that are not set. `is_local`: the cluster
@@ -291,6 +302,8 @@ CLUSTER_KEYS = _keys("cluster")
 TOPIC_KEYS = _keys("topic")
 DYNAMIC_KEYS = _keys("dynamic")
 _DYNAMIC_ONLY = {name: key for name, key in DYNAMIC_KEYS.items() if key.scopes == ("dynamic",)}
+_CLEANUP_POLICY = "cleanup.policy"
+_RETENTION = _CLEANUP_POLICY, "retention.ms", "retention.bytes"  # settings of topics by which records are deleted
 
 
 def load_properties(path: str | os.PathLike[str]) -> Config:
@@ -324,14 +337,6 @@ def _texts(configs: Mapping[str, object], keys: Mapping[str, ConfigKey], source_
     return {name: text_of(values[_field(name)]) for name in keys if _field(name) in values}
 
 
-def _is_sound(name: str, value: object) -> bool:
-    try:
-        topic_configs({name: value})
-    except InvalidConfigurationException:
-        return False
-    return True
-
-
 def _field(name: str) -> str:
     return name.replace(".", "_")
 
@@ -341,6 +346,31 @@ def _scoped_values(configs: Mapping[str, object], keys: Mapping[str, ConfigKey],
     values = _parse(given, keys, problems)
     _raise_if(problems)
     return values
+
+
+def _stored_values(
+    configs: Mapping[str, object], keys: Mapping[str, ConfigKey], source_name: str
+) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+    """The valid values in a row of a table, by field name, and what is wrong with the others.
+
+    A newer version may have written the row. It raises the format of the cluster if older ones must not go on with
+    what it has added. So a name that is no key here is ignored, with one warning. Kafka: `AbstractConfig.logUnused`.
+    Raises InvalidConfigurationException if `configs` is no mapping.
+    """
+    given, problems = _read(configs, source_name)
+    if not isinstance(configs, Mapping):
+        _raise_if(problems)
+    for name in given.keys() - keys.keys():
+        _log_once(logging.WARNING, f"{source_name} setting {name} is ignored: this version of Lakelog does not know it")
+    known = {name: setting for name, setting in given.items() if name in keys}
+    values = _parse(known, keys, problems)
+    return values, problems
+
+
+@lru_cache(maxsize=1000)
+def _log_once(level: int, sentence: str) -> None:
+    """Logs what is found whenever the settings are read, which is many times a second."""
+    logger.log(level, "%s", sentence)
 
 
 def _read(properties: str | Mapping[str, object], source_name: str) -> tuple[dict[str, Setting], list[str]]:

@@ -257,9 +257,60 @@ def test_what_the_cluster_shares():
     shared = {"num.replica.fetchers": "3", "transactional.id.expiration.ms": "604800000"}
     assert Config(num_replica_fetchers=3).cluster_configs() == shared
     assert Config(broker_id=2).in_cluster({"num.replica.fetchers": "3"}) == Config(broker_id=2, num_replica_fetchers=3)
-    with pytest.raises(InvalidConfigurationException, match=r"unknown key broker\.id"):
-        Config().in_cluster({"broker.id": "3"})
+    with pytest.raises(InvalidConfigurationException, match=r"num\.replica\.fetchers is '0'"):
+        Config().in_cluster({"num.replica.fetchers": "0"})
     assert list(CLUSTER_KEYS) == list(shared)
+
+
+RATE = "leader.replication.throttled.rate"
+
+
+@pytest.mark.parametrize(
+    ("read", "configs", "expected", "of"),
+    [
+        (Config().topic, {"x.of.topics": "1", "retention.ms": "5"}, Config(log_retention_ms=5).topic({}), "topic"),
+        (Config().dynamic, {"x.of.brokers": "1", RATE: "5"}, Config(leader_replication_throttled_rate=5), "broker"),
+        (Config().dynamic, {"log.cleaner.backoff.ms": "1"}, Config(), "broker"),
+        (Config().in_cluster, {"x.of.all": "", "num.replica.fetchers": "3"}, Config(num_replica_fetchers=3), "cluster"),
+        (Config().in_cluster, {"broker.id": "3"}, Config(), "cluster"),
+    ],
+    ids=["a topic", "a broker", "a broker, fixed here", "the cluster", "the cluster, not shared here"],
+)
+def test_a_setting_in_a_table_that_a_newer_version_has_added_is_ignored_with_one_warning(
+    caplog, read, configs, expected, of
+):
+    assert [read(configs) for _ in range(3)] == [expected] * 3
+    (line,) = caplog.records
+    name = next(iter(configs))
+    assert line.levelname == "WARNING"
+    assert line.message == f"{of} setting {name} is ignored: this version of Lakelog does not know it"
+
+
+def test_a_dynamic_setting_with_a_value_that_a_newer_version_allows_is_left_out_with_one_error(caplog):
+    configs = {"cordoned.log.dirs": "/a,/b", RATE: "5"}
+    expected = Config(leader_replication_throttled_rate=5)
+    assert [Config().dynamic(configs) for _ in range(3)] == [expected] * 3
+    (line,) = caplog.records
+    assert (line.levelname, line.message) == (
+        "ERROR",
+        "a dynamic setting is left out: broker: cordoned.log.dirs is '/a,/b', it must be * for the root of the "
+        "broker, or empty",
+    )
+
+
+@pytest.mark.parametrize(
+    ("configs", "policy"),
+    [
+        ({"cleanup.policy": "compact"}, "none"),
+        ({"cleanup.policy": "delete", "retention.ms": "7 days"}, "none"),
+        ({"retention.bytes": "-2"}, "none"),
+        ({"x.retention": "5"}, "delete"),
+        ({"min.insync.replicas": "0"}, "delete"),
+        ({"retention.ms": "5"}, "delete"),
+    ],
+)
+def test_dr_01_retention_deletes_nothing_of_a_topic_with_a_setting_of_retention_that_is_not_understood(configs, policy):
+    assert Config().topic_as_far_as_known(configs)[0].cleanup_policy == policy
 
 
 def test_load_properties(tmp_path):

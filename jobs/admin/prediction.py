@@ -90,8 +90,7 @@ class Forecast:
         self._without_log = Decision(context, "what-if")
         self._deleting = {topic.topic_id for topic in context.topics.values() if topic.deleting}
         self._least = {
-            topic.topic_id: context.config.topic_as_far_as_known(topic.configs)[0].min_insync_replicas
-            for topic in context.topics.values()
+            topic.topic_id: context.config.topic(topic.configs).min_insync_replicas for topic in context.topics.values()
         }
 
     @property

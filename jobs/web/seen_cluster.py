@@ -149,7 +149,7 @@ class SeenCluster:
 
     def topic_config(self, topic: Topic) -> TopicConfig:
         """The settings of a topic, with those of the console where it has none."""
-        return self.config.topic_as_far_as_known(topic.configs)[0]
+        return self.config.topic(topic.configs)
 
     @cached_property
     def topics(self) -> Sequence[TopicFigures]:

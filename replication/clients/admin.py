@@ -28,7 +28,7 @@ from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
-from lakelog.replication.protocol.topic import Topic, check_is_text
+from lakelog.replication.protocol.topic import BROKER_TYPE, Topic, check_is_text
 from lakelog.replication.storage.cluster import Cluster
 
 Assignment = Mapping[int, Sequence[int]]
@@ -158,7 +158,7 @@ class AdminClient(OneProcess):
         """The dynamic settings by broker id (as text) or `<default>`, without those of the properties files."""
         self._cluster.configs.refresh()
         found = self._cluster.configs.configs
-        return {entity.entity_name: dict(configs) for entity, configs in found.items()}
+        return {name: dict(configs) for (kind, name), configs in found.items() if kind == BROKER_TYPE}
 
     def cordoned_brokers(self) -> frozenset[int]:
         """The registered brokers that get no new replica: `cordoned.log.dirs` of a broker, or of all, is `*`. KIP-1066.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from lakelog.replication.clients.record_limit import RecordLimit
-from lakelog.replication.config import Config, TopicConfig
+from lakelog.replication.config import Config, TopicConfig, broker_configs
 from lakelog.replication.errors import (
     InvalidConfigurationException,
     KafkaStorageException,
@@ -96,12 +96,12 @@ class TopicView:
         of the leader of a partition, or of all brokers, from the configs table; otherwise by that of this client. If
         the table cannot be read, what was read last counts."""
         config, found = self.cluster.config, self.cluster.topics.topics.get(topic)
-        own = config.topic_as_far_as_known(found.configs if found else {})[0].max_message_bytes
+        own = config.topic(found.configs if found else {}).max_message_bytes
         if found is not None and "max.message.bytes" in found.configs:
             return RecordLimit(topic, own)
         by_broker = self._dynamic_limits()
         limit = by_broker.pop(DEFAULT_NAME, own)
-        limits = {int(name): each for name, each in by_broker.items()}
+        limits = {int(name): each for name, each in by_broker.items() if name.isdigit()}
         return RecordLimit(topic, limit, limits, lambda: self._leaders(topic))
 
     def _dynamic_limits(self) -> dict[str, int]:
@@ -116,8 +116,8 @@ class TopicView:
         for (kind, name), configs in entities.items():
             if kind == BROKER_TYPE and _MESSAGE_MAX_BYTES in configs:
                 with suppress(InvalidConfigurationException):  # a person has written the row: others count
-                    own = {_MESSAGE_MAX_BYTES: configs[_MESSAGE_MAX_BYTES]}
-                    found[name] = self.cluster.config.dynamic(own).message_max_bytes
+                    own = broker_configs({_MESSAGE_MAX_BYTES: configs[_MESSAGE_MAX_BYTES]})
+                    found[name] = int(own[_MESSAGE_MAX_BYTES])
         return found
 
     def _leaders(self, topic: str) -> dict[int, int]:

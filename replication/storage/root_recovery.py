@@ -487,7 +487,7 @@ class Recovery:
     def _min_isr(self, topic: Topic, config: Config) -> int:
         """`min.insync.replicas` of a topic; 1 if no copy has its settings."""
         is_copied = topic.topic_id in self._seen.topics
-        return config.topic_as_far_as_known(topic.configs)[0].min_insync_replicas if is_copied else 1
+        return config.topic(topic.configs).min_insync_replicas if is_copied else 1
 
     def _rows(self, topics: Mapping[str, Topic], partitions: Sequence[RecoveredPartition]) -> dict[str, list[Row]]:
         copied = {name: list(each.rows) for name, each in self._seen.newest.items()}

@@ -141,6 +141,18 @@ def test_ap_06_records_that_were_taken_before_the_limit_was_lowered_are_sent(wor
     assert (written(world), len(lost)) == ([LARGE, LARGE], 1)
 
 
+def test_ap_06_limits_of_entities_that_a_newer_version_has_are_none_of_brokers(world):
+    limits = {Entity(BROKER_TYPE, "rack=eu"): 5, Entity("clients", "1"): 6, Entity(BROKER_TYPE, "1"): 99}
+    put = {entity: {"message.max.bytes": str(limit), "x.y": "z"} for entity, limit in limits.items()}
+    world.cluster.configs.change(put, {"who": "test"})
+    view = TopicView(Cluster.open(world.uri))
+    view.partitions(TOPIC)
+    found = view.record_limit(TOPIC)
+    found.check(99, 0)
+    with pytest.raises(RecordTooLargeException, match=r"max\.message\.bytes is 99;"):
+        found.check(100, 0)
+
+
 def test_ap_06_a_limit_that_cannot_be_read_is_the_one_that_was_read_last(world, monkeypatch):
     limit_brokers(world, all=99)
     view = TopicView(Cluster.open(world.uri))

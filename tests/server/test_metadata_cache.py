@@ -115,6 +115,21 @@ def test_th_02_dynamic_settings_of_brokers_apply_while_they_run(cluster, clock):
     assert cache.config_of_broker(1).broker_id == cache.cluster.config.broker_id, "the others are as they were"
 
 
+def test_th_02_a_broker_goes_on_with_settings_that_a_newer_version_has_set(cluster, clock, caplog):
+    """It would else send no heartbeat, as that has the quotas. Each setting is one warning."""
+    writer = Cluster.open(cluster.root.uri)
+    put = {"<default>": {"x.of.all": "1", RATE: "5"}, "1": {"x.of.one": "1", "cordoned.log.dirs": "/a"}}
+    writer.configs.change({Entity("brokers", name): told for name, told in put.items()}, {"who": "test"})
+    writer.configs.change({Entity("groups", "1"): {RATE: "7"}}, {"who": "test"})
+    cache = MetadataCache(cluster, clock)
+    for _ in range(2):
+        assert [cache.config_of_broker(b).follower_replication_throttled_rate for b in (1, 2)] == [5, 5]
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert sorted(said) == [
+        f"broker setting x.of.{whose} is ignored: this version of Lakelog does not know it" for whose in ("all", "one")
+    ]
+
+
 def test_th_02_throttled_replicas_come_from_the_settings_of_topics(cluster, clock):
     key = "leader.replication.throttled.replicas"
     writer = Cluster.open(cluster.root.uri)
