@@ -1,7 +1,8 @@
 """Describes or alters settings of topics, or of brokers while they run. The flags are those of kafka-configs.sh.
 
 Each key and its default is in conf/server.properties. The settings in a broker's own properties file are not stored in
-the cluster: name that file with --command-config, and --all counts them in.
+the cluster: name that file with --command-config, and --all counts them in. Settings that a newer version of Lakelog
+has set are shown, too. Processes of this version ignore them, and --alter --delete-config removes them.
 """
 
 from __future__ import annotations
@@ -208,6 +209,8 @@ def topic_settings(
             yield EffectiveConfig(name, all_brokers[broker_name], ALL_BROKERS)
         else:
             yield EffectiveConfig(name, *_static(key, given))
+    for name in sorted(configs.keys() - TOPIC_KEYS.keys()):  # a newer version has set it
+        yield EffectiveConfig(name, configs[name], TOPIC)
 
 
 def broker_settings(
@@ -216,15 +219,18 @@ def broker_settings(
 ) -> Iterator[EffectiveConfig]:  # fmt: skip
     """The settings of a broker; `dynamic`: those of each source. Without a registration, those of a new broker."""
     registered = {} if registration is None else {"broker.id": registration.broker_id, "broker.rack": registration.rack}
+    # Of two sources the first one holds. A newer version may have set what this one does not know.
+    set_by = {name: source for source in reversed([*dynamic]) for name in dynamic[source]}
     for name, key in KEYS.items():
-        source = next((source for source, configs in dynamic.items() if name in configs), None)
-        if source:
-            yield EffectiveConfig(name, dynamic[source][name], source)
+        if name in set_by:
+            yield EffectiveConfig(name, dynamic[set_by[name]][name], set_by[name])
         elif name in registered:
             yield EffectiveConfig(name, text_of(registered[name]), REGISTRATION)
         else:
             source = CLUSTER if name in CLUSTER_KEYS else _static(key, given)[1]
             yield EffectiveConfig(name, text_of(getattr(config, key.field)), source)
+    for name in sorted(set_by.keys() - KEYS.keys()):
+        yield EffectiveConfig(name, dynamic[set_by[name]][name], set_by[name])
 
 
 def _static(key: ConfigKey, given: Mapping[str, Setting]) -> tuple[str, str]:

@@ -1,10 +1,10 @@
 """Shows the health of a cluster on one screen: controller, brokers, partitions, lag, problems.
 
 The exit status is for monitors: 0 if nothing is wrong, 1 if something is, 2 for wrong usage. Notes do not change it.
-They name partitions at min ISR, reassignments, cordoned brokers and throttles: read them before you stop a broker. It
-only reads tables, so that it answers without a controller too. If a heartbeat of a broker or the controller is old, it
-reads them again 3 seconds later. If they have other session time-outs than the defaults, give these in the
---command-config file.
+They name partitions at min ISR, reassignments, cordoned brokers, throttles, and settings that only a newer version
+knows: read them before you stop a broker. It only reads tables, so that it answers without a controller too. If a
+heartbeat of a broker or the controller is old, it reads them again 3 seconds later. If they have other session
+time-outs than the defaults, give these in the --command-config file.
 
 With --follow it runs until Ctrl-C, and prints each problem that begins or ends. With --webhook it also posts these as
 JSON to a URL, with a field `text` that Slack, Teams and Mattermost show. It posts again until it is told that it was

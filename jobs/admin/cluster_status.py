@@ -21,6 +21,7 @@ from lakelog.jobs.admin.reassignment_throttle import REPLICAS
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.options import Invocation
 from lakelog.replication.clients.admin import AdminClient
+from lakelog.replication.config import DYNAMIC_KEYS, TOPIC_KEYS
 from lakelog.replication.errors import ControllerNotAvailableException
 from lakelog.replication.protocol.admin_request import AdminRequest, Outcome
 from lakelog.replication.protocol.assignment import CORDONED_LOG_DIRS, cordoned_brokers
@@ -127,10 +128,7 @@ class Partition(NamedTuple):
 def known_partitions(cluster: Cluster) -> list[Partition]:
     """The partitions of a cluster as last read, by name; without topics that are being deleted."""
     topics = {topic.topic_id: topic for topic in cluster.topics.topics.values() if not topic.deleting}
-    least = {
-        topic_id: cluster.config.topic_as_far_as_known(topic.configs)[0].min_insync_replicas
-        for topic_id, topic in topics.items()
-    }
+    least = {topic_id: cluster.config.topic(topic.configs).min_insync_replicas for topic_id, topic in topics.items()}
     known = [r for r in cluster.metadata.partitions.values() if r.topic_id in topics]
     return [Partition(r, least[r.topic_id]) for r in sorted(known, key=lambda r: (r.topic, r.partition))]
 
@@ -144,11 +142,21 @@ def cordons(cluster: Cluster) -> dict[str, set[int]]:
     return found
 
 
+def unknown_settings(cluster: Cluster) -> dict[str, tuple[str, ...]]:
+    """The settings in the tables, as last read, that this version does not know, by the type of their entities."""
+    of_topics = {key for topic in cluster.topics.topics.values() for key in topic.configs}
+    entities = cluster.configs.configs
+    of_brokers = {key for (kind, _), configs in entities.items() if kind == BROKER_TYPE for key in configs}
+    found = {"topics": of_topics - TOPIC_KEYS.keys(), BROKER_TYPE: of_brokers - DYNAMIC_KEYS.keys()}
+    return {kind: tuple(sorted(keys)) for kind, keys in found.items() if keys}
+
+
 class ClusterState(NamedTuple):
     """What was read. `rows`: the replicas of each broker that is alive, or why they cannot be read. `throttled`: the
     topics with throttled replicas. `unwritable`: why the cluster root cannot be written, None if it can.
     `refused`: why brokers refuse the cluster root, see `Notes`. `unregistered`: whose the brokers' roots beside it
-    are if no broker has registered. `roots`: those of the cluster if it has several. `cordoned`: see `cordons`."""
+    are if no broker has registered. `roots`: those of the cluster if it has several. `cordoned`: see `cordons`.
+    `unknown`: see `unknown_settings`."""
 
     controller: SeenController
     brokers: Mapping[int, SeenBroker]
@@ -160,11 +168,12 @@ class ClusterState(NamedTuple):
     unregistered: str = ""
     roots: Sequence[RootStatus] = ()
     cordoned: Mapping[str, set[int]] = {}
+    unknown: Mapping[str, tuple[str, ...]] = {}
 
 
 def with_warnings(cluster: Cluster, state: ClusterState) -> ClusterState:
-    """The state with what `problems` and `notes` need besides: throttled topics, and signs of a wrong cluster root.
-    Reads the notes of brokers from their roots. Raises KafkaStorageException."""
+    """The state with what `problems` and `notes` need besides: throttled topics, unknown settings, and signs of a wrong
+    cluster root. Reads the notes of brokers from their roots. Raises KafkaStorageException."""
     topics = [topic for topic in cluster.topics.topics.values() if not topic.deleting]
     brokers = {broker: seen.registration for broker, seen in state.brokers.items()}
     return state._replace(
@@ -172,6 +181,7 @@ def with_warnings(cluster: Cluster, state: ClusterState) -> ClusterState:
         unwritable=unwritable(cluster.root),
         refused=read_notes(cluster, brokers).refused,
         unregistered="" if brokers else describe_brokers_beside(cluster.root),
+        unknown=unknown_settings(cluster),
     )
 
 
@@ -248,7 +258,9 @@ def notes(state: ClusterState, invocation: Invocation) -> list[Problem]:
     if moving:
         shown = invocation.command("reassign-partitions", "--list")
         found.append(Problem(f"{_count(moving)} under reassignment", _names(moving), f"{shown} shows which way"))
-    return [*found, *_of_cordons(state, invocation), *_of_throttles(state, invocation)]
+    return [
+        *found, *_of_cordons(state, invocation), *_of_throttles(state, invocation), *_of_unknown(state, invocation),
+    ]  # fmt: skip
 
 
 def _of_cordons(state: ClusterState, invocation: Invocation) -> list[Problem]:
@@ -277,6 +289,16 @@ def _of_throttles(state: ClusterState, invocation: Invocation) -> list[Problem]:
     verify = invocation.command("reassign-partitions", "--verify", "--reassignment-json-file", "FILE")
     do = f"once no partition moves any more, {verify} removes the throttles that a reassignment has set"
     return [Problem(f"replication is throttled by settings {' and '.join(whose)}", (), do)]
+
+
+def _of_unknown(state: ClusterState, invocation: Invocation) -> list[Problem]:
+    """The settings that processes of this version ignore."""
+    found = []
+    for kind, keys in state.unknown.items():
+        shown = invocation.command("configs", "--entity-type", kind, "--describe")
+        do = f"a newer version has set them: upgrade, or remove them with --alter --delete-config; {shown} shows whose"
+        found.append(Problem(f"{kind} have settings that this version of Lakelog does not know, and ignores", keys, do))
+    return found
 
 
 def _has_quota(registration: BrokerRegistration) -> bool:

@@ -280,7 +280,7 @@ class ConsoleReadings:
                 last = self._warnings.state
                 state = state._replace(
                     throttled=last.throttled, unwritable=last.unwritable, refused=last.refused,
-                    cordoned=last.cordoned,
+                    cordoned=last.cordoned, unknown=last.unknown,
                     unregistered=last.unregistered if not state.brokers else "",
                 )  # fmt: skip
             seen = self._warnings = SeenCluster(time.time(), cluster, found._replace(state=state))

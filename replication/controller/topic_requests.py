@@ -176,12 +176,13 @@ def alter_configs(decision: Decision, topic: str, put: Mapping[str, object], del
     """Sets and removes settings of a topic. Returns its settings as text. If they now allow unclean elections, elects
     leaders for its offline partitions.
 
-    Raises UnknownTopicOrPartitionException, and InvalidConfigurationException for unknown keys or invalid values.
+    A setting that a newer version has put there can be removed. Raises UnknownTopicOrPartitionException, and
+    InvalidConfigurationException for other unknown keys or invalid values.
 
     Kafka: `AdminManager.incrementalAlterConfigs`, the event TopicUncleanLeaderElectionEnable. [LE-02]
     """
     found = topic_in_use(decision, topic)
-    unknown = sorted(set(delete) - TOPIC_KEYS.keys())
+    unknown = sorted(set(delete) - TOPIC_KEYS.keys() - found.configs.keys())
     if unknown:
         raise InvalidConfigurationException(f"topic {topic}: unknown key {unknown[0]}; {', '.join(TOPIC_KEYS)} exist")
     kept = {key: value for key, value in found.configs.items() if key not in delete}
@@ -199,20 +200,22 @@ def alter_broker_configs(decision: Decision, broker: str, put: Mapping[str, obje
     """Sets and removes settings of a broker, or the defaults of all brokers. Returns the settings as text. Brokers read
     them by themselves.
 
-    Raises InvalidRequestException if `broker` is no id or a setting cannot change while a broker runs,
-    BrokerNotAvailableException for an unknown broker, InvalidConfigurationException for unknown keys or invalid values.
+    A setting that a newer version has put there can be removed. Raises InvalidRequestException if `broker` is no id or
+    another setting cannot change while a broker runs, BrokerNotAvailableException for an unknown broker,
+    InvalidConfigurationException for other unknown keys or invalid values.
     """
     entity = _broker_entity(decision, broker)
-    name = f"broker {broker}"
-    fixed = sorted((put.keys() | set(delete)) & KEYS.keys() - DYNAMIC_KEYS.keys())
+    name, there = f"broker {broker}", decision.configs_of(entity)
+    named = put.keys() | (set(delete) - there.keys())
+    fixed = sorted(named & KEYS.keys() - DYNAMIC_KEYS.keys())
     if fixed:
         raise InvalidRequestException(
             f"{name}: {fixed[0]} cannot change while a broker runs; these can: {', '.join(DYNAMIC_KEYS)}"
         )
-    unknown = sorted(set(delete) - DYNAMIC_KEYS.keys())
+    unknown = sorted(set(delete) - DYNAMIC_KEYS.keys() - there.keys())
     if unknown:
         raise InvalidConfigurationException(f"{name}: unknown key {unknown[0]}; {', '.join(DYNAMIC_KEYS)} exist")
-    kept = {key: value for key, value in decision.configs_of(entity).items() if key not in delete}
+    kept = {key: value for key, value in there.items() if key not in delete}
     decision.configs[entity] = {**kept, **broker_configs(put, name)}
     return ", ".join(f"{key}={value}" for key, value in decision.configs[entity].items()) or "no settings"
 

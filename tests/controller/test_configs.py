@@ -44,6 +44,18 @@ def test_th_02_settings_of_a_broker_are_put_and_removed(active, broker, put, del
     assert not decision.touches_metadata, "brokers read it where it stands"
 
 
+def test_th_02_what_a_newer_version_has_set_stays_and_can_be_removed(active):
+    there = {"leader.quota": "1", "broker.rack": "eu", LEADER: "7"}
+    active.context = replace(active.context, configs={ONE: there})
+    decision = active.ask("alter_broker_configs", broker="1", put={LEADER: 8}, delete=[])
+    assert (errors(decision), active.context.configs[ONE]) == ({"1": None}, {**there, LEADER: "8"})
+    decision = active.ask("alter_broker_configs", broker="1", put={"leader.quota": 2}, delete=[])
+    assert errors(decision) == {"1": "InvalidConfigurationException"}
+    decision = active.ask("alter_broker_configs", broker="1", put={}, delete=["leader.quota", "broker.rack"])
+    assert (errors(decision), active.context.configs[ONE]) == ({"1": None}, {LEADER: "8"})
+    assert errors(active.ask("alter_broker_configs", broker="1", put={}, delete=["leader.quota"])) != {"1": None}
+
+
 @pytest.mark.parametrize(
     ("broker", "put", "delete", "error", "words"),
     [

@@ -228,6 +228,17 @@ def test_ev_05_settings_of_a_topic_are_put_and_removed(put, delete, configs):
     assert active.context.topics["flights"].configs == configs
 
 
+def test_ev_05_what_a_newer_version_has_set_stays_and_can_be_removed():
+    active = Active(context(partition(), configs={"segment.ms": "9"}))
+    decision = active.ask("alter_configs", topic="flights", put={"retention.ms": 5}, delete=[])
+    configs = {"segment.ms": "9", "retention.ms": "5"}
+    assert (errors(decision), active.context.topics["flights"].configs) == ({"flights": None}, configs)
+    decision = active.ask("alter_configs", topic="flights", put={"segment.ms": 8}, delete=[])
+    assert errors(decision) == {"flights": "InvalidConfigurationException"}
+    decision = active.ask("alter_configs", topic="flights", put={}, delete=["segment.ms"])
+    assert (errors(decision), active.context.topics["flights"].configs) == ({"flights": None}, {"retention.ms": "5"})
+
+
 @pytest.mark.parametrize(
     ("topic", "put", "delete", "error"),
     [
