@@ -227,7 +227,7 @@ def _of_cluster(version: MetadataCommit) -> Iterator[ClusterEvent]:
         yield _of_commit(version, "ClusterRootsChanged", (), "`lakelog cluster-roots` shows them")
     changes = info.get(BROKER_CHANGES)
     for broker, change in changes.items() if isinstance(changes, Mapping) else ():
-        event, text = change
+        event, text, *_ = change
         yield _of_commit(version, str(event), [int(broker)], f"broker {broker} {text}")
 
 

@@ -160,7 +160,7 @@ def _request(row: Row) -> AdminRequest:
 def _decoded(text: str, decode: Callable[[str], dict[str, Any]], problems: list[str]) -> dict[str, Any]:
     try:
         return decode(text)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         problems.append(f"{type(error).__name__}: {error}")
         return {}
 
@@ -175,7 +175,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _outcomes(text: str) -> dict[str, Any]:
-    return {name: Outcome(**outcome) for name, outcome in json.loads(text).items()}
+    return {name: Outcome(outcome["error"], outcome["message"]) for name, outcome in json.loads(text).items()}
 
 
 def _too_long(arguments: str) -> str:

@@ -164,5 +164,6 @@ def requests_carried_out(cluster: StorageRoot, since: int) -> dict[str, dict[str
             requests = read_commit(root, version).info.get("requests", {})
         except FileNotFoundError:  # it has been cleaned up
             continue
-        found |= {r: {name: Outcome(*fields) for name, fields in names.items()} for r, names in requests.items()}
+        # A newer version may have added to an outcome.
+        found |= {r: {name: Outcome(*fields[:2]) for name, fields in names.items()} for r, names in requests.items()}
     return found

@@ -227,13 +227,14 @@ def test_a_reassignment_ends_and_a_partition_without_a_leader_gets_one(root):
     ]  # fmt: skip
 
 
-def test_events_of_the_whole_cluster_come_from_the_causes_of_commits(cluster):
+@pytest.mark.parametrize("more", [[], ["what a newer version tells besides"]])
+def test_events_of_the_whole_cluster_come_from_the_causes_of_commits(cluster, more):
     table = MetadataTable.open(cluster)
     history = ClusterEvents(cluster)
     assert [event.event for event in history.read_on()] == [
         "PartitionCreated", "PartitionCreated", "IsrShrunk", "ControllerElected", "PartitionDeleted",
     ]  # fmt: skip
-    lost = {BROKER_CHANGES: {"3": ["BrokerLost", "is lost (no heartbeat for 9 s)"]}}
+    lost = {BROKER_CHANGES: {"3": ["BrokerLost", "is lost (no heartbeat for 9 s)", *more]}}
     table.put([partition(0, isr=(1, 2), partition_epoch=2)], {"who": "controller", "why": "BrokerChange", **lost})
     assert [shape(event)[:3] for event in history.read_on()] == [
         ("BrokerLost", [3], "broker 3 is lost (no heartbeat for 9 s)"), ("IsrExpanded", [2], "with 2"),

@@ -91,7 +91,7 @@ def test_a_decided_request_is_forgotten_and_one_that_waits_is_not(table):
         ({"arguments": "[" * 100_000}, "RecursionError"),
         ({"arguments": '{"a": ' + "9" * 5000 + "}"}, "ValueError"),
         ({"outcomes": "{not json"}, "JSONDecodeError"),
-        ({"outcomes": '{"t": {"colour": 1}}'}, "TypeError"),
+        ({"outcomes": '{"t": {"colour": 1}}'}, "KeyError"),
         ({"outcomes": "[]"}, "AttributeError"),
     ],
 )
@@ -106,6 +106,14 @@ def test_ev_05_a_row_that_cannot_be_decoded_is_a_request_with_a_problem(table, f
     table.decide({"good": DONE, "bad": {"delete_topic": GONE}}, 4)
     assert table.request("good").outcomes == DONE
     assert all(getattr(table.request("bad"), name) is not None for name in ("outcomes", "problem"))
+
+
+def test_ev_05_what_a_newer_controller_tells_besides_of_an_outcome_is_ignored(table):
+    add(table)
+    add(table, "other")
+    rewrite(table, outcomes='{"t": {"error": null, "message": "done", "warnings": ["w"]}}')
+    (read,) = [request for request in table.requests if request.outcomes is not None]
+    assert (read.problem, read.outcomes) == (None, {"t": Outcome(None, "done")})
 
 
 def test_ev_05_arguments_that_are_too_long_are_refused_and_not_decoded(table, monkeypatch):
