@@ -132,13 +132,21 @@ def needs_rebalance(group: ConsumerGroup, partitions: PartitionsOf) -> bool:
 def rebalance(group: ConsumerGroup, partitions: PartitionsOf) -> ConsumerGroup:
     """The next generation: all partitions are assigned anew. What each member owns stays the same.
 
-    Kafka: `ConsumerCoordinator.onLeaderElected`.
+    Kafka: `ConsumerCoordinator.onLeaderElected`. Raises InconsistentGroupProtocolException if this version knows no
+    assignor that all members know, as those of a newer version may have another one.
     """
     raised = replace(group, generation=group.generation + 1)
     if not group.members:
         return raised
+    assignor = group.assignor
+    if assignor is None:
+        names = sorted({name for member in group.members for name in member.assignors})
+        raise InconsistentGroupProtocolException(
+            f"the members of the group know the assignors {', '.join(names)}, and this version of Lakelog knows "
+            f"{', '.join(ASSIGNORS)}: leave it to the members to remove each other"
+        )
     subscriptions = {m.member_id: Subscription(m.topics, m.assigned, m.owned) for m in group.members}
-    shares = ASSIGNORS[group.assignor or ""](subscriptions, partitions(group.topics))
+    shares = ASSIGNORS[assignor](subscriptions, partitions(group.topics))
     return replace(raised, members=tuple(replace(m, assigned=shares[m.member_id]) for m in group.members))
 
 

@@ -12,13 +12,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lakelog.replication.errors import InconsistentClusterIdException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.encoded_batches import EncodedBatch
 from lakelog.replication.storage.log.new_batches import RecordsSummary
 
 PART = "part-"  # what the name of a part begins with
 _BATCH, _DONE, _END = "batch-", "done-", ".arrow"
-_BATCH_KEY = b"lakelog.staged_batch.v1"
+_ANY_KEY = b"lakelog.staged_batch.v"
+_BATCH_KEY = _ANY_KEY + b"1"
 _STAGES = "sinks"
 
 Sequences = Mapping[str, Mapping[int, int]]  # of each partition of a topic
@@ -114,7 +116,14 @@ def batch_bytes(batch: StagedBatch) -> bytes:
 
 
 def batch_of(content: bytes) -> StagedBatch:
-    """The opposite of `batch_bytes`."""
+    """The opposite of `batch_bytes`. Raises InconsistentClusterIdException if a newer version has staged the batch, and
+    ValueError, KeyError or TypeError if it is torn."""
+    if content.startswith(_ANY_KEY) and not content.startswith(_BATCH_KEY):
+        staged_as = content[: len(_BATCH_KEY)].decode("ascii", "replace")
+        raise InconsistentClusterIdException(
+            f"the stage of the query has a batch in format {staged_as!r}, this version of Lakelog knows "
+            f"{_BATCH_KEY.decode()!r}: go on with the version that has staged it"
+        )
     start = len(_BATCH_KEY) + 8
     size = int.from_bytes(content[len(_BATCH_KEY) : start], "big")
     found: Mapping[str, Any] = json.loads(content[start : start + size])

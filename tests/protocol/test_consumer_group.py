@@ -121,6 +121,17 @@ def test_ap_04_the_lowest_free_slot_is_taken(pair):
     assert join(without(three, {"b"}, FOUR), member("d"), FOUR).member("d").slot == 1
 
 
+def test_ap_04_who_knows_no_assignor_of_a_newer_version_removes_no_member():
+    """A tool, or a consumer of another group, is no member itself."""
+    newer = [member(name, assignors=("sticky-by-rack",)) for name in "ab"]
+    with pytest.raises(
+        InconsistentGroupProtocolException,
+        match="know the assignors sticky-by-rack, and this version of Lakelog knows range, cooperative-sticky: ",
+    ):
+        without(ConsumerGroup(1, tuple(newer)), {"a"}, FOUR)
+    assert without(ConsumerGroup(1, tuple(newer)), {"a", "b"}, FOUR) == ConsumerGroup(2)
+
+
 def test_ap_04_a_member_without_a_common_assignor_is_refused(pair):
     with pytest.raises(
         InconsistentGroupProtocolException, match=r"is range, but the members .* know cooperative-sticky"
