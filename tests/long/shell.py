@@ -13,13 +13,14 @@ SECONDS = 300
 
 
 class Shell:
-    """Runs commands in the checkout. Paths and addresses that they show become folders of the test. A command with `&`
-    at its end runs on."""
+    """Runs commands in the checkout. Paths and addresses that they show become folders of the test, or those of
+    `places`. A command with `&` at its end runs on."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, places=None):
         self._folder, self._stack = folder, ExitStack()
         self.cluster = f"{folder}/lake/cluster"
         self._places = {
+            **(places or {}),
             "s3://bucket/cluster": self.cluster,
             "s3://bucket-1/lake": f"{folder}/lake/broker-1",
             "/lake": f"{folder}/lake",

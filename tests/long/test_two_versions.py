@@ -1,13 +1,6 @@
 """Brokers and controllers of another version and of this one run one cluster: each follows, leads and reads what the
-other has written.
+other has written. `versions.py` says which version that is."""
 
-The other version is the commit before this one, or the one that LAKELOG_OTHER_COMMIT names. It runs in this
-environment. If it needs other packages, LAKELOG_OTHER_CHECKOUT names a checkout that has an environment of its own.
-"""
-
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from itertools import cycle
 from pathlib import Path
@@ -18,7 +11,7 @@ from lakelog.replication.clients.admin import AdminClient
 from lakelog.verification.clusters.cluster_under_test import CONTROLLERS, Server
 from lakelog.verification.clusters.process_cluster import ProcessCluster
 from lakelog.verification.roots.roots import LocalRoots
-from tests.pages import HOUSE
+from tests.long.versions import PATIENCE, Version, other_version, this_version
 from tests.processes import wait_until
 
 BROKERS = (1, 2, 3)
@@ -31,41 +24,17 @@ SETTINGS = {
     "log.cleaner.backoff.ms": 1000,
 }
 A_SEND = 30  # records
-PATIENCE = 120.0  # s
 PRINTED = ("print.partition", "print.offset", "print.timestamp", "print.headers", "print.key")
-
-
-class Version:
-    """The commands of one version. `program` is the command before a verb."""
-
-    def __init__(self, name: str, *program: str) -> None:
-        self.name = name
-        self.program = program
-
-    def run(self, *words: str, given: str = "") -> str:
-        """The output of a verb that succeeds."""
-        done = subprocess.run(
-            [*self.program, *words], input=given, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        assert done.returncode == 0, f"{self.name}: {' '.join(words)}\n{done.stdout}{done.stderr}"
-        return done.stdout
 
 
 @pytest.fixture
 def this() -> Version:
-    return Version("this", str(HOUSE / "spark-submit.sh"))
+    return this_version()
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Version:
-    if checkout := os.environ.get("LAKELOG_OTHER_CHECKOUT"):
-        return Version("other", str(Path(checkout) / "spark-submit.sh"))
-    clone, commit = tmp_path / "other", os.environ.get("LAKELOG_OTHER_COMMIT", "HEAD^")
-    subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", str(HOUSE), str(clone)], check=True)
-    name = subprocess.run(["git", "rev-parse", commit], cwd=HOUSE, check=True, capture_output=True, text=True).stdout
-    subprocess.run(["git", "checkout", "-q", name.strip()], cwd=clone, check=True)
-    code = ("PYTHONSAFEPATH=1", f"PYTHONPATH={clone}")  # not that of the current folder
-    return Version("other", "env", *code, sys.executable, "-m", "lakelog.jobs")
+    return other_version(tmp_path)
 
 
 class Scene:

@@ -37,7 +37,7 @@ RUN = {
     "consumer-perf-test",
 }
 NOT_OURS = {"python3", "python", "pip", "spark-submit", "export", "pytest"} | {
-    *("aws", "az", "cp", "docker", "gcloud", "kubectl", "openssl", "systemctl", "umask", "useradd"),
+    *("aws", "az", "cp", "docker", "gcloud", "kubectl", "ln", "mkdir", "openssl", "systemctl", "umask", "useradd"),
 }
 
 
