@@ -65,8 +65,9 @@ from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replica_fetcher_manager import ReplicaFetcherManager
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_state import LogMark, LogState
+from lakelog.replication.storage.log.repair import repair_logs
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.truncate import delete_logs, repair_logs
+from lakelog.replication.storage.log.truncate import delete_logs
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from lakelog.replication.protocol.partition_log import FOLLOWER, Role
 from lakelog.replication.storage.delta.commit_format import commit_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.other_writers import foreign_files, undo_other_writers
+from lakelog.replication.storage.log.repair import repair_logs
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.truncate import repair_logs
 from tests.storage.logs import P0, P1, P2, facts, fill, follow, new_log, offsets, request, send, values
 
 

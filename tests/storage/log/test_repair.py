@@ -7,9 +7,10 @@ import pytest
 from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, Role
 from lakelog.replication.storage.log.log_start import raise_log_starts
+from lakelog.replication.storage.log.repair import repair_logs
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import write_segment
-from lakelog.replication.storage.log.truncate import delete_logs, repair_logs
+from lakelog.replication.storage.log.truncate import delete_logs
 from tests.storage.logs import (
     P0,
     P1,
