@@ -244,7 +244,8 @@ LOG = Table(
     name="log",
     description="The records of all replicas of one broker; columns of Spark's Kafka source, then two of Lakelog",
     key=("topic_id", "partition", "offset"),
-    writers="its broker (as a follower, and for maintenance) and producers (to partitions that it leads)",
+    writers="its broker (as a follower, and for maintenance) and producers (to partitions that it leads); `lakelog "
+    "verify --repair`, a note of wrong records",
     transaction_retention="interval 7 days",  # of deleted topics, which would stay in every checkpoint
     columns=(
         Column("key", "binary", "Key of the record; null if it has none", nullable=True),

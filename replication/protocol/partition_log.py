@@ -67,6 +67,7 @@ class Role(NamedTuple):
 
 
 NO_ROLE = Role(-1, STOPPED)
+NO_REPAIR = -1  # of a log whose records are as they should be, as far as anybody has noted
 
 
 def role_version(role: Role) -> int:
@@ -102,7 +103,8 @@ class PartitionLog:
     `batches` may begin below the log start, as long as their segments exist. No reader gets records there, but they
     still identify duplicates of their producers. `forgotten`: the entries of producers whose batches went with their
     segments. `start_chain`: the chain of the records before the log start, recorded for a log without batches.
-    `epoch_start`: the offset at which a leader's epoch starts.
+    `epoch_start`: the offset at which a leader's epoch starts. `repair_from`: the offset from which on an operator has
+    found wrong records, so that their broker fetches them again once it follows another one; -1 for none. [OL-01]
     """
 
     batches: list[PlacedBatch] = field(default_factory=list)
@@ -110,6 +112,7 @@ class PartitionLog:
     start_chain: str = ""
     role: Role = NO_ROLE
     epoch_start: int = 0
+    repair_from: int = NO_REPAIR
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
     forgotten: Mapping[int, ProducerEntry] = field(default_factory=dict)
     _lineage: tuple[EpochEntry, ...] = ()

@@ -27,7 +27,7 @@ from lakelog.replication.protocol.leadership import HostedPartition, follow_high
 from lakelog.replication.protocol.offline_replicas import OfflineReplicas
 from lakelog.replication.protocol.partition_changes import first_names, partition_changes
 from lakelog.replication.protocol.partition_log import PartitionLog, Role
-from lakelog.replication.protocol.partition_registration import PartitionRegistration
+from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_rows import replica_row, stray_replica, stray_row, with_faults
 from lakelog.replication.protocol.replica_status import ReplicaStatus
@@ -75,6 +75,7 @@ state_changes = logging.getLogger("state.change.logger")
 
 Value = TypeVar("Value")
 _SHOWN = 10  # names of stray replicas in one line
+_WRONG = "an operator has found wrong records from offset %d on: they are fetched again"
 _DELETED = "it was deleted here by hand, and has to leave the ISR before it is fetched again"
 
 
@@ -156,6 +157,10 @@ class ReplicaManager:
         assigned = assigned_to(self._broker_id, step.metadata)
         faults = {p: _DELETED for p, r in assigned.items() if was_deleted(self._broker_id, r, logs[p].role)}
         if self._faulty:
+            followed = (
+                p for p in state.to_repair if p in assigned and assigned[p].leader not in (NO_LEADER, self._broker_id)
+            )
+            faults |= {p: _WRONG % logs[p].repair_from for p in followed}
             faults |= {p: fault for p in assigned if (fault := state.fault(p)) is not None}
         self._note_strays(logs)
         return OwnLogs(logs, faults, bool(state.broken))
@@ -179,7 +184,7 @@ class ReplicaManager:
 
     def is_due(self) -> bool:
         """Whether to call `apply` although the metadata has not moved: log files have broken or work again, or an
-        operator has deleted a stray replica."""
+        operator has noted wrong records, or has deleted a stray replica."""
         state = self._log.current()
         return state.faulty() != self._faulty or any(not state.known(p).role.is_stray for p in self._strays)
 

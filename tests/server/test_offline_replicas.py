@@ -10,6 +10,7 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 from lakelog.replication.protocol.rounds.role_round import DeleteLogs
 from lakelog.replication.server.periodic_task import PausePoint
 from lakelog.replication.server.replica_manager import ReplicaManager
+from lakelog.replication.storage.log.repair import note_repairs
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from tests.server.test_replica_manager import FOLLOWED, LED, Fetchers, World, carry_out
 from tests.storage.logs import P0, P1, fill, lead, request, send
@@ -294,3 +295,38 @@ def test_sr_03_a_broken_file_is_deleted_only_if_the_metadata_assign_none_of_its_
     forget(log)
     carry_out(manager, DeleteLogs(()))
     assert name in log.refresh().segments
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_ol_01_a_follower_with_noted_records_is_repaired_outside_the_isr(world, restarts):
+    """Each step is one commit, and the next process goes on after each."""
+    note_repairs(ReplicaLog.open(world.log.root), {P1: (1, 0)}, "an operator")
+    world.log.refresh()
+    assert world.manager.is_due()
+    manager = again(world) if restarts else world.manager
+    epoch = 1 + restarts
+    manager.apply()
+    assert shown(world)[P1] == ("follower", "Offline")
+    assert "wrong records from offset 0 on" in world.table.replicas[P1].error
+    assert (manager.offline.names(), len(world.log.refresh().known(P1).batches)) == (("flights-id/1",), 1)
+    world.tell(*_led_again(restarts), replace(FOLLOWED, leader_epoch=epoch + 1, isr=(2,)), broker_epoch=10 + restarts)
+    manager.apply()
+    assert world.log.refresh().known(P1).batches == []
+    manager.apply()
+    assert (shown(world)[P1], manager.offline.names()) == (("follower", "Truncating"), ())
+
+
+def _led_again(restarts):
+    return (replace(each, leader_epoch=each.leader_epoch + restarts) for each in (LED, OTHER))
+
+
+@pytest.mark.parametrize("leader", [-1, 1])
+def test_ol_01_noted_records_do_not_take_a_replica_offline_that_nobody_else_leads(world, leader):
+    """It may be the only one that is left: it can be elected, and then keeps what it has."""
+    note_repairs(world.log, {P1: (1, 0)}, "an operator")
+    world.tell(LED, replace(FOLLOWED, leader=leader, leader_epoch=2, isr=(1,)), OTHER)
+    world.manager.apply()
+    assert (world.manager.offline.names(), len(world.log.refresh().known(P1).batches)) == ((), 1)
+    world.tell(LED, replace(FOLLOWED, leader=1, leader_epoch=3, isr=(1,)), OTHER)
+    world.manager.apply()
+    assert (P1 in world.manager.led(), world.log.refresh().to_repair) == (True, frozenset())

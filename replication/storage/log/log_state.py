@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.chain import genesis
-from lakelog.replication.protocol.partition_log import STOPPED, PartitionLog, PlacedBatch, role_version
+from lakelog.replication.protocol.partition_log import NO_REPAIR, STOPPED, PartitionLog, PlacedBatch, role_version
 from lakelog.replication.protocol.record_batch import BatchHeader, OffsetRange, TopicIdPartition
 from lakelog.replication.storage.delta.commit import Commit
 from lakelog.replication.storage.delta.data_file_name import is_data_file
@@ -147,8 +147,9 @@ class LogState:
     """All partitions of one log table at one version.
 
     `broken` has the segments that cannot be read; the log of a partition that they may hold is incomplete. `unsound`
-    has the partitions whose batches do not form a log, with the reason. Both are replaced and never changed in place,
-    because other threads read them. [OL-01]
+    has the partitions whose batches do not form a log, with the reason. `to_repair` has the partitions with a
+    `repair_from`: their logs are used like any other. All three are replaced and never changed in place, because other
+    threads read them. [OL-01]
     """
 
     def __init__(self, transaction_version: Callable[[str], int | None]) -> None:
@@ -156,6 +157,7 @@ class LogState:
         self.segments: dict[str, Segment] = {}
         self.broken: dict[str, BrokenSegment] = {}
         self.unsound: dict[TopicIdPartition, str] = {}
+        self.to_repair: frozenset[TopicIdPartition] = frozenset()
         self.changes = RecentChanges()
         self._partitions: dict[TopicIdPartition, PartitionLog] = {}
         # Names by id. Others add names: headers have none of a topic whose segments are all broken.
@@ -191,8 +193,8 @@ class LogState:
         return next((b.fault for b in broken.values() if b.may_hold(partition, topic)), None)
 
     def faulty(self) -> frozenset[object]:
-        """The files and partitions with a fault. This set changes whenever one of them does."""
-        return frozenset(self.broken) | frozenset(self.unsound)
+        """The files and partitions with a fault, or to repair. This set changes whenever one of them does."""
+        return frozenset(self.broken) | frozenset(self.unsound) | frozenset(("repair", p) for p in self.to_repair)
 
     def broken_for_nobody(self, hosted: Collection[TopicIdPartition] = ()) -> list[Segment]:
         """The broken segments that hold only stopped partitions. They may go: no replica of this broker needs them."""
@@ -239,6 +241,7 @@ class LogState:
         for app_id in app_ids(partition):
             if (version := self._transaction_version(app_id)) is not None:
                 record(log, app_id, version)
+        self._note_repair(partition, log)
         return self._partitions.setdefault(partition, log)  # complete, as other threads may look it up too
 
     def rebuild(
@@ -246,6 +249,7 @@ class LogState:
     ) -> None:
         """Starts over from the active files of a version. `asked`: partitions that may be in broken segments only."""
         self.segments, self.broken, self.unsound, self._partitions, self.changes = {}, {}, {}, {}, RecentChanges()
+        self.to_repair = frozenset()
         claimed = self._transaction_version(BROKER_EPOCH)
         self.broker_epoch = -1 if claimed is None else claimed
         self.generation = self._transaction_version(GENERATION) or 0
@@ -396,3 +400,8 @@ class LogState:
         partition = partition_of(app_id)
         if partition is not None:
             record(self.known(partition), app_id, version)
+            self._note_repair(partition, self.known(partition))
+
+    def _note_repair(self, partition: TopicIdPartition, log: PartitionLog) -> None:
+        if (log.repair_from != NO_REPAIR) != (partition in self.to_repair):
+            self.to_repair = self.to_repair ^ {partition}

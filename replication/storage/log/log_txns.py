@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.protocol.chain import genesis, halves, joined
-from lakelog.replication.protocol.partition_log import NO_ROLE, PartitionLog, role_of
+from lakelog.replication.protocol.partition_log import NO_REPAIR, NO_ROLE, PartitionLog, role_of
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.delta.checkpoint import checkpoint_name, last_checkpoint
 from lakelog.replication.storage.delta.commit import Commit
@@ -23,7 +23,8 @@ BROKER_EPOCH = "broker-epoch"
 LOG_EPOCH = "log-epoch"  # the broker epoch since which the broker has this log; its earlier log is lost
 GENERATION = "cluster-generation"  # that of the newest cluster root to which the log's broker belongs
 _ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW = "role", "start", "log-start", "chain-high", "chain-low"
-_OF_A_PARTITION = (_ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW)
+_REPAIR = "repair"
+_OF_A_PARTITION = (_ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW, _REPAIR)
 _FACT = re.compile(rf"(?:{'|'.join(_OF_A_PARTITION)})/(.+)/([0-9]{{1,9}})")
 
 MANY = 8  # look-ups at one version, after which all `txn`s are read
@@ -48,6 +49,11 @@ def log_start_app_id(partition: TopicIdPartition) -> str:
     return _app_id(_LOG_START, partition)
 
 
+def repair_txn(partition: TopicIdPartition, offset: int = NO_REPAIR) -> dict[str, int]:
+    """The `txn` that records from which offset on a log has wrong records, or that it has none any more."""
+    return {_app_id(_REPAIR, partition): offset}
+
+
 def chain_txns(partition: TopicIdPartition, chain: str) -> dict[str, int]:
     """The `txn`s that record the chain of all batches before the first one that is kept."""
     high, low = halves(chain)
@@ -60,12 +66,13 @@ def start_txns(partition: TopicIdPartition, start: LogEnd) -> dict[str, int]:
 
 
 def facts_of(partition: TopicIdPartition, log: PartitionLog) -> dict[str, int]:
-    """The `txn`s of all facts of a log but its role, as it is now; none for a new log."""
+    """The `txn`s of all facts of a log that stops or returns, but its role; none for a new log."""
     start, new = LogEnd(log.log_start_offset, log.start_chain), LogEnd(0, genesis(partition))
     if log.role == NO_ROLE and start == new:
         return {}
     # A chain may expire a little later than the offset that it belongs to.
-    return {start_app_id(partition): log.epoch_start, **start_txns(partition, start if start.offset else new)}
+    facts = {start_app_id(partition): log.epoch_start, **start_txns(partition, start if start.offset else new)}
+    return {**facts, **repair_txn(partition)}  # the records that are wrong go, or are gone
 
 
 def app_ids(partition: TopicIdPartition) -> tuple[str, ...]:
@@ -106,6 +113,8 @@ def record(log: PartitionLog, app_id: str, version: int) -> None:
         log.epoch_start = version
     elif kind == _LOG_START:
         log.start_at(version)
+    elif kind == _REPAIR:
+        log.repair_from = max(version, NO_REPAIR)
     elif kind == _CHAIN_HIGH:
         log.start_chain = joined(version, halves(log.start_chain)[1])
     elif kind == _CHAIN_LOW:

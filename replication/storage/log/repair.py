@@ -1,6 +1,7 @@
 """Repairs broken replicas: removes broken batches and everything after them, to fetch them again from the leader.
 
-Only a follower that is in no ISR may do this, because the last complete copy of a record must never go. [OL-01]
+Only a follower that is in no ISR may do this, because the last complete copy of a record must never go. A broker finds
+missing and rotten files by itself. An operator who finds other wrong records notes their offset in the log. [OL-01]
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from lakelog.replication.protocol.chain import genesis
+from lakelog.replication.protocol.partition_log import NO_REPAIR
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.log.log_rewrite import Kept, Removal, take_out
-from lakelog.replication.storage.log.log_state import LogState
-from lakelog.replication.storage.log.log_txns import start_txns
+from lakelog.replication.storage.log.log_state import LogChange, LogState
+from lakelog.replication.storage.log.log_txns import repair_txn, start_txns
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.truncate import without_ends, without_producers
 
@@ -30,12 +32,14 @@ def repair_logs(
         mine = {p for p, epoch in follows.items() if state.known(p).role.follows_at(epoch)}
         holders = {name: state.holders(broken, hosted) for name, broken in state.broken.items()}
         files = [name for name, held in holders.items() if held and held <= mine]
-        offsets = {p: _first_broken(state, p, files) for p in mine if state.fault(p) is not None}
+        noted = mine & state.to_repair
+        offsets = {p: _first_broken(state, p, files) for p in mine if p in noted or state.fault(p) is not None}
         kept: dict[str, Kept] = {**without_ends(state, offsets), **dict.fromkeys(files, ())}
         started_over = [p for p, offset in offsets.items() if offset == 0]
         # From offset 0: the start of its log cannot be trusted either.
         txns = {app_id: value for p in started_over for app_id, value in start_txns(p, LogEnd(0, genesis(p))).items()}
-        return Removal(kept, without_producers(state, started_over), txns) if kept else None
+        txns |= {app_id: value for p in noted for app_id, value in repair_txn(p).items()}
+        return Removal(kept, without_producers(state, started_over), txns) if kept or noted else None
 
     return take_out(log, {"who": who, "why": "repair", "partitions": len(follows)}, plan) if follows else None
 
@@ -49,4 +53,32 @@ def _first_broken(state: LogState, partition: TopicIdPartition, files: Iterable[
     if is_without_beginning or any(state.broken[name].partitions is None for name in held):
         return 0
     first = min([log.sound_end, *(batch.base_offset for batch in log.batches if batch.segment in held)])
+    if log.repair_from != NO_REPAIR:
+        first = min(first, log.boundary_at(log.repair_from))
     return first if first > log.log_start_offset else 0
+
+
+def note_repairs(
+    log: ReplicaLog, wrong: Mapping[TopicIdPartition, tuple[int, int]], who: str
+) -> Collection[TopicIdPartition]:
+    """Notes in a log which partitions have wrong records, from which offset on, in one commit. `wrong`: the leader
+    epoch under which the replica follows, and the offset. Returns the partitions of which the log has a note now; a
+    replica with another role by then gets none.
+
+    Processes other than the log's broker may call it. The note changes no record. While another broker leads, the
+    log's broker takes the replica offline, leaves the ISR, truncates the log there, and fetches the records again. A
+    role other than follower deletes the note. Raises KafkaStorageException.
+    """
+    noted: list[TopicIdPartition] = []
+
+    def decide(state: LogState) -> LogChange | None:
+        noted[:] = [p for p, (epoch, _) in wrong.items() if state.known(p).role.follows_at(epoch)]
+        txns: dict[str, int] = {}
+        for partition in noted:
+            offset, known = wrong[partition][1], state.known(partition).repair_from
+            if known == NO_REPAIR or offset < known:
+                txns.update(repair_txn(partition, offset))
+        return LogChange(txns=txns) if txns else None
+
+    log.transact({"who": who, "why": "note wrong records", "partitions": len(wrong)}, decide)
+    return noted

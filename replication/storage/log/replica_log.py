@@ -23,6 +23,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.broker_registration import LogIdentity
 from lakelog.replication.protocol.partition_log import (
+    FOLLOWER,
     LEADER,
     STOPPED,
     Role,
@@ -54,6 +55,7 @@ from lakelog.replication.storage.log.log_txns import (
     Transactions,
     facts_of,
     partition_of,
+    repair_txn,
     role_app_id,
     start_app_id,
 )
@@ -364,6 +366,8 @@ class ReplicaLog:
                     txns.update(facts_of(partition, log))
                 if role.kind == LEADER and log.role.before_stray != role:
                     txns[start_app_id(partition)] = state.partition(partition).log_end_offset
+                if partition in state.to_repair and role.kind != FOLLOWER:  # others fetch from it, or nobody does
+                    txns.update(repair_txn(partition))
             return LogChange(txns=txns) if newer else None
 
         return self.transact({"who": "broker", "why": why}, decide)

@@ -17,6 +17,7 @@ from lakelog.replication.storage.log.log_txns import (
     log_start_app_id,
     may_go_back,
     partition_of,
+    repair_txn,
     role_app_id,
     start_app_id,
     start_txns,
@@ -44,7 +45,10 @@ def recorded(txns):
 def test_tr_08_each_fact_of_a_partition_comes_back_from_its_txn():
     role = Role(7, LEADER)
     txns = {role_app_id(P0): role_version(role), start_app_id(P0): 30, **start_txns(P0, LogEnd(20, ELSEWHERE))}
-    assert recorded(txns) == PartitionLog(log_start_offset=20, start_chain=ELSEWHERE, role=role, epoch_start=30)
+    txns |= repair_txn(P0, 25)
+    assert recorded(txns) == PartitionLog(
+        log_start_offset=20, start_chain=ELSEWHERE, role=role, epoch_start=30, repair_from=25
+    )
     assert txns.keys() == set(app_ids(P0)), "all that is looked up when a log meets a partition"
     assert {partition_of(app_id) for app_id in txns} == {P0}
 

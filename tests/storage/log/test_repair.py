@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from lakelog.replication.protocol.chain import genesis
-from lakelog.replication.protocol.partition_log import FOLLOWER, STOPPED, Role
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, NO_REPAIR, STOPPED, Role
 from lakelog.replication.storage.log.log_start import raise_log_starts
-from lakelog.replication.storage.log.repair import repair_logs
+from lakelog.replication.storage.log.repair import note_repairs, repair_logs
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import write_segment
 from lakelog.replication.storage.log.truncate import delete_logs
@@ -189,3 +189,56 @@ def test_ol_01_a_file_that_may_hold_a_replica_that_nobody_has_asked_for_stays(ro
     opened.become({P0: Role(2, STOPPED)}, "test")
     delete_logs(opened, [P0], "test", [P0, P1])
     assert name in opened.refresh().segments
+
+
+@pytest.mark.parametrize(
+    ("offset", "left"),
+    [(0, []), (2, [0, 1]), (4, [0, 1, 2, 3]), (5, [0, 1, 2, 3]), (8, list(range(8))), (99, list(range(8)))],
+)
+def test_ol_01_a_log_is_truncated_at_the_offset_that_an_operator_has_noted(log, offset, left):
+    """Up to the batch boundary below it; the note outlives its process, and goes with the records."""
+    assert note_repairs(log, {P0: (1, offset)}, "test") == [P0]
+    opened = ReplicaLog.open(log.root)
+    assert opened.current().to_repair == {P0}
+    assert sound(opened) == {P0: list(range(8)), P1: [0, 1, 2], P2: [0, 1, 2]}, "it is used until then"
+    assert repair_logs(opened, FOLLOWS, "test") is not None
+    for handle in (opened, log, ReplicaLog.open(log.root)):
+        assert sound(handle) == {P0: left, P1: [0, 1, 2], P2: [0, 1, 2]}
+        assert (handle.refresh().to_repair, handle.refresh().faulty()) == (frozenset(), frozenset())
+    assert repair_logs(opened, FOLLOWS, "test") is None
+
+
+def test_ol_01_of_two_notes_the_lower_offset_counts(log):
+    for offset in (4, 2, 6):
+        note_repairs(log, {P0: (1, offset)}, "test")
+    assert log.refresh().known(P0).repair_from == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "noted"),
+    [
+        pytest.param({P2: (0, 0)}, [], id="it is led"),
+        pytest.param({P0: (2, 0)}, [], id="it does not follow at that epoch yet"),
+        pytest.param({P0: (0, 0), P1: (1, 0)}, [P1], id="one of two"),
+    ],
+)
+def test_ol_01_only_a_follower_gets_a_note(log, wrong, noted):
+    assert note_repairs(log, wrong, "test") == noted
+    assert log.refresh().to_repair == set(noted)
+
+
+@pytest.mark.parametrize("follows", [{}, {P1: 1}, {P0: 0}, {P0: 2}])
+def test_ol_01_noted_records_stay_where_they_may_not_be_fetched_again(log, follows):
+    note_repairs(log, {P0: (1, 0)}, "test")
+    assert repair_logs(log, follows, "test") is None
+    assert sound(log)[P0] == list(range(8))
+
+
+@pytest.mark.parametrize("role", [Role(2, LEADER), Role(2, STOPPED), Role(1, FOLLOWER).as_stray()])
+def test_ol_01_a_replica_that_is_no_follower_any_more_has_no_note(log, role):
+    note_repairs(log, {P0: (1, 0)}, "test")
+    log.become({P0: role}, "test")
+    log.become({P0: Role(3, FOLLOWER)}, "test")
+    for handle in (log, ReplicaLog.open(log.root)):
+        assert handle.refresh().known(P0).repair_from == NO_REPAIR
+        assert handle.refresh().to_repair == frozenset()
