@@ -6,12 +6,11 @@ the folders broker-N beside it belong to a cluster, and on a terminal the comman
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from itertools import combinations
 
 from lakelog.jobs.admin.heartbeats import ALIVE, observe_brokers
-from lakelog.jobs.cli.console import FAILED, OK, run, say
+from lakelog.jobs.cli.console import FAILED, OK, agrees, has_person, run, say
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import add_command_config
 from lakelog.jobs.cli.settings import settings
@@ -86,10 +85,7 @@ def make_cluster(args: argparse.Namespace) -> str:
 
 def _agrees(question: str) -> bool:
     """The answer of a person at a terminal; a script is not asked."""
-    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    print(f"{question}. [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return agrees(f"{question}.") if has_person() else True
 
 
 def make_broker(args: argparse.Namespace) -> str:

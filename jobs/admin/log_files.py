@@ -11,14 +11,21 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.partition_log import PlacedBatch
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.record_digest import record_digest
-from lakelog.replication.storage.log.segment import Segment, read_file, read_records, read_segment, record_bytes
+from lakelog.replication.storage.log.segment import (
+    Segment,
+    decoded,
+    read_file,
+    read_records,
+    read_segment,
+    record_bytes,
+)
 from lakelog.schemas import LOG
 
 _READERS = 8
@@ -92,7 +99,7 @@ def _place(file: InspectedFile) -> tuple[object, ...]:
 def read_rows(root: StorageRoot, segment: Segment) -> LogRows:
     """The rows of a file, compared with its headers."""
     try:
-        records = read_records(root, segment.name).cast(LOG.arrow).sort_by(_ORDER)
+        records = _in_order(read_records(root, segment.name))
         return LogRows(records, _fault(segment, records))
     except _BROKEN as error:
         return LogRows(None, _words(root, segment.name, error))
@@ -108,17 +115,52 @@ def content_fault(root: StorageRoot, segment: Segment) -> str | None:
     return None
 
 
+class FileCheck(NamedTuple):
+    """What is wrong with a file: with its bytes, so that nothing in it counts, or with the rows of some batches."""
+
+    fault: str | None = None
+    batches: tuple[tuple[BatchHeader, str], ...] = ()
+
+
+def check_file(root: StorageRoot, segment: Segment, with_rows: bool) -> FileCheck:
+    """Reads a file once, and compares its bytes with those that were committed. `with_rows`: computes the digests of
+    its batches anew, too. Raises KafkaStorageException if the store does not return the file."""
+    try:
+        content = read_file(root, segment.file)
+        if not with_rows:
+            return FileCheck()
+        records = _in_order(decoded(content))
+    except KafkaStorageException:
+        raise
+    except _BROKEN as error:
+        return FileCheck(_words(root, segment.name, error))
+    wrong, count = tuple(_wrong_batches(segment, records)), _row_count_fault(segment, records)
+    return FileCheck(None if wrong else count, wrong)
+
+
+def _in_order(records: pa.Table) -> pa.Table:
+    return records.cast(LOG.arrow).sort_by(_ORDER)
+
+
 def _fault(segment: Segment, records: pa.Table) -> str | None:
-    """The first thing in which rows are not what the headers say: where a row is missing, all that follow shift."""
+    """The first thing in which rows are not what the headers say."""
+    for header, difference in _wrong_batches(segment, records):
+        return f"{header.name}, batch of offsets {header.base_offset} to {header.last_offset}: {difference}"
+    return _row_count_fault(segment, records)
+
+
+def _row_count_fault(segment: Segment, records: pa.Table) -> str | None:
+    rows, stated = records.num_rows, sum(header.records for header in segment.headers)
+    return None if rows == stated else f"{rows} rows, but its headers are of {stated} records"
+
+
+def _wrong_batches(segment: Segment, records: pa.Table) -> Iterator[tuple[BatchHeader, str]]:
+    """The batches whose rows are not what the headers say: where a row is missing, all that follow shift."""
     start = 0
     for header in sorted(segment.headers, key=lambda h: (h.topic_id, h.partition, h.base_offset)):
-        difference = next(_differences(header, records.slice(start, header.records)), None)
-        if difference:
-            offsets = f"offsets {header.base_offset} to {header.last_offset}"
-            return f"{header.name}, batch of {offsets}: {difference}"
+        if difference := next(_differences(header, records.slice(start, header.records)), None):
+            yield header, difference
         start += header.records
-    rows = records.num_rows
-    return None if rows == start else f"{rows} rows, but its headers are of {start} records"
 
 
 def _differences(header: BatchHeader, rows: pa.Table) -> Iterator[str]:

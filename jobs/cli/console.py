@@ -137,6 +137,17 @@ def say(words: str) -> None:
         print(words, file=sys.stderr, flush=True)
 
 
+def has_person() -> bool:
+    """Whether a person can be asked: standard input and stderr are a terminal."""
+    return bool(sys.stdin and sys.stdin.isatty() and sys.stderr.isatty())
+
+
+def agrees(question: str) -> bool:
+    """Asks a person at a terminal. Returns whether the answer is yes; any other answer, or none, is no."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def _logs_json() -> bool:
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 

@@ -299,6 +299,12 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
          "lakelog dump-log --root /lake/broker-1 --topic orders --offsets 5:10 --print-data-log"),
         ("Check every file of a broker", "lakelog dump-log --root /lake/broker-1 --verify"),
     ),
+    "verify": (
+        ("Compare all replicas by their rows and headers", f"lakelog verify {_LAKE}"),
+        ("Read every record of a topic", f"lakelog verify {_LAKE} --topic orders --depth records"),
+        ("Show which replicas would be repaired", f"lakelog verify {_LAKE} --depth records --repair --dry-run"),
+        ("Repair them without a question", f"lakelog verify {_LAKE} --depth records --repair --yes"),
+    ),
     "brokers": (
         ("Show the brokers", f"lakelog brokers {_LAKE}"),
         ("Unregister a broker that is gone for good", f"lakelog brokers {_LAKE} --unregister 3"),

@@ -66,6 +66,7 @@ VERBS = {
     ),
     "log-dirs": Verb("lakelog.jobs.log_dirs", False, "show the replicas in the roots of brokers, and their sizes"),
     "dump-log": Verb("lakelog.jobs.dump_log", False, "show the batches and records of a broker's log, or check them"),
+    "verify": Verb("lakelog.jobs.verify", False, "check that all replicas have the same records; repair followers"),
     "brokers": Verb("lakelog.jobs.brokers", False, "show the brokers, and whether they are alive"),
     "status": Verb("lakelog.jobs.status", False, "show what is wrong with a cluster, and what to do about it"),
     "doctor": Verb(
