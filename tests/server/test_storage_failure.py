@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lakelog.jobs import verify
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.config import Config
@@ -12,14 +13,18 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.server.broker_server import Broker
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log.log_state import LogChange
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment import read_records, write_segment
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
+from lakelog.schemas import LOG
 from lakelog.verification.roots.storage_faults import bring_back, take_away
 from tests.processes import wait_until
 
 SHORT = {
     "broker.heartbeat.interval.ms": 200, "broker.session.timeout.ms": 20_000, "replica.fetch.backoff.ms": 200,
-    "log.cleaner.backoff.ms": 300, "auto.leader.rebalance.enable": "false", "controlled.shutdown.retry.backoff.ms": 500,
+    "log.cleaner.backoff.ms": 300, "log.cleaner.enable": "false", "auto.leader.rebalance.enable": "false",
+    "controlled.shutdown.retry.backoff.ms": 500,
 }  # fmt: skip
 SECONDS = 60.0
 
@@ -157,6 +162,35 @@ def test_ol_01_li_04_a_file_of_a_leader_goes_away_and_comes_back(spark, cluster,
     assert (row(cluster, 1).offline, row(cluster, 1).broker_epoch) == (frozenset(), epoch)
     assert (partition(cluster, "healthy").leader, partition(cluster, "healthy").leader_epoch) == (1, 0)
     assert [committed(spark, cluster, topic) for topic in topics] == [[b"before", b"while"]] * 2
+
+
+def write_other_records(cluster, broker, topic):
+    """Replaces the first file of a topic in a broker's log by one with another record, as if it had been written so."""
+    key = partition(cluster, topic).topic_id_partition
+    log = ReplicaLog.open(StorageRoot.of(cluster.broker_uri(broker)).child("log"))
+    segment = log.current().segments[log.current().known(key).batches[0].segment]
+    rows = read_records(log.root, segment.name).to_pylist()
+    rows[0]["value"] += b"!"
+    other = write_segment(log.root, 1, pa.Table.from_pylist(rows, LOG.arrow), segment.headers)
+    log.transact({"who": "test", "why": "test"}, lambda _: LogChange((other,), (segment,), data_change=False))
+
+
+def test_ol_01_verify_lets_a_follower_fetch_wrong_records_again(spark, cluster, capsys):
+    """The bytes of its file are those that were committed, so that the broker itself does not find it."""
+    cluster.admin().create_topic("compared", assignment={0: [1, 2, 3]}, configs={"min.insync.replicas": 2})
+    for value in (b"one", b"two"):
+        send(cluster, "compared", value)
+    wait_until(lambda: log_of(cluster, 3, "compared").num_rows == 2, "broker 3 has both records", SECONDS)
+    write_other_records(cluster, 3, "compared")
+    words = ["--cluster", cluster.cluster_uri, "--topic", "compared", "--depth"]
+    assert (verify.main([*words, "files"]), verify.main([*words, "records"])) == (0, 1)
+    assert "the copy of compared-0 (offsets 0 to 0) on broker 3: " in capsys.readouterr().out
+    assert verify.main([*words, "records", "--repair", "--yes"]) == 0
+    assert "repaired" in capsys.readouterr().out
+    assert set(partition(cluster, "compared").isr) == {1, 2, 3}
+    send(cluster, "compared", b"three")
+    assert committed(spark, cluster, "compared") == [b"one", b"two", b"three"]
+    wait_until(lambda: log_of(cluster, 1, "compared").equals(log_of(cluster, 3, "compared")), "equal logs", SECONDS)
 
 
 def test_ol_01_bl_11_without_another_replica_the_error_of_clients_names_the_broken_file(cluster):
