@@ -236,7 +236,7 @@ def test_a_change_from_the_sign_in_to_its_outcome(changing, browser, width, sche
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page, noted = context.new_page(), []
     page.set_default_timeout(WAIT_MS)
-    page.on("console", lambda message: noted.append(message.text))
+    page.on("console", lambda message: noted.append(message.text) if message.type == "error" else None)
     page.goto(f"{changing.url}{group_url('billing')}")
     page.get_by_role("link", name="Reset its offsets").click()
     faults = faults_of(page)
