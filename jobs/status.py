@@ -6,6 +6,8 @@ knows: read them before you stop a broker. It only reads tables, so that it answ
 heartbeat of a broker or the controller is old, it reads them again 3 seconds later. If they have other session
 time-outs than the defaults, give these in the --command-config file.
 
+With -o html the answer is one page, to keep or to send: it has the style of the console, and needs no server.
+
 With --follow it runs until Ctrl-C, and prints each problem that begins or ends. With --webhook it also posts these as
 JSON to a URL, with a field `text` that Slack, Teams and Mattermost show. It posts again until it is told that it was
 received. After a restart it posts the problems that there are once more.
@@ -35,7 +37,7 @@ from lakelog.jobs.admin.cluster_status import (
 from lakelog.jobs.admin.heartbeats import SILENT, observe
 from lakelog.jobs.admin.problem_watch import UNREADABLE, ProblemChange, ProblemWatch, change_lines, change_object
 from lakelog.jobs.admin.published_rows import published_rows
-from lakelog.jobs.cli.console import FAILED, JSON, OK, Lines, Report, run, say
+from lakelog.jobs.cli.console import FAILED, HTML, JSON, OK, Lines, Report, run, say
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import FORMS, Invocation, admin_parser
 from lakelog.jobs.cli.settings import settings
@@ -43,6 +45,7 @@ from lakelog.jobs.cli.times import local_time
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.jobs.cli.waiting import until_signalled, wait_until
 from lakelog.jobs.cli.webhook import Webhook, WebhookFailed, webhook_url
+from lakelog.jobs.web.status_page import StatusPage
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.quorum_root import QuorumRoot
@@ -61,7 +64,7 @@ def main(argv: list[str]) -> int:
 
 def make_parser() -> VerbParser:
     """The arguments."""
-    parser = admin_parser("status", __doc__, FORMS)
+    parser = admin_parser("status", __doc__, (*FORMS, HTML))
     parser.add_argument("--follow", action="store_true", help="go on with problems as they begin and end")
     parser.add_argument(
         "--webhook", type=webhook_url, metavar="URL",
@@ -81,6 +84,8 @@ def make_parser() -> VerbParser:
 
 def _status(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.follow:
+        if args.output == HTML:
+            return parser.error(f"-o {HTML} shows one moment: it does not go with --follow")
         return _follow(args, _webhook(parser, args))
     for name, dest in (("--webhook", "webhook"), ("--interval", "interval"), ("--for", "least_seconds")):
         if getattr(args, dest) != parser.get_default(dest):
@@ -106,6 +111,8 @@ def status(args: argparse.Namespace) -> int:
     found, known = problems(state, invocation), notes(state, invocation)
     if args.output == JSON:
         Report(value=_object(cluster, state, found, known)).show(JSON)
+    elif args.output == HTML:
+        print(StatusPage(cluster.root.uri, time.time(), state, found, known).html(), end="")
     else:
         _print(cluster, state, found, known)
     return FAILED if found else OK

@@ -22,7 +22,7 @@ from lakelog.jobs.launch.entry import interruptible
 from lakelog.replication.errors import LakelogException
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-TEXT, TABLE, JSON = "text", "table", "json"
+TEXT, TABLE, JSON, HTML = "text", "table", "json", "html"
 
 # Without a screen, and without COLUMNS, the lines of a table are not broken: programs want a row a line.
 _NO_SCREEN = 10_000

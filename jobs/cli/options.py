@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeAlias
 
-from lakelog.jobs.cli.console import JSON, TABLE, TEXT, say
+from lakelog.jobs.cli.console import HTML, JSON, TABLE, TEXT, say
 from lakelog.jobs.cli.settings import PropertiesFile, properties_file, settings
 from lakelog.jobs.cli.verb_parser import CLUSTER_VARIABLE, VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import exit_when_signalled
@@ -24,6 +24,7 @@ _FORMS = {
     TEXT: "text: as Kafka's tool prints it",
     TABLE: "table: aligned columns",
     JSON: "json: for programs, errors too",
+    HTML: "html: one page that needs no other file",
 }
 
 

@@ -162,6 +162,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "status": (
         ("Show what is wrong with a cluster", f"lakelog status {_LAKE}"),
         ("Ask from a monitor: the exit status is 1 if something is wrong", f"lakelog status {_LAKE} -o json"),
+        ("Keep what it shows as a page, to read it in a browser", f"lakelog status {_LAKE} -o html > status.html"),
         ("Tell a channel of problems that begin and end",
          f"lakelog status {_LAKE} --follow \\\n"
          "      --webhook https://hooks.example.com/services/T0/B0/secret"),

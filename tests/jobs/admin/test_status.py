@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -283,6 +284,54 @@ def test_min_insync_replicas_is_the_topics(show: Run, world: World) -> None:
     assert f"- 1 partition is under min ISR: {TOPIC}-0" in lines(show()[1])
 
 
+EVIL = "<img src=x onerror=alert(1)>&\"'`"
+
+
+class Shown(HTMLParser):
+    """The elements, the attributes' values and the text of a page, as a browser reads them."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: set[str] = set()
+        self.values: list[str] = []
+        self._text: list[str] = []
+        self.feed(source)
+        self.close()
+        self.text = " ".join("".join(self._text).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.values += [value or "" for _, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self._text.append(data)
+
+
+def test_a_page_of_status_shows_every_name_and_runs_none(lakelog: Run, tmp_path: Path, waits: list[float]) -> None:
+    world = living_world(tmp_path / EVIL)
+    world.change(P0, topic=EVIL, leader=-1, isr=(1,), leader_epoch=1, partition_epoch=1)
+    world.change(P1, leader=2, isr=(2,), leader_epoch=1, partition_epoch=1)
+    world.say(0, P1, broker=2, state="Delayed", error=f"OSError: {EVIL}")
+    beat(world.uri, 1, 312.0, rack=EVIL)
+    code, out, _ = lakelog(status, "--cluster", world.uri, "-o", "html")
+    page = Shown(out)
+    assert (code, page.tags & {"script", "img", "iframe", "a", "form"}) == (1, set())
+    assert [value for value in page.values if "onerror" in value] == []
+    assert f"{EVIL}/cluster" in page.text
+    for said in (f"1 partition is offline: {EVIL}-0", f"OSError: {EVIL}: {TOPIC}-1", "To do: start it again: lakelog"):
+        assert said in page.text
+    assert "brokers 1 of 2 alive, 1 is dead" in page.text.replace("Brokers", "brokers")
+    assert waits == [3.0]
+    assert any(value.startswith("default-src 'none';") for value in page.values)
+
+
+def test_a_page_of_a_healthy_cluster_is_status_0(show: Run) -> None:
+    code, out, err = show("-o", "html")
+    assert (code, err) == (0, "")
+    assert "Nothing is wrong." in Shown(out).text
+    assert "http" not in out.replace("http-equiv", ""), "it loads nothing"
+
+
 @pytest.mark.parametrize("words", [["-o", "text"], ["--all"], ["now"]])
 def test_wrong_usage_is_status_2(show: Run, words: list[str]) -> None:
     code, out, err = show(*words)
@@ -464,6 +513,7 @@ def test_without_json_the_changes_are_lines_for_people(live: World, follower: Ca
         (["--webhook", "https://host/secret"], "", "--webhook goes with --follow only"),
         (["--interval", "5"], "", "--interval goes with --follow only"),
         (["--for", "5"], "", "--for goes with --follow only"),
+        (["--follow", "-o", "html"], "", "-o html shows one moment: it does not go with --follow"),
         (["--follow", "--interval", "0"], "", "--interval: '0' is not a whole number from 1 to 86400"),
         (["--follow", "--webhook", "host/secret"], "", "--webhook: this is no URL"),
         (["--follow"], "host/secret", "LAKELOG_WEBHOOK of the environment: this is no URL"),
