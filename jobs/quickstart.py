@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -35,6 +36,8 @@ from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.root_names import DISK, S3, add_store, owners, root_name
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_signalled
+from lakelog.jobs.demo.failover_picture import FailoverRun
+from lakelog.jobs.demo.failover_run import SEND, Failure, run_over_a_failure
 from lakelog.jobs.launch.installed import check_checkout
 from lakelog.jobs.launch.session import job_session
 from lakelog.replication.clients.producer import Producer, raise_first_error
@@ -53,6 +56,7 @@ CONFIGS = {"min.insync.replicas": 2, "retention.ms": -1}  # the flights are year
 BATCH = 20_000
 FIRST_AFTER_THE_KILL = 500  # a small batch with records for every partition, which measures the failover time
 _SETTLE_SECONDS = 60  # the longest wait for followers to catch up at the end
+_PICTURED = 6  # partitions in a picture
 _KEPT = {DISK: "", S3: " Its S3 servers have ended, so no command can open it."}
 
 TOP_TEN = "SELECT CAST(key AS STRING) AS tail_number, count(*) AS flights FROM committed WHERE key IS NOT NULL \
@@ -92,12 +96,19 @@ def make_parser() -> VerbParser:
     parser.add_argument(
         "--limit", type=whole_number(1), metavar="N", help="send only the first N flights; default: all"
     )
+    parser.add_argument(
+        "--picture", type=out_file, metavar="FILE",
+        help="send few flights at a time, for 20 seconds or more, and draw into this SVG file how many sends are "
+        "acknowledged a second, and who leads each partition",
+    )  # fmt: skip
     return parser
 
 
 def _quickstart(parser: VerbParser, arguments: argparse.Namespace) -> int:
     if arguments.lose_a_region and arguments.store != DISK:
         parser.error(f"--lose-a-region: it needs --store {DISK}")
+    if arguments.picture is not None and arguments.limit is not None:
+        parser.error("--limit: with --picture the time decides how many flights are sent")
     if arguments.store == S3:
         try:
             check_checkout(f"--store {S3}")
@@ -106,22 +117,25 @@ def _quickstart(parser: VerbParser, arguments: argparse.Namespace) -> int:
     spark = job_session("lakelog-quickstart")
     try:
         out = arguments.out and str(arguments.out)
-        return quickstart(spark, out, arguments.keep, arguments.limit, arguments.store, arguments.lose_a_region)
+        return quickstart(
+            spark, out, arguments.keep, arguments.limit, arguments.store, arguments.lose_a_region, arguments.picture
+        )
     finally:
         spark.stop()
 
 
 def quickstart(
     spark: SparkSession, out: str | None, keep: Path | None, limit: int | None, store: str = DISK,
-    loses_region: bool = False,
+    loses_region: bool = False, picture: Path | None = None,
 ) -> int:  # fmt: skip
     """Runs the quickstart in the folder `keep`, or in a temporary one. `store`: see `add_store`. `loses_region`:
-    whether to delete one of three regions in place of killing a broker. Returns 0 if every record is in its place, else
-    1."""
+    whether to delete one of three regions in place of killing a broker. `picture`: the file that it draws itself into.
+    Returns 0 if every record is in its place, else 1."""
     folder = Path(keep or tempfile.mkdtemp(prefix="lakelog-"))
     try:
         with _roots(folder, store) as uris:
-            status = _run(spark, _in_regions(folder) if loses_region else uris, folder, out, limit, loses_region)
+            roots = _in_regions(folder) if loses_region else uris
+            status = _run(spark, roots, folder, out, limit, loses_region, picture)
         if keep:
             Console(markup=False, emoji=False).print(
                 f"The cluster is in {folder}: every table in it is a Delta table.{_KEPT[store]}"
@@ -156,22 +170,31 @@ def _in_regions(folder: Path) -> Mapping[Owner, str]:
 
 def _run(
     spark: SparkSession, uris: Mapping[Owner, str], folder: Path, out: str | None, limit: int | None,
-    loses_region: bool = False,
+    loses_region: bool, picture: Path | None,
 ) -> int:  # fmt: skip
     console, started = Console(), time.monotonic()
-    records = flights().slice(0, limit)
+    records, regions = flights().slice(0, limit), folder if loses_region else None
     with LocalCluster(spark, str(folder), BROKERS, roots=dict(uris)) as cluster:
-        cluster.admin().create_topic(TOPIC, PARTITIONS, 3, configs=CONFIGS)
+        cluster.admin().create_topic(TOPIC, PARTITIONS if picture is None else _PICTURED, 3, configs=CONFIGS)
         report = ClusterReport(spark, cluster.cluster_uri, TOPIC)
-        failover_ms = _produce_over_a_failure(cluster, report, records, folder if loses_region else None)
+        run = None
+        if picture is None:
+            failover_ms = _produce_over_a_failure(cluster, report, records, regions)
+        else:
+            run, sent, failover_ms = _produce_for_a_picture(cluster, report, records, regions)
+            records = records.slice(0, sent)
         _settle(report)
         figures = {**_figures(spark, report, records), "failover_ms": failover_ms}
         if report.lost is not None:
             figures["lost_region"] = report.lost
+        if picture is not None and run is not None:
+            picture.write_text(_drawn(run, figures), "utf-8")
     figures["elapsed_s"] = round(time.monotonic() - started, 1)
     _show(spark, console, report, figures)
     if report.lost is not None:
         _show_loss(console, report.lost, figures)
+    if picture is not None:
+        Console(markup=False, emoji=False).print(f"The picture is in {picture}.")
     if out:
         Path(out).write_text(json.dumps(figures, indent=2) + "\n")
     return 0 if _is_sound(figures) else 1
@@ -196,12 +219,8 @@ def _produce_over_a_failure(
                 progress.advance(task, batch.num_rows)
 
         produce(records.slice(0, half))
-        victim = report.leader_of_most_partitions()
-        cluster.kill_broker(victim)
+        victim = _fail(cluster, report, regions)
         killed_at = time.monotonic()
-        if regions is not None:
-            report.lost = victim
-            shutil.rmtree(_region(regions, victim).rename(regions / "lost"))  # others still write to it
         what = f"broker {victim} was killed" if regions is None else f"region {victim} was deleted"
         progress.update(task, description=what)
         produce(records.slice(half, FIRST_AFTER_THE_KILL))
@@ -211,6 +230,42 @@ def _produce_over_a_failure(
     if regions is None:
         cluster.start_broker(victim)
     return failover_ms
+
+
+def _fail(cluster: LocalCluster, report: ClusterReport, regions: Path | None) -> int:
+    """Kills the leader of most partitions, and with `regions` deletes its region; returns the broker."""
+    victim = report.leader_of_most_partitions()
+    cluster.kill_broker(victim)
+    if regions is not None:
+        report.lost = victim
+        shutil.rmtree(_region(regions, victim).rename(regions / "lost"))  # others still write to it
+    return victim
+
+
+def _produce_for_a_picture(
+    cluster: LocalCluster, report: ClusterReport, records: pa.Table, regions: Path | None
+) -> tuple[FailoverRun, int, int]:
+    """As `_produce_over_a_failure`, under a steady load of small sends. Returns what a picture needs, the number of
+    records that were sent, and the ms until they were acknowledged again."""
+    victims: list[int] = []
+
+    def fail() -> str:
+        victims.append(_fail(cluster, report, regions))
+        return f"broker {victims[0]} is killed" if regions is None else f"region {victims[0]} is deleted"
+
+    repair = None if regions is not None else lambda: cluster.start_broker(victims[0])
+    return run_over_a_failure(cluster.cluster_uri, TOPIC, records, Failure(fail, repair, "it is started again"))
+
+
+def _drawn(run: FailoverRun, figures: Mapping[str, object]) -> str:
+    """The picture, with the figures of its run."""
+    sent, lost, doubled = (figures[name] for name in ("records_sent", "records_lost", "records_duplicated"))
+    (failed, what), (resumed, _) = run.marks[:2]
+    return run.svg(
+        f"{what.capitalize()} under load: sends are acknowledged again after {resumed - failed:.1f} s",
+        f"{sent:,} records in sends of {SEND}, acks=all, three replicas: {lost:,} lost, {doubled:,} doubled. "
+        f"{BROKERS} brokers and a controller in one process, on {len(os.sched_getaffinity(0))} cores.",
+    )  # fmt: skip
 
 
 def _settle(report: ClusterReport) -> None:

@@ -1,6 +1,6 @@
 """The pages that go back in time: who led and who was in sync at any time that the metadata's history has.
 
-Charts are SVG, drawn here: a lane a partition, whose colour is its leader, and below it whether the ISR was whole.
+Charts are SVG: a lane a partition, see `leader_lanes`, and a line for what was wrong in the whole cluster.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from lakelog.jobs.cluster_events import first_partitions
+from lakelog.jobs.web.leader_lanes import LANE, TOP, Window, lanes
 from lakelog.jobs.web.metadata_timeline import DatedVersion, PartitionChange, SeenHistory, around
 from lakelog.jobs.web.page_kit import (
     Console,
@@ -30,68 +30,17 @@ from lakelog.replication.storage.readings.metadata_history import ClusterEvent
 
 _SPANS = {"all": math.inf, "7 days": 7 * 86_400.0, "a day": 86_400.0, "an hour": 3600.0, "10 minutes": 600.0}
 _LANES, _EVENTS = 20, 10  # partitions and events on a page
-_MOST_SEGMENTS = 400  # of a lane, the newest ones
 _BEFORE = 0.8  # of a span lies before the time that is shown
-_LEFT, _RIGHT, _TOP, _LANE = 90.0, 990.0, 8.0, 30.0  # in units of the drawing, which is 1000 wide
 _HIGH = 120.0  # of the chart of the cluster
-_TICKS = 6
-_COLOURS, _LETTER = 8, 7.0
 
 
-class Tick(NamedTuple):
-    """A time below a chart."""
-
-    x: float
-    text: str
-
-
-class LaneSegment(NamedTuple):
-    """A time with one leader and one ISR. `shape`: whether the ISR is whole then. `label`: the leader, where it is
-    another than before and there is room."""
-
-    x: float
-    width: float
-    leader: int | None
-    colour: int
-    shape: str
-    title: str
-    label: str
-
-
-class Lane(NamedTuple):
-    """A partition of a chart."""
-
-    partition: int
-    y: float
-    segments: Sequence[LaneSegment]
-
-
-class Window(NamedTuple):
-    """The times that a chart shows, in seconds since the epoch."""
-
-    begin: float
-    end: float
-
-    @classmethod
-    def of(cls, query: Query, at: float, first: float, now: float) -> Window:
-        """The span that the query asks for, around a time, within what is known."""
-        span = _SPANS[query.choice("span", tuple(_SPANS))]
-        if span >= now - first:
-            return cls(first, max(now, first + 1))
-        begin = max(first, min(at - _BEFORE * span, now - span))
-        return cls(begin, min(now, begin + span))
-
-    def x(self, at: float) -> float:
-        """The place of a time in a chart."""
-        share = (min(max(at, self.begin), self.end) - self.begin) / (self.end - self.begin)
-        return round(_LEFT + share * (_RIGHT - _LEFT), 2)
-
-    @property
-    def ticks(self) -> list[Tick]:
-        """Times at equal distances."""
-        step = (self.end - self.begin) / _TICKS
-        form = slice(5, 16) if self.end - self.begin > 86_400 else slice(11, 19)
-        return [Tick(self.x(t), utc(t)[form].replace("T", " ")) for t in (self.begin + n * step for n in range(_TICKS))]
+def _window(query: Query, at: float, first: float, now: float) -> Window:
+    """The span that the query asks for, around a time, within what is known."""
+    span = _SPANS[query.choice("span", tuple(_SPANS))]
+    if span >= now - first:
+        return Window(first, max(now, first + 1))
+    begin = max(first, min(at - _BEFORE * span, now - span))
+    return Window(begin, min(now, begin + span))
 
 
 def _asked(query: Query, history: SeenHistory, now: float) -> float:
@@ -129,7 +78,7 @@ def cluster_history(console: Console, request: PageRequest) -> Content:
     leads: dict[int, int] = {}
     for registration in then:
         leads[registration.leader] = leads.get(registration.leader, 0) + 1
-    window = Window.of(query, at, history.begins_at or at, now)
+    window = _window(query, at, history.begins_at or at, now)
     times = [each.at for each in history.versions if each.changed]
     facts = {
         "at_ms": round(at * 1000), "is_now": query.text("at") == "", "version": version, "show": show,
@@ -162,14 +111,14 @@ def topic_history(console: Console, request: PageRequest) -> Content:
     shown = paged(known.partitions, query, _LANES)
     changes = known.changes(shown.items)
     then = _state(changes, at)
-    window = Window.of(query, at, max(times[0], history.begins_at or 0.0), now)
+    window = _window(query, at, max(times[0], history.begins_at or 0.0), now)
     facts = {
         "topic": topic, "is_there": topic in console.readings.cluster().topics_by_name,
         "at_ms": round(at * 1000), "is_now": query.text("at") == "", "shown": shown,
         "rows": [(number, then.get(number)) for number in shown.items],
         **_slider(query, history, times, at, now, ("topics", topic, "history")),
-        "lanes": _lanes(changes, shown.items, window, now), "window": window, "at_x": window.x(at),
-        "height": _TOP + _LANE * len(shown.items) + 24,
+        "lanes": lanes(changes, shown.items, window, now), "window": window, "at_x": window.x(at),
+        "height": TOP + LANE * len(shown.items) + 24,
         "leaders": sorted({change.leader for change in changes if change.leader is not None}),
         "events": [
             event_line(history, [event])
@@ -208,41 +157,6 @@ def _state(changes: Sequence[PartitionChange], at: float) -> dict[int, Partition
     return {number: change for number, change in found.items() if not change.is_removed}
 
 
-def _lanes(changes: Sequence[PartitionChange], numbers: Sequence[int], window: Window, now: float) -> list[Lane]:
-    of_partition: dict[int, list[PartitionChange]] = {number: [] for number in numbers}
-    for change in changes:
-        if change.partition in of_partition:
-            of_partition[change.partition].append(change)
-    return [
-        Lane(number, _TOP + _LANE * place, _segments(of_partition[number], window, now))
-        for place, number in enumerate(numbers)
-    ]
-
-
-def _segments(changes: Sequence[PartitionChange], window: Window, now: float) -> list[LaneSegment]:
-    """What a lane shows: a change that is over before the window, or is of a deleted topic, has no segment."""
-    found, said = list[LaneSegment](), ""
-    ends = [*(change.at for change in changes[1:]), now]
-    for change, end in zip(changes, ends, strict=True):
-        if change.is_removed or end < window.begin or change.at > window.end:
-            continue
-        x = window.x(change.at)
-        led = "no leader" if change.leader is None else f"broker {change.leader} leads"
-        shape = "empty" if change.leader is None else "full" if len(change.isr) >= len(change.replicas) else "short"
-        title = (
-            f"Partition {change.partition} from {utc(change.at)} to {utc(end)}: {led} under epoch "
-            f"{change.leader_epoch}, ISR {', '.join(map(str, change.isr)) or 'empty'} of "
-            f"{', '.join(map(str, change.replicas))}"
-        )
-        colour = (change.leader or 0) % _COLOURS
-        width = max(0.8, round(window.x(end) - x, 2))
-        name = "none" if change.leader is None else str(change.leader)
-        label = name if name != said and width > _LETTER * len(name) + 8 else ""
-        said = label or (said if name == said else "")
-        found.append(LaneSegment(x, width, change.leader, colour, shape, title, label))
-    return found[-_MOST_SEGMENTS:]
-
-
 def _lines(versions: Sequence[DatedVersion], window: Window) -> dict[str, object]:
     """The numbers of partitions that were offline and under-replicated, as steps: of the changes at one place of the
     chart the most, and the last. So a chart is no longer for more commits."""
@@ -258,7 +172,7 @@ def _lines(versions: Sequence[DatedVersion], window: Window) -> dict[str, object
         for x, found in places.items():
             for value in (max(found), found[-1]):
                 if value != last:
-                    y = round(_TOP + _HIGH * (1 - value / max(1, most)), 2)
+                    y = round(TOP + _HIGH * (1 - value / max(1, most)), 2)
                     words.append(f"M{x} {y}" if last is None else f"H{x}V{y}")
                 last = value
         return "".join(words) + f"H{window.x(window.end)}"

@@ -1,6 +1,7 @@
 """The whole quickstart on its first flights: every figure is computed from the tables."""
 
 import json
+import re
 
 import pyarrow.compute as pc
 
@@ -63,3 +64,15 @@ def test_the_quickstart_finds_every_record_when_a_region_is_deleted(spark, tmp_p
     said = " ".join(capsys.readouterr().out.split())
     assert f"Region {lost} was deleted" in said
     assert "2,000 records were acknowledged; in the 2 regions left 0 are missing, and 0 are there twice" in said
+
+
+def test_the_quickstart_draws_its_failover(spark, tmp_path):
+    out, picture = tmp_path / "figures.json", tmp_path / "failover.svg"
+    assert quickstart(spark, str(out), None, limit=None, picture=picture) == 0
+    figures = json.loads(out.read_text())
+    assert figures["records_sent"] == figures["records_committed"] > 0
+    assert (figures["records_lost"], figures["records_duplicated"]) == (0, 0)
+    drawn = picture.read_text()
+    assert f"{figures['records_sent']:,} records in sends of 50, acks=all, three replicas: 0 lost, 0 doubled" in drawn
+    assert f"sends are acknowledged again after {figures['failover_ms'] / 1000:.1f} s" in drawn
+    assert len(set(re.findall(r"broker \d leads", drawn))) >= 2

@@ -7,7 +7,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from lakelog.jobs.web import metadata_timeline, shared_readings
-from lakelog.jobs.web.history_pages import Window, _lines
+from lakelog.jobs.web.history_pages import _lines
+from lakelog.jobs.web.leader_lanes import Window
 from lakelog.jobs.web.metadata_timeline import DatedVersion, MetadataTimeline
 from lakelog.jobs.web.page_kit import Query, group_url
 from lakelog.jobs.web.web_app import PAGES

@@ -1,0 +1,1 @@
+"""What the quickstart shows besides its figures."""
