@@ -301,6 +301,7 @@ class Shown(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
+        self._text.append(" ")
         self.values += [value or "" for _, value in attrs]
 
     def handle_data(self, data: str) -> None:
@@ -320,7 +321,8 @@ def test_a_page_of_status_shows_every_name_and_runs_none(lakelog: Run, tmp_path:
     assert f"{EVIL}/cluster" in page.text
     for said in (f"1 partition is offline: {EVIL}-0", f"OSError: {EVIL}: {TOPIC}-1", "To do: start it again: lakelog"):
         assert said in page.text
-    assert "brokers 1 of 2 alive, 1 is dead" in page.text.replace("Brokers", "brokers")
+    assert "Brokers 1 of 2 alive, 1 is dead" in page.text
+    assert "1 dead 312.0" in page.text
     assert waits == [3.0]
     assert any(value.startswith("default-src 'none';") for value in page.values)
 
