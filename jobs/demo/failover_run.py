@@ -96,16 +96,16 @@ def run_over_a_failure(
     with SteadyLoad(cluster_uri, topic, records) as load:
         begin = time.time() + _WARM_UP
         load.go_on_until(begin + _BEFORE)
-        words, failed = failure.cause(), time.time()
-        before = len(load.acknowledged)
+        failed = time.time()
+        words, before = failure.cause(), len(load.acknowledged)
         load.wait_until(lambda: len(load.acknowledged) > before + _IN_FLIGHT)  # one that began after the failure
         times = [failed, *(at for at in load.acknowledged if at > failed)]
         resumed = max(pairwise(times), key=lambda pair: pair[1] - pair[0], default=(failed, failed))[1]
         marks = [(failed, words), (resumed, "sends are acknowledged again")]
         if failure.repair is not None:
             load.go_on_until(resumed + _AFTER)
-            failure.repair()
             marks.append((time.time(), failure.repaired))
+            failure.repair()
         load.go_on_until(max(begin + _SHOWN, marks[-1][0] + _BACK))
         end = time.time()
     cluster = Cluster.open(cluster_uri)
