@@ -16,7 +16,7 @@ _BAR = 0.5  # seconds
 _HEAD, _ROW = 60.0, 16.0  # the title with its sentence, and a line for each mark
 _HIGH, _GAP, _FOOT = 130.0, 24.0, 52.0
 _TICK = 5  # seconds
-_WIDTH, _LONGEST = 1000, 280.0  # of the picture, and of a mark's words
+_WIDTH, _LETTER = 1000, 7.0
 
 
 class FailoverRun(NamedTuple):
@@ -75,12 +75,12 @@ class FailoverRun(NamedTuple):
     def _marks(self, window: Window, bottom: float) -> Iterator[str]:
         """A line for each mark, and its words above the bars: to the left of the line where they would else not fit."""
         for row, (at, words) in enumerate(self.marks):
-            x, y = window.x(at), _HEAD + _ROW * (row + 1)
-            is_late = x > RIGHT - _LONGEST
+            x, y, text = window.x(at), _HEAD + _ROW * (row + 1), f"{at - self.begin:.1f} s: {words}"
+            is_late = x + _LETTER * len(text) > RIGHT
             yield f'<line class="at" x1="{x:g}" x2="{x:g}" y1="{y - 10:g}" y2="{bottom:g}"/>'
             yield (
                 f'<text class="said" x="{x + (-5 if is_late else 5):g}" y="{y:g}" '
-                f'text-anchor="{"end" if is_late else "start"}">{escape(f"{at - self.begin:.1f} s: {words}")}</text>'
+                f'text-anchor="{"end" if is_late else "start"}">{escape(text)}</text>'
             )
 
     def _legend(self, y: float) -> Iterator[str]:

@@ -78,8 +78,8 @@ class SteadyLoad:
 
 
 class Failure(NamedTuple):
-    """What happens under load. `cause` makes it happen, and returns it in words. `repair` begins to undo it, which
-    `repaired` has in words; None: it lasts."""
+    """What happens under load. `cause` makes it happen, and returns it in words. `repair` undoes it, which `repaired`
+    has in words; None: it lasts."""
 
     cause: Callable[[], str]
     repair: Callable[[], None] | None
@@ -104,8 +104,8 @@ def run_over_a_failure(
         marks = [(failed, words), (resumed, "sends are acknowledged again")]
         if failure.repair is not None:
             load.go_on_until(resumed + _AFTER)
-            marks.append((time.time(), failure.repaired))
             failure.repair()
+            marks.append((time.time(), failure.repaired))
         load.go_on_until(max(begin + _SHOWN, marks[-1][0] + _BACK))
         end = time.time()
     cluster = Cluster.open(cluster_uri)
