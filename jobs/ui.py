@@ -120,6 +120,8 @@ def _serve(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
             say("Whoever signs in with the token of --token-file can change the cluster.")
         wait_until(lambda: is_signalled() or not serving.is_alive(), pause=_PAUSE)
         server.should_exit = True
+        if desk is not None:
+            desk.let_go()
         serving.join(_GRACE_SECONDS + 2)
     if desk is not None and desk.under_way:
         say(

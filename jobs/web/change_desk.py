@@ -44,6 +44,10 @@ class _Running:
         self._ended.wait(seconds)
         return self._answer
 
+    def let_go(self) -> None:
+        """Ends the waits of pages for its answer."""
+        self._ended.set()
+
     def _run(self) -> None:
         try:
             self._answer = self._work()
@@ -62,13 +66,13 @@ class Draft:
         self.trial: _Running | None = None
         self.done: _Running | None = None
 
-    def trial_answer(self, seconds: float = 0.0) -> VerbAnswer | None:
-        """What the trial has answered, if it has by then."""
-        return None if self.trial is None else self.trial.answer(seconds)
+    def trial_answer(self) -> VerbAnswer | None:
+        """What the trial has answered, if it has by now."""
+        return None if self.trial is None else self.trial.answer(0.0)
 
-    def outcome(self, seconds: float = 0.0) -> VerbAnswer | None:
-        """What became of the change, as far as that is known by then."""
-        return None if self.done is None else self.done.answer(seconds)
+    def outcome(self) -> VerbAnswer | None:
+        """What became of the change, as far as that is known by now."""
+        return None if self.done is None else self.done.answer(0.0)
 
 
 Drafts: TypeAlias = dict[str, Draft]  # of a session, by their tickets
@@ -86,6 +90,7 @@ class ChangeDesk:
         self._wait, self._clock = wait, clock
         self._lock = threading.Lock()
         self._running, self._under_way = 0, 0
+        self._waited_for: list[_Running] = []
 
     @property
     def under_way(self) -> int:
@@ -108,8 +113,8 @@ class ChangeDesk:
             while len(session.kept) >= _MOST_DRAFTS:
                 del session.kept[next(iter(session.kept))]
             session.kept[draft.ticket] = draft
-            draft.trial = _Running(lambda: self._answer(call, True, address))
-        draft.trial_answer(self._wait)
+            trial = draft.trial = _Running(lambda: self._answer(call, True, address))
+        self._wait_for(trial)
         return draft
 
     def carry_out(self, draft: Draft, typed: str, address: str) -> None:
@@ -134,7 +139,21 @@ class ChangeDesk:
                 self._take_turn()
                 self._under_way += 1
                 draft.done = _Running(lambda: self._logged(draft, address))
-        draft.outcome(self._wait)
+            done = draft.done
+        self._wait_for(done)
+
+    def let_go(self) -> None:
+        """Ends the waits of all pages: the console ends."""
+        with self._lock:
+            for running in self._waited_for:
+                running.let_go()
+
+    def _wait_for(self, running: _Running) -> None:
+        with self._lock:
+            self._waited_for.append(running)
+        running.answer(self._wait)
+        with self._lock:
+            self._waited_for.remove(running)
 
     def _topic_id(self, given: Given) -> str | None:
         try:

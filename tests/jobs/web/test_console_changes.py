@@ -598,6 +598,21 @@ def test_a_change_without_an_answer_may_still_be_carried_out(alone: World) -> No
     assert browser.desk.under_way == 0
 
 
+def test_no_page_waits_for_a_change_when_the_console_ends(alone: World) -> None:
+    runner = Held(is_held=True)
+    browser = Browser(alone.uri, runner, wait=600.0).signed_in()
+    path, csrf = browser.tried("cordon", broker="1"), browser.csrf()
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(browser.client.post(path, data={"csrf": csrf})))
+    thread.start()
+    wait_until(lambda: browser.desk.under_way == 1, "the change has begun")
+    wait_until(lambda: browser.desk.let_go() or bool(answers), "the page has waited no longer")
+    thread.join(60)
+    assert [answer.status_code for answer in answers] == [303]
+    assert "the change may still be carried out" in opened(browser.client, path).text
+    runner.may_go_on.set()
+
+
 def test_few_changes_are_under_way_at_a_time(alone: World) -> None:
     runner = Held(is_held=True)
     browser = Browser(alone.uri, runner, wait=0.0).signed_in()
