@@ -40,9 +40,12 @@ class Violation(BaseException):
 
 
 def as_violation(error: Exception | Violation, invariant: str) -> Violation:
-    """The violation for an unexpected error; a Violation stays as it is."""
+    """The violation for an unexpected error: of NO_FAULTS if it only says that the code names what is not there, or
+    calls it in a wrong way, and of `invariant` otherwise. A Violation stays as it is."""
     if isinstance(error, Violation):
         return error
+    if isinstance(error, AttributeError | NameError | TypeError):
+        invariant = NO_FAULTS
     place = traceback.extract_tb(error.__traceback__)[-1]
     file = place.filename.rpartition("/")[2]
     return Violation(invariant, f"{type(error).__name__}: {error} ({file}, {place.name}, line {place.lineno})")

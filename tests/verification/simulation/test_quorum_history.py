@@ -4,8 +4,14 @@ import pytest
 
 from lakelog.replication.protocol.quorum_slot import ProposedCommit
 from lakelog.replication.protocol.rounds.carry_out import carry_out
-from lakelog.replication.protocol.rounds.quorum_round import AskForPromises, AskToAccept, SlotSettled, propose
-from lakelog.verification.simulation.quorum.quorum_history import run_quorum
+from lakelog.replication.protocol.rounds.quorum_round import (
+    AskForPromises,
+    AskToAccept,
+    QuorumRules,
+    SlotSettled,
+    propose,
+)
+from lakelog.verification.simulation.quorum.quorum_history import Habits, run_quorum
 from lakelog.verification.simulation.quorum.quorum_sabotages import QUORUM_SABOTAGES
 from lakelog.verification.simulation.tiers import QUORUM, catch
 from tests.protocol.rounds.test_quorum_round import Roots
@@ -27,6 +33,13 @@ def test_a_seed_makes_the_same_history_each_time():
 def test_a_broken_rule_of_the_quorum_is_caught(name):
     invariant, _ = catch(QUORUM, name, QUORUM.first_seed(name, 1), QUORUM.sabotage_seeds)
     assert invariant is not None
+
+
+def test_a_break_that_shows_only_as_an_error_of_python_is_not_caught():
+    """So that a sabotage which names what was renamed fails its test."""
+    habits = Habits(rules=QuorumRules(counts=lambda _, state: state.renamed))
+    with pytest.raises(AttributeError, match="renamed"):
+        run_quorum(1, habits)
 
 
 def test_a_root_restored_to_before_its_last_vote_loses_a_commit_so_a_restore_needs_a_new_identity():

@@ -1,14 +1,16 @@
 """Every broken rule is caught, and the histories that caught the rare ones are kept."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakelog.verification.simulation.history import run_events
-from lakelog.verification.simulation.history_events import Event
-from lakelog.verification.simulation.rule_sabotages import SABOTAGES
+from lakelog.verification.simulation.history_events import NO_FAULTS, Event
+from lakelog.verification.simulation.rule_sabotages import SABOTAGES, Sabotage
+from lakelog.verification.simulation.rules import SHIPPED
 from lakelog.verification.simulation.tiers import RULES, catch
 from lakelog.verification.simulation.world_state import WorldSettings
 
@@ -61,6 +63,15 @@ def test_a_broken_rule_is_caught(name: str) -> None:
     """By the seed that is known to catch it or, if the rules have changed since, by one of the next."""
     invariant, _ = catch(RULES, name, SEEDS_THAT_CATCH.get(name, 1), at_most=700)
     assert invariant is not None
+
+
+def test_a_break_that_shows_only_as_an_error_of_python_is_not_caught() -> None:
+    """So that a sabotage which names what was renamed fails its test."""
+    broken = Sabotage("a rule reads what is not there", replace(SHIPPED, place=lambda log, *_: log.renamed))
+    assert catch(RULES._replace(sabotages={"broken": broken}), "broken", 1, at_most=2) == (None, 2)
+    found = RULES.run(1, broken).violation
+    assert found is not None
+    assert found.invariant == NO_FAULTS
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)

@@ -330,8 +330,10 @@ class QuorumClient:
             root = self._world.random.choice(sorted(self._parts))
             work, request = self._parts.pop(root)
             answer = self._performed(self._at(root, request))
-            if not isinstance(answer, RequestTimedOut) or not isinstance(request, ReadEvent):
-                self._go_on(root, work, False if isinstance(answer, RequestTimedOut) else answer)
+            if not isinstance(answer, RequestTimedOut):
+                self._go_on(root, work, answer)
+            elif isinstance(request, CreateEvent):
+                self._go_on(root, work, False)
         rules = self._world.habits.rules
         roots = len(self.commit.roots)
         if not self._parts or (
@@ -373,8 +375,6 @@ class QuorumClient:
         except StopIteration as end:
             if end.value is not None:
                 self._answers[root] = end.value
-            return
-        except AttributeError:  # the root's state has timed out
             return
         self._parts[root] = (work, request)
 
