@@ -118,7 +118,7 @@ def batch_bytes(batch: StagedBatch) -> bytes:
 def batch_of(content: bytes) -> StagedBatch:
     """The opposite of `batch_bytes`. Raises InconsistentClusterIdException if a newer version has staged the batch, and
     ValueError, KeyError or TypeError if it is torn."""
-    if content.startswith(_ANY_KEY) and not content.startswith(_BATCH_KEY):
+    if len(content) >= len(_BATCH_KEY) and content.startswith(_ANY_KEY) and not content.startswith(_BATCH_KEY):
         staged_as = content[: len(_BATCH_KEY)].decode("ascii", "replace")
         raise InconsistentClusterIdException(
             f"the stage of the query has a batch in format {staged_as!r}, this version of Lakelog knows "

@@ -20,6 +20,6 @@ def test_a_batch_that_a_newer_version_has_staged_is_refused_in_one_sentence():
 
 
 def test_what_is_torn_is_of_no_version():
-    for end in (0, 5, 40):
+    for end in (0, 5, 22, 40):
         with pytest.raises(ValueError, match=r".+"):
             batch_of(batch_bytes(BATCH)[:end])
