@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from lakelog.replication.clients.record_set import RecordSet
 from lakelog.replication.clients.topic_view import TopicView, pause
 from lakelog.replication.errors import LakelogException, error_or
-from lakelog.replication.protocol.append import Appended
+from lakelog.replication.protocol.append import ALL, Appended
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -76,6 +76,9 @@ class SendExecutor:
         return self._handlers[type(step)](step)
 
     def _min_insync_replicas(self) -> int:
+        """The topic's. Without acks=all nothing goes by it, so it need not be understood."""
+        if self._options.acks == ALL:
+            return self._view.min_insync_replicas(self._topic)
         return self._view.config(self._topic).min_insync_replicas
 
     def _append(self, log: ReplicaLog, step: AppendToLeader) -> Outcomes:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from lakelog.replication.clients.record_limit import RecordLimit
-from lakelog.replication.config import Config, TopicConfig, broker_configs
+from lakelog.replication.config import Config, TopicConfig, broker_configs, topic_configs
 from lakelog.replication.errors import (
     InvalidConfigurationException,
     KafkaStorageException,
@@ -33,7 +33,7 @@ from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
-_MESSAGE_MAX_BYTES = "message.max.bytes"
+_MESSAGE_MAX_BYTES, _MIN_INSYNC_REPLICAS = "message.max.bytes", "min.insync.replicas"
 
 Process: TypeAlias = tuple[str, int]  # a broker's root and broker epoch
 _MOST_VIEWS = 8
@@ -90,6 +90,14 @@ class TopicView:
         if found is None:
             raise UnknownTopicOrPartitionException(f"no topic {topic} any more: it was deleted")
         return self.cluster.config.topic(found.configs)
+
+    def min_insync_replicas(self, topic: str) -> int:
+        """The topic's `min.insync.replicas`. Raises as `config`, and InvalidConfigurationException if its value is not
+        valid here. A newer version may allow it, and fewer replicas than it asks for may lose a record."""
+        config, found = self.config(topic), self.cluster.topics.topics.get(topic)
+        if found is not None and _MIN_INSYNC_REPLICAS in found.configs:
+            topic_configs({_MIN_INSYNC_REPLICAS: found.configs[_MIN_INSYNC_REPLICAS]}, f"topic {topic}")
+        return config.min_insync_replicas
 
     def record_limit(self, topic: str) -> RecordLimit:
         """The largest record that a topic takes, by the last poll of the topics: by its own setting, otherwise by that

@@ -146,6 +146,21 @@ def test_a_log_that_cannot_be_written_is_an_error_of_its_partitions(world, monke
     assert world.values() == []
 
 
+def test_ap_06_acks_all_is_refused_if_nobody_here_knows_how_many_replicas_that_needs(world):
+    """A newer version may allow other values. Sends that wait for no follower do not need it."""
+    configs = {"min.insync.replicas": "a majority", "retention.ms": "a week"}
+    world.cluster.topics.change([Topic("t", "id", 2, configs)], (), {"who": "test"})
+    before = world.log.refresh().version
+    with Producer(world.cluster.root.uri, acks="all") as producer:
+        answers = producer.send("t", [{"value": b"1", "partition": 0}])
+    assert str(answers[0].error) == (
+        "topic t: min.insync.replicas is 'a majority', it must be an integer from 1 to 2147483647"
+    )
+    assert world.log.refresh().version == before
+    with Producer(world.cluster.root.uri, acks=1) as producer:
+        assert producer.send("t", [{"value": b"1", "partition": 0}])[0].error is None
+
+
 def test_nothing_to_send_is_nothing_sent(world):
     version = world.log.refresh().version
     assert world.producer().send("t", records()) == {}
