@@ -218,10 +218,12 @@ class Config(Settings):
     def topic_as_far_as_known(self, configs: Mapping[str, object]) -> tuple[TopicConfig, str | None]:
         """As `topic`, with an error text on the invalid values; None if all are valid.
 
-        A newer version, or a person, may have written the row. Its errors must not affect other topics, and retention
-        must not delete records by a setting that it does not understand.
+        A newer version, or a person, may have written the row. Its errors must not affect other topics. What is not
+        understood must not lose records: retention deletes nothing then, and no election is unclean.
         """
         values, wrong = _stored_values(configs, TOPIC_KEYS, "topic")
+        if _UNCLEAN in configs and _field(_UNCLEAN) not in values:
+            values[_field(_UNCLEAN)] = False
         if any(name in configs and _field(name) not in values for name in _RETENTION):
             values[_field(_CLEANUP_POLICY)] = "none"
         defaults = {_field(name): getattr(self, key.field) for name, key in TOPIC_KEYS.items()}
@@ -302,7 +304,7 @@ CLUSTER_KEYS = _keys("cluster")
 TOPIC_KEYS = _keys("topic")
 DYNAMIC_KEYS = _keys("dynamic")
 _DYNAMIC_ONLY = {name: key for name, key in DYNAMIC_KEYS.items() if key.scopes == ("dynamic",)}
-_CLEANUP_POLICY = "cleanup.policy"
+_CLEANUP_POLICY, _UNCLEAN = "cleanup.policy", "unclean.leader.election.enable"
 _RETENTION = _CLEANUP_POLICY, "retention.ms", "retention.bytes"  # settings of topics by which records are deleted
 
 

@@ -313,6 +313,13 @@ def test_dr_01_retention_deletes_nothing_of_a_topic_with_a_setting_of_retention_
     assert Config().topic_as_far_as_known(configs)[0].cleanup_policy == policy
 
 
+def test_le_02_a_topic_whose_choice_of_elections_is_not_understood_has_no_unclean_ones():
+    process = Config(unclean_leader_election_enable=True)
+    configs = {"unclean.leader.election.enable": "by hand"}
+    assert process.topic({}).unclean_leader_election_enable
+    assert not process.topic(configs).unclean_leader_election_enable
+
+
 def test_load_properties(tmp_path):
     path = tmp_path / "broker.properties"
     path.write_text("broker.rack=zürich", encoding="utf-8")

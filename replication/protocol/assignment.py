@@ -16,14 +16,14 @@ from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, Config
 
 CORDONED_LOG_DIRS = "cordoned.log.dirs"
 
-_ALL = "*"
 _ONE_RACK = ""
 _SHOWN = 20  # the most numbers that an error text lists
 
 
 def cordoned_brokers(configs: Configs, brokers: Iterable[int]) -> frozenset[int]:
     """Those of the brokers that are cordoned: they get no new replica, and keep those that they have. A broker's own
-    setting counts before that of all brokers.
+    setting counts before that of all brokers. A broker has one root here, so any value but an empty one cordons it: a
+    newer version may name directories.
 
     Kafka: `ClusterControlManager.updateCordonedLogDirs`, for a broker of which all log directories are cordoned.
     KIP-1066. [TM-02]
@@ -31,7 +31,7 @@ def cordoned_brokers(configs: Configs, brokers: Iterable[int]) -> frozenset[int]
     of_all = configs.get(Entity(BROKER_TYPE, DEFAULT_NAME), {}).get(CORDONED_LOG_DIRS, "")
 
     def is_cordoned(broker: int) -> bool:
-        return configs.get(Entity(BROKER_TYPE, str(broker)), {}).get(CORDONED_LOG_DIRS, of_all) == _ALL
+        return configs.get(Entity(BROKER_TYPE, str(broker)), {}).get(CORDONED_LOG_DIRS, of_all) != ""
 
     return frozenset(filter(is_cordoned, brokers))
 

@@ -136,10 +136,11 @@ def test_tm_02_an_invalid_assignment_is_refused(assignment, error, text):
         ({"<default>": {"cordoned.log.dirs": "*"}}, {1, 2, 3}),
         ({"<default>": {"cordoned.log.dirs": "*"}, "2": {"cordoned.log.dirs": ""}}, {1, 3}),
         ({"<default>": {"cordoned.log.dirs": ""}, "2": {"cordoned.log.dirs": "*"}}, {2}),
+        ({"2": {"cordoned.log.dirs": "/a,/b"}}, {2}),
     ],
     ids=[
         "none", "one", "an empty value", "another setting", "one that is not there", "all", "all but one",
-        "the own setting goes before that of all",
+        "the own setting goes before that of all", "a value of a newer version",
     ],
 )  # fmt: skip
 def test_tm_02_a_setting_of_the_broker_or_of_all_cordons(settings, expected):
