@@ -11,12 +11,12 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from lakelog.jobs.cli.console import one_line
 from lakelog.jobs.cli.options import Invocation
-from lakelog.jobs.web.changes import ChangeKind, Given
+from lakelog.jobs.web.changes import ChangeKind, Given, topics_of
 from lakelog.jobs.web.page_kit import PageError, page_error
 from lakelog.jobs.web.shared_readings import ConsoleReadings
 from lakelog.jobs.web.sign_in import Session
@@ -56,12 +56,14 @@ class _Running:
 
 
 class Draft:
-    """A change of one session. `made_at`: on the monotonic clock; `topic_id`: of the topic that it is about, if there
-    was one."""
+    """A change of one session. `made_at`: on the monotonic clock; `topic_ids`: of the topics that it names and that
+    there were, by name."""
 
-    def __init__(self, change: ChangeKind, given: Given, call: VerbCall, made_at: float, topic_id: str | None) -> None:
+    def __init__(
+        self, change: ChangeKind, given: Given, call: VerbCall, made_at: float, topic_ids: Mapping[str, str]
+    ) -> None:  # fmt: skip
         self.change, self.given, self.call = change, given, call
-        self.made_at, self.topic_id = made_at, topic_id
+        self.made_at, self.topic_ids = made_at, topic_ids
         self.ticket = secrets.token_urlsafe(16)
         self.trial: _Running | None = None
         self.done: _Running | None = None
@@ -107,7 +109,7 @@ class ChangeDesk:
             call = change.call(given)
         except ValueError as error:
             raise PageError(400, str(error)) from None
-        draft = Draft(change, given, call, self._clock(), self._topic_id(given))
+        draft = Draft(change, given, call, self._clock(), self._topic_ids(given))
         with self._lock:
             self._take_turn()
             while len(session.kept) >= _MOST_DRAFTS:
@@ -126,11 +128,12 @@ class ChangeDesk:
         name = draft.given.get(draft.change.typed, "")
         if typed != name:
             raise PageError(400, f"{typed[:60]!r} is not {name!r}: type the name of the {draft.change.typed} again")
-        now = None if draft.done is not None else self._topic_id(draft.given)
+        now = draft.topic_ids if draft.done is not None else self._topic_ids(draft.given)
         with self._lock:
             if draft.done is None:
-                if draft.topic_id is not None and now not in (None, draft.topic_id):
-                    words = f"topic {draft.given['topic']} was deleted and made again since: try the change again"
+                again = [name for name, topic_id in draft.topic_ids.items() if now.get(name, topic_id) != topic_id]
+                if again:
+                    words = f"topic {', '.join(again)} was deleted and made again since: try the change again"
                     raise PageError(409, words)
                 if self._clock() - draft.made_at > TRIAL_SECONDS:
                     raise PageError(
@@ -155,12 +158,13 @@ class ChangeDesk:
         with self._lock:
             self._waited_for.remove(running)
 
-    def _topic_id(self, given: Given) -> str | None:
+    def _topic_ids(self, given: Given) -> Mapping[str, str]:
+        """As they are now: what pages have read may be older than a topic that was made again."""
         try:
-            found = self._readings.cluster().topics_by_name.get(given.get("topic", ""))
+            found = self._readings.topic_ids()
         except (LakelogException, OSError) as error:
             raise page_error(error) from None
-        return None if found is None else found.topic_id
+        return {name: found[name] for name in topics_of(given) if name in found}
 
     def _take_turn(self) -> None:
         if self._running >= _MOST_AT_ONCE:

@@ -131,6 +131,12 @@ def _topics(given: Given) -> Sequence[object]:
     return [word for topic in _lines(given["topics"]) for word in option("--topic", topic)]
 
 
+def topics_of(given: Given) -> list[str]:
+    """The topics that a change names."""
+    found = (given.get("topic", ""), *(line.partition(":")[0] for line in _lines(given.get("topics", ""))))
+    return [topic for topic in found if topic]
+
+
 def _delete_group(given: Given) -> VerbCall:
     return VerbCall("consumer-groups", ("--delete", *option("--group", given["group"])))
 

@@ -185,6 +185,7 @@ class ConsoleReadings:
         self._logs: dict[str, LogSizes] = {}  # by root
         self._timeline: MetadataTimeline | None = None
         self._of_losses, self._of_configs = _OwnCluster(uri, config), _OwnCluster(uri, config)
+        self._of_topics = _OwnCluster(uri, config)
         self._errors = ErrorLog(logger, "console")
         self._warned_at = float("-inf")
         self._warnings: SeenCluster | None = None
@@ -193,6 +194,7 @@ class ConsoleReadings:
         self._sizes = SharedReading("the sizes of logs", self._read_sizes, every, _SIZES_PATIENCE, True)
         self._history = SharedReading("the history", self._read_history, seconds, _HISTORY_PATIENCE, True)
         self._configs = SharedReading("the settings of brokers", self._read_configs, seconds)
+        self._topic_ids = SharedReading("the topics", self._read_topic_ids, 0.0)
         self._losses = KeyedReadings[LossQuestion, LossReport](seconds, _MOST_QUESTIONS, loss_patience, True)
         self._lags = KeyedReadings[object, dict[TopicPartition, Lag | LakelogException]](seconds, _MOST_QUESTIONS)
         self._past = KeyedReadings[object, Partitions](_PAST_SECONDS, _MOST_PAST)
@@ -221,6 +223,10 @@ class ConsoleReadings:
     def broker_configs(self) -> Mapping[str, Mapping[str, str]]:
         """The dynamic settings of brokers, by their names in the table."""
         return self._configs.get()
+
+    def topic_ids(self) -> Mapping[str, str]:
+        """The ids of all topics by name, read after the call has begun."""
+        return self._topic_ids.get()
 
     def what_if(self, asked: LossQuestion) -> LossReport:
         """What a loss does to the cluster. Raises as `predicted`, InvalidRequestException for a question that
@@ -318,6 +324,11 @@ class ConsoleReadings:
         with self._of_configs.opened() as cluster:
             cluster.configs.refresh()
             return {name: configs for (kind, name), configs in cluster.configs.configs.items() if kind == BROKER_TYPE}
+
+    def _read_topic_ids(self) -> dict[str, str]:
+        with self._of_topics.opened() as cluster:
+            cluster.topics.refresh()
+            return {topic.topic: topic.topic_id for topic in cluster.topics.topics.values()}
 
     def _predict(self, asked: LossQuestion) -> LossReport:
         with self._of_losses.opened() as cluster:

@@ -54,10 +54,10 @@ class Browser:
     """A browser at a console that allows changes."""
 
     def __init__(
-        self, uri: str, runner: Any = None, own_origin: str | None = None, wait: float = 40.0
+        self, uri: str, runner: Any = None, own_origin: str | None = None, wait: float = 40.0, counts_for: float = 0.0
     ) -> None:  # fmt: skip
         self.clock = Clock()
-        readings = ConsoleReadings(uri, LONG, 0.0)
+        readings = ConsoleReadings(uri, LONG, counts_for)
         invocation = Invocation("lakelog", uri)
         self.desk = ChangeDesk(readings, invocation, runner or VerbRunner(uri), wait, self.clock)
         self.pages = ChangePages(self.desk, SignIn(Token(TOKEN), dict, self.clock), own_origin)
@@ -530,13 +530,25 @@ def test_a_topic_that_somebody_deletes_before_the_confirmation(there: Place) -> 
     assert "passing" in page.problem()
 
 
-def test_a_topic_that_was_made_again_is_not_the_one_that_was_tried(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "given", "typed"),
+    [
+        ("delete-topic", {"topic": TOPIC}, {"typed": TOPIC}),
+        ("reset-offsets", {"group": GROUP, "topics": f"{TOPIC}:0", "rule": "to-earliest"}, {}),
+        ("delete-offsets", {"group": GROUP, "topics": f"none\n{TOPIC}"}, {}),
+    ],
+)
+def test_a_topic_that_was_made_again_is_not_the_one_that_was_tried(
+    tmp_path: Path, change: str, given: dict[str, str], typed: dict[str, str]
+) -> None:
+    """Whatever the pages have read before."""
     world = place(str(tmp_path))
     runner = Held()
-    browser = Browser(world.uri, runner).signed_in()
-    path = browser.tried("delete-topic", topic=TOPIC)
+    browser = Browser(world.uri, runner, counts_for=3600.0).signed_in()
+    opened(browser.client, f"/topics/{TOPIC}")
+    path = browser.tried(change, **given)
     world.make_again(1)
-    answer = browser.post(path, typed=TOPIC)
+    answer = browser.post(path, **typed)
     words = f"Topic {TOPIC} was deleted and made again since: try the change again."
     assert page_of(answer, 409).problem() == words
     assert runner.carried_out == 0
