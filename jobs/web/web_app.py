@@ -6,6 +6,7 @@ text of a record that escaped the templates could still not run. Every answer ha
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import logging
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
@@ -20,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -71,6 +72,7 @@ _FOLDER = Path(__file__).parent
 _THREADS = 16  # pages that are built at the same time
 _SECONDS = 60.0  # that building a page may take
 _FORM_THREADS, _FORM_SECONDS = 16, 90.0  # the same for forms, which wait for verbs
+_BODY_SECONDS = 30.0  # within which a form has to come
 
 HEADERS = {
     "content-security-policy": (
@@ -129,8 +131,9 @@ def web_app(console: Console, hosts: Collection[str] | None = None, changes: Cha
 
 
 class _Guard:
-    """Adds the headers to every answer, and refuses requests under a wrong name. It is the outermost: a middleware of
-    Starlette would not see the page of an error that nobody expected."""
+    """Adds the headers to every answer, refuses requests under a wrong name, and answers those that wait when the
+    console ends. It is the outermost: a middleware of Starlette would not see the page of an error that nobody
+    expected."""
 
     def __init__(self, app: App, hosts: Collection[str] | None) -> None:
         self._app, self._hosts = app, hosts
@@ -140,8 +143,12 @@ class _Guard:
             await self._app(scope, receive, send)
             return
 
+        is_begun = False
+
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            nonlocal is_begun
             if message["type"] == "http.response.start":
+                is_begun = True
                 known = {name for name, _ in message["headers"]}
                 new = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in known]
                 message["headers"] = [*message["headers"], *new]
@@ -153,7 +160,13 @@ class _Guard:
             words = f"The header Host is {host[:100]!r}: this console answers under {names} only.\n"
             await PlainTextResponse(words, HTTPStatus.MISDIRECTED_REQUEST)(scope, receive, send_with_headers)
             return
-        await self._app(scope, receive, send_with_headers)
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # by the server, which ends
+            if is_begun:
+                raise
+            words = "The console ends: what was asked for may still be carried out.\n"
+            await PlainTextResponse(words, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, send_with_headers)
 
 
 def _without_port(host: str) -> str:
@@ -199,9 +212,15 @@ class _Shown:
         async def answered(request: Request) -> Response:
             try:
                 changes.check_origin(request)
-                body = await _body(request)
+                with anyio.fail_after(_BODY_SECONDS):
+                    body = await _body(request)
             except PageError as error:
                 return self._problem(request, error)
+            except TimeoutError:
+                words = f"the form has not come whole within {_BODY_SECONDS:g} s"
+                return self._problem(request, PageError(HTTPStatus.REQUEST_TIMEOUT, words))
+            except ClientDisconnect:
+                return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
 
             def answer(_: Request) -> Response:
                 return self._taken(changes, take, request, body)

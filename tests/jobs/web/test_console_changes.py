@@ -3,9 +3,10 @@
 The brokers do not run. A controller decides the requests.
 """
 
+import asyncio
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -320,6 +321,94 @@ def test_a_wrong_value_is_the_sentence_of_the_verb_and_the_form_is_kept(
 def test_a_form_that_no_page_has_is_refused(there: Place, values: dict[str, str], status: int, words: str) -> None:
     problem = page_of(there.browser.post("/change/create-topic", **values), status).problem()
     assert words.lower() in problem.lower()
+
+
+# Forms that do not come whole, and those that wait when the console ends.
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class Sent:
+    """A form that a test sends part by part, and its answer."""
+
+    def __init__(self, browser: Browser, path: str, receive: Receive) -> None:
+        cookies = "; ".join(f"{name}={value}" for name, value in browser.client.cookies.items())
+        headers = {
+            "host": HOST, "origin": ORIGIN, "cookie": cookies, "content-type": "application/x-www-form-urlencoded",
+        }  # fmt: skip
+        scope = {
+            "type": "http", "method": "POST", "path": path, "query_string": b"", "client": ("127.0.0.1", 1),
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }  # fmt: skip
+        self.messages: list[Any] = []
+        self.task = asyncio.ensure_future(browser.app(scope, receive, self._send))
+
+    async def _send(self, message: Any) -> None:
+        self.messages.append(message)
+
+    @property
+    def status(self) -> int:
+        return int(self.messages[0]["status"])
+
+    @property
+    def text(self) -> str:
+        return b"".join(message.get("body", b"") for message in self.messages).decode()
+
+
+async def never() -> dict[str, Any]:
+    await asyncio.Event().wait()
+    return {}
+
+
+def test_a_browser_that_goes_away_while_it_sends_a_form_is_no_error(
+    there: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def sent() -> None:
+        parts = [{"type": "http.request", "body": b"topic=", "more_body": True}, {"type": "http.disconnect"}]
+
+        async def receive() -> dict[str, Any]:
+            return parts.pop(0)
+
+        await Sent(there.browser, "/change/create-topic", receive).task
+
+    asyncio.run(sent())
+    assert caplog.text == ""
+
+
+def test_a_form_that_does_not_come_whole_ends(there: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakelog.jobs.web.web_app._BODY_SECONDS", 0.05)
+
+    async def sent() -> Sent:
+        found = Sent(there.browser, "/sign-in", never)
+        await found.task
+        return found
+
+    found = asyncio.run(sent())
+    assert found.status == 408
+    assert HtmlPage(found.text).problem() == "The form has not come whole within 0.05 s."
+
+
+def test_a_change_that_is_under_way_when_the_console_ends_may_still_be_carried_out(
+    alone: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = Held(is_held=True)
+    browser = Browser(alone.uri, runner).signed_in()
+    path, csrf = browser.tried("cordon", broker="1"), browser.csrf()
+
+    async def sent() -> Sent:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": f"csrf={csrf}".encode(), "more_body": False}
+
+        found = Sent(browser, path, receive)
+        await asyncio.to_thread(wait_until, lambda: runner.carried_out == 1, "the change has begun")
+        found.task.cancel()
+        await found.task
+        runner.may_go_on.set()
+        return found
+
+    found = asyncio.run(sent())
+    assert (found.status, found.text) == (503, "The console ends: what was asked for may still be carried out.\n")
+    assert "Traceback" not in caplog.text
 
 
 # Who may change anything.
