@@ -111,11 +111,11 @@ class ChangeDesk:
             raise PageError(400, str(error)) from None
         draft = Draft(change, given, call, self._clock(), self._topic_ids(given))
         with self._lock:
-            self._take_turn()
+            draft.trial = self._begun(lambda: self._answer(call, True, address))
             while len(session.kept) >= _MOST_DRAFTS:
                 del session.kept[next(iter(session.kept))]
             session.kept[draft.ticket] = draft
-            trial = draft.trial = _Running(lambda: self._answer(call, True, address))
+            trial = draft.trial
         self._wait_for(trial)
         return draft
 
@@ -139,9 +139,8 @@ class ChangeDesk:
                     raise PageError(
                         409, f"the trial is older than {TRIAL_SECONDS / 60:g} minutes: try the change again"
                     )
-                self._take_turn()
+                draft.done = self._begun(lambda: self._logged(draft, address))
                 self._under_way += 1
-                draft.done = _Running(lambda: self._logged(draft, address))
             done = draft.done
         self._wait_for(done)
 
@@ -166,10 +165,16 @@ class ChangeDesk:
             raise page_error(error) from None
         return {name: found[name] for name in topics_of(given) if name in found}
 
-    def _take_turn(self) -> None:
+    def _begun(self, work: Callable[[], VerbAnswer]) -> _Running:
+        """A verb that runs from now on. The caller has the lock, which the verb needs at its end."""
         if self._running >= _MOST_AT_ONCE:
             raise PageError(503, f"{_MOST_AT_ONCE} changes and trials are under way: try again once one has ended")
+        try:
+            found = _Running(work)
+        except RuntimeError:  # of threading
+            raise PageError(503, "the console can start no thread now, so nothing was begun: try again") from None
         self._running += 1
+        return found
 
     def _logged(self, draft: Draft, address: str) -> VerbAnswer:
         command = one_line(self.command(draft.call))

@@ -70,7 +70,7 @@ class VerbRunner:
             except OSError as failed:
                 error, words = OSError.__name__, failed.strerror or str(failed)
                 heard.append(f"{failed.filename}: {words}" if failed.filename else words)
-            except Exception as failed:
+            except (Exception, SystemExit) as failed:
                 error = type(failed).__name__
                 logger.exception("%s", call.verb)
                 heard.append("the console has failed: its log on stderr says why")

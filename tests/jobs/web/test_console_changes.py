@@ -730,6 +730,24 @@ def test_few_changes_are_under_way_at_a_time(alone: World) -> None:
     browser.tried("cordon", broker="1")
 
 
+def test_a_change_that_gets_no_thread_takes_no_turn(alone: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser, start = Browser(alone.uri, Held()).signed_in(), threading.Thread.start
+    path = browser.tried("cordon", broker="1")
+
+    def start_all_but_changes(thread: threading.Thread) -> None:
+        if thread.name == "change":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start_all_but_changes)
+        problems = [browser.refused("cordon", 503, broker="1").problem() for _ in range(9)]
+        problems.append(page_of(browser.post(path), 503).problem())
+    assert set(problems) == {"The console can start no thread now, so nothing was begun: try again."}
+    assert browser.desk.under_way == 0
+    assert "Done." in browser.done(path).text
+
+
 def test_a_trial_counts_for_a_time(alone: World) -> None:
     runner = Held()
     browser = Browser(alone.uri, runner).signed_in()
@@ -760,11 +778,12 @@ def test_a_cluster_that_goes_away_is_one_sentence_and_the_form_is_kept(tmp_path:
     assert "Done." in browser.done(path, typed=GROUP).text
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_an_error_of_the_console_itself_tells_nothing(
-    alone: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    alone: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     def broken(*_: object) -> Callable[[], None]:
-        raise RuntimeError("a secret of the code")
+        raise error("a secret of the code")
 
     monkeypatch.setattr("lakelog.jobs.consumer_groups.GroupsView", broken)
     page = Browser(alone.uri).signed_in().refused("delete-group", 400, group=GROUP)
