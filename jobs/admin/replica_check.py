@@ -4,7 +4,8 @@
 logs name, too. `records`: every record, too, so that the digests of batches are computed anew. Equal chains of batches
 whose digests are right mean equal records, so replicas are compared by their chains at each depth.
 
-What moves while it is read is read again: only what is wrong both times is wrong. It writes nothing.
+What moves while it is read is read again: only what is wrong both times is wrong, and what could not be compared the
+second time. It writes nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ ROOT, UNREAD, FILE, BATCH, LOG_ORDER, DIFFERS, INCOMPLETE, ROW = (
     "root", "unread", "file", "records", "log", "differs", "incomplete", "row",
 )  # fmt: skip
 
+_NOT_COMPARED = (ROOT, FILE, LOG_ORDER)  # nothing else would tell of these replicas: they count also if seen once
 _READERS = 4  # files have up to 32 MB, and each is in memory
 
 Advance: TypeAlias = Callable[[], object]
@@ -129,7 +131,7 @@ def check_replicas(
         seen = {_key(wrong) for wrong in found}
         cluster.metadata.refresh()
         copies, again = _read_state(cluster, brokers, _chosen(cluster, wanted), is_whole)
-        found = [wrong for wrong in again if _key(wrong) in seen]
+        found = [wrong for wrong in again if wrong.kind in _NOT_COMPARED or _key(wrong) in seen]
     work = [] if depth == STATE else _files_of(copies.values(), None if is_whole else wanted)
     found += _read_files(work, depth, begin(len(work)))
     cluster.metadata.refresh()

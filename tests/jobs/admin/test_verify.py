@@ -252,6 +252,21 @@ def test_a_replica_that_has_caught_up_meanwhile_is_no_finding(
     assert check("-o", "json")[0] == 0
 
 
+@pytest.mark.parametrize("happens", [lose_root, lose(2)], ids=["a root", "a file"])
+def test_what_cannot_be_read_the_second_time_has_not_been_checked(
+    check: Run, world: World, monkeypatch: pytest.MonkeyPatch, happens: Act
+) -> None:
+    claim_more(world)
+
+    def heal_one_and_break_another(_: float) -> None:
+        world.say(3, P1, broker=2, lag=0)
+        happens(world)
+
+    monkeypatch.setattr(replica_check, "let_pass", heal_one_and_break_another)
+    status, out, _ = check("--depth", "files", "-o", "json")
+    assert (status, [each["broker"] for each in json.loads(out)["findings"]]) == (1, [2])
+
+
 @pytest.mark.parametrize(
     ("words", "refused"),
     [
