@@ -23,7 +23,7 @@ from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration, Registrations
 from lakelog.replication.protocol.record_batch import TopicIdPartition
-from lakelog.replication.protocol.replica_status import LEADER_ROLE, ReplicaStatus
+from lakelog.replication.protocol.replica_status import ReplicaStatus
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.broken_segments import BrokenSegment, find_faults
@@ -259,13 +259,11 @@ def _sound_logs(registration: PartitionRegistration, copies: Mapping[int, Broker
 
 
 def high_watermark(registration: PartitionRegistration, copies: Mapping[int, BrokerCopy]) -> int:
-    """The greatest high watermark that the leader, or without its row a replica in sync, has published."""
+    """The greatest high watermark that a replica in sync has published: a leader that has lost records may have a lower
+    one."""
     key = registration.topic_id_partition
-    rows = {b: copies[b].rows[key] for b in registration.replicas if b in copies and key in copies[b].rows}
-    leader = rows.get(registration.leader)
-    if leader is not None and (leader.role, leader.leader_epoch) == (LEADER_ROLE, registration.leader_epoch):
-        return leader.high_watermark
-    return max((rows[broker].high_watermark for broker in registration.isr if broker in rows), default=0)
+    known = [copies[broker].rows.get(key) for broker in registration.isr if broker in copies]
+    return max((row.high_watermark for row in known if row is not None), default=0)
 
 
 def _wrong_log(registration: PartitionRegistration, copy: BrokerCopy) -> Iterator[Wrong]:

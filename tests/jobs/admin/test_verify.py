@@ -157,6 +157,12 @@ def differ_out_of_sync(world: World) -> None:
     world.change(isr=(1,), partition_epoch=1, leader_epoch=1)
 
 
+def lead_without_all_records(world: World) -> None:
+    """The leader has lost its end, and with it its high watermark: only its follower knows of both."""
+    truncate(world.logs[1], {P0: 2})
+    world.say(2)
+
+
 def claim_more(world: World) -> None:
     world.say(3, P1, broker=2, lag=0, log_end_offset=9)
 
@@ -176,6 +182,7 @@ CASES: dict[str, tuple[Act, tuple[list[Any], list[Any], list[Any]]]] = {
     "another record, with a right digest": (write_another_batch, ([("differs", 2, [("flights-0", 4, 5)])],) * 3),
     "a gap": (leave_a_gap, ([("log", 2, [("flights-0", 4, 9)])],) * 3),
     "in sync, without all records": (be_behind, ([("incomplete", 2, [("flights-0", 2, 5)])],) * 3),
+    "the leader, without all records": (lead_without_all_records, ([("incomplete", 1, [("flights-0", 2, 5)])],) * 3),
     "behind, and not in sync": (be_behind_and_out_of_sync, ([], [], [])),
     "other records that it is yet to truncate": (differ_out_of_sync, ([], [], [])),
     "a row claims too much": (claim_more, ([("row", 2, [("flights-1", 3, 8)])],) * 3),
