@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_status import name_brokers
 from lakelog.jobs.admin.heartbeats import ALIVE, SILENT
-from lakelog.jobs.admin.replica_check import ROOT, ROW, UNREAD, ReplicaCheck, ReplicaOf, Wrong, high_watermark
+from lakelog.jobs.admin.replica_check import DIFFERS, ROOT, ROW, UNREAD, ReplicaCheck, ReplicaOf, Wrong, high_watermark
 from lakelog.jobs.cli.options import Invocation
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.replication.errors import LakelogException
@@ -57,6 +57,9 @@ class RepairPlan:
     def __init__(self, check: ReplicaCheck, invocation: Invocation) -> None:
         self._check, self._invocation = check, invocation
         self._doubtful = {(each.broker, key) for each in check.wrong if each.kind != ROW for key in each.partitions}
+        self._differing: dict[TopicIdPartition, set[int]] = {}
+        for broker, key in {replica for each in check.wrong if each.kind == DIFFERS for replica in each.replicas}:
+            self._differing.setdefault(key, set()).add(broker)
         self.hindrances = {wrong: why for wrong in check.wrong if (why := self._hindrance(wrong)) is not None}
         self.repairs = self._planned()
         self._replicas = {(repair.broker, repair.topic_id_partition) for repair in self.repairs}
@@ -110,6 +113,12 @@ class RepairPlan:
             )
         if (leader, key) in self._doubtful:
             return f"the copy of its leader, broker {leader}, is not proved to be right: see to that one first"
+        if len(differing := self._differing.get(key, set())) > 1:
+            return (
+                f"{name_brokers(differing)} differ from broker {leader}, the leader of {name}, so that nothing proves "
+                "it right: `lakelog dump-log` shows the records of each; let one lead that is right, and reassign the "
+                "replicas that are wrong"
+            )
         log, committed = copy.log.current().known(key), high_watermark(registration, self._check.copies)
         if not log.role.leads_at(registration.leader_epoch) or log.log_end_offset < committed:
             return f"broker {leader} has not taken up its leadership of {name} yet: run this again"

@@ -14,6 +14,8 @@ import pytest
 
 from lakelog.jobs import verify
 from lakelog.jobs.admin import replica_check, replica_repair
+from lakelog.jobs.admin.heartbeats import observe_brokers
+from lakelog.jobs.cli.options import Invocation
 from lakelog.replication.protocol.chain import linked
 from lakelog.replication.protocol.partition_log import NO_REPAIR, PlacedBatch
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
@@ -405,6 +407,22 @@ def test_what_may_be_the_only_right_copy_is_left_alone_and_it_says_why(
     assert any(why in each["do"] for each in told["findings"])
     assert not any(each["repairable"] for each in told["findings"])
     assert {path for log in world.logs.values() for path in Path(log.root.uri).rglob("*")} == files
+
+
+def test_two_followers_that_differ_from_their_leader_leave_open_who_is_right(world: World) -> None:
+    """Broker 3 stands for a second follower, whose finding is that of broker 2."""
+    write_another_batch(world)
+    invocation = Invocation.of(world.uri, world.uri, None)
+    wanted = {P0, P1}
+    seen = replica_check.check_replicas(world.cluster, observe_brokers(world.cluster), wanted, "records")
+    (wrong,) = seen.wrong
+    assert [repair.broker for repair in replica_repair.RepairPlan(seen, invocation).repairs] == [2]
+    both = seen._replace(wrong=[wrong, wrong._replace(broker=3)], brokers={**seen.brokers, 3: seen.brokers[2]})
+    plan = replica_repair.RepairPlan(both, invocation)
+    assert plan.repairs == []
+    assert {why.partition(":")[0] for why in plan.hindrances.values()} == {
+        "brokers 2 and 3 differ from broker 1, the leader of flights-0, so that nothing proves it right"
+    }
 
 
 def test_what_is_wrong_besides_keeps_a_replica_from_being_repaired(check: Run, world: World, broker: Broker) -> None:
