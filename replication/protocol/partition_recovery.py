@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from lakelog.replication.protocol.fetch_state import FollowerState
 from lakelog.replication.protocol.high_watermark import effective_min_isr
-from lakelog.replication.protocol.partition_log import FENCED, LEADER, NO_ROLE, STOPPED, PartitionLog
+from lakelog.replication.protocol.partition_log import FENCED, LEADER, NO_REPAIR, NO_ROLE, STOPPED, PartitionLog
 from lakelog.replication.protocol.partition_registration import (
     LEADER_DURING_DELETE,
     NO_EPOCH,
@@ -138,7 +138,7 @@ def choose(replicas: Sequence[FoundReplica]) -> LeaderChoice | None:
     """Which of these replicas leads; the order is that of preference among equals. None if none has a usable log.
 
     From the first offset at which logs differ, the branch with the highest high watermark above it goes on, else that
-    with the highest confirmed epoch. The longest log that is left leads.
+    with the highest confirmed epoch. The longest log that is left leads, of equals one without a note of wrong records.
     """
     left, forks = [replica for replica in replicas if replica.is_there], list[Fork]()
     while (offset := _first_fork(left)) is not None:
@@ -150,7 +150,7 @@ def choose(replicas: Sequence[FoundReplica]) -> LeaderChoice | None:
         left = [replica for replica in left if replica.broker_id not in gone]
     if not left:
         return None
-    leader = max(left, key=lambda replica: replica.log.log_end_offset)
+    leader = max(left, key=lambda replica: (replica.log.log_end_offset, replica.log.repair_from == NO_REPAIR))
     equal = [replica.broker_id for replica in left if replica.log.log_end == leader.log.log_end]
     in_sync = (leader.broker_id, *(broker for broker in equal if broker != leader.broker_id))
     return LeaderChoice(leader.broker_id, in_sync, leader.log.log_end_offset, tuple(forks))
@@ -171,12 +171,14 @@ def _branches(replicas: Sequence[FoundReplica], offset: int) -> list[list[FoundR
     return list(found.values())
 
 
-def _evidence(branch: Sequence[FoundReplica], offset: int) -> tuple[bool, int, int]:
-    """What speaks for a branch: a committed record after the fork, the highest confirmed epoch, its length."""
+def _evidence(branch: Sequence[FoundReplica], offset: int) -> tuple[bool, int, int, bool]:
+    """What speaks for a branch: a committed record after the fork, the highest confirmed epoch, its length, a replica
+    without a note of wrong records."""
     return (
         any(replica.committed > offset for replica in branch),
         max(replica.confirmed for replica in branch),
         max(replica.log.log_end_offset for replica in branch),
+        any(replica.log.repair_from == NO_REPAIR for replica in branch),
     )
 
 

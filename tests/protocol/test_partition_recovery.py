@@ -44,6 +44,12 @@ def found(broker, *epochs, role=(0, FOLLOWER), state="Fetching", at=None, hw=0, 
     return FoundReplica(broker, log, row, None, log_epoch)
 
 
+def noted(replica, offset=1):
+    """The replica, with wrong records from an offset on."""
+    replica.log.repair_from = offset
+    return replica
+
+
 def no_replica(broker, log_epoch=1):
     """A root in which there was never a replica of the partition."""
     return FoundReplica(broker, PartitionLog(start_chain=genesis(P)), None, None, log_epoch)
@@ -58,6 +64,12 @@ FIGURE_8 = {  # 5 was committed under 7 by brokers 1 and 3, and broker 2 has app
 CASES = {
     "the longest": ([found(1, 0), found(2, 0, 0, 0), found(3, 0, 0)], 2, (2,), ()),
     "the first of equals": ([found(1, 0, 0), found(2, 0, 0)], 1, (1, 2), ()),
+    "of equals, one without a note of wrong records": ([noted(found(1, 0, 0)), found(2, 0, 0)], 2, (2, 1), ()),
+    "the longest, also with a note": ([noted(found(1, 0, 0)), found(2, 0)], 1, (1,), ()),
+    "of equal branches, one without a note": (
+        [noted(found(1, 5, 5, role=(5, FOLLOWER), hw=2)), found(2, 5, 5, role=(5, LEADER), hw=2, other_from=1)],
+        2, (2,), [(1, (2,), (1,), False)],
+    ),
     "a broken log counts not": ([found(1, 0, 0)._replace(fault="broken"), found(2, 0)], 2, (2,), ()),
     "nor a deleted one": ([found(1, 0, 0, role=(1, STOPPED)), found(2, 0)], 2, (2,), ()),
     "a longer log of an older epoch": (
