@@ -192,8 +192,8 @@ def carry_out_repairs(
         cluster.metadata.refresh()  # after the logs: a replica that was truncated had left the ISR before
         for repair in truncated:
             registration = cluster.metadata.partitions.get(repair.topic_id_partition)
-            if registration is not None and repair.broker in registration.isr:
-                outcomes[repair.broker, repair.topic_id_partition] = RepairOutcome(repair, REPAIRED)
+            if (outcome := _ended(repair, registration)) is not None:
+                outcomes[repair.broker, repair.topic_id_partition] = outcome
                 advance()
         if time.monotonic() >= deadline:
             break
@@ -227,6 +227,16 @@ def _noted(cluster: Cluster, check: ReplicaCheck, repairs: Sequence[Repair], who
             else RepairOutcome(repair, REFUSED, f"{why}: run this again")
         )
     return outcomes
+
+
+def _ended(repair: Repair, registration: PartitionRegistration | None) -> RepairOutcome | None:
+    """The end of a repair whose note is gone; None while the replica catches up. A new leader deletes the note."""
+    if registration is None:
+        return RepairOutcome(repair, REFUSED, f"{repair.name} was deleted meanwhile")
+    if registration.leader == repair.broker:
+        why = f"broker {repair.broker} leads {repair.name} by now, and no leader is repaired: run this again"
+        return RepairOutcome(repair, REFUSED, why)
+    return RepairOutcome(repair, REPAIRED) if repair.broker in registration.isr else None
 
 
 def _is_truncated(check: ReplicaCheck, repair: Repair) -> bool:

@@ -17,7 +17,7 @@ from lakelog.jobs.admin import replica_check, replica_repair
 from lakelog.jobs.admin.heartbeats import observe_brokers
 from lakelog.jobs.cli.options import Invocation
 from lakelog.replication.protocol.chain import linked
-from lakelog.replication.protocol.partition_log import NO_REPAIR, PlacedBatch
+from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, NO_REPAIR, STOPPED, PlacedBatch, Role
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.log.log_state import LogChange
 from lakelog.replication.storage.log.record_digest import record_digest
@@ -491,3 +491,40 @@ def test_a_leader_that_was_not_proved_ends_a_repair(
     assert (status, repair["state"], repair["why"]) == (1, "refused", why)
     assert (notes(world), world.logs[2].refresh().known(P0).repair_from) == (NO_NOTES, NO_REPAIR)
     assert broker.truncated_at == []
+
+
+def lead_broker_2(world: World) -> None:
+    world.change(leader=2, leader_epoch=1, partition_epoch=1)
+    world.logs[1].become({P0: Role(1, FOLLOWER)}, "test")
+    world.logs[2].become({P0: Role(1, LEADER)}, "test")
+
+
+def delete_the_topic(world: World) -> None:
+    world.cluster.topics.change((), ["flights"], {"who": "test"})
+    world.cluster.metadata.change(lambda _: {P0: None, P1: None}, {"who": "test"})
+    world.logs[2].become({P0: Role(1, STOPPED)}, "test")
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        (lead_broker_2, "broker 2 leads flights-0 by now, and no leader is repaired: run this again"),
+        (delete_the_topic, "flights-0 was deleted meanwhile"),
+    ],
+)
+def test_a_note_that_goes_without_a_repair_ends_it(
+    check: Run, world: World, monkeypatch: pytest.MonkeyPatch, happens: Act, why: str
+) -> None:
+    rot(2)(world)
+    passed = list[float]()
+
+    def happen_once(seconds: float) -> None:
+        if not passed:
+            happens(world)
+        assert len(passed) < 9, "it waits for ever"
+        passed.append(seconds)
+
+    monkeypatch.setattr(replica_repair, "let_pass", happen_once)
+    status, out, _ = check("--depth", "files", "--repair", "--yes", "-o", "json")
+    (repair,) = json.loads(out)["repairs"]
+    assert (status, repair["state"], repair["why"], notes(world)) == (1, "refused", why, NO_NOTES)
