@@ -219,8 +219,8 @@ def _produce_over_a_failure(
                 progress.advance(task, batch.num_rows)
 
         produce(records.slice(0, half))
+        killed_at = time.monotonic()  # to end a broker takes a while, and its heartbeats stop at once
         victim = _fail(cluster, report, regions)
-        killed_at = time.monotonic()
         what = f"broker {victim} was killed" if regions is None else f"region {victim} was deleted"
         progress.update(task, description=what)
         produce(records.slice(half, FIRST_AFTER_THE_KILL))

@@ -9,7 +9,6 @@ import threading
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 from lakelog.jobs.cli.options import Invocation
 from lakelog.jobs.web.change_desk import ChangeDesk
@@ -22,13 +21,10 @@ from lakelog.jobs.web.verb_answers import VerbRunner
 from lakelog.jobs.web.web_app import web_app
 from tests.jobs.metrics.scraped import LONG, beat, fall_silent
 from tests.jobs.web.conftest import EVIL, furnished
+from tests.long.chromium import chromium
 from tests.processes import wait_until
 from tests.storage.logs import P0
 
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 PATHS = [
     "/", "/brokers", "/brokers/1", "/topics", "/topics?search=fl", "/topics/flights", "/topics/flights/messages",
     "/topics/flights/messages?partition=0&text=plain", "/topics/flights/consumers", "/topics/flights/settings",
@@ -72,12 +68,8 @@ class Served:
 
 @pytest.fixture(scope="module")
 def browser():
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert chromium, "this test needs Chromium, and there is no chromium, chromium-browser or google-chrome on the PATH"
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
