@@ -1,14 +1,18 @@
-"""Pages of the documentation site whose text is elsewhere: the front page, the protocol, the tables, and the reference,
-which is made from the code. MkDocs calls `on_files` and `on_page_markdown` (`hooks` in `mkdocs.yml`)."""
+"""Pages of the documentation site whose text is elsewhere: the overview, the protocol, the tables, and the reference,
+which is made from the code; and what the button of a block of commands copies. MkDocs calls the functions that begin
+with `on_` (`hooks` in `mkdocs.yml`)."""
 
 from __future__ import annotations
 
+import html
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import lakelog
 from lakelog.replication.clients.client_config import ClientConfig, ConsumerConfig, ProducerConfig
 from lakelog.replication.clients.sink import sink_options
 from lakelog.replication.clients.source import source_options
@@ -22,8 +26,19 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 HOME = Path(__file__).resolve().parent.parent
-_COPIES = {"README.md": "index.md", "replication/README.md": "protocol.md", "schemas/README.md": "schemas.md"}
+_COPIES = {"README.md": "overview.md", "replication/README.md": "protocol.md", "schemas/README.md": "schemas.md"}
 _PAGES = {**_COPIES, "conf/server.properties": "settings.md", "docs/": ""}  # of the site, by paths of the checkout
+_FIRST_SCREEN = "<!-- the first screen of the README -->"
+_OF_MIKE = "MIKE_DOCS_VERSION"  # set by `mike`, which keeps a site for each version
+_CONSOLE = re.compile(r'<div class="language-console highlight">(.*?)</div>', re.S)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Shows the version, and lets readers choose another one if `mike` builds the site."""
+    config.copyright = f"Lakelog {lakelog.__version__}, Apache License 2.0"
+    if os.environ.get(_OF_MIKE):
+        config.extra["version"] = {"provider": "mike"}
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -36,9 +51,32 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """The text of a page, with its links to files of the checkout made links to pages of the site."""
+    """The text of a page, with its links to files of the checkout made links to pages of the site. The landing page
+    has the first screen of the README."""
+    markdown = markdown.replace(_FIRST_SCREEN, first_screen())
     paths = "|".join(map(re.escape, _PAGES))
     return re.sub(rf"\]\((?:\.\./)?({paths})", lambda found: f"]({_PAGES[found[1]]}", markdown)
+
+
+def on_page_content(content: str, **_: object) -> str:
+    """A page in HTML, where the button of a block of commands copies the commands alone: no prompt, no output."""
+    return _CONSOLE.sub(_with_commands, content)
+
+
+def _with_commands(block: re.Match[str]) -> str:
+    shown = html.unescape(re.sub(r"<[^>]+>", "", block[1]))
+    copied = html.escape("\n".join(commands(shown))).replace("\n", "&#10;")
+    return f'<div class="language-console highlight" data-copy="{copied}">{block[1]}</div>'
+
+
+def commands(shown: str) -> list[str]:
+    """The commands of what a terminal shows. A command goes on after a line that ends with a backslash or a pipe."""
+    return re.findall(r"^\$ (.*?[^\\|])$", shown, re.M | re.S)
+
+
+def first_screen() -> str:
+    """The README up to its second headline."""
+    return (HOME / "README.md").read_text("utf-8").partition("\n## ")[0]
 
 
 def pages() -> dict[str, str]:

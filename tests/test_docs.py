@@ -1,5 +1,6 @@
 """The documents that tell of options, columns and tests have those of the code, and their links lead somewhere."""
 
+import html
 import importlib.util
 import re
 from collections.abc import Iterator
@@ -78,6 +79,30 @@ def test_each_page_of_the_site_links_to_pages_of_the_site() -> None:
         if link.partition("#")[0] not in known
     ]
     assert dead == []
+
+
+def test_a_block_of_commands_is_copied_without_prompts_and_output() -> None:
+    lines = (
+        '<span class="gp">$ </span>lakelog topics <span class="se">\\</span>', "    --list &gt; &quot;a b&quot;",
+        '<span class="go">orders &amp; copies</span>', '<span class="gp">$ </span>printf x |', "    wc -c", "1", "",
+    )  # fmt: skip
+    inside = f"<pre><code>{chr(10).join(lines)}</code></pre>"
+    site = generated()
+    made = site.on_page_content(f'<div class="language-console highlight">{inside}</div>')
+    (copied,) = re.findall(r'data-copy="([^"]*)"', made)
+    assert html.unescape(copied) == 'lakelog topics \\\n    --list > "a b"\nprintf x |\n    wc -c'
+    assert inside in made
+    python = f'<div class="language-python highlight">{inside}</div>'
+    assert site.on_page_content(python) == python
+
+
+def test_the_landing_page_begins_with_the_first_screen_of_the_readme() -> None:
+    site = generated()
+    shown = site.on_page_markdown((HOUSE / "docs" / "index.md").read_text("utf-8"))
+    for part in ("# Lakelog\n", "](failover.svg)", "$ pip install ", "$ lakelog quickstart", "](overview.md#limits)"):
+        assert part in shown
+    assert "## Who needs it" not in shown
+    assert "<!--" not in shown
 
 
 def test_each_link_leads_to_a_file_and_a_heading_of_the_checkout() -> None:
