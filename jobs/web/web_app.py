@@ -63,6 +63,7 @@ logger = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Any, Send], Awaitable[None]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 Build = Callable[[Request], Content]
 OwnPage = Callable[[str, Query, Session[Drafts] | None], Content]
 TakeForm = Callable[[Form], Redirect | AnswerPage]
@@ -119,8 +120,9 @@ def web_app(console: Console, hosts: Collection[str] | None = None, changes: Cha
     shown = _Shown(console, changes)
     routes = [Route(path, shown.endpoint(shown.page(page)), methods=["GET"]) for path, page in PAGES]
     if changes is not None:
-        routes += [Route(path, shown.endpoint(shown.own_page(page)), methods=["GET"]) for path, page in changes.pages]
-        routes += [Route(path, shown.form_endpoint(changes, take), methods=["POST"]) for path, take in changes.forms]
+        pages = {path: shown.endpoint(shown.own_page(page)) for path, page in changes.pages}
+        forms = {path: shown.form_endpoint(changes, take) for path, take in changes.forms}
+        routes += [_route(path, pages.get(path), take) for path, take in forms.items()]
     routes += [
         Route(f"/static/{name}", partial(_static, (_FOLDER / "static" / name).read_bytes(), kind), methods=["GET"])
         for name, kind in _STATIC.items()
@@ -128,6 +130,15 @@ def web_app(console: Console, hosts: Collection[str] | None = None, changes: Cha
     routes.append(Route("/healthz", shown.health, methods=["GET"]))
     handlers: dict[Any, Any] = {HTTPException: shown.refused, Exception: shown.failed}
     return _Guard(Starlette(routes=routes, exception_handlers=handlers), hosts)
+
+
+def _route(path: str, page: Endpoint | None, form: Endpoint) -> Route:
+    """One route for a page and its form: of two, Starlette would refuse another method in the name of the first one."""
+
+    async def answered(request: Request) -> Response:
+        return await (form if page is None or request.method == "POST" else page)(request)
+
+    return Route(path, answered, methods=["POST"] if page is None else ["GET", "POST"])
 
 
 class _Guard:
@@ -194,7 +205,7 @@ class _Shown:
         """What builds a page for whoever has signed in."""
         return lambda request: page(_name(request), _query(request), self._session(request))
 
-    def endpoint(self, build: Build) -> Callable[[Request], Awaitable[Response]]:
+    def endpoint(self, build: Build) -> Endpoint:
         """The route of a page."""
 
         def answer(request: Request) -> Response:
@@ -206,7 +217,7 @@ class _Shown:
 
         return answered
 
-    def form_endpoint(self, changes: ChangePages, take: TakeForm) -> Callable[[Request], Awaitable[Response]]:
+    def form_endpoint(self, changes: ChangePages, take: TakeForm) -> Endpoint:
         """The route of a form. What its body is, is read only if it comes from this console."""
 
         async def answered(request: Request) -> Response:

@@ -450,6 +450,16 @@ def test_what_changes_anything_is_a_post(there: Place) -> None:
             answer = there.browser.client.request(method, target, params={"typed": TOPIC})
             is_read = method in ("GET", "HEAD") and target != "/sign-out"
             assert answer.status_code == (400 if is_read else 405)
+    for target, allowed in (
+        ("/sign-out", "POST"),
+        ("/change/delete-topic", "GET, HEAD, POST"),
+        ("/topics", "GET, HEAD"),
+    ):
+        answer = there.browser.client.put(target)
+        assert ", ".join(sorted(answer.headers["allow"].split(", "))) == allowed
+        assert (
+            page_of(answer, 405).problem() == f"PUT is not allowed: this page takes {allowed.replace(', ', ' and ')}."
+        )
     assert state(there) == before
     there.browser.csrf()  # the session goes on
 
