@@ -485,9 +485,9 @@ class Recovery:
         return dict(copied.rows[0]["configs"]) if copied and copied.rows else self.config.cluster_configs()
 
     def _min_isr(self, topic: Topic, config: Config) -> int:
-        """`min.insync.replicas` of a topic; 1 if no copy has its settings."""
-        is_copied = topic.topic_id in self._seen.topics
-        return config.topic(topic.configs).min_insync_replicas if is_copied else 1
+        """`min.insync.replicas` of a topic; 1 if no copy has its settings, or one of them is not understood."""
+        found, wrong = config.topic_as_far_as_known(topic.configs)
+        return found.min_insync_replicas if topic.topic_id in self._seen.topics and wrong is None else 1
 
     def _rows(self, topics: Mapping[str, Topic], partitions: Sequence[RecoveredPartition]) -> dict[str, list[Row]]:
         copied = {name: list(each.rows) for name, each in self._seen.newest.items()}

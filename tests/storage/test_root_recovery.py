@@ -784,6 +784,19 @@ def test_two_of_three_roots_lose_nothing_and_one_may(lake):
         assert (found.loss, sorted(found.absent)) == (loss, [b for b in (1, 2, 3) if b not in brokers])
 
 
+def test_settings_of_a_newer_version_are_kept_and_one_replica_may_have_been_enough(lake):
+    """Nobody here knows how many replicas `a majority` of them is."""
+    configs = {"min.insync.replicas": "a majority", "x.of.topics": "1"}
+    old = lake.opened("cluster")
+    old.topics.change([Topic(TOPIC, TOPIC_ID, 1, configs)], (), {})
+    old.configs.change({Entity("brokers", "1"): {"x.of.brokers": "1"}}, {})
+    lake.copy()
+    (found,) = lake.lose().recovery(1, 2).execute().partitions
+    assert (found.loss, sorted(found.absent)) == ("records from offset 4 on", [3])
+    assert lake.opened().topics.topics[TOPIC].configs == configs
+    assert lake.opened().configs.of_broker(1)["x.of.brokers"] == "1"
+
+
 def test_the_longest_log_leads(lake):
     fill(lake.log(1), P0, 2, epoch=0)
     lake.lose().recovery().execute()
