@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from lakelog.jobs.admin.cluster_status import name_brokers
@@ -188,7 +189,7 @@ def carry_out_repairs(
                 advance()
     deadline = time.monotonic() + seconds
     while waiting := [outcome.repair for outcome in outcomes.values() if outcome.state == UNDER_WAY]:
-        truncated = [repair for repair in waiting if _is_truncated(check, repair)]
+        truncated = _without_notes(check, waiting)
         cluster.metadata.refresh()  # after the logs: a replica that was truncated had left the ISR before
         for repair in truncated:
             registration = cluster.metadata.partitions.get(repair.topic_id_partition)
@@ -239,11 +240,14 @@ def _ended(repair: Repair, registration: PartitionRegistration | None) -> Repair
     return RepairOutcome(repair, REPAIRED) if repair.broker in registration.isr else None
 
 
-def _is_truncated(check: ReplicaCheck, repair: Repair) -> bool:
-    """Whether the log has no note any more. A log that cannot be read now is asked again."""
-    log = check.copies[repair.broker].log
-    assert log is not None
-    try:
-        return log.refresh().known(repair.topic_id_partition).repair_from == NO_REPAIR
-    except LakelogException:
-        return False
+def _without_notes(check: ReplicaCheck, repairs: Sequence[Repair]) -> list[Repair]:
+    """Those whose logs have no note any more. Each log is read once; one that cannot be read now is asked again."""
+    found = list[Repair]()
+    for broker in sorted({repair.broker for repair in repairs}):
+        log = check.copies[broker].log
+        assert log is not None
+        with suppress(LakelogException):
+            state = log.refresh()
+            own = [repair for repair in repairs if repair.broker == broker]
+            found += [repair for repair in own if state.known(repair.topic_id_partition).repair_from == NO_REPAIR]
+    return found

@@ -528,3 +528,19 @@ def test_a_note_that_goes_without_a_repair_ends_it(
     status, out, _ = check("--depth", "files", "--repair", "--yes", "-o", "json")
     (repair,) = json.loads(out)["repairs"]
     assert (status, repair["state"], repair["why"], notes(world)) == (1, "refused", why, NO_NOTES)
+
+
+def test_a_log_is_read_once_a_poll_however_many_replicas_are_repaired(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = replica_check.check_replicas(world.cluster, observe_brokers(world.cluster), {P0, P1}, "state")
+    repairs = [replica_repair.Repair(2, p, f"flights-{p.partition}", 0, 1, 0) for p in (P0, P1)]
+    refresh, reads = ReplicaLog.refresh, list[str]()
+
+    def counted(log: ReplicaLog, max_staleness: float | None = None) -> Any:
+        reads.append(log.root.uri)
+        return refresh(log, max_staleness)
+
+    monkeypatch.setattr(ReplicaLog, "refresh", counted)
+    outcomes = replica_repair.carry_out_repairs(world.cluster, seen, repairs, 0, "test")
+    assert ([outcome.state for outcome in outcomes], len(reads)) == ([replica_repair.UNDER_WAY] * 2, 1)
