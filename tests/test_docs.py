@@ -99,7 +99,14 @@ def test_a_block_of_commands_is_copied_without_prompts_and_output() -> None:
 def test_the_landing_page_begins_with_the_first_screen_of_the_readme() -> None:
     site = generated()
     shown = site.on_page_markdown((HOUSE / "docs" / "index.md").read_text("utf-8"))
-    for part in ("# Lakelog\n", "](failover.svg)", "$ pip install ", "$ lakelog quickstart", "](overview.md#limits)"):
+    parts = (
+        "# Lakelog\n",
+        "](failover.svg)",
+        "`pip install ",
+        "$ ./spark-submit.sh quickstart",
+        "](overview.md#limits)",
+    )
+    for part in parts:
         assert part in shown
     assert "## Who needs it" not in shown
     assert "<!--" not in shown

@@ -193,8 +193,8 @@ def carry_out_repairs(
         cluster.metadata.refresh()  # after the logs: a replica that was truncated had left the ISR before
         for repair in truncated:
             registration = cluster.metadata.partitions.get(repair.topic_id_partition)
-            if (outcome := _ended(repair, registration)) is not None:
-                outcomes[repair.broker, repair.topic_id_partition] = outcome
+            if (ended := _ended(repair, registration)) is not None:
+                outcomes[repair.broker, repair.topic_id_partition] = ended
                 advance()
         if time.monotonic() >= deadline:
             break
