@@ -15,7 +15,7 @@ from lakelog import Consumer, Producer
 PARTITIONS = 6
 BATCH = 12  # numbers of a send
 TIMEOUT_MS = 120_000
-PAUSE = 0.2  # s
+PAUSE = 0.5  # s
 
 ending = threading.Event()
 
