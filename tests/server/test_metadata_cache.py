@@ -116,7 +116,7 @@ def test_th_02_dynamic_settings_of_brokers_apply_while_they_run(cluster, clock):
 
 
 def test_th_02_a_broker_goes_on_with_settings_that_a_newer_version_has_set(cluster, clock, caplog):
-    """It would else send no heartbeat, as that has the quotas. Each setting is one warning."""
+    """Its heartbeats would else be errors, as they have the quotas. Each setting is one warning."""
     writer = Cluster.open(cluster.root.uri)
     put = {"<default>": {"x.of.all": "1", RATE: "5"}, "1": {"x.of.one": "1", "cordoned.log.dirs": "/a"}}
     writer.configs.change({Entity("brokers", name): told for name, told in put.items()}, {"who": "test"})
