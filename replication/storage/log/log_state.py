@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from threading import Lock
 from typing import NamedTuple, Protocol, TypeAlias
 
 from lakelog.replication.errors import CorruptRecordException
@@ -158,6 +159,7 @@ class LogState:
         self.broken: dict[str, BrokenSegment] = {}
         self.unsound: dict[TopicIdPartition, str] = {}
         self.to_repair: frozenset[TopicIdPartition] = frozenset()
+        self._noting = Lock()
         self.changes = RecentChanges()
         self._partitions: dict[TopicIdPartition, PartitionLog] = {}
         # Names by id. Others add names: headers have none of a topic whose segments are all broken.
@@ -241,8 +243,9 @@ class LogState:
         for app_id in app_ids(partition):
             if (version := self._transaction_version(app_id)) is not None:
                 record(log, app_id, version)
-        self._note_repair(partition, log)
-        return self._partitions.setdefault(partition, log)  # complete, as other threads may look it up too
+        known = self._partitions.setdefault(partition, log)  # complete, as other threads may look it up too
+        self._note_repair(partition, known)
+        return known
 
     def rebuild(
         self, version: int, segments: Iterable[Segment | BrokenSegment], asked: Iterable[TopicIdPartition] = ()
@@ -403,5 +406,8 @@ class LogState:
             self._note_repair(partition, self.known(partition))
 
     def _note_repair(self, partition: TopicIdPartition, log: PartitionLog) -> None:
-        if (log.repair_from != NO_REPAIR) != (partition in self.to_repair):
-            self.to_repair = self.to_repair ^ {partition}
+        with self._noting:  # threads may look up different partitions at the same time
+            if log.repair_from == NO_REPAIR:
+                self.to_repair -= {partition}
+            else:
+                self.to_repair |= {partition}
