@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.errors import InvalidConfigurationException, one_line
 from lakelog.replication.properties import (
     Boolean,
     Choice,
@@ -372,7 +372,7 @@ def _stored_values(
 @lru_cache(maxsize=1000)
 def _log_once(level: int, sentence: str) -> None:
     """Logs what is found whenever the settings are read, which is many times a second."""
-    logger.log(level, "%s", sentence)
+    logger.log(level, "%s", one_line(sentence))
 
 
 def _read(properties: str | Mapping[str, object], source_name: str) -> tuple[dict[str, Setting], list[str]]:

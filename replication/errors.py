@@ -250,3 +250,9 @@ def error_or(call: Callable[..., Any], *given: object) -> Any:
         return call(*given)
     except LakelogException as error:
         return error
+
+
+def one_line(words: str) -> str:
+    """Returns the words with escapes for characters that cannot be printed: a line feed in the name of a file, or bytes
+    that are not UTF-8."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in words)

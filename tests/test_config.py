@@ -286,6 +286,12 @@ def test_a_setting_in_a_table_that_a_newer_version_has_added_is_ignored_with_one
     assert line.message == f"{of} setting {name} is ignored: this version of Lakelog does not know it"
 
 
+def test_the_warning_of_a_setting_is_one_line_that_can_be_written(caplog):
+    Config().dynamic({"x\nERROR y\ud800": "1"})
+    (line,) = caplog.records
+    assert line.message == "broker setting x\\nERROR y\\ud800 is ignored: this version of Lakelog does not know it"
+
+
 def test_a_dynamic_setting_with_a_value_that_a_newer_version_allows_is_left_out_with_one_error(caplog):
     configs = {"cordoned.log.dirs": "/a,/b", RATE: "5"}
     expected = Config(leader_replication_throttled_rate=5)

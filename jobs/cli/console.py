@@ -19,7 +19,7 @@ from rich.table import Table
 from lakelog.jobs.cli.json_log import JsonFormatter, log_json
 from lakelog.jobs.cli.numbers import is_number
 from lakelog.jobs.launch.entry import interruptible
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import LakelogException, one_line
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 TEXT, TABLE, JSON, HTML = "text", "table", "json", "html"
@@ -104,12 +104,6 @@ def _failed(name: str, words: str, message: str, args: argparse.Namespace) -> in
     with contextlib.suppress(OSError):  # stdout may be closed; the error is on stderr already
         print(json.dumps({"error": {"code": name, "message": message}}, indent=2), flush=True)
     return FAILED
-
-
-def one_line(words: str) -> str:
-    """Returns the words with escapes for characters that cannot be printed: a line feed in the name of a file, or bytes
-    that are not UTF-8."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in words)
 
 
 @contextlib.contextmanager

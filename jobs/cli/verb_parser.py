@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from itertools import zip_longest
 from typing import NoReturn
 
-from lakelog.jobs.cli.console import one_line, say
-from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.jobs.cli.console import say
+from lakelog.replication.errors import InvalidConfigurationException, one_line
 from lakelog.replication.storage.delta.storage_root import StorageRoot, root_uris
 
 CLUSTER_VARIABLE = "LAKELOG_CLUSTER"

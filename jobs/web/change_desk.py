@@ -14,14 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from lakelog.jobs.cli.console import one_line
 from lakelog.jobs.cli.options import Invocation
 from lakelog.jobs.web.changes import ChangeKind, Given, topics_of
 from lakelog.jobs.web.page_kit import PageError, page_error
 from lakelog.jobs.web.shared_readings import ConsoleReadings
 from lakelog.jobs.web.sign_in import Session
 from lakelog.jobs.web.verb_answers import VerbAnswer, VerbCall, VerbRunner
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import LakelogException, one_line
 
 logger = logging.getLogger(__name__)
 

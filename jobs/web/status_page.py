@@ -18,9 +18,10 @@ from lakelog.jobs.admin.cluster_status import (
     summary,
 )
 from lakelog.jobs.admin.heartbeats import ALIVE
-from lakelog.jobs.cli.console import Row, one_line
+from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.numbers import is_number
 from lakelog.jobs.web.console_style import CONSOLE_STYLE
+from lakelog.replication.errors import one_line
 
 # Even text that escaped the page could load and run nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

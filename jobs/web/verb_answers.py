@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from lakelog.jobs import configs, consumer_groups, leader_election, topics
-from lakelog.jobs.cli.console import FAILED, OK, heard_by, one_line, say
+from lakelog.jobs.cli.console import FAILED, OK, heard_by, say
 from lakelog.jobs.cli.options import MakeClient
 from lakelog.jobs.cli.settings import PropertiesFile, settings
 from lakelog.jobs.cli.verb_parser import VerbParser, WrongUsage
 from lakelog.replication.clients.admin import AdminClient
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import LakelogException, one_line
 
 logger = logging.getLogger(__name__)
 

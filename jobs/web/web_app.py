@@ -26,7 +26,6 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from lakelog.jobs.admin.heartbeats import ago
-from lakelog.jobs.cli.console import one_line
 from lakelog.jobs.cli.numbers import size_text
 from lakelog.jobs.web.change_desk import Drafts
 from lakelog.jobs.web.change_pages import (
@@ -56,7 +55,7 @@ from lakelog.jobs.web.page_kit import (
 from lakelog.jobs.web.record_pages import messages
 from lakelog.jobs.web.sign_in import SESSION_SECONDS, Session
 from lakelog.jobs.web.topic_pages import consumers, topic, topic_configs, topics
-from lakelog.replication.errors import LakelogException
+from lakelog.replication.errors import LakelogException, one_line
 
 logger = logging.getLogger(__name__)
 
