@@ -121,7 +121,6 @@ def test_ar_01_the_imbalance_is_counted_for_each_broker():
 @pytest.mark.parametrize(
     ("configs", "outcome"),
     [
-        pytest.param({"no.such.setting": "1"}, (NOBODY, (1,)), id="as if there were none"),
         pytest.param({"unclean.leader.election.enable": "perhaps"}, (NOBODY, (1,)), id="not even uncleanly"),
         pytest.param(
             {"unclean.leader.election.enable": "true", "retention.ms": "long"}, (2, (2,)), id="the others hold"
@@ -137,3 +136,10 @@ def test_le_02_invalid_settings_of_a_topic_delay_no_other_topic(configs, outcome
     assert changed(decision) == {"flights-0": outcome, "other-0": (2, (2, 3))}
     assert "topic flights: invalid settings are left out: " in caplog.text
     assert list(configs)[-1] in caplog.text
+
+
+def test_le_02_a_setting_of_a_newer_version_delays_no_topic():
+    made = context(partition(isr=(1,)), partition(topic="other"))
+    topics = {**made.topics, "flights": replace(made.topics["flights"], configs={"no.such.setting": "1"})}
+    decision = Active(replace(made, topics=topics)).brokers(gone=(1,))
+    assert changed(decision) == {"flights-0": (NOBODY, (1,)), "other-0": (2, (2, 3))}
