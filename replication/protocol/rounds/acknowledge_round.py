@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from lakelog.replication.errors import LakelogException, NotLeaderOrFollowerException, TimeoutException
+from lakelog.replication.errors import (
+    LakelogException,
+    NotEnoughReplicasAfterAppendException,
+    NotLeaderOrFollowerException,
+    TimeoutException,
+)
 from lakelog.replication.protocol.append import ALL
 from lakelog.replication.protocol.delayed_operation import DONE, Completion
 from lakelog.replication.protocol.high_watermark import effective_min_isr
@@ -32,6 +37,8 @@ from lakelog.replication.protocol.rounds.send_round import (
     SendRules,
     is_retriable,
 )
+
+_RETRIED = NotLeaderOrFollowerException, NotEnoughReplicasAfterAppendException
 
 
 class Settled(NamedTuple):
@@ -67,11 +74,13 @@ class AcknowledgeRound:
         """Waits until the HW is above all appended records; returns their offsets, and the error of each failed
         partition.
 
-        If a new leader's log lacks records, they are sent to it again, without duplicates. This counts as a retry.
+        If a new leader's log lacks records, they are sent to it again, without duplicates. This counts as a retry. If
+        the ISR has become too small, it may grow again: Kafka's producer repeats the send, and the leader recognises
+        what it has.
         Errors in the result: TimeoutException names the replicas that lack records.
-        NotEnoughReplicasAfterAppendException: the ISR has become too small. NotLeaderOrFollowerException: the new
-        leader lacks the records, and they may not be sent again. Any other error of a read or of another attempt that
-        is not retriable.
+        NotEnoughReplicasAfterAppendException: the ISR has become too small, and nothing is tried again, or the time is
+        over. NotLeaderOrFollowerException: the new leader lacks the records, and they may not be sent again. Any other
+        error of a read or of another attempt that is not retriable.
         """
         errors: dict[int, LakelogException | None] = {}
         waiting = sorted(self._records)
@@ -111,9 +120,8 @@ class AcknowledgeRound:
             if not error.retriable:
                 return Settled(error)
             return Settled((yield from self._timeout(records, seen, error))) if time_is_over else None
-        is_lacking = outcome.error is NotLeaderOrFollowerException
-        if is_lacking and self._send and self._send.may_retry(partition) and not time_is_over:
-            return (yield from self._retry(partition, self._send))
+        if outcome.error in _RETRIED and self._send and self._send.may_retry(partition) and not time_is_over:
+            return (yield from self._retry(partition, outcome.error, self._send))
         if outcome.error is TimeoutException:
             return Settled((yield from self._timeout(records, seen)))
         if outcome.error:
@@ -148,8 +156,14 @@ class AcknowledgeRound:
             self._rules.check_log_leads(log, seen.leader_row, records.name)
         return self._rules.has_records(log, records.last_offset + 1, records.chain)
 
-    def _retry(self, partition: int, send: SendRound) -> Round[Settled | None]:
-        """Sends again. Only an error that is not retriable settles the partition; otherwise the next polls decide."""
+    def _retry(
+        self, partition: int, error: type[LakelogException] | None, send: SendRound
+    ) -> Round[Settled | None]:  # fmt: skip
+        """Sends again what the new leader lacks. Only an error that is not retriable settles the partition; otherwise
+        the next polls decide."""
+        if error is NotEnoughReplicasAfterAppendException:  # the leader's log has the records, so to wait will do
+            self._is_backoff = True
+            return None
         answer = yield from send.retry(partition)
         if answer is None:
             return None

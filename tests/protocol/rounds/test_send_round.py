@@ -340,6 +340,29 @@ def test_ap_07_a_log_that_cannot_be_read_of_one_partition_holds_up_no_other():
     assert world.steps == [*SENT, *LOOK, Pause, *LOOK]
 
 
+@pytest.mark.parametrize(
+    ("retries", "grows", "error", "seconds"),
+    [
+        (9, True, None, 2 * POLL),
+        (9, False, "NotEnoughReplicasAfterAppendException", SECONDS),
+        (0, True, "NotEnoughReplicasAfterAppendException", POLL),
+    ],
+    ids=["it grows in time", "it does not", "nothing is tried again"],
+)
+def test_ap_07_what_too_small_an_isr_has_is_acknowledged_once_the_isr_grows(retries, grows, error, seconds):
+    world = World(retries=retries, high_watermark=0)
+    began_at = world.clock.now
+
+    def becomes(isr, high_watermark=2):
+        world.registrations[0] = dataclasses.replace(world.registrations[0], isr=isr)
+        world.high_watermark = high_watermark
+
+    world.pauses = [lambda: becomes((1,)), *([lambda: becomes((1, 2))] if grows else [])]
+    answer = world.send()[0]
+    assert (answer.error and answer.error.name) == error
+    assert (world.clock.now - began_at, len(world.requests)) == (seconds, 1)
+
+
 def test_ap_07_without_retries_it_is_an_error():
     world = World(retries=0, high_watermark=0)
     world.pauses = [lambda: lead_without_them(world)]
