@@ -1,8 +1,10 @@
 """The README and the pages of `docs/`, and the code that they show."""
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 HOUSE = Path(__file__).resolve().parent.parent
 PAGES = {page.name: page for page in (HOUSE / "README.md", *sorted((HOUSE / "docs").glob("*.md")))}
@@ -19,3 +21,13 @@ def commands(page: str) -> Iterator[str]:
     for text, _ in blocks(page, "console"):
         for line in re.findall(r"^\$ (.*?[^\\|])$", text, re.M | re.S):
             yield line.replace("\\\n", " ")
+
+
+def docs_module(name: str) -> ModuleType:
+    """A module of `docs/`, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, HOUSE / "docs" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

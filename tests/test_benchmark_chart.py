@@ -1,23 +1,17 @@
 """The chart of `docs/benchmarks.md` has the figures of that page."""
 
-import importlib.util
 import re
 from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.pages import HOUSE, PAGES
+from tests.pages import PAGES, docs_module
 
 
 @pytest.fixture(scope="module")
 def drawn() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_chart", HOUSE / "docs" / "benchmark_chart.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_module("benchmark_chart")
 
 
 @pytest.fixture(scope="module")

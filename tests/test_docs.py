@@ -1,7 +1,6 @@
 """The documents that tell of options, columns and tests have those of the code, and their links lead somewhere."""
 
 import html
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from lakelog.replication.clients.source import source_options
 from lakelog.replication.config import KEYS
 from lakelog.schemas import LOG, STATE_TABLES
 from lakelog.schemas.views import VIEWS
+from tests.pages import docs_module
 
 HOUSE = Path(__file__).resolve().parent.parent
 PAGE = HOUSE / "docs" / "spark.md"
@@ -48,12 +48,7 @@ def test_every_option_of_the_source_and_the_sink_is_compared() -> None:
 
 
 def generated() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generated", HOUSE / "docs" / "generated.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_module("generated")
 
 
 def test_the_reference_has_every_setting_option_and_column() -> None:
