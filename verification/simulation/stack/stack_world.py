@@ -38,6 +38,9 @@ from lakelog.verification.simulation.stack.voting_roots import VotingRoots
 TOPIC_ID = "flights-id"
 CLIENTS = 4  # at most
 DEPTH = 3  # how deep steps may be nested
+# To the store, in a storm. After that no event follows, and steps end by themselves: where steps nest for hours of their
+# clock, a storm would have ten times as many, and take minutes.
+ACCESSES_OF_A_STORM = 100_000
 CALM_ROUNDS = 150
 PATIENCE = 3.0  # seconds that a broker waits for its turn at most, unless it is frozen
 BROKER = {
@@ -194,7 +197,7 @@ class StackWorld:
     def interrupt(self) -> None:
         """Lets another process run in the middle of a step."""
         others = [actor for actor in self.processes() if actor not in self._stack]
-        if len(self._stack) <= DEPTH and others:
+        if len(self._stack) <= DEPTH and others and not self._is_storm_over():
             self.happen(others)
 
     def happen(self, actors: Collection[Process]) -> None:
@@ -243,12 +246,17 @@ class StackWorld:
         """Steps with faults. Each event draws from its own seed, so that `shrink_stack` can leave events out."""
         self.faults.has_faults = True
         for event in events:
+            if self._is_storm_over():
+                break
             self.rng.seed(f"{self.seed}/{event}")
             self.roots.rng.seed(f"roots of {self.seed}/{event}")
             if self.voting:
                 self.voting.rng.seed(f"voting roots of {self.seed}/{event}")
             self.happen(self.processes())
         self.faults.has_faults = False
+
+    def _is_storm_over(self) -> bool:
+        return self.faults.has_faults and self.faults.accesses > ACCESSES_OF_A_STORM
 
     # State
 
