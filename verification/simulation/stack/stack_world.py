@@ -38,8 +38,8 @@ from lakelog.verification.simulation.stack.voting_roots import VotingRoots
 TOPIC_ID = "flights-id"
 CLIENTS = 4  # at most
 DEPTH = 3  # how deep steps may be nested
-# To the store, in a storm. After that no event follows, and steps end by themselves: where steps nest for hours of their
-# clock, a storm would have ten times as many, and take minutes.
+# To the store, in a storm. After that no event follows, and steps end by themselves: where steps nest for hours of
+# their clock, a storm would have ten times as many, and take minutes.
 ACCESSES_OF_A_STORM = 100_000
 CALM_ROUNDS = 150
 PATIENCE = 3.0  # seconds that a broker waits for its turn at most, unless it is frozen
