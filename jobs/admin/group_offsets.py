@@ -187,12 +187,14 @@ def lag_of(led: OpenPartition, committed: int | None) -> Lag:
 def _share(batch: PlacedBatch, start: int, stop: int) -> int:
     """The bytes of a batch that is read in part are shared out by records."""
     records = min(stop, batch.header.next_offset) - max(start, batch.base_offset)
-    return batch.header.bytes * records // batch.header.records
+    return batch.header.retained.bytes * records // batch.header.records
 
 
 def _milliseconds(led: OpenPartition, unread: list[PlacedBatch], committed: int) -> int:
     if not unread:
         return 0
-    next_record = next((time for offset, time in records_of(led, unread[0]) if offset >= committed), None)
+    kept = (batch for batch in unread if batch.header.retained.records)
+    times = (time for batch in kept for offset, time in records_of(led, batch) if offset >= committed)
+    next_record = next(times, None)
     newest = max(batch.header.max_timestamp for batch in unread)
     return max(0, newest - next_record) // _MICROSECONDS if next_record is not None else 0

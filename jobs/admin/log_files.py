@@ -150,7 +150,7 @@ def _fault(segment: Segment, records: pa.Table) -> str | None:
 
 
 def _row_count_fault(segment: Segment, records: pa.Table) -> str | None:
-    rows, stated = records.num_rows, sum(header.records for header in segment.headers)
+    rows, stated = records.num_rows, sum(header.retained.records for header in segment.headers)
     return None if rows == stated else f"{rows} rows, but its headers are of {stated} records"
 
 
@@ -158,14 +158,19 @@ def _wrong_batches(segment: Segment, records: pa.Table) -> Iterator[tuple[BatchH
     """The batches whose rows are not what the headers say: where a row is missing, all that follow shift."""
     start = 0
     for header in sorted(segment.headers, key=lambda h: (h.topic_id, h.partition, h.base_offset)):
-        if difference := next(_differences(header, records.slice(start, header.records)), None):
+        count = header.retained.records
+        if difference := next(_differences(header, records.slice(start, count)), None):
             yield header, difference
-        start += header.records
+        start += count
 
 
 def _differences(header: BatchHeader, rows: pa.Table) -> Iterator[str]:
-    if header.records < 1 or rows.num_rows < header.records:
-        yield f"{rows.num_rows} rows are left for it, its header says {header.records}"
+    retained = header.retained
+    if header.records < 1 or rows.num_rows < retained.records:
+        yield f"{rows.num_rows} rows are left for it, its header says {retained.records}"
+        return
+    if header.cleaned:
+        yield from _differences_after_cleaning(header, rows)
         return
     found = {name: pc.unique(rows[name]).to_pylist() for name in _CONSTANT}
     ends = pc.min_max(rows["offset"]).as_py()
@@ -177,6 +182,18 @@ def _differences(header: BatchHeader, rows: pa.Table) -> Iterator[str]:
     found["digest"], stated["digest"] = [record_digest(rows)], [header.digest]
     different = [name for name in found if found[name] != stated[name]]
     yield from (f"{name} is {stated[name]} in its header, {found[name]} in its rows" for name in different)
+
+
+def _differences_after_cleaning(header: BatchHeader, rows: pa.Table) -> Iterator[str]:
+    """Of a batch without some of its records. Its header's largest timestamp may be that of a record that is gone."""
+    partitions = {*zip(rows["topic_id"].to_pylist(), rows["partition"].to_pylist(), strict=True)}
+    offsets = rows["offset"].to_pylist()
+    if not partitions <= {header.topic_id_partition} or offsets != sorted({*offsets}):
+        yield f"its rows are those of {sorted(partitions)}, at offsets that do not rise"
+    elif offsets and not header.base_offset <= offsets[0] <= offsets[-1] <= header.last_offset:
+        yield f"its rows have offsets {offsets[0]} to {offsets[-1]}"
+    elif record_digest(rows) != header.retained.digest:
+        yield f"digest is {header.retained.digest!r} in its header, {record_digest(rows)!r} in its rows"
 
 
 def gaps(segments: Iterable[Segment]) -> Iterator[str]:

@@ -366,8 +366,8 @@ def _files_of(
 
 
 def _read_files(work: Sequence[tuple[BrokerCopy, Segment]], depth: str, advance: Advance) -> list[Wrong]:
-    sizes = {copy.broker: copy for copy, _ in work}
-    lacking = {broker: _size_faults(copy, work) for broker, copy in sizes.items()}
+    by_broker = {copy.broker: copy for copy, _ in work}
+    lacking = {broker: _size_faults(copy, work) for broker, copy in by_broker.items()}
 
     def read(item: tuple[BrokerCopy, Segment]) -> list[Wrong]:
         copy, segment = item
@@ -423,7 +423,7 @@ def _counts(
     found = []
     for broker, copy in sorted(copies.items()):
         segments = [segment for each, segment in work if each is copy]
-        records = sum(header.records for segment in segments for header in segment.headers)
+        records = sum(header.retained.records for segment in segments for header in segment.headers)
         found.append(
             BrokerCount(
                 broker, brokers[broker].state if broker in brokers else "not registered",

@@ -94,17 +94,18 @@ class _Part(NamedTuple):
 
     @property
     def records(self) -> int:
+        """The number of its records; at most, if the log cleaner has removed some."""
         return self.offsets.stop - self.offsets.start
 
     @property
     def bytes(self) -> int:
         header = self.batch.header
-        return header.bytes * self.records // max(1, header.records)
+        return header.retained.bytes * self.records // max(1, header.records)
 
     def clipped(self, most: int, is_back: bool) -> _Part:
-        """Its first records, or its last ones."""
+        """Its first records, or its last ones; all if the log cleaner has removed some, as nobody knows which."""
         start, stop = self.offsets
-        if self.records <= most:
+        if self.records <= most or self.batch.header.cleaned:
             return self
         return self._replace(offsets=OffsetRange(stop - most, stop) if is_back else OffsetRange(start, start + most))
 
@@ -261,7 +262,7 @@ def _read(
             reading.take(chunk)
             return reading.found(f"after {MOST_BYTES >> 20} MiB")
         chunk.append(wanted)
-        left -= wanted.records
+        left -= 0 if wanted.batch.header.cleaned else wanted.records
         if left <= 0 and not needle:
             break
         if sum(p.bytes for p in chunk) >= _CHUNK_BYTES or sum(p.records for p in chunk) >= _CHUNK_RECORDS:
@@ -296,7 +297,7 @@ class _Reading:
 
     def take(self, chunk: Sequence[_Part]) -> None:
         """Reads the parts, and goes through their records until the page is full."""
-        read = [part for part in chunk if part.batch.header.bytes <= MOST_BYTES]
+        read = [part for part in chunk if part.batch.header.retained.bytes <= MOST_BYTES]
         tables = read_rows({number: part.opened.rows(part.offsets) for number, part in enumerate(read)})
         rows = {id(part): tables[number] for number, part in enumerate(read)}
         style = _Style(self._limit)
@@ -304,17 +305,19 @@ class _Reading:
             records = rows.get(id(part))
             if isinstance(records, LakelogException):
                 raise records
-            numbers = range(part.records)
+            offsets = range(*part.offsets) if records is None else records["offset"].to_pylist()
+            numbers = range(len(offsets))
             for place in reversed(numbers) if self._is_back else numbers:
                 if self.is_full:
                     return
-                offset = part.offsets.start + place
+                offset = offsets[place]
                 self._scanned += 1
                 self._reached[part.number] = offset if self._is_back else offset + 1
                 if records is None:
                     self._lines.append(_unread(part, offset))
                 elif (row := _row(records, place)) and _contains(row, self._needle):
                     self._lines.append(style.line(part.number, row))
+            self._reached[part.number] = part.offsets.start if self._is_back else part.offsets.stop
 
 
 def _in_order(lines: Sequence[RecordLine], is_back: bool) -> list[RecordLine]:
@@ -334,7 +337,7 @@ class _Budget:
         self._files = set[tuple[str, str]]()
 
     def allows(self, part: _Part) -> bool:
-        if part.batch.header.bytes > MOST_BYTES:  # it is not read
+        if part.batch.header.retained.bytes > MOST_BYTES:  # it is not read
             return True
         cost, file = part.bytes, (part.opened.root.uri, part.batch.segment)
         if file not in self._files:
@@ -376,7 +379,7 @@ def _contains(row: Mapping[str, Any], needle: bytes) -> bool:
 def _unread(part: _Part, offset: int) -> RecordLine:
     header = part.batch.header
     size = header.bytes if header.records == 1 else None
-    note = f"not read: its batch has {header.bytes:,} bytes, and a page reads {MOST_BYTES:,}"
+    note = f"not read: its batch has {header.retained.bytes:,} bytes, and a page reads {MOST_BYTES:,}"
     return RecordLine(part.number, offset, header.max_timestamp, Shown("", None), Shown("", size, None, note), (), 0)
 
 

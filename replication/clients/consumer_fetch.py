@@ -42,7 +42,8 @@ class FetchedRecords:
     """The result of a fetch from one partition: records (columns of `lakelog.schemas.LOG`), or an error.
 
     With an error, high watermark and log start are -1. `topic_id`: of the topic that the offsets belong to; "" with an
-    error. Kafka: `FetchPartitionData`.
+    error. `next_offset`: where the next fetch goes on; the log cleaner may have removed records before it, also all of
+    them; -1 with an error. Kafka: `FetchPartitionData`; `CompletedFetch.nextFetchOffset`.
     """
 
     records: pa.Table = field(default_factory=LOG.arrow.empty_table)
@@ -50,6 +51,7 @@ class FetchedRecords:
     log_start_offset: int = -1
     error: LakelogException | None = None
     topic_id: str = ""
+    next_offset: int = -1
 
 
 def fetch_records(
@@ -87,13 +89,12 @@ class _Readable(NamedTuple):
     @property
     def sizes(self) -> list[int]:
         """The bytes of each batch, at least 1: otherwise a fetch would never return a batch of empty records."""
-        return [max(1, batch.header.bytes) for batch in self.batches]
+        return [max(1, batch.header.retained.bytes) for batch in self.batches]
 
-    def rows(self, offset: int, count: int) -> list[RowRange]:
-        """The rows of the first `count` batches from `offset` to the HW, in the files of the version that was
-        checked."""
+    def range_of(self, offset: int, count: int) -> OffsetRange:
+        """The offsets of the first `count` batches from `offset` to the HW."""
         stop = self.batches[count - 1].header.next_offset if count else offset
-        return self.opened.rows(OffsetRange(offset, min(self.opened.high_watermark, stop)))
+        return OffsetRange(offset, max(offset, min(self.opened.high_watermark, stop)))
 
 
 class _DelayedFetch:
@@ -178,28 +179,27 @@ class _DelayedFetch:
     def _read(
         self, found: Mapping[TopicPartition, _Readable | LakelogException]
     ) -> dict[TopicPartition, FetchedRecords]:
-        wanted, room, is_first = dict[TopicPartition, list[RowRange]](), self._max_bytes, True
+        wanted, room, is_first = dict[TopicPartition, OffsetRange](), self._max_bytes, True
         for partition, readable in found.items():
             if not isinstance(readable, LakelogException):
                 count = batches_within(readable.sizes, room, is_first)
                 room, is_first = room - sum(readable.sizes[:count]), is_first and not count
-                wanted[partition] = readable.rows(self._offsets[partition], count)
-        rows = read_rows(wanted)
+                wanted[partition] = readable.range_of(self._offsets[partition], count)
+        # In the files of the version that was checked.
+        rows = read_rows({p: each.opened.rows(wanted[p]) for p, each in found.items() if isinstance(each, _Readable)})
         return {
-            partition: FetchedRecords(error=readable)
-            if isinstance(readable, LakelogException)
-            else _answer(readable, rows[partition])
+            partition: _answer(readable.opened, rows[partition], wanted[partition].stop)
+            if isinstance(readable, _Readable)
+            else FetchedRecords(error=readable)
             for partition, readable in found.items()
         }
 
 
-def _answer(readable: _Readable, rows: pa.Table | LakelogException) -> FetchedRecords:
+def _answer(opened: OpenPartition, rows: pa.Table | LakelogException, next_offset: int) -> FetchedRecords:
     if isinstance(rows, LakelogException):
         return FetchedRecords(error=rows)
-    opened = readable.opened
-    return FetchedRecords(
-        rows, opened.high_watermark, opened.log.log_start_offset, topic_id=opened.registration.topic_id
-    )
+    topic_id = opened.registration.topic_id
+    return FetchedRecords(rows, opened.high_watermark, opened.log.log_start_offset, None, topic_id, next_offset)
 
 
 def read_rows(wanted: Mapping[Key, Sequence[RowRange]]) -> dict[Key, pa.Table | LakelogException]:

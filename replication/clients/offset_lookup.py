@@ -66,7 +66,7 @@ def _first_record_since(led: OpenPartition, microseconds: int) -> TimestampAndOf
         if batch.header.max_timestamp < microseconds:
             continue
         late = [record for record in records_of(led, batch) if record[1] >= microseconds]
-        if late:  # there may be none: the newest record of a batch may be below the log start, or not be committed
+        if late:  # there may be none: the newest record of a batch may be deleted, or not be committed
             return _answer(*late[0])
     return None
 
@@ -79,7 +79,7 @@ def _latest_record(led: OpenPartition) -> TimestampAndOffset | None:
         if found and batch.header.max_timestamp <= found[1]:
             break
         records = [*([found] if found else []), *records_of(led, batch)]
-        found = max(records, key=lambda record: (record[1], -record[0]))
+        found = max(records, key=lambda record: (record[1], -record[0]), default=None)
     return _answer(*found) if found else None
 
 

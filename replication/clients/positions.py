@@ -61,11 +61,10 @@ class Positions:
         return self._next[partition]
 
     def advance(self, fetched: Mapping[TopicPartition, FetchedRecords]) -> None:
-        """These records are returned. Their partitions come last in the next fetch, so that none is starved."""
-        ends = {
-            key: found.records["offset"][-1].as_py() + 1 for key, found in fetched.items() if found.records.num_rows
-        }
-        moved = {self.find(*key): end for key, end in ends.items()}
+        """These records are returned. Their partitions come last in the next fetch, so that none is starved. A
+        partition also moves over records that the log cleaner has removed."""
+        ends = {self.find(*key): found.next_offset for key, found in fetched.items() if found.error is None}
+        moved = {partition: end for partition, end in ends.items() if end != self._next[partition]}
         self._before = {partition: self._next[partition] for partition in moved}
         self._next = {**{p: offset for p, offset in self._next.items() if p not in moved}, **moved}
 

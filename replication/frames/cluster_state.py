@@ -318,13 +318,12 @@ def _missing(behind: DataFrame, batches: DataFrame) -> DataFrame:
 
 def log_files_view(batches: DataFrame) -> DataFrame:
     """A row a file of a log and partition in it; columns of `LOG_FILES`. `batches` are rows of `BATCHES`."""
-    count = F.col("last_offset") + 1 - F.col("base_offset")
     found = batches.groupBy("broker_id", "file", *PARTITION).agg(
         F.max("file_bytes").alias("file_bytes"),
         F.max("topic").alias("topic"),
         F.min("base_offset").alias("base_offset"),
         F.max("last_offset").alias("last_offset"),
-        F.coalesce(F.sum(count), F.lit(0)).alias("records"),
+        F.coalesce(F.sum("records"), F.lit(0)).alias("records"),
         F.count("base_offset").alias("batches"),
         F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
         F.max("max_timestamp").alias("max_timestamp"),

@@ -35,7 +35,7 @@ class FetchedBatch(NamedTuple):
         """The batch with this header, in a segment of `segment_bytes` bytes."""
         return cls(
             header.topic_id_partition, header.base_offset, header.last_offset, header.leader_epoch, segment,
-            segment_bytes, header.bytes, header.previous, header.chain,
+            segment_bytes, header.retained.bytes, header.previous, header.chain,
         )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ class LogFile(NamedTuple):
 
 
 def _weight(header: BatchHeader) -> int:
-    return header.bytes + header.records
+    return header.retained.bytes + max(1, header.retained.records)
 
 
 # The batches of one new file, each with the file that it lies in.
@@ -89,7 +89,7 @@ def plan_compaction(
 
 
 def _read_bytes(file: LogFile) -> int:
-    return max(file.size, sum(header.bytes for header in file.headers))
+    return max(file.size, sum(header.retained.bytes for header in file.headers))
 
 
 def _within(files: Iterable[LogFile], max_bytes: int) -> list[LogFile]:

@@ -27,11 +27,11 @@ def retention_offset(
     Kafka: `UnifiedLog.deleteRetentionMsBreachedSegments`, `deleteRetentionSizeBreachedSegments`.
     """
     committed = [b.header for b in log.batches if b.header.next_offset > log.log_start_offset]
-    excess = sum(header.bytes for header in committed) - retention_bytes
+    excess = sum(header.retained.bytes for header in committed) - retention_bytes
     start = log.log_start_offset
     for header in committed:
         is_too_old = retention_ms != KEEP_ALL and header.max_timestamp < now_us - retention_ms * 1000
-        excess -= header.bytes
+        excess -= header.retained.bytes
         is_too_much = retention_bytes != KEEP_ALL and excess >= 0
         if header.next_offset > high_watermark or not (is_too_old or is_too_much):
             break
@@ -44,19 +44,19 @@ def delete_records_offset(
 ) -> int:
     """The log start after records below `before_offset` are deleted; -1 stands for the HW. The log start never falls.
 
-    `may_delete`: whether the topic's `cleanup.policy` is `delete`.
+    `may_delete`: whether the topic's `cleanup.policy` has `delete`.
 
     Kafka: `Partition.deleteRecordsOnLeader`. KIP-107. [DR-01]
 
     Raises:
         NotLeaderOrFollowerException: the log does not lead under this leader epoch.
-        PolicyViolationException: the topic's `cleanup.policy` is `none`.
+        PolicyViolationException: the topic's `cleanup.policy` lacks `delete`.
         OffsetOutOfRangeException: the offset is no whole number, or negative but not -1, or above the HW.
     """
     if not log.role.leads_at(leader_epoch):
         raise NotLeaderOrFollowerException(f"{name}: the log does not lead under leader epoch {leader_epoch}")
     if not may_delete:
-        raise PolicyViolationException(f"{name}: cleanup.policy is none, nothing may be deleted; delete allows it")
+        raise PolicyViolationException(f"{name}: cleanup.policy lacks delete, so no records may be deleted")
     offset = high_watermark if before_offset == HIGH_WATERMARK else before_offset
     is_whole = isinstance(before_offset, int) and not isinstance(before_offset, bool)
     if not is_whole or not 0 <= offset <= high_watermark:

@@ -38,7 +38,7 @@ def validate_headers(headers: Sequence[BatchHeader], rows: int) -> None:
         _validate(header)
         check_link(header)
     _check_no_overlap(headers)
-    records = sum(header.records for header in headers)
+    records = sum(header.retained.records for header in headers)
     if records != rows:
         raise CorruptRecordException(f"its headers describe {records} records, but it has {rows} rows")
 
@@ -54,6 +54,22 @@ def _validate(header: BatchHeader) -> None:
             raise CorruptRecordException(f"a header has {name} {value!r}, it must be {least} to {most}")
     if header.last_offset < header.base_offset:
         raise CorruptRecordException(f"a header has offsets {header.base_offset} to {header.last_offset}")
+    if header.cleaned:
+        _validate_cleaned(header, *header.cleaned)
+
+
+def _validate_cleaned(header: BatchHeader, records: object, size: object, digest: object, horizon: object) -> None:
+    """Other fields than these four are an error before. A batch may be larger than its header says, by none."""
+    limits = {
+        "records": (records, 0, header.records),
+        "bytes": (size, 0, header.bytes),
+        "horizon": (horizon, -1, _INT64),
+    }
+    for name, (value, least, most) in limits.items():
+        if type(value) is not int or not least <= value <= most:
+            raise CorruptRecordException(f"a header has {name} {value!r} after cleaning, it must be {least} to {most}")
+    if not isinstance(digest, str) or not digest:
+        raise CorruptRecordException(f"a header has digest {digest!r} after cleaning, it must be a non-empty string")
 
 
 def _check_no_overlap(headers: Iterable[BatchHeader]) -> None:

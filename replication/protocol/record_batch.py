@@ -6,7 +6,7 @@ segment with the batch. Kafka: `TopicIdPartition`, `DefaultRecordBatch`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 NO_PRODUCER_ID = -1
@@ -68,6 +68,22 @@ class LogEnd(NamedTuple):
     chain: str
 
 
+NO_HORIZON = -1
+
+
+class Retained(NamedTuple):
+    """The records of a batch that are in the log: how many, the bytes of their keys and values, and their digest.
+
+    `delete_horizon`: when its tombstones may go, in microseconds since the epoch; -1 if it has none, or if the log
+    cleaner has not been through it. Kafka: `MemoryRecords.filterTo`; `DefaultRecordBatch.deleteHorizonMs`, KIP-534.
+    """
+
+    records: int
+    bytes: int
+    digest: str
+    delete_horizon: int = NO_HORIZON
+
+
 @dataclass(frozen=True, slots=True)
 class BatchHeader(OfPartition):
     """The header of a record batch: contiguous offsets of one partition, written under one leader epoch.
@@ -75,6 +91,9 @@ class BatchHeader(OfPartition):
     Offsets are inclusive. `max_timestamp`: microseconds since the epoch. `bytes`: size of keys and values. Producer
     fields are -1 if the producer is not idempotent. `digest`: the hash of the records. `previous` and `chain`: the
     chains before and after the batch, see `protocol.chain`.
+
+    All these fields stay as they are when the log cleaner removes records, so that replicas which it has cleaned at
+    different times have equal headers and chains. `cleaned` has what it has left; None where it has changed nothing.
     """
 
     topic: str
@@ -91,10 +110,16 @@ class BatchHeader(OfPartition):
     digest: str = ""
     previous: str = ""
     chain: str = ""
+    cleaned: Retained | None = field(default=None, compare=False)
+
+    @property
+    def retained(self) -> Retained:
+        """The records that are in the log: all, unless the log cleaner has removed some."""
+        return self.cleaned or Retained(self.records, self.bytes, self.digest)
 
     @property
     def records(self) -> int:
-        """Number of records."""
+        """Number of records, with those that the log cleaner has removed: one for each offset."""
         return self.last_offset - self.base_offset + 1
 
     @property

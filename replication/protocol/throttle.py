@@ -81,7 +81,9 @@ def leader_share(rate: int, followers: int) -> int:
 def bytes_between(log: PartitionLog, start: int, stop: int) -> int:
     """The size in bytes of the batches that begin from offset `start` up to, but not at, `stop`."""
     first = bisect_left(log.batches, start, key=_base_offset)
-    return sum(batch.header.bytes for batch in log.batches[first : bisect_left(log.batches, stop, key=_base_offset)])
+    return sum(
+        batch.header.retained.bytes for batch in log.batches[first : bisect_left(log.batches, stop, key=_base_offset)]
+    )
 
 
 def _base_offset(batch: PlacedBatch) -> int:

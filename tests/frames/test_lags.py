@@ -5,10 +5,42 @@ from tests.frames.rows import has, seconds, table
 
 LEADER = {"broker_id": 1, "role": "leader", "log_start_offset": 2, "log_end_offset": 25, "high_watermark": 20}
 BATCHES = [
-    {"broker_id": 1, "file": "a", "base_offset": 2, "last_offset": 9, "bytes": 80, "max_timestamp": seconds(10)},
-    {"broker_id": 1, "file": "a", "base_offset": 10, "last_offset": 14, "bytes": 100, "max_timestamp": seconds(30)},
-    {"broker_id": 1, "file": "b", "base_offset": 15, "last_offset": 24, "bytes": 200, "max_timestamp": seconds(50)},
-    {"broker_id": 2, "file": "c", "base_offset": 2, "last_offset": 24, "bytes": 999, "max_timestamp": seconds(0)},
+    {
+        "broker_id": 1,
+        "file": "a",
+        "base_offset": 2,
+        "last_offset": 9,
+        "records": 5,
+        "bytes": 80,
+        "max_timestamp": seconds(10),
+    },
+    {
+        "broker_id": 1,
+        "file": "a",
+        "base_offset": 10,
+        "last_offset": 14,
+        "records": 5,
+        "bytes": 100,
+        "max_timestamp": seconds(30),
+    },
+    {
+        "broker_id": 1,
+        "file": "b",
+        "base_offset": 15,
+        "last_offset": 24,
+        "records": 10,
+        "bytes": 200,
+        "max_timestamp": seconds(50),
+    },
+    {
+        "broker_id": 2,
+        "file": "c",
+        "base_offset": 2,
+        "last_offset": 24,
+        "records": 0,
+        "bytes": 999,
+        "max_timestamp": seconds(0),
+    },
 ]
 EPOCHS = ({"leader_epoch": 3, "producer_id": 7}, {"leader_epoch": 1, "producer_id": -1}, {}, {})
 
@@ -51,6 +83,6 @@ def test_a_file_is_a_row_a_partition_and_a_broken_one_says_why(spark):
     columns = "broker_id file topic base_offset last_offset records batches bytes leader_epochs producer_ids error"
     has(
         log_files_view(tables(spark)[3]), columns,
-        (1, "a", "orders", 2, 14, 13, 2, 180, [1, 3], [7], None), (1, "b", "orders", 15, 24, 10, 1, 200, [], [], None),
-        (2, "c", "orders", 2, 24, 23, 1, 999, [], [], None), (2, "d", None, None, None, 0, 0, 0, [], [], "torn"),
+        (1, "a", "orders", 2, 14, 10, 2, 180, [1, 3], [7], None), (1, "b", "orders", 15, 24, 10, 1, 200, [], [], None),
+        (2, "c", "orders", 2, 24, 0, 1, 999, [], [], None), (2, "d", None, None, None, 0, 0, 0, [], [], "torn"),
     )  # fmt: skip

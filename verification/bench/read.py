@@ -131,7 +131,7 @@ class _ReadRun:
             for number, fetched in consumer.fetch(TOPIC, offsets).items():
                 if fetched.error is not None:
                     raise fetched.error
-                offsets[number] += fetched.records.num_rows
+                offsets[number] = fetched.next_offset
                 yield fetched.records
             offsets = {number: offset for number, offset in offsets.items() if offset < self._ends.get(number, 0)}
 

@@ -250,8 +250,8 @@ def _committed(scene: Scene, consumer: Consumer, topic: str, partition: int) -> 
         if fetched.error:
             raise fetched.error
         values += _values(fetched.records)
-        offset += fetched.records.num_rows
-        if offset >= fetched.high_watermark or not fetched.records.num_rows:
+        is_moved, offset = fetched.next_offset > offset, fetched.next_offset
+        if offset >= fetched.high_watermark or not is_moved:
             return values
 
 

@@ -40,7 +40,7 @@ class PlannedRows:
 
     def part(self, start: int, stop: int) -> PlannedRows:
         """A part of the rows, by offsets."""
-        size = self.bytes * (stop - start) // max(1, self.rows.records)
+        size = self.bytes * (stop - start) // max(1, self.rows.offsets)
         return replace(self, rows=self.rows.part(start, stop), bytes=size)
 
 
@@ -56,7 +56,7 @@ def plan_rows(
 
 def _planned(readable: OpenPartition, offsets: OffsetRange, since: int | None = None) -> Iterator[PlannedRows]:
     found = readable.rows(offsets)
-    if sum(each.records for each in found) != offsets.stop - offsets.start:
+    if sum(each.offsets for each in found) != offsets.stop - offsets.start:
         name = readable.registration.name
         raise CorruptRecordException(f"{name}: the log lacks records between offset {offsets.start} and {offsets.stop}")
     batches = readable.log.batches_between(*offsets)
@@ -64,7 +64,7 @@ def _planned(readable: OpenPartition, offsets: OffsetRange, since: int | None = 
     for rows in found:
         if rows.file.name in late:
             headers = readable.state.segments[rows.file.name].headers
-            size = round(sum(header.bytes for header in headers) / max(1, rows.file.rows) * rows.records)
+            size = round(sum(header.retained.bytes for header in headers) / max(1, rows.file.rows) * rows.rows)
             last = readable.log.batches_between(rows.start, rows.stop)[-1].header
             yield PlannedRows(rows, readable.registration.topic, size, LogEnd(last.next_offset, last.chain))
 
@@ -83,7 +83,7 @@ def tasks_of(
     tasks = _of_segments(ordered)
     if min_tasks is None and max_records is None:
         return tasks
-    records = sum(each.rows.records for each in ordered)
+    records = sum(each.rows.offsets for each in ordered)
     wanted = max(len(tasks), min_tasks or 1, -(-records // max_records) if max_records else 1)
     return list(_of_equal_size(ordered, records, min(wanted, records)))
 

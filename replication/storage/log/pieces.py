@@ -94,6 +94,15 @@ def pieces_of(root: StorageRoot, segment: Segment, targets: Targets) -> Iterator
         raise CorruptRecordException(f"{path}: {error}") from error
 
 
+def decoded_batches(root: StorageRoot, segment: Segment) -> Iterator[DecodedBatches]:
+    """Each batch of a segment with its rows, in the order of its headers. Raises as `pieces_of`."""
+    content, path = read_file(root, segment.file), root.path(segment.name)
+    try:
+        yield from _decoded_batches(segment.headers, decoded(content), path)
+    except (ValueError, OSError) as error:
+        raise CorruptRecordException(f"{path}: {error}") from error
+
+
 def _groups(segment: Segment, content: pa.Buffer) -> Sequence[RowGroup]:
     """The row groups of a file, if they may be copied. Those of another tool or schema are decoded."""
     if named_digest(segment.name) is None or _bytes(segment.headers) < LEAST_BYTES:  # nothing to gain with a small one
@@ -109,11 +118,12 @@ def _groups(segment: Segment, content: pa.Buffer) -> Sequence[RowGroup]:
 def _spans(headers: Sequence[BatchHeader], row_counts: Sequence[int]) -> Iterator[tuple[range, range]]:
     """The shortest runs of whole batches that are also runs of whole row groups. `row_counts`: those of the row groups.
     Raises ValueError if the headers have other rows."""
-    if sum(row_counts) != sum(header.records for header in headers):
-        raise ValueError(f"has {sum(row_counts)} rows, its headers have {sum(header.records for header in headers)}")
+    stated = sum(header.retained.records for header in headers)
+    if sum(row_counts) != stated:
+        raise ValueError(f"has {sum(row_counts)} rows, its headers have {stated}")
     group, rows, first, ends = 0, 0, (0, 0), list(accumulate(row_counts))
     for number, header in enumerate(headers, 1):
-        rows += header.records
+        rows += header.retained.records
         while ends[group] < rows:
             group += 1
         if rows == ends[group]:
@@ -129,15 +139,15 @@ def _stays_together(headers: Sequence[BatchHeader], targets: Targets) -> bool:
 
 
 def _bytes(headers: Sequence[BatchHeader]) -> int:
-    return sum(header.bytes for header in headers)
+    return sum(header.retained.bytes for header in headers)
 
 
 def _decoded_batches(headers: Sequence[BatchHeader], table: pa.Table, path: str) -> Iterator[DecodedBatches]:
     """Each batch with its rows. They have the order of the headers, except in a file of another tool."""
     records, start = table.cast(LOG.arrow), 0
     for header in headers:
-        rows = records.slice(start, header.records)
-        start += header.records
+        rows = records.slice(start, header.retained.records)
+        start += header.retained.records
         if not _is_batch(header, rows):
             rows = rows_of(records, header.topic_id_partition, header.base_offset, header.next_offset)
             check_digest(header, rows, path)
@@ -145,10 +155,15 @@ def _decoded_batches(headers: Sequence[BatchHeader], table: pa.Table, path: str)
 
 
 def _is_batch(header: BatchHeader, rows: pa.Table) -> bool:
-    if not rows.num_rows:
+    if rows.num_rows != header.retained.records:
         return False
-    ends = [(rows["topic_id"][n].as_py(), rows["partition"][n].as_py(), rows["offset"][n].as_py()) for n in (0, -1)]
-    return ends == [(*header.topic_id_partition, o) for o in (header.base_offset, header.last_offset)]
+    if not rows.num_rows:
+        return True
+    ends = [(rows["topic_id"][n].as_py(), rows["partition"][n].as_py()) for n in (0, -1)]
+    first, last = (rows["offset"][n].as_py() for n in (0, -1))
+    is_within = header.base_offset <= first <= last <= header.last_offset
+    is_whole = (first, last) == (header.base_offset, header.last_offset)
+    return ends == [header.topic_id_partition] * 2 and (is_within if header.cleaned else is_whole)
 
 
 def write_pieces(root: StorageRoot, leader: int | None, pieces: Sequence[Piece]) -> Segment:
@@ -158,7 +173,7 @@ def write_pieces(root: StorageRoot, leader: int | None, pieces: Sequence[Piece])
     decoded = [piece for piece in pieces if isinstance(piece, DecodedBatches)]
     if len(decoded) == len(pieces):
         return write_segment(root, leader, pa.concat_tables(piece.table for piece in decoded), headers)
-    stats = statistics(pa.concat_tables(_stats_columns(piece) for piece in pieces))
+    stats = statistics(pa.concat_tables(_stats_columns(piece) for piece in pieces), headers)
     content = assemble(_row_groups(pieces), empty_segment(), footer_metadata(headers, stats))
     return Segment(write_file(root, partial(segment_name, leader), content, stats), tuple(headers))
 
@@ -183,5 +198,6 @@ def _encoded_together(pieces: Sequence[DecodedBatches]) -> list[RowGroup]:
     if not pieces:
         return []
     table = pa.concat_tables(piece.table for piece in pieces).cast(LOG.arrow)
-    row_counts = row_groups([header for piece in pieces for header in piece.headers], table.num_rows)
+    batches = [header.retained for piece in pieces for header in piece.headers]
+    row_counts = row_groups(batches, table.num_rows)
     return ParquetContent(encoded(table, row_counts, {})).row_groups

@@ -33,7 +33,8 @@ def record_digest(records: pa.Table) -> str:
 
 def check_digest(header: BatchHeader, records: pa.Table, path: str) -> None:
     """Raises CorruptRecordException, naming the file, if the records do not match their header."""
-    if records.num_rows != header.records or record_digest(records) != header.digest:
+    retained = header.retained
+    if records.num_rows != retained.records or record_digest(records) != retained.digest:
         raise CorruptRecordException(
             f"{path}: {header.name}: the records at offsets {header.base_offset} to "
             f"{header.last_offset} do not have the digest of their header"

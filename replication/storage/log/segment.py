@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.log_validator import validate_headers
-from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
+from lakelog.replication.protocol.record_batch import BatchHeader, Retained, TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_format import inlined
 from lakelog.replication.storage.delta.data_file_name import (
@@ -67,8 +67,8 @@ class Segment:
 
 def write_segment(root: StorageRoot, leader: int | None, records: pa.Table, headers: Sequence[BatchHeader]) -> Segment:
     """Writes records (columns of `schemas.LOG`), in the order of `headers`, into a new file; it commits nothing."""
-    stats = statistics(records)
-    groups = row_groups(headers, records.num_rows)
+    stats = statistics(records, headers)
+    groups = row_groups([header.retained for header in headers], records.num_rows)
     content = encoded(records.cast(LOG.arrow), groups, footer_metadata(headers, stats))
     return Segment(write_file(root, partial(segment_name, leader), content, stats), tuple(headers))
 
@@ -83,8 +83,15 @@ def write_snapshot(root: StorageRoot, producers: Sequence[RememberedProducer]) -
 
 def footer_metadata(headers: Sequence[BatchHeader], stats: str) -> dict[bytes, bytes]:
     """The metadata in the footer of a segment."""
-    footer = json.dumps([dataclasses.astuple(header) for header in headers], separators=(",", ":"))
+    footer = json.dumps([_values(header) for header in headers], separators=(",", ":"))
     return {FOOTER_KEY: footer.encode(), STATISTICS_KEY: stats.encode()}
+
+
+def _values(header: BatchHeader) -> tuple[object, ...]:
+    """The fields of a header. The last one is only there if the log cleaner has removed records: older versions refuse
+    such a segment, instead of looking for these records."""
+    values = dataclasses.astuple(header)
+    return values if header.cleaned else values[:-1]
 
 
 def encoded(table: pa.Table, row_counts: Sequence[int], metadata: Mapping[bytes, bytes]) -> pa.Buffer:
@@ -182,7 +189,13 @@ def _headers(content: bytes) -> tuple[BatchHeader, ...]:
     """The headers in a footer. A log keeps all its headers in memory, so equal values share one object: topic,
     producer, and the chain before a batch, which is the chain of another batch."""
     shared: dict[Any, Any] = {}
-    return tuple(BatchHeader(*(shared.setdefault(v, v) for v in values)) for values in json.loads(content))
+    found = []
+    for values in json.loads(content):
+        cleaned = Retained(*values[-1]) if isinstance(values[-1], list) else None
+        plain = values[:-1] if cleaned else values
+        header = BatchHeader(*(shared.setdefault(v, v) for v in plain))
+        found.append(dataclasses.replace(header, cleaned=cleaned) if cleaned else header)
+    return tuple(found)
 
 
 def _check_name(root: StorageRoot, name: str) -> None:
@@ -223,16 +236,28 @@ def record_bytes(records: pa.Table) -> pa.ChunkedArray:
     return pc.cast(pc.add(*lengths), pa.int64())
 
 
-def statistics(records: pa.Table) -> str:
+def statistics(records: pa.Table, headers: Sequence[BatchHeader] = ()) -> str:
     """Delta's statistics of a data file, as JSON. Spark skips no file that lacks one of the four parts, or the null
-    count of a column with a range."""
+    count of a column with a range.
+
+    The ranges are those of all records of the batches, also of those that the log cleaner has removed: by them a
+    follower finds the file with a batch header. They are not tight then.
+    """
     ranges = {name: pc.min_max(records.column(name)) for name in STATS_COLUMNS}
+    least = {name: _stat(value["min"]) for name, value in ranges.items()}
+    most = {name: _stat(value["max"]) for name, value in ranges.items()}
+    is_cleaned = any(header.cleaned for header in headers)
+    if is_cleaned:
+        of_headers = _ranges(headers)
+        least |= {name: ends[0] for name, ends in of_headers.items()}
+        most |= {name: ends[1] for name, ends in of_headers.items()}
     return json.dumps(
         {
             "numRecords": records.num_rows,
-            "minValues": {name: _stat(value["min"]) for name, value in ranges.items()},
-            "maxValues": {name: _stat(value["max"]) for name, value in ranges.items()},
+            "minValues": {name: value for name, value in least.items() if value is not None},
+            "maxValues": {name: value for name, value in most.items() if value is not None},
             "nullCount": {name: records.column(name).null_count for name in STATS_COLUMNS},
+            **({"tightBounds": False} if is_cleaned else {}),
         }
     )
 
@@ -258,11 +283,18 @@ def check_footer(headers: Sequence[BatchHeader], stats: str, rows: int) -> None:
 
 
 def _check_ranges(headers: Sequence[BatchHeader], least: dict[str, object], most: dict[str, object]) -> None:
+    for name, ends in _ranges(headers).items():
+        _check_range(name, (least[name], most[name]), ends)
+
+
+def _ranges(headers: Sequence[BatchHeader]) -> dict[str, tuple[Any, Any]]:
+    """The least and greatest value of each column that headers have."""
+    found: dict[str, tuple[Any, Any]] = {}
     for name in ("topic", "partition", "leader_epoch"):
         values = [getattr(header, name) for header in headers]
-        _check_range(name, (least[name], most[name]), (min(values), max(values)))
-    ends = min(header.base_offset for header in headers), max(header.last_offset for header in headers)
-    _check_range("offset", (least["offset"], most["offset"]), ends)
+        found[name] = min(values), max(values)
+    found["offset"] = min(header.base_offset for header in headers), max(header.last_offset for header in headers)
+    return found
 
 
 def _check_range(name: str, given: tuple[object, object], true: tuple[object, object]) -> None:

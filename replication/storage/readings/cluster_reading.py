@@ -36,7 +36,7 @@ from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import BROKERS, LOG, METADATA, REPLICAS, STATE_TABLES, Table
 from lakelog.schemas.views.readings import BATCHES, EVENTS, METADATA_CHANGES, READINGS
 
-_OF_HEADER = ("topic", "topic_id", "partition", "leader_epoch", "base_offset", "last_offset", "max_timestamp", "bytes",
+_OF_HEADER = ("topic", "topic_id", "partition", "leader_epoch", "base_offset", "last_offset", "max_timestamp",
               "producer_id")  # fmt: skip
 _READERS = 8
 OF_BROKERS = (REPLICAS.name, BATCHES.name)
@@ -196,7 +196,10 @@ def _batch_rows(segment: Segment | BrokenSegment) -> list[dict[str, Any]]:
 
 
 def _header(header: BatchHeader) -> dict[str, Any]:
-    return {name: getattr(header, name) for name in _OF_HEADER}
+    retained = header.retained
+    return {
+        **{name: getattr(header, name) for name in _OF_HEADER}, "records": retained.records, "bytes": retained.bytes,
+    }  # fmt: skip
 
 
 def table_loader(spark: SparkSession, reading: ClusterReading) -> Callable[[str], DataFrame]:

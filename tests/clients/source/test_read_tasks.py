@@ -16,7 +16,7 @@ def planned(*sizes, segment="s", size=MB):
     file = SegmentFile(StorageRoot.of("/r"), segment, 1, sum(sizes))
     found, row = [], 0
     for number, records in enumerate(sizes):
-        rows = RowRange(file, TopicIdPartition("id", number), 100, 100 + records, row)
+        rows = RowRange(file, TopicIdPartition("id", number), 100, 100 + records, row, records)
         found.append(PlannedRows(rows, "t", size, END))
         row += records
     return found
@@ -28,7 +28,7 @@ def read(tasks):
         (each.file.name, each.row + index, each.topic_id_partition.partition, each.start + index)
         for task in tasks
         for each in (found.rows for found in task)
-        for index in range(each.records)
+        for index in range(each.offsets)
     ]
 
 
@@ -49,7 +49,7 @@ def read(tasks):
 def test_tasks_have_each_record_once_and_the_wanted_size(sizes, least, most, expected):
     given = planned(*sizes)
     tasks = tasks_of(given, least, most)
-    assert [sum(each.rows.records for each in task) for task in tasks] == expected
+    assert [sum(each.rows.offsets for each in task) for task in tasks] == expected
     assert read(tasks) == read([given])
 
 

@@ -56,7 +56,9 @@ RANGES = {
 @pytest.mark.parametrize("wanted", RANGES)
 def test_the_rows_of_a_partition(storage, written, wanted):
     file = SegmentFile.of(storage, written)
-    assert rows_in(storage, written, *wanted) == [RowRange(file, wanted[0], *found) for found in RANGES[wanted]]
+    assert rows_in(storage, written, *wanted) == [
+        RowRange(file, wanted[0], *found, found[1] - found[0]) for found in RANGES[wanted]
+    ]
 
 
 @pytest.mark.parametrize("wanted", RANGES)
