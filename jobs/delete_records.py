@@ -102,7 +102,7 @@ def _would_delete(view: TopicView, topic: str, number: int, before_offset: int) 
     if found is None:
         raise UnknownTopicOrPartitionException(f"{name}: no such partition")
     led = PartitionReader(view).open(found)
-    may_delete = view.config(topic).cleanup_policy == "delete"
+    may_delete = view.config(topic).deletes
     epoch, high_watermark = led.registration.leader_epoch, led.high_watermark
     stop = delete_records_offset(led.log, epoch, high_watermark, before_offset, may_delete, name)
     start = led.log.log_start_offset

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lakelog.replication.clients.producer import Producer as Producer
     from lakelog.replication.clients.producer import raise_first_error as raise_first_error
     from lakelog.replication.clients.reader import read_committed as read_committed
+    from lakelog.replication.clients.reader import read_latest as read_latest
     from lakelog.replication.clients.source.offsets_behind import offsets_behind_latest as offsets_behind_latest
     from lakelog.replication.clients.views import register_views as register_views
     from lakelog.replication.config import Config as Config
@@ -32,6 +33,7 @@ _MODULES = {
     "offsets_behind_latest": "lakelog.replication.clients.source.offsets_behind",
     "raise_first_error": "lakelog.replication.clients.producer",
     "read_committed": "lakelog.replication.clients.reader",
+    "read_latest": "lakelog.replication.clients.reader",
     "register_views": "lakelog.replication.clients.views",
     "spark_session": "lakelog.jobs.launch.session",
 }
@@ -47,6 +49,7 @@ __all__ = [
     "offsets_behind_latest",
     "raise_first_error",
     "read_committed",
+    "read_latest",
     "register_views",
     "spark_session",
 ]

@@ -20,12 +20,13 @@ from typing import Any, Literal
 from lakelog.replication.errors import InvalidConfigurationException, one_line
 from lakelog.replication.properties import (
     Boolean,
-    Choice,
+    CleanupPolicy,
     CordonedLogDirs,
     Integer,
     IntegerOrDefault,
     OptionalText,
     Setting,
+    Share,
     ThrottledReplicas,
     ValueType,
     faults,
@@ -97,13 +98,22 @@ class Settings:
     lakelog_storage_timeout_ms: int = key(10000, Integer(1000))
     log_retention_ms: int = key(604800000, Integer(-1, 2**63 - 1), "broker", topic_name="retention.ms")
     log_retention_bytes: int = key(-1, Integer(-1, 2**63 - 1), "broker", topic_name="retention.bytes")
-    log_cleanup_policy: str = key("delete", Choice("delete", "none"), "broker", topic_name="cleanup.policy")
+    log_cleanup_policy: str = key("delete", CleanupPolicy(), "broker", topic_name="cleanup.policy")
     log_retention_check_interval_ms: int = key(300000, Integer(1))
     log_cleaner_enable: bool = key(True, Boolean())
     log_cleaner_backoff_ms: int = key(2000, Integer(1))
     log_cleaner_min_files: int = key(64, Integer(2))
     log_cleaner_max_bytes: int = key(268435456, Integer(1))
     log_cleaner_io_max_bytes_per_second: int = key(2**63 - 1, Integer(1, 2**63 - 1))
+    log_cleaner_min_cleanable_ratio: float = key(0.5, Share(), "broker", topic_name="min.cleanable.dirty.ratio")
+    log_cleaner_min_compaction_lag_ms: int = key(0, Integer(0, 2**63 - 1), "broker", topic_name="min.compaction.lag.ms")
+    log_cleaner_max_compaction_lag_ms: int = key(
+        2**63 - 1, Integer(1, 2**63 - 1), "broker", topic_name="max.compaction.lag.ms"
+    )
+    log_cleaner_delete_retention_ms: int = key(
+        86400000, Integer(0, 2**63 - 1), "broker", topic_name="delete.retention.ms"
+    )
+    log_cleaner_dedupe_buffer_size: int = key(134217728, Integer(1))
     lakelog_scrub_bytes_per_second: int = key(4194304, Integer(0))
     lakelog_scrub_interval_ms: int = key(-1, Integer(-1))
     log_segment_delete_delay_ms: int = key(3600000, Integer(0))
@@ -219,7 +229,7 @@ class Config(Settings):
         """As `topic`, with an error text on the invalid values; None if all are valid.
 
         A newer version, or a person, may have written the row. Its errors must not affect other topics. What is not
-        understood must not lose records: retention deletes nothing then, and no election is unclean.
+        understood must not lose records: then nothing deletes or compacts them, and no election is unclean.
         """
         values, wrong = _stored_values(configs, TOPIC_KEYS, "topic")
         if _UNCLEAN in configs and _field(_UNCLEAN) not in values:
@@ -283,8 +293,22 @@ class TopicConfig:
     retention_ms: int
     retention_bytes: int
     cleanup_policy: str
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
     leader_replication_throttled_replicas: str
     follower_replication_throttled_replicas: str
+
+    @property
+    def deletes(self) -> bool:
+        """Whether retention, and requests to delete records, may delete some."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the log cleaner removes records of which a later one has the same key."""
+        return "compact" in self.cleanup_policy
 
 
 def _keys(*scopes: Scope) -> dict[str, ConfigKey]:
@@ -305,7 +329,11 @@ TOPIC_KEYS = _keys("topic")
 DYNAMIC_KEYS = _keys("dynamic")
 _DYNAMIC_ONLY = {name: key for name, key in DYNAMIC_KEYS.items() if key.scopes == ("dynamic",)}
 _CLEANUP_POLICY, _UNCLEAN = "cleanup.policy", "unclean.leader.election.enable"
-_RETENTION = _CLEANUP_POLICY, "retention.ms", "retention.bytes"  # settings of topics by which records are deleted
+_MAX_LAG, _NEVER = "max.compaction.lag.ms", 2**63 - 1
+_RETENTION = (  # settings of topics by which records are deleted
+    _CLEANUP_POLICY, "retention.ms", "retention.bytes", "min.compaction.lag.ms", _MAX_LAG,
+    "delete.retention.ms", "min.cleanable.dirty.ratio",
+)  # fmt: skip
 
 
 def load_properties(path: str | os.PathLike[str]) -> Config:
@@ -326,7 +354,13 @@ def read_properties(path: str | os.PathLike[str]) -> str:
 
 def topic_configs(configs: Mapping[str, object], source_name: str = "topic") -> dict[str, str]:
     """Checks a topic's settings; returns them as its row stores them. Raises InvalidConfigurationException."""
-    return _texts(configs, TOPIC_KEYS, source_name)
+    texts = _texts(configs, TOPIC_KEYS, source_name)
+    least, most = (
+        int(texts.get(name, default)) for name, default in (("min.compaction.lag.ms", 0), (_MAX_LAG, _NEVER))
+    )
+    together = f"{source_name}: min.compaction.lag.ms is {least}, it must be at most {_MAX_LAG}, which is {most}"
+    _raise_if([together] if least > most else [])
+    return texts
 
 
 def broker_configs(configs: Mapping[str, object], source_name: str = "broker") -> dict[str, str]:

@@ -41,6 +41,19 @@ class IntegerOrDefault(Integer):
         return f"{super().__str__()}, or -1 for the default"
 
 
+@dataclass(frozen=True)
+class Share:
+    """A number from 0 to 1."""
+
+    def parse(self, text: str) -> float:
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or not 0 <= float(text) <= 1:
+            raise ValueError(text)
+        return float(text)
+
+    def __str__(self) -> str:
+        return "a number from 0 to 1"
+
+
 class Boolean:
     """`true` or `false`, in any case."""
 
@@ -76,6 +89,19 @@ class Choice:
 
     def __str__(self) -> str:
         return " or ".join(self._words)
+
+
+class CleanupPolicy:
+    """`delete`, `compact`, or both with a comma between them; `none` keeps every record."""
+
+    def parse(self, text: str) -> str:
+        found = sorted({word.strip() for word in text.split(",")})
+        if text != "none" and not {*found} <= {"compact", "delete"}:
+            raise ValueError(text)
+        return ",".join(found)
+
+    def __str__(self) -> str:
+        return "delete, compact, compact,delete or none"
 
 
 class ThrottledReplicas:

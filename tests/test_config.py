@@ -212,7 +212,8 @@ def test_a_topic_overrides_its_broker():
     broker = Config(min_insync_replicas=2, log_retention_ms=5)
     kept = TopicConfig(
         min_insync_replicas=2, unclean_leader_election_enable=False, max_message_bytes=1048588, retention_ms=5,
-        retention_bytes=-1, cleanup_policy="delete", leader_replication_throttled_replicas="",
+        retention_bytes=-1, cleanup_policy="delete", min_cleanable_dirty_ratio=0.5, min_compaction_lag_ms=0,
+        max_compaction_lag_ms=2**63 - 1, delete_retention_ms=86_400_000, leader_replication_throttled_replicas="",
         follower_replication_throttled_replicas="",
     )  # fmt: skip
     assert broker.topic({}) == kept
@@ -225,7 +226,15 @@ def test_a_topic_overrides_its_broker():
 @pytest.mark.parametrize(
     ("key", "value", "allowed"),
     [
-        ("cleanup.policy", "compact", "delete or none"),
+        ("cleanup.policy", "compress", "delete, compact, compact,delete or none"),
+        ("cleanup.policy", "compact,none", "delete, compact, compact,delete or none"),
+        ("cleanup.policy", "", "delete, compact, compact,delete or none"),
+        ("min.cleanable.dirty.ratio", "1.5", "a number from 0 to 1"),
+        ("min.cleanable.dirty.ratio", "-0", "a number from 0 to 1"),
+        ("min.cleanable.dirty.ratio", "nan", "a number from 0 to 1"),
+        ("min.compaction.lag.ms", "-1", "an integer from 0"),
+        ("max.compaction.lag.ms", "0", "an integer from 1"),
+        ("delete.retention.ms", "1 day", "an integer from 0"),
         ("retention.ms", "-2", "an integer from -1"),
         ("log.retention.ms", "5", "unknown key"),
         ("max.message.bytes", "-1", "an integer from 0"),
@@ -307,7 +316,13 @@ def test_a_dynamic_setting_with_a_value_that_a_newer_version_allows_is_left_out_
 @pytest.mark.parametrize(
     ("configs", "policy"),
     [
-        ({"cleanup.policy": "compact"}, "none"),
+        ({"cleanup.policy": "compress"}, "none"),
+        ({"cleanup.policy": "compact"}, "compact"),
+        ({"cleanup.policy": "delete, compact"}, "compact,delete"),
+        ({"cleanup.policy": "compact", "min.compaction.lag.ms": "-1"}, "none"),
+        ({"cleanup.policy": "compact", "max.compaction.lag.ms": "soon"}, "none"),
+        ({"cleanup.policy": "compact", "delete.retention.ms": ""}, "none"),
+        ({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "2"}, "none"),
         ({"cleanup.policy": "delete", "retention.ms": "7 days"}, "none"),
         ({"retention.bytes": "-2"}, "none"),
         ({"x.retention": "5"}, "delete"),

@@ -13,7 +13,7 @@ PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 WITHOUT_SPARK = [
     "AdminClient", "Config", "Consumer", "LakelogException", "Producer", "offsets_behind_latest", "raise_first_error",
 ]  # fmt: skip
-WITH_SPARK = ["LocalCluster", "read_committed", "register_views", "spark_session"]
+WITH_SPARK = ["LocalCluster", "read_committed", "read_latest", "register_views", "spark_session"]
 
 
 def python(program: str) -> str:

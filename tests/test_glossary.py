@@ -29,7 +29,6 @@ SYNONYMS = {
     "log ti" + "ps?|log he" + "ads?": "log end offset (LEO)",
     "change bat" + "ch(es)?|batch of dec" + "isions": "decision",
     "ver" + "dicts?": "outcome",
-    "clea" + "ning": "file cleaner, compaction or log clean-up",
     "keep ch" + "eap": "maintain",
     "shar" + "ds?": "topic-partition",
     "sla" + "ves?|second" + "ar(y|ies)": "follower",
@@ -87,7 +86,7 @@ def test_a_partition_is_a_number():
 
 def test_the_glossary_is_short_and_every_line_of_it_is_read():
     lines = [line for line in _SECTION.splitlines() if line.startswith("| ") and not line.startswith("| word |")]
-    assert 20 <= len(lines) == len(GLOSSARY) <= 30
+    assert 20 <= len(lines) == len(GLOSSARY) <= 32
 
 
 @pytest.mark.parametrize(("word", "entry"), GLOSSARY.items(), ids=GLOSSARY.keys())

@@ -47,7 +47,7 @@ def resolve(path):
 AREAS = {
     "TM": 2, "BR": 4, "FM": 10, "FT": 15, "FS": 2, "TR": 8, "EP": 6, "BL": 12, "SR": 3, "OL": 2, "AP": 7, "FE": 3,
     "DO": 2, "DR": 2, "HW": 3, "IS": 6, "MC": 4, "TH": 2, "CE": 6, "EV": 5, "FO": 5, "LI": 7, "BC": 3, "BU": 2,
-    "BD": 3, "CS": 8, "PS": 4, "RS": 4, "LE": 6, "CH": 2, "RA": 3, "PE": 1, "AR": 2, "TD": 5,
+    "BD": 3, "CS": 8, "PS": 4, "RS": 4, "LE": 6, "CH": 2, "RA": 3, "PE": 1, "AR": 2, "TD": 5, "LC": 1,
 }  # fmt: skip
 WITHOUT_COUNTERPART = {"AP-05", "NA-01", "NA-02", "NA-03", "NA-04"}
 KNOWN = {f"{area}-{number:02}" for area, last in AREAS.items() for number in range(1, last + 1)}

@@ -216,6 +216,7 @@ class Producer(Closing):
                 f"record for topic {topic}: partition {partition} is out of range, the topic has 0 to {partitions - 1}"
             )
         limit.check(size, partition)
+        limit.check_has_key(row["key"] is not None, partition)
         record = SingleRecord(row, function(on_delivery, "on_delivery"), _RECORD_BYTES + size)
         self._sender.put_record(topic, partitions, record, partial(self._new_send, topic, partitions))
 

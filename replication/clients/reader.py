@@ -91,6 +91,23 @@ def read_committed(
         raise
 
 
+def read_latest(spark: SparkSession, cluster_uri: str, topic: str, config: Config | None = None) -> DataFrame:
+    """A keyed topic as a table: the newest committed record of each key, with the columns of `read_committed`.
+
+    A key whose newest record has no value (a tombstone) has no row, and neither have records without a key. If a key
+    has records in several partitions, because partitions were added, its newest record is that with the latest
+    timestamp. The topic need not be compacted. Raises as `read_committed`.
+
+    Kafka Streams: `KTable`.
+    """
+    records = read_committed(spark, cluster_uri, topic, config=config).where("key IS NOT NULL")
+    whole = F.struct(*records.columns)
+    of_partition = records.groupBy("partition", "key").agg(F.max_by(whole, "offset").alias("newest"))
+    order = F.struct("newest.timestamp", "newest.partition")
+    newest = of_partition.groupBy("key").agg(F.max_by("newest", order).alias("newest")).select("newest.*")
+    return newest.where("value IS NOT NULL")
+
+
 def _check_offsets(given: object, name: str) -> None:
     by_number = given if isinstance(given, Mapping) else {}
     is_right = isinstance(given, Mapping) or _is_word(given)

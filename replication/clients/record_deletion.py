@@ -109,7 +109,7 @@ class _Deletion:
         return True
 
     def _start_of(self, row: ReplicaStatus) -> StartOf:
-        may_delete = self._view.config(self._topic).cleanup_policy == "delete"
+        may_delete = self._view.config(self._topic).deletes
         before = self._wanted.get(row.partition, self._before[row.partition])  # -1 means the same offset again
 
         def start_of(log: PartitionLog) -> int:

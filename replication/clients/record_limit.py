@@ -1,4 +1,5 @@
-"""The largest record that a topic takes. Kafka: `UnifiedLog.analyzeAndValidateRecords`, `max.message.bytes`. [AP-06]
+"""Which records a topic takes: none that is too large, and with `cleanup.policy=compact` none without a key. Kafka:
+`UnifiedLog.analyzeAndValidateRecords`, `max.message.bytes`; `LogValidator.validateKey`. [AP-06, LC-01]
 
 Kafka limits a batch, which small records share. Here a batch may be a whole table, so each record is measured: its key,
 value and headers, before they are compressed.
@@ -13,22 +14,24 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.replication.errors import RecordTooLargeException
+from lakelog.replication.errors import InvalidRecordException, RecordTooLargeException
 from lakelog.replication.storage.log.segment import record_bytes
 
 
 class RecordLimit:
     """The largest record that a topic takes, in bytes. `by_broker`: of brokers that have another limit than `limit`;
-    it holds for the partitions that they lead. `leaders`: the leader of each partition."""
+    it holds for the partitions that they lead. `leaders`: the leader of each partition. `needs_key`: whether the topic
+    takes no record without a key."""
 
     def __init__(
         self, topic: str, limit: int, by_broker: Mapping[int, int] | None = None,
-        leaders: Callable[[], Mapping[int, int]] = dict,
+        leaders: Callable[[], Mapping[int, int]] = dict, needs_key: bool = False,
     ) -> None:  # fmt: skip
         self._topic = topic
         self._limit = limit
         self._by_broker = by_broker or {}
         self._leaders = leaders
+        self.needs_key = needs_key
         self.least = min(limit, *self._by_broker.values()) if self._by_broker else limit
 
     def check(self, size: int, partition: int | None, record: int | None = None) -> None:
@@ -38,12 +41,23 @@ class RecordLimit:
             return
         limit = self._of(partition)
         if size > limit:
-            which = "a record" if record is None else f"record {record}"
             raise RecordTooLargeException(
-                f"{self._topic if partition is None else f'{self._topic}-{partition}'}: {which} has {size} bytes in "
-                f"key, value and headers, and max.message.bytes is {limit}; to raise it: configs --alter --entity-type "
-                f"topics --entity-name {self._topic} --add-config max.message.bytes={size}"
+                f"{self._which(partition, record)} has {size} bytes in key, value and headers, and "
+                f"max.message.bytes is {limit}; to raise it: configs --alter --entity-type topics --entity-name "
+                f"{self._topic} --add-config max.message.bytes={size}"
             )
+
+    def check_has_key(self, has_key: bool, partition: int | None, record: int | None = None) -> None:
+        """Raises InvalidRecordException if a record has no key and its topic needs one."""
+        if self.needs_key and not has_key:
+            raise InvalidRecordException(
+                f"{self._which(partition, record)} has no key, and a topic with cleanup.policy=compact takes none "
+                "without one"
+            )
+
+    def _which(self, partition: int | None, record: int | None) -> str:
+        where = self._topic if partition is None else f"{self._topic}-{partition}"
+        return f"{where}: {'a record' if record is None else f'record {record}'}"
 
     def _of(self, partition: int | None) -> int:
         if partition is not None:
@@ -56,7 +70,11 @@ class RecordLimit:
         return {number: self._by_broker.get(leader, self._limit) for number, leader in leaders.items()}
 
     def check_records(self, records: pa.Table, partitions: pa.ChunkedArray) -> None:
-        """Raises RecordTooLargeException for the first record that is too large for its partition."""
+        """Raises RecordTooLargeException or InvalidRecordException for the first record that the topic does not
+        take."""
+        if self.needs_key and records["key"].null_count:
+            number = pc.index(pc.is_null(records["key"]), True).as_py()
+            self.check_has_key(False, partitions[number].as_py(), number)
         for number, size in large_records(records, self.least):
             self.check(size, partitions[number].as_py(), number)
 
@@ -88,21 +106,33 @@ def _header_bytes(headers: pa.ListArray) -> pa.Array:
     return pc.subtract(totals.take(ends), totals.take(pc.subtract(ends, counts)))
 
 
-class LargeRecord(NamedTuple):
-    """A record of a task that its topic does not take, by what the task knew."""
+class RefusedRecord(NamedTuple):
+    """A record of a task that its topic does not take, by what the task knew: of this size, or without a key."""
 
     topic: str
     partition: int
     size: int
+    has_key: bool
+
+    def check(self, limit: RecordLimit) -> None:
+        """Raises RecordTooLargeException or InvalidRecordException if the topic still does not take the record."""
+        limit.check(self.size, self.partition)
+        limit.check_has_key(self.has_key, self.partition)
 
 
-def refused_records(routed: pa.Table, limit_of: Callable[[str], RecordLimit]) -> list[LargeRecord]:
-    """The largest record of each partition that is too large for its topic. `routed`: as `ROUTED`."""
+def refused_records(routed: pa.Table, limit_of: Callable[[str], RecordLimit]) -> list[RefusedRecord]:
+    """Of each partition the largest record that is too large for its topic, and one that lacks a key. `routed`: as
+    `ROUTED`."""
     found: dict[tuple[str, int], int] = {}
+    without_key = list[RefusedRecord]()
     topics = pc.unique(routed["topic"]).to_pylist()
     for topic in topics:
         ours = routed if len(topics) == 1 else routed.filter(pc.equal(routed["topic"], topic))
-        for number, size in large_records(ours, limit_of(topic).least):
+        limit = limit_of(topic)
+        for number, size in large_records(ours, limit.least):
             place = topic, ours["partition"][number].as_py()
             found[place] = max(size, found.get(place, 0))
-    return [LargeRecord(*place, size) for place, size in found.items()]
+        if limit.needs_key and ours["key"].null_count:
+            partition = ours["partition"].filter(pc.is_null(ours["key"]))[0].as_py()
+            without_key.append(RefusedRecord(topic, partition, 0, has_key=False))
+    return [*(RefusedRecord(*place, size, has_key=True) for place, size in found.items()), *without_key]

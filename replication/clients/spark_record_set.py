@@ -58,7 +58,9 @@ class SparkRecordSet:
         assign = _AssignPartitions(topic, partitions, sticky, time.time_ns() // 1000)
         placed = records.mapInArrow(assign, _PARTITIONED).withColumn("place", F.monotonically_increasing_id())
         self._records = placed.persist(StorageLevel.MEMORY_AND_DISK)
-        found = self._records.groupBy("partition").agg(F.count("*").alias("count"), F.max("bytes").alias("largest"))
+        found = self._records.groupBy("partition").agg(
+            F.count("*").alias("count"), F.max("bytes").alias("largest"), F.count("key").alias("keys")
+        )
         rows = found.collect()
         self.counts: Mapping[int, int] = {row["partition"]: row["count"] for row in rows}
         try:
@@ -66,6 +68,7 @@ class SparkRecordSet:
             if limit is not None:
                 for row in rows:
                     limit.check(row["largest"], row["partition"])
+                    limit.check_has_key(row["keys"] == row["count"], row["partition"])
         except LakelogException:
             self._records.unpersist()
             raise

@@ -105,6 +105,7 @@ class PartitionLog:
     segments. `start_chain`: the chain of the records before the log start, recorded for a log without batches.
     `epoch_start`: the offset at which a leader's epoch starts. `repair_from`: the offset from which on an operator has
     found wrong records, so that their broker fetches them again once it follows another one; -1 for none. [OL-01]
+    `cleaned_to`: the offset up to which the log cleaner has been through the log. [LC-01]
     """
 
     batches: list[PlacedBatch] = field(default_factory=list)
@@ -113,6 +114,7 @@ class PartitionLog:
     role: Role = NO_ROLE
     epoch_start: int = 0
     repair_from: int = NO_REPAIR
+    cleaned_to: int = 0
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
     forgotten: Mapping[int, ProducerEntry] = field(default_factory=dict)
     _lineage: tuple[EpochEntry, ...] = ()
@@ -237,6 +239,19 @@ class PartitionLog:
             if not _follows(before.header, after.header):
                 return before.base_offset
         return self.log_end_offset
+
+    def end_without(self, headers: Collection[BatchHeader]) -> int:
+        """The offset up to which the log has all batches once these are gone."""
+        following = (b.header for b in self.batches if b.header not in headers)
+        first = next(following, None)
+        if first is None:
+            return self.log_start_offset
+        end = first.next_offset
+        for header in following:
+            if header.base_offset != end:
+                break
+            end = header.next_offset
+        return end
 
     def check(self, partition: TopicIdPartition, added: Sequence[PlacedBatch] = ()) -> None:
         """Raises CorruptRecordException unless each batch continues the one before it in offset, epoch and chain.

@@ -87,7 +87,7 @@ class BrokerSession:
         )  # fmt: skip
         self._writes = FollowerWrites(log, name, self.replica_manager.publish)
         self.maintenance = LogMaintenance(
-            name, log, self.replica_manager.led, context.cache, config, context.pause_point
+            name, log, self.replica_manager, context.cache, config, context.pause_point, context.spark
         )
         self._has_applied = False
         self._unreported_version: int | None = None

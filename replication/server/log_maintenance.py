@@ -1,5 +1,5 @@
-"""Maintains a broker's log: scrubs, retention, deletion of old segments, deletion of unused files, and compaction at a
-pace that producers and followers do not feel.
+"""Maintains a broker's log: scrubs, retention, deletion of old segments, deletion of unused files, and, at a pace that
+producers and followers do not feel, the cleaning of compacted topics and the merging of small files.
 
 Kafka: `LogManager` (retention), `LogCleaner`. It has a thread of its own: none of it is urgent, and leading and
 following must not wait for it.
@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
-from lakelog.replication.config import Config
+from pyspark.sql import SparkSession
+
+from lakelog.replication.config import Config, TopicConfig
 from lakelog.replication.error_log import ErrorLog
 from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
 from lakelog.replication.protocol.leadership import HostedPartition
+from lakelog.replication.protocol.log_cleaner import CleanerConfig, LogToClean, log_to_clean
 from lakelog.replication.protocol.log_retention import retention_offset
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.server.executors import ExecutorsFailed, has_executors, on_executors
 from lakelog.replication.server.metadata_cache import MetadataCache
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint, PeriodicTask
 from lakelog.replication.storage.delta.file_cleaner import FileCleaner
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.log.digest_scrub import DigestScrub
-from lakelog.replication.storage.log.log_compaction import compact
+from lakelog.replication.storage.log.log_cleaning import OnEach, clean, in_turn
+from lakelog.replication.storage.log.log_compaction import Pace, compact
 from lakelog.replication.storage.log.log_start import StartOf, delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.other_writers import foreign_files, undo_other_writers
 from lakelog.replication.storage.log.replica_log import ReplicaLog
+from lakelog.replication.storage.log.segment import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -35,28 +42,38 @@ _LOG_LINE_SECONDS = 60.0  # between two log lines on compactions
 _COMPACTIONS = 16  # the most in one round
 _COMPACTION_SECONDS = 60  # of a round, in which compactions begin; one is no larger than the rate allows in that time
 
-Led = Callable[[], Mapping[TopicIdPartition, HostedPartition]]
-
 _SHARE, _SHARE_OF_BACKLOG = 0.05, 0.2  # of a core, while the log is in use
 _BACKLOG = 1000  # segments: a log with more takes long to open
 _IN_USE_SECONDS = 1.0  # a log is in use until its last commit is this old
 _SHORTEST = 0.001  # a shorter wait would take longer than it says
 
 
+class Replicas(Protocol):
+    """The replicas of the broker, with the HWs that it knows."""
+
+    def led(self) -> Mapping[TopicIdPartition, HostedPartition]:
+        """Those that lead their partitions."""
+
+    def hosted(self) -> Mapping[TopicIdPartition, HostedPartition]:
+        """All of them."""
+
+
 class _Stopping(Exception):
-    """The broker stops, and a compaction under way is given up."""
+    """The broker stops, and a compaction or cleaning under way is given up."""
 
 
 class LogMaintenance:
-    """Maintains one log, round after round, until it is stopped. `led` returns the led partitions with their HWs."""
+    """Maintains one log, round after round, until it is stopped."""
 
     def __init__(
-        self, name: str, log: ReplicaLog, led: Led, cache: MetadataCache, config: Config, pause_point: PausePoint,
+        self, name: str, log: ReplicaLog, replicas: Replicas, cache: MetadataCache, config: Config,
+        pause_point: PausePoint, spark: SparkSession,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._name = name
         self._log = log
-        self._led = led
+        self._replicas = replicas
+        self._spark = spark
         self._cache = cache
         self._config = config
         self._pause_point = pause_point
@@ -80,6 +97,7 @@ class LogMaintenance:
             "files of other tools": self._undo_other_writers,
             "retention": self._retain,
             "deletion of old segments": self._delete_old_segments,
+            "cleaning": self._clean_logs,
             "compaction": self._compact,
             "deletion of files": self._clean,
         }
@@ -153,7 +171,7 @@ class LogMaintenance:
         """Raises the log starts of the led partitions. Followers see them in this broker's rows and follow. [DR-01]"""
         if (time.monotonic() - self._retained_at) * 1000 < self._config.log_retention_check_interval_ms:
             return
-        starts = {partition: self._start_of(hosted) for partition, hosted in self._led().items()}
+        starts = {partition: self._start_of(hosted) for partition, hosted in self._replicas.led().items()}
         if starts:
             self._pause_point.pass_through()
             raise_log_starts(self._log, starts, self._name, "retention")
@@ -163,12 +181,70 @@ class LogMaintenance:
         registration, config = hosted.registration, self._cache.topic_config(hosted.registration)
 
         def start_of(log: PartitionLog) -> int:
-            if not log.role.leads_at(registration.leader_epoch) or config.cleanup_policy != "delete":
+            if not log.role.leads_at(registration.leader_epoch) or not config.deletes:
                 return log.log_start_offset
             limits = config.retention_ms, config.retention_bytes
             return retention_offset(log, hosted.high_watermark, self._now(), *limits)
 
         return start_of
+
+    def _clean_logs(self) -> None:
+        """Removes records of which a later one has the same key, from the logs of topics with `cleanup.policy=compact`:
+        first from those with the largest share of dirty bytes. Each replica does so by itself. [LC-01]"""
+        config, ends_at = self._config, time.monotonic() + _COMPACTION_SECONDS
+        for partition, to_clean in self._logs_to_clean() if config.log_cleaner_enable else ():
+            if self._thread.stopping.is_set() or time.monotonic() >= ends_at:
+                return
+            self._pause_point.pass_through()
+            hosted = self._replicas.hosted().get(partition)
+            if hosted is None:
+                continue
+            retention_ms = self._cache.topic_config(hosted.registration).delete_retention_ms
+            try:
+                cleaned = clean(
+                    self._log, partition, to_clean, retention_ms, self._now(), config.log_cleaner_dedupe_buffer_size,
+                    self._name, self._pace(), self._on_each,
+                )  # fmt: skip
+            except _Stopping:
+                return
+            self._note_removed()
+            if cleaned is not None and cleaned.bytes_before:
+                logger.info(
+                    "%s: cleaned %s up to offset %d: files of %d bytes have %d bytes now", self._name,
+                    hosted.registration.name, *cleaned,
+                )  # fmt: skip
+
+    def _logs_to_clean(self) -> list[tuple[TopicIdPartition, LogToClean]]:
+        found, state = [], self._log.current()
+        for partition, hosted in self._replicas.hosted().items():
+            config = self._cache.topic_config(hosted.registration)
+            log = state.known(partition) if config.compacts else None
+            if log is None or not _takes_records(log, hosted):
+                continue
+            to_clean = log_to_clean(log, hosted.high_watermark, self._now(), _cleaner_config(config))
+            if to_clean is not None:
+                found.append((partition, to_clean))
+        return sorted(found, key=lambda item: -item[1].ratio)
+
+    def _on_each(self, pace: Pace) -> OnEach:
+        """Cleans many bytes of an object store on executors, if Spark has any: to read and write them is most of the
+        work. If that fails, this process does it."""
+
+        def on_each(call: Callable[[Segment], Segment | None], segments: Sequence[Segment]) -> Iterable[Segment | None]:
+            is_much = sum(segment.file.size for segment in segments) >= self._config.lakelog_executor_copy_bytes
+            if is_much and not self._log.root.is_local and has_executors(self._spark):
+                try:
+                    # Light: then the commit looks each file up in the store.
+                    return [found and found.light for found in on_executors(self._spark, call, segments)]
+                except ExecutorsFailed as error:
+                    logger.warning("%s: the driver cleans %d segments itself: %s", self._name, len(segments), error)
+            return in_turn(pace)(call, segments)
+
+        return on_each
+
+    def _pace(self) -> CompactionPace:
+        rate = self._config.log_cleaner_io_max_bytes_per_second
+        return CompactionPace(rate, self._is_in_use, self._wait, cpu_share(len(self._log.current().segments)))
 
     def _compact(self) -> None:
         """Runs a limited number of compactions, so that the other parts need not wait long. The next round goes on."""
@@ -180,9 +256,8 @@ class LogMaintenance:
             if self._thread.stopping.is_set() or time.monotonic() >= ends_at:
                 return
             self._pause_point.pass_through()
-            pace = CompactionPace(rate, self._is_in_use, self._wait, cpu_share(len(self._log.current().segments)))
             try:
-                replaced = compact(self._log, *limits, self._name, pace)
+                replaced = compact(self._log, *limits, self._name, self._pace())
             except _Stopping:
                 return
             self._note_removed()
@@ -209,6 +284,19 @@ class LogMaintenance:
         names = set(self._log.refresh(LONGEST_SECONDS).segments)
         self._cleaner.removed(self._known - names)
         self._known = names
+
+
+def _cleaner_config(config: TopicConfig) -> CleanerConfig:
+    return CleanerConfig(
+        config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms,
+        config.delete_retention_ms,
+    )  # fmt: skip
+
+
+def _takes_records(log: PartitionLog, hosted: HostedPartition) -> bool:
+    """Whether a log leads or follows under the leader epoch of which the broker knows the HW."""
+    epoch = hosted.registration.leader_epoch
+    return log.role.leads_at(epoch) or log.role.follows_at(epoch)
 
 
 class LogUse:

@@ -248,6 +248,11 @@ class ReplicaManager:
             led = {p: h for p, h in self._hosted.items() if h.registration.leader == self._broker_id}
             return self.offline.without(led)
 
+    def hosted(self) -> dict[TopicIdPartition, HostedPartition]:
+        """The partitions with a replica on this broker, with the HWs that it knows, but those with a broken file."""
+        with self._lock:
+            return self.offline.without(self._hosted)
+
     def follow_high_watermarks(self, step: FollowHighWatermarks) -> None:
         """Takes over the HWs of leaders, each at most the own LEO. [HW-03, TR-05]"""
         with self._lock:

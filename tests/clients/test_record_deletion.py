@@ -86,8 +86,9 @@ def test_dr_01_tr_08_nothing_is_deleted_by_the_row_of_a_leader_that_has_lost_the
     assert offsets(world.logs[1]) == list(range(6))
 
 
-def test_dr_01_a_topic_with_cleanup_policy_none_refuses_a_deletion(world):
-    world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, {"cleanup.policy": "none"})], (), {"who": "test"})
+@pytest.mark.parametrize("policy", ["none", "compact"])
+def test_dr_01_a_topic_whose_cleanup_policy_lacks_delete_refuses_a_deletion(world, policy):
+    world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, {"cleanup.policy": policy})], (), {"who": "test"})
     (outcome,) = delete(world, {0: 3}).values()
     assert isinstance(outcome, PolicyViolationException)
     assert offsets(world.logs[1]) == list(range(6))

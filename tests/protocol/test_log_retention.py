@@ -95,7 +95,7 @@ def test_dr_01_only_a_leader_deletes_records(role):
 
 
 def test_dr_01_a_topic_without_limits_deletes_nothing():
-    with pytest.raises(PolicyViolationException, match=r"t-0: cleanup\.policy is none"):
+    with pytest.raises(PolicyViolationException, match=r"t-0: cleanup\.policy lacks delete"):
         delete_records_offset(log_of(10), 3, 10, 5, False, "t-0")
 
 

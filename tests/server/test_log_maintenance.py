@@ -10,9 +10,10 @@ from deltalake import DeltaTable
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.leadership import HostedPartition
-from lakelog.replication.protocol.partition_log import FOLLOWER, Role
+from lakelog.replication.protocol.partition_log import FENCED, FOLLOWER, LEADER, STOPPED, Role
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.server import log_maintenance
+from lakelog.replication.server.executors import ExecutorsFailed
 from lakelog.replication.server.log_maintenance import LogMaintenance
 from lakelog.replication.server.periodic_task import BrokerKilled, PausePoint
 from lakelog.replication.storage.delta import delta_log
@@ -40,18 +41,27 @@ class World:
     def __init__(self, root, **settings):
         self.log = new_log(root, P0, P1)
         fill(self.log, P0, 2, 2, 2, 2)
-        self.high_watermark = 8
+        self.high_watermark, self.leader_epoch = 8, 0
         self.configs = {}
         self.pause_point = PausePoint()
         config = Config.from_properties({**SETTINGS, **settings})
         cache = SimpleNamespace(topic_config=lambda _: config.topic(self.configs))
         self.maintenance = LogMaintenance(
-            "broker-1", self.log, self.led, cache, config, self.pause_point, lambda: NOON.timestamp() + 3600
+            "broker-1",
+            self.log,
+            self,
+            cache,
+            config,
+            self.pause_point,
+            None,
+            lambda: NOON.timestamp() + 3600,
         )
 
     def led(self):
-        registration = PartitionRegistration(TOPIC, TOPIC_ID, 0, (1, 2), 1, 0, (1, 2))
+        registration = PartitionRegistration(TOPIC, TOPIC_ID, 0, (1, 2), 1, self.leader_epoch, (1, 2))
         return {P0: HostedPartition(registration, self.high_watermark)}
+
+    hosted = led
 
     def files(self):
         return {name for name in self.log.root.list() if name.endswith(".parquet")}
@@ -102,6 +112,69 @@ def test_na_04_small_files_are_compacted_and_the_old_ones_deleted(world):
     assert world.files() == set(world.log.current().segments)
     assert len(world.files()) == 1
     assert offsets(world.log) == list(range(8))
+
+
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+
+
+@pytest.mark.parametrize(
+    ("configs", "high_watermark", "left"),
+    [
+        pytest.param({"cleanup.policy": "compact"}, 8, [7], id="more than half is dirty"),
+        pytest.param({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"}, 8, range(8), id="not enough is"),
+        pytest.param({**COMPACTED, "min.compaction.lag.ms": "3600001"}, 8, range(8), id="too young"),
+        pytest.param({**COMPACTED, "min.compaction.lag.ms": "3599000"}, 8, [7], id="old enough"),
+        pytest.param(COMPACTED, 5, [3, *range(4, 8)], id="what is not committed stays"),
+        pytest.param({"cleanup.policy": "compact", "retention.ms": "0"}, 8, [7], id="retention does not count"),
+        pytest.param({"cleanup.policy": "compact,delete", "retention.ms": "0"}, 8, [], id="but with delete it does"),
+        pytest.param({}, 8, range(8), id="by default nothing is cleaned"),
+    ],
+)
+@pytest.mark.parametrize("role", [LEADER, FOLLOWER])
+def test_lc_01_each_replica_of_a_compacted_topic_is_cleaned(world, role, configs, high_watermark, left):
+    """All records have the same key."""
+    if role == FOLLOWER and "delete" in configs.get("cleanup.policy", ""):
+        left = [7]  # its leader raises the log start
+    world.configs, world.high_watermark = configs, high_watermark
+    world.log.become({P0: Role(1, role)}, "test")
+    world.leader_epoch = 1
+    world.maintenance.run_once()
+    assert offsets(world.log) == list(left)
+
+
+@pytest.mark.parametrize("kind", [FENCED, STOPPED])
+def test_lc_01_a_replica_that_neither_leads_nor_follows_is_not_cleaned(world, kind):
+    world.configs, world.leader_epoch = COMPACTED, 1
+    world.log.become({P0: Role(1, kind)}, "test")
+    world.maintenance.run_once()
+    assert offsets(world.log) == list(range(8))
+
+
+def test_lc_01_cleaning_may_be_switched_off(root):
+    world = World(root, **{"log.cleaner.enable": "false"})
+    world.configs = COMPACTED
+    world.maintenance.run_once()
+    assert offsets(world.log) == list(range(8))
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["they do", "the driver does"])
+def test_lc_01_executors_clean_many_bytes_of_an_object_store(monkeypatch, fails, caplog):
+    ran = []
+
+    def on_executors(_, call, segments):
+        ran.append(len(segments))
+        if fails:
+            raise ExecutorsFailed("Spark has no executor")
+        return [call(segment) for segment in segments]
+
+    monkeypatch.setattr(log_maintenance, "has_executors", lambda _: True)
+    monkeypatch.setattr(log_maintenance, "on_executors", on_executors)
+    with MemoryStore("clean").opened() as store:
+        world = World(f"{store.uri}/broker", **{"lakelog.executor.copy.bytes": 1})
+        world.configs = COMPACTED
+        world.maintenance.run_once()
+        assert (ran, offsets(world.log)) == ([4], [7])
+    assert ("the driver cleans 4 segments itself: Spark has no executor" in caplog.text) == fails
 
 
 def test_na_04_compaction_may_be_switched_off(root):

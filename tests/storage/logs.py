@@ -46,6 +46,12 @@ def records(*values: bytes | None) -> pa.Table:
     )
 
 
+def keyed(*pairs: tuple[bytes | None, bytes | None]) -> pa.Table:
+    """Records with these keys and values, at noon."""
+    rows = [{"key": key, "value": value, "timestamp": NOON, "headers": None} for key, value in pairs]
+    return pa.Table.from_pylist(rows, COLUMNS)
+
+
 def numbered(count: int, first: int = 0) -> pa.Table:
     """Records with rising numbers as values."""
     return records(*(str(first + index).encode() for index in range(count)))

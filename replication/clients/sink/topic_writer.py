@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.producer import Producer, raise_first_error
-from lakelog.replication.clients.record_limit import LargeRecord, refused_records
+from lakelog.replication.clients.record_limit import RefusedRecord, refused_records
 from lakelog.replication.clients.sink.batch_commit import SinkSender, commit_batch, groups_of, staged_records
 from lakelog.replication.clients.sink.routed_records import routed_chunks
 from lakelog.replication.clients.sink.sink_options import SinkOptions
@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TaskRecords(WriterCommitMessage):
-    """What a task has put on the stage of its query. `large`: the records of these that the topic does not take, by
+    """What a task has put on the stage of its query. `refused`: records of these that the topic does not take, by
     what the task knew. The driver decides: a batch that is staged was taken before."""
 
     query_id: str | None
     parts: list[Part]
-    large: list[LargeRecord] = field(default_factory=list)
+    refused: list[RefusedRecord] = field(default_factory=list)
 
 
 def _stage(view: TopicView, name: str, copies: StageCopies | None = None) -> SinkStage:
@@ -52,7 +52,7 @@ def _write(
     stage = _stage(view, name)
     try:
         for chunk in routed_chunks(batches, options.topic, lambda topic: len(view.partitions(topic))):
-            found.large += refused_records(chunk, view.record_limit)
+            found.refused += refused_records(chunk, view.record_limit)
             found.parts += stage.put_parts(batch_id, chunk)
     except BaseException:
         stage.delete_parts(found.parts)
@@ -64,11 +64,11 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
     return [part for message in messages if isinstance(message, TaskRecords) for part in message.parts]
 
 
-def _check_sizes(view: TopicView, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Raises RecordTooLargeException for a record that its topic still does not take."""
-    for large in (each for message in messages if isinstance(message, TaskRecords) for each in message.large):
-        view.partitions(large.topic)
-        view.record_limit(large.topic).check(large.size, large.partition)
+def _check_refused(view: TopicView, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Raises RecordTooLargeException or InvalidRecordException for a record that its topic still does not take."""
+    for refused in (each for message in messages if isinstance(message, TaskRecords) for each in message.refused):
+        view.partitions(refused.topic)
+        refused.check(view.record_limit(refused.topic))
 
 
 class TopicWriter(DataSourceArrowWriter):
@@ -90,7 +90,7 @@ class TopicWriter(DataSourceArrowWriter):
         view = open_view(self._options.cluster, self._options.config)
         stage = _stage(view, self._name)
         try:
-            _check_sizes(view, messages)
+            _check_refused(view, messages)
             with Producer(self._options.cluster, self._options.acks, config=self._options.config) as producer:
                 for group in groups_of(_parts(messages)):
                     for topic, ours in staged_records(stage, group):
@@ -132,7 +132,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         copies = StageCopies(view.cluster, query_id)
         stage = _stage(view, query_id, copies)
         logs = SinkSender(view, stage, query_id, _TIMEOUT_MS)
-        commit_batch(stage, batchId, _parts(messages), logs, lambda: _check_sizes(view, messages))
+        commit_batch(stage, batchId, _parts(messages), logs, lambda: _check_refused(view, messages))
         if batchId % _BATCHES == 0:
             _free_unused(view, query_id, copies)
 

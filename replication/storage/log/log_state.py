@@ -28,6 +28,7 @@ from lakelog.replication.storage.log.log_txns import (
     GENERATION,
     app_ids,
     chain_txns,
+    cleaned_txn,
     may_go_back,
     partition_of,
     record,
@@ -88,8 +89,9 @@ class LogMark(NamedTuple):
 class LogChange:
     """The changes of one commit: added and removed segments, and facts that must last (`txn`).
 
-    If `data_change` is false, the same batches move to other segments, and followers need not know. If it is true,
-    records go with the segments in `removes`; if there are any removes, `adds` bring no new records.
+    If `data_change` is false, the same batches move to other segments, and followers need not know; the log cleaner may
+    have removed records of them. If it is true, batches go with the segments in `removes`; if there are any removes,
+    `adds` bring no new ones.
     """
 
     adds: tuple[Segment, ...] = ()
@@ -108,6 +110,24 @@ def start_chains(state: LogState, change: LogChange) -> dict[str, int]:
         chain = log.chain_at(log.log_start_offset)
         if chain is not None and log.batches and log.batches[0].header in going:
             txns.update(chain_txns(partition, chain))
+    return txns
+
+
+def cleaned_txns(state: LogState, change: LogChange) -> dict[str, int]:
+    """The `txn`s by which the log cleaner goes through a log again from where batches go, since others may follow in
+    their place. Otherwise it would take a tombstone away before the older records of its key. [LC-01]"""
+    if not change.data_change or not change.removes:
+        return {}
+    going = {header for segment in change.removes for header in segment.headers}
+    going -= {header for segment in change.adds for header in segment.headers}
+    touched: Collection[TopicIdPartition] = {header.topic_id_partition for header in going}
+    if any(segment.name in state.broken for segment in change.removes):  # its headers may never have been read
+        touched = state.partitions()
+    txns: dict[str, int] = {}
+    for partition in touched:
+        log = state.known(partition)
+        if log.cleaned_to and (end := log.end_without(going)) < log.cleaned_to:
+            txns.update(cleaned_txn(partition, end))
     return txns
 
 
@@ -317,6 +337,8 @@ class LogState:
             placed = (PlacedBatch(h.base_offset, h, segment.name) for h in segment.headers)
             for partition, batches in groupby(placed, key=lambda batch: batch.header.topic_id_partition):
                 self.known(partition).relocate(batches)
+        for app_id, version in commit.txns.items():
+            self._apply_transaction(app_id, version)
         self.version = commit.version
 
     def _apply(self, commit: Commit, added: Iterable[Segment | BrokenSegment]) -> None:

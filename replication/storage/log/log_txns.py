@@ -24,7 +24,8 @@ LOG_EPOCH = "log-epoch"  # the broker epoch since which the broker has this log;
 GENERATION = "cluster-generation"  # that of the newest cluster root to which the log's broker belongs
 _ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW = "role", "start", "log-start", "chain-high", "chain-low"
 _REPAIR = "repair"
-_OF_A_PARTITION = (_ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW, _REPAIR)
+_CLEANED = "cleaned"
+_OF_A_PARTITION = (_ROLE, _START, _LOG_START, _CHAIN_HIGH, _CHAIN_LOW, _REPAIR, _CLEANED)
 _FACT = re.compile(rf"(?:{'|'.join(_OF_A_PARTITION)})/(.+)/([0-9]{{1,9}})")
 
 MANY = 8  # look-ups at one version, after which all `txn`s are read
@@ -54,6 +55,11 @@ def repair_txn(partition: TopicIdPartition, offset: int = NO_REPAIR) -> dict[str
     return {_app_id(_REPAIR, partition): offset}
 
 
+def cleaned_txn(partition: TopicIdPartition, offset: int) -> dict[str, int]:
+    """The `txn` that records up to which offset the log cleaner has been through a log."""
+    return {_app_id(_CLEANED, partition): offset}
+
+
 def chain_txns(partition: TopicIdPartition, chain: str) -> dict[str, int]:
     """The `txn`s that record the chain of all batches before the first one that is kept."""
     high, low = halves(chain)
@@ -62,7 +68,11 @@ def chain_txns(partition: TopicIdPartition, chain: str) -> dict[str, int]:
 
 def start_txns(partition: TopicIdPartition, start: LogEnd) -> dict[str, int]:
     """The `txn`s of a log without batches that begins at an offset, with the chain of the batches before it."""
-    return {log_start_app_id(partition): start.offset, **chain_txns(partition, start.chain)}
+    return {
+        log_start_app_id(partition): start.offset,
+        **chain_txns(partition, start.chain),
+        **cleaned_txn(partition, 0),
+    }
 
 
 def facts_of(partition: TopicIdPartition, log: PartitionLog) -> dict[str, int]:
@@ -105,7 +115,7 @@ def may_go_back(app_id: str) -> bool:
 def record(log: PartitionLog, app_id: str, version: int) -> None:
     """Applies a `txn` to its partition's log. A negative role or offset is invalid and is ignored."""
     kind = app_id.partition("/")[0]
-    if version < 0 and kind in (_ROLE, _START, _LOG_START):
+    if version < 0 and kind in (_ROLE, _START, _LOG_START, _CLEANED):
         return
     if kind == _ROLE:
         log.role = role_of(version)
@@ -113,6 +123,8 @@ def record(log: PartitionLog, app_id: str, version: int) -> None:
         log.epoch_start = version
     elif kind == _LOG_START:
         log.start_at(version)
+    elif kind == _CLEANED:
+        log.cleaned_to = version
     elif kind == _REPAIR:
         log.repair_from = max(version, NO_REPAIR)
     elif kind == _CHAIN_HIGH:

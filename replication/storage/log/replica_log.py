@@ -47,7 +47,14 @@ from lakelog.replication.storage.log.broken_segments import (
     read_segments,
     with_statistics,
 )
-from lakelog.replication.storage.log.log_state import Decision, LogChange, LogState, check_change, start_chains
+from lakelog.replication.storage.log.log_state import (
+    Decision,
+    LogChange,
+    LogState,
+    check_change,
+    cleaned_txns,
+    start_chains,
+)
 from lakelog.replication.storage.log.log_txns import (
     BROKER_EPOCH,
     GENERATION,
@@ -276,7 +283,7 @@ class ReplicaLog:
         known = [segment for segment in change.adds if segment.headers or segment.producers]
         self._known_segments.update({segment.name: segment.light for segment in known})
         added, removed = ([segment.file for segment in segments] for segments in (change.adds, change.removes))
-        txns = {**start_chains(self._state, change), **change.txns}
+        txns = {**start_chains(self._state, change), **cleaned_txns(self._state, change), **change.txns}
         expire = {app_id for app_id in txns if self._is_of_stopped(app_id, txns)}
         version = self._log.commit(cause, added, removed, txns, data_change=change.data_change, expire=expire)
         self._replay([self._log.move_own()])
