@@ -27,7 +27,7 @@ from lakelog.replication.storage.log.log_state import LogChange, LogState
 from lakelog.replication.storage.log.log_txns import cleaned_txn
 from lakelog.replication.storage.log.partition_rows import SegmentFile, read_row_ranges, row_ranges
 from lakelog.replication.storage.log.pieces import decoded_batches
-from lakelog.replication.storage.log.record_digest import check_digest, record_digest
+from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment, record_bytes, write_segment
 
@@ -101,7 +101,7 @@ def clean(
     batches = state.partition(partition).batches_between(found.log_start, found.dirty.stop)
     latest, end = _latest_offsets(log.root, state, partition, found, batches, most_key_bytes, pace)
     dirty = OffsetRange(found.dirty.start, end.next_offset)
-    job = _CleanJob(log.root, partition, found.log_start, dirty, latest, retention_ms, now_us)
+    job = _CleanJob(log.root, partition, dirty, latest, retention_ms, now_us)
     names = dict.fromkeys(batch.segment for batch in batches if batch.header.next_offset <= dirty.stop)
     sources = [state.segments[name] for name in names]
     with NewFiles(log) as files:
@@ -145,7 +145,6 @@ class _CleanJob:
 
     root: StorageRoot
     topic_id_partition: TopicIdPartition
-    log_start: int
     dirty: OffsetRange
     latest: LatestOffsets
     retention_ms: int
@@ -155,10 +154,10 @@ class _CleanJob:
         """A new segment with the same batches, without the records that go; None if it would be the same."""
         if not self._may_change(segment):
             return None
-        path, tables, headers = self.root.path(segment.name), list[pa.Table](), list[BatchHeader]()
+        tables, headers = list[pa.Table](), list[BatchHeader]()
         for batch in decoded_batches(self.root, segment):
             (header,) = batch.headers
-            rows, new = self._rest(header, batch.table, path) if self._is_ours(header) else (batch.table, header)
+            rows, new = self._rest(header, batch.table) if self._is_ours(header) else (batch.table, header)
             tables.append(rows)
             headers.append(new)
         if all(new is old for new, old in zip(headers, segment.headers, strict=True)):
@@ -166,8 +165,7 @@ class _CleanJob:
         return write_segment(self.root, None, pa.concat_tables(tables), headers)
 
     def _is_ours(self, header: BatchHeader) -> bool:
-        is_within = self.log_start < header.next_offset <= self.dirty.stop
-        return is_within and header.topic_id_partition == self.topic_id_partition
+        return header.topic_id_partition == self.topic_id_partition and header.next_offset <= self.dirty.stop
 
     def _may_change(self, segment: Segment) -> bool:
         """Whether the segment has a record that goes, as far as its keys say, or may have a tombstone that does."""
@@ -178,7 +176,7 @@ class _CleanJob:
         rows = _keys_of(self.root, segment, self.topic_id_partition, offsets)
         return any(not pc.all(self.latest.are_latest(found)).as_py() for found in rows)
 
-    def _rest(self, header: BatchHeader, rows: pa.Table, path: str) -> tuple[pa.Table, BatchHeader]:
+    def _rest(self, header: BatchHeader, rows: pa.Table) -> tuple[pa.Table, BatchHeader]:
         stays, is_tombstone = self.latest.are_latest(rows), pc.is_null(rows["value"])
         if may_lose_tombstones(header, self.now_us):
             stays = pc.and_not(stays, is_tombstone)
@@ -187,7 +185,6 @@ class _CleanJob:
         horizon = delete_horizon(header, has_tombstones, self.dirty, self.now_us, self.retention_ms)
         if rest.num_rows == rows.num_rows and horizon == header.retained.delete_horizon:
             return rows, header
-        check_digest(header, rows, path)
         size = pc.sum(record_bytes(rest)).as_py() or 0
         return rest, replace(header, cleaned=Retained(rest.num_rows, size, record_digest(rest), horizon))
 
@@ -206,7 +203,7 @@ def _commit(
         known = state.partition(partition)
         is_clean = known.cleaned_to == end.next_offset and all(new.name in state.segments for new in adds)
         is_gone = any(source.name not in state.segments for source in removes)
-        if is_clean or is_gone or known.chain_at(end.next_offset) != end.chain:
+        if is_gone or known.chain_at(end.next_offset) != end.chain:
             return None
         change = LogChange(adds, removes, cleaned_txn(partition, end.next_offset), data_change=not removes)
         return files.offered(change)

@@ -120,11 +120,8 @@ def cleaned_txns(state: LogState, change: LogChange) -> dict[str, int]:
         return {}
     going = {header for segment in change.removes for header in segment.headers}
     going -= {header for segment in change.adds for header in segment.headers}
-    touched: Collection[TopicIdPartition] = {header.topic_id_partition for header in going}
-    if any(segment.name in state.broken for segment in change.removes):  # its headers may never have been read
-        touched = state.partitions()
     txns: dict[str, int] = {}
-    for partition in touched:
+    for partition in {header.topic_id_partition for header in going}:
         log = state.known(partition)
         if log.cleaned_to and (end := log.end_without(going)) < log.cleaned_to:
             txns.update(cleaned_txn(partition, end))

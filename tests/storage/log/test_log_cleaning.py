@@ -6,8 +6,11 @@ from dataclasses import replace
 import pytest
 
 from lakelog.replication.errors import CorruptRecordException
+from lakelog.replication.protocol.chain import genesis
 from lakelog.replication.protocol.log_cleaner import CleanerConfig, log_to_clean
-from lakelog.replication.protocol.record_batch import OffsetRange
+from lakelog.replication.protocol.partition_log import STOPPED, Role
+from lakelog.replication.protocol.record_batch import LogEnd, OffsetRange
+from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.log import log_cleaning
 from lakelog.replication.storage.log.log_cleaning import clean
@@ -16,6 +19,7 @@ from lakelog.replication.storage.log.log_start import delete_old_segments, raise
 from lakelog.replication.storage.log.partition_rows import read_row_ranges, row_ranges
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_segment
+from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs
 from tests.storage.delta.answers import lose_an_answer
 from tests.storage.logs import (
     NOON,
@@ -175,6 +179,26 @@ def test_lc_01_a_log_that_was_truncated_is_cleaned_again_from_there(log):
     put(log, (b"b", b"2"))
     assert scrub(log)
     assert rows(log) == [(2, b"b", b"2")]
+
+
+def test_lc_01_a_log_that_starts_over_is_cleaned_from_its_start(log):
+    """Also from below its former start: tombstones must not go before older records that are fetched again."""
+    assert scrub(log)
+    raise_log_starts(log, {P0: lambda _: 3}, "test", "test")
+    follow(log, P0, epoch=1)
+    truncate_logs(log, {P0: Truncation(1, 0, restart=LogEnd(0, genesis(P0)))}, "test")
+    assert (leo(log), log.current().partition(P0).cleaned_to) == (0, 0)
+    assert facts(ReplicaLog.open(log.root)) == facts(log)
+
+
+def test_lc_01_a_replica_that_comes_back_after_its_deletion_is_cleaned_from_its_start(log):
+    assert scrub(log)
+    raise_log_starts(log, {P0: lambda _: 3}, "test", "test")
+    log.become({P0: Role(1, STOPPED)}, "test")
+    delete_logs(log, [P0], "test")
+    follow(log, P0, epoch=2)
+    assert log.refresh().partition(P0).cleaned_to == 0
+    assert facts(ReplicaLog.open(log.root)) == facts(log)
 
 
 @pytest.mark.parametrize("removal", ["truncated", "deleted"])

@@ -35,6 +35,7 @@ _BROKERS = {
 _FACTORS = 0, 1, 1, 3
 _IN_FLIGHT = 5  # every fifth seed has several sends of a producer in flight
 _RECOVERS, _RECOVERS_REST = 7, 3  # every seventh seed loses its cluster root at times
+_COMPACTS, _COMPACTS_REST = 13, 5  # every thirteenth seed has a compacted topic
 _RARE, _RARE_REST = 11, 10  # every eleventh seed has more kinds of faults, and sizes that copy row groups and files
 
 
@@ -82,6 +83,7 @@ class Rates:
     slots_a_seal: int = SLOTS_A_SEAL
     row_group_bytes: int = LEAST_BYTES
     inlined_bytes: int = INLINED_BYTES
+    keys: int = 0  # of records, in a topic that is compacted; 0 if it is not
     padding: int = 900  # each record becomes a batch and a segment, so a leader may die between two
 
 
@@ -106,6 +108,7 @@ def drawn(seed: int) -> Rates:
         in_flight=3 if seed % _IN_FLIGHT == 0 else 1,
         **_recovering(seed),
         **_rare(seed),
+        **_compacted(seed),
     )
 
 
@@ -139,3 +142,8 @@ def _rare(seed: int) -> dict[str, Any]:
         "row_group_bytes": rng.choice((500, 2000)),
         "inlined_bytes": rng.choice((0, INLINED_BYTES)),
     }
+
+
+def _compacted(seed: int) -> dict[str, Any]:
+    """What only every thirteenth seed has. It is drawn from a stream of its own."""
+    return {"keys": random.Random(f"keys of {seed}").choice((2, 6))} if seed % _COMPACTS == _COMPACTS_REST else {}

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.send_round import RecordMetadata
@@ -27,7 +29,7 @@ from lakelog.verification.simulation.stack.one_thread import Changes
 from lakelog.verification.simulation.stack.rates import COPIED, Rates, drawn_with_roots
 from lakelog.verification.simulation.stack.stack_cluster_roots import Operator
 from lakelog.verification.simulation.stack.stack_processes import StackBroker
-from lakelog.verification.simulation.stack.stack_producers import PARTITIONS
+from lakelog.verification.simulation.stack.stack_producers import PARTITIONS, key_of
 from lakelog.verification.simulation.stack.stack_world import TOPIC_ID, StackWorld
 from lakelog.verification.simulation.stack.step_invariants import violation_of
 from lakelog.verification.simulation.stack.voting_roots import VotingRoots
@@ -230,12 +232,39 @@ def _check_partition(world: StackWorld, partition: TopicIdPartition) -> None:
     logs, leader = world.logs(), world.partitions()[partition].leader
     high_watermark = ReplicaTable.open(world.nodes[leader].root).replicas[partition].high_watermark
     read = {number: log.read(partition, 0, high_watermark) for number, log in logs.items()}
-    values = [value.rstrip(b".").decode() for value in read[leader]["value"].to_pylist()]
-    _check_records(world, partition.partition, values)
+    _check_records(world, partition.partition, _places(world, partition.partition, read[leader]))
     _check_high_watermarks(world, partition, logs[leader].current().partition(partition))
     ends = {log.current().partition(partition).log_end for log in logs.values()}
-    if len(ends) != 1 or not all(table.equals(read[leader]) for table in read.values()):
+    are_equal = _have_equal_latest if world.rates.keys else pa.Table.equals
+    if len(ends) != 1 or not all(are_equal(table, read[leader]) for table in read.values()):
         raise Violation("replicas_are_equal", f"partition {partition.partition}: {ends}")
+
+
+def _places(world: StackWorld, partition: int, records: pa.Table) -> list[tuple[str, int]]:
+    """The values of a partition's records with their offsets; also of acknowledged records that the log cleaner may
+    have removed, because there is a later one of their key."""
+    values = [value.rstrip(b".") for value in records["value"].to_pylist()]
+    found = list(zip(values, records["offset"].to_pylist(), strict=True))
+    keys = world.rates.keys
+    newest = {key_of(value, keys): offset for value, offset in found} if keys else {}
+    batches = [batch for client in world.clients for batch in client.sent if batch.partition == partition]
+    for batch in batches if keys else ():
+        first, last = (batch.answer.base_offset, batch.answer.last_offset) if batch.answer else (0, 0)
+        for place, value in enumerate(batch.values):
+            # Records of others may be in between: then only the first and the last offset are known.
+            offset = last if place == len(batch.values) - 1 else first + place
+            is_gone = value.rstrip(b".") not in values and offset < newest.get(key_of(value, keys), -1)
+            if batch.is_acknowledged and is_gone:
+                found.append((value.rstrip(b"."), offset))
+    return [(value.decode(), offset) for value, offset in sorted(found, key=lambda each: each[1])]
+
+
+def _have_equal_latest(records: pa.Table, others: pa.Table) -> bool:
+    """Whether two replicas have the same newest record of each key, and the same record at each offset that both
+    have. Each is cleaned at its own time."""
+    first, second = ({row["offset"]: row for row in table.to_pylist()} for table in (records, others))
+    newest = [{row["key"]: offset for offset, row in sorted(rows.items())} for rows in (first, second)]
+    return newest[0] == newest[1] and all(first[offset] == second[offset] for offset in first.keys() & second.keys())
 
 
 def _check_high_watermarks(world: StackWorld, partition: TopicIdPartition, log: PartitionLog) -> None:
@@ -266,8 +295,9 @@ def check_that_it_goes_on(world: StackWorld) -> None:
     check(world)
 
 
-def _check_records(world: StackWorld, partition: int, values: Sequence[str]) -> None:
-    at: Mapping[str, int] = {value: offset for offset, value in enumerate(values)}
+def _check_records(world: StackWorld, partition: int, places: Sequence[tuple[str, int]]) -> None:
+    at: Mapping[str, int] = dict(places)
+    values = [value for value, _ in places]
     sent = {c.name: [s for s in c.sent if s.partition == partition] for c in world.clients}
     twice = [f"{value} is there {n} times" for value, n in Counter(values).items() if n > 1]
     _holds("nothing_is_there_twice", partition, twice)

@@ -58,6 +58,7 @@ class StackProducer:
     keeps_records: bool = False
     padding: bytes = b""
     in_flight: int = 1
+    keys: int = 0
     is_sending: bool = False
     sent: list[Sent] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**9)))
@@ -142,7 +143,10 @@ class StackProducer:
         self.sent += batches
         values = [value for batch in batches for value in batch.values]
         partitions = pa.array([batch.partition for batch in batches for _ in batch.values], pa.int32())
-        return batches, pa.table({"value": pa.array(values, pa.binary()), "partition": partitions})
+        columns = {"value": pa.array(values, pa.binary()), "partition": partitions}
+        if self.keys:
+            columns["key"] = pa.array([key_of(value, self.keys) for value in values], pa.int64()).cast(pa.string())
+        return batches, pa.table(columns)
 
     @contextmanager
     def _sending(self) -> Iterator[None]:
@@ -160,6 +164,11 @@ class StackProducer:
 
     def _value(self) -> bytes:
         return f"{self.name}-{next(self._numbers)}-".encode() + self.padding
+
+
+def key_of(value: bytes, keys: int) -> int:
+    """The key of a record of a compacted topic, by its value."""
+    return int(value.rstrip(b".").split(b"-")[-2]) % keys
 
 
 def _note(batches: Sequence[Sent], future: Future[dict[int, RecordMetadata]]) -> None:

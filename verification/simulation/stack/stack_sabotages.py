@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakelog.replication.protocol.append import Appended, Digests, PartitionAppend, place
 from lakelog.replication.protocol.chain import _hash
@@ -30,6 +31,7 @@ from lakelog.replication.storage.delta.compare_and_set import compare_and_set
 from lakelog.replication.storage.delta.delta_log import CommitConflict, CommitUnknown, DeltaLog
 from lakelog.replication.storage.log import pieces
 from lakelog.replication.storage.log.broken_segments import SoughtRange
+from lakelog.replication.storage.log.log_cleaning import LatestOffsets
 from lakelog.replication.storage.log.log_state import LogChange, LogState
 from lakelog.replication.storage.log.log_txns import GENERATION
 from lakelog.replication.storage.log.pieces import write_pieces
@@ -42,7 +44,12 @@ from lakelog.verification.simulation.stack.one_thread import InlineFetcher
 from lakelog.verification.simulation.stack.schedules import admins, followers, identity, leaders, rare
 
 _next, _decoded_batches = Registration._next, pieces._decoded_batches
-_may_meet = SoughtRange.may_meet
+_may_meet, _are_latest = SoughtRange.may_meet, LatestOffsets.are_latest
+
+
+def _are_before_the_latest(latest: LatestOffsets, rows: pa.Table) -> pa.ChunkedArray:
+    earlier = rows.set_column(rows.column_names.index("offset"), "offset", pc.subtract(rows["offset"], 1))
+    return _are_latest(latest, earlier)
 
 
 def _is_decided_once(
@@ -130,6 +137,10 @@ STORAGE: dict[str, StackSabotage] = {
             ("storage.log.log_compaction.write_pieces", _leaves_out_a_batch),
             ("storage.log.replica_log.check_change", lambda *_: None),
         ),
+    ),
+    "newest_records_go": StackSabotage(
+        "the log cleaner removes the newest record of each key, too",
+        at(("storage.log.log_cleaning.LatestOffsets.are_latest", _are_before_the_latest)),
     ),
     "broker_epochs_stand_still": StackSabotage(
         "a new process has the broker epoch of the one before it",

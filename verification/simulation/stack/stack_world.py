@@ -89,6 +89,7 @@ class StackWorld:
                 actor.cluster_roots = self.voting.all
         for client in self.clients:
             client.padding, client.in_flight = b"." * self.rates.padding, self.rates.in_flight
+            client.keys = self.rates.keys
 
     def _actor(self) -> StoreUser | None:
         return self._stack[-1] if self._stack else None
@@ -146,6 +147,7 @@ class StackWorld:
     def need(self, min_isr: int) -> None:
         """Sets the topic's `min.insync.replicas`."""
         configs = {} if min_isr == 1 else {"min.insync.replicas": str(min_isr)}
+        configs |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"} if self.rates.keys else {}
         self.cluster.topics.change([Topic(TOPIC, TOPIC_ID, PARTITIONS, configs)], (), {"who": "world"})
 
     def _pause(self, milliseconds: int, deadline: float, *_: object) -> None:

@@ -26,6 +26,7 @@ SEEDS_THAT_CATCH = {
     "compaction_spoils_a_row": 7,
     "compaction_drops_a_batch": 7,
     "nobody_is_behind": 8,
+    "newest_records_go": 18,
     "files_of_the_first_partition": 5,
     "fails_without_a_new_epoch": 1,
     "notes_of_older_generations_count": 2,
