@@ -133,9 +133,10 @@ def by_send(producer, _, records):
     producer.send(TOPIC, records)
 
 
+@pytest.mark.parametrize("more", [{}, {"max.message.bytes": "1000"}], ids=["alone", "with a limit of its own"])
 @pytest.mark.parametrize("write", [by_send, by_produce, by_sink])
-def test_lc_01_a_compacted_topic_takes_no_record_without_a_key(world, write):
-    world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, {"cleanup.policy": "compact"})], (), {"who": "test"})
+def test_lc_01_a_compacted_topic_takes_no_record_without_a_key(world, write, more):
+    world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, {"cleanup.policy": "compact", **more})], (), {"who": "test"})
     text = r"^flights-[01]: (a record|record 1) has no key, and a topic with cleanup\.policy=compact takes none without"
     with Producer(world.uri, acks=1) as producer, pytest.raises(InvalidRecordException, match=text):
         write(producer, world, keyed((b"a", b"1"), (None, b"2")))
