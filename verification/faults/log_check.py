@@ -13,7 +13,7 @@ from lakelog.replication.protocol.partition_registration import PartitionRegistr
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.log.segment import read_records, rows_of
 from lakelog.schemas import LOG
-from lakelog.verification.faults.number_producer import AcknowledgedRecord
+from lakelog.verification.faults.number_producer import AcknowledgedRecord, key_of
 
 _PLACE = ("partition", "offset", "leader_epoch")
 _ORDER = [("partition", "ascending"), ("offset", "ascending")]
@@ -49,9 +49,10 @@ def check_logs(view: TopicView, topic: str, acknowledged: Iterable[AcknowledgedR
 
 class TopicLogs:
     """All rows of a topic from the log starts on, of each broker, and the leaders' high watermarks. `may_delete`: a
-    replica may begin above its leader, after a deletion of records that was not confirmed. [DR-02]"""
+    replica may begin above its leader, after a deletion of records that was not confirmed. [DR-02] `is_compacted`: a
+    record may have gone, on each broker, for a later one of its key. [LC-01]"""
 
-    def __init__(self, view: TopicView, topic: str, may_delete: bool = False) -> None:
+    def __init__(self, view: TopicView, topic: str, may_delete: bool = False, is_compacted: bool = False) -> None:
         partitions = view.partitions(topic)
         ids = [registration.topic_id_partition for registration in partitions.values()]
         self.starts = {p: _log_start(view, r.leader, r.topic_id_partition) for p, r in partitions.items()}
@@ -60,6 +61,7 @@ class TopicLogs:
         self._compared_from = own if may_delete else dict.fromkeys(self._logs, self.starts)
         self._led = {p: _of(self._logs[r.leader], p) for p, r in partitions.items()}
         self._committed = _committed(self._led.values(), _high_watermarks(view, partitions))
+        self._newest = _newest(self._led.values()) if is_compacted else {}
 
     def check(self, acknowledged: Iterable[AcknowledgedRecord]) -> Findings:
         """The faults in these logs, given the acknowledged records."""
@@ -69,24 +71,36 @@ class TopicLogs:
             records=rows.num_rows,
             lost=self.missing(acknowledged),
             duplicated=doubled(rows["value"].to_pylist()),
-            offsets_missing_or_doubled=sum(_bad_offsets(led, self.starts[p]) for p, led in self._led.items()),
+            offsets_missing_or_doubled=sum(self._bad_offsets(p) for p in self._led),
             contradictions=sum(_contradictions(one, other) for one, other in pairs),
             different=sum(self._differs(broker, p) for p in self._led for broker in self._logs),
         )
 
+    def _bad_offsets(self, partition: int) -> int:
+        """The number of offsets that are repeated, or that are missing and must not be."""
+        rows, start = self._led[partition], self.starts[partition]
+        return doubled(rows["offset"].to_pylist()) if self._newest else _bad_offsets(rows, start)
+
     def _differs(self, broker: int, partition: int) -> bool:
         led = self._led[partition]
+        if self._newest:
+            return _newest([_of(self._logs[broker], partition)]) != _newest([led])
         expected = led.filter(pc.greater_equal(led["offset"], self._compared_from[broker][partition]))
         return not _of(self._logs[broker], partition).equals(expected)
 
     def missing(self, records: Iterable[AcknowledgedRecord]) -> int:
         """The number of these records that are not committed at their offsets. Records below the log start do not
-        count."""
+        count, nor those for which there is a later one of their key in a compacted topic."""
         return sum(
             record.offset >= self.starts[record.partition]
             and self._committed.get((record.partition, record.offset)) != str(record.number).encode()
+            and not self._is_obsolete(record)
             for record in records
         )
+
+    def _is_obsolete(self, record: AcknowledgedRecord) -> bool:
+        newest = self._newest.get((record.partition, key_of(record.number, len(self.starts))), -1)
+        return (record.partition, record.offset) not in self._committed and record.offset < newest
 
 
 def doubled(values: Iterable[object]) -> int:
@@ -124,6 +138,12 @@ def _committed(led: Iterable[pa.Table], high_watermarks: Mapping[int, int]) -> d
         for row in rows
         if row["offset"] < high_watermarks[row["partition"]]
     }
+
+
+def _newest(tables: Iterable[pa.Table]) -> dict[tuple[int, bytes], int]:
+    """The offset of the newest record of each partition and key."""
+    rows = pa.concat_tables(tables).select(["partition", "key", "offset"]).to_pylist()
+    return {(row["partition"], row["key"]): row["offset"] for row in sorted(rows, key=lambda row: row["offset"])}
 
 
 def _contradictions(one: pa.Table, other: pa.Table) -> int:

@@ -106,16 +106,27 @@ class AcknowledgedRecord(NamedTuple):
     number: int
 
 
+KEYS = 50  # of a partition of a compacted topic
+
+
+def key_of(number: int, partitions: int) -> bytes:
+    """The key of a number in a compacted topic."""
+    return str(number // partitions % KEYS).encode()
+
+
 class NumberSender:
     """Sends each number once with acks=all, and remembers the acknowledged ones. `timeout_ms` is in ms.
 
-    The remainder of a number is its partition. A record without acknowledgement may be in the log or not.
+    The remainder of a number is its partition. A record without acknowledgement may be in the log or not. `has_keys`:
+    whether the records have keys, for a compacted topic.
     """
 
     def __init__(
-        self, cluster_uri: str, topic: str, partitions: int, first: int, timeout_ms: int, config: Config | None = None
-    ) -> None:
+        self, cluster_uri: str, topic: str, partitions: int, first: int, timeout_ms: int, config: Config | None = None,
+        has_keys: bool = False,
+    ) -> None:  # fmt: skip
         self.sent = 0
+        self._has_keys = has_keys
         self.acknowledged: list[AcknowledgedRecord] = []
         self.errors: Counter[str] = Counter()
         self._producer = Producer(cluster_uri, acks="all", config=config)
@@ -134,6 +145,9 @@ class NumberSender:
         partitions = [number % self._partitions for number in numbers]
         values = pa.array([str(number).encode() for number in numbers], pa.binary())
         records = pa.table({"value": values, "partition": pa.array(partitions, pa.int32())})
+        if self._has_keys:
+            keys = pa.array([key_of(number, self._partitions) for number in numbers], pa.binary())
+            records = records.append_column("key", keys)
         try:
             answers = self._producer.send(self._topic, records, self._timeout_ms)
         except LakelogException as error:
@@ -158,9 +172,9 @@ class NumberProducer(NumberSender, RepeatedWork):
 
     def __init__(
         self, cluster_uri: str, topic: str, partitions: int, first: int, batch: int, timeout_ms: int,
-        config: Config | None = None,
+        config: Config | None = None, has_keys: bool = False,
     ) -> None:  # fmt: skip
-        NumberSender.__init__(self, cluster_uri, topic, partitions, first, timeout_ms, config)
+        NumberSender.__init__(self, cluster_uri, topic, partitions, first, timeout_ms, config, has_keys)
         RepeatedWork.__init__(self, f"producer of {topic} from {first} on")
         self._batch = batch
 

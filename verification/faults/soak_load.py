@@ -1,7 +1,7 @@
 """The load of a soak: for each topic producers that never stop, probes that measure outages, and a reader."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -31,9 +31,12 @@ _CLIENT = Config(lakelog_poll_interval_ms=250)
 class Probe(NumberSender, RepeatedWork):
     """Sends records to one partition, one after another."""
 
-    def __init__(self, cluster_uri: str, topic: str, partitions: int, partition: int, config: Config = _CLIENT) -> None:
+    def __init__(
+        self, cluster_uri: str, topic: str, partitions: int, partition: int, config: Config = _CLIENT,
+        has_keys: bool = False,
+    ) -> None:  # fmt: skip
         first = (_PROBE + partition * _SPAN) * partitions + partition
-        NumberSender.__init__(self, cluster_uri, topic, partitions, first, _PROBE_TIMEOUT, config)
+        NumberSender.__init__(self, cluster_uri, topic, partitions, first, _PROBE_TIMEOUT, config, has_keys)
         RepeatedWork.__init__(self, f"probe of {topic}-{partition}", _PROBE_PAUSE)
         self.partition = partition
 
@@ -45,12 +48,13 @@ class Probe(NumberSender, RepeatedWork):
 class LoadReader(RepeatedWork):
     """Reads a topic below the high watermarks from offset 0 on, and continues there after any error.
 
-    `seen` has the records that it got. `out_of_order` counts records that did not have the next offset. `skipped`
-    counts offsets that it left out because they were deleted.
+    `seen` has the records that it got. `out_of_order` counts records that did not have the next offset; of a topic that
+    is compacted, those that had an earlier one. `skipped` counts offsets that it left out because they were deleted.
     """
 
-    def __init__(self, cluster_uri: str, topic: str, partitions: int) -> None:
+    def __init__(self, cluster_uri: str, topic: str, partitions: int, is_compacted: bool = False) -> None:
         super().__init__(f"reader of {topic}")
+        self._is_compacted = is_compacted
         self._topic = topic
         self._consumer = Consumer(cluster_uri, config=_CLIENT)
         self._view = TopicView(Cluster.open(cluster_uri))
@@ -70,6 +74,8 @@ class LoadReader(RepeatedWork):
         for partition, answer in answers.items():
             if answer.error is None:
                 self.take(partition, answer.records)
+                if self._is_compacted:
+                    self.positions[partition] = answer.next_offset
             else:
                 self.errors[answer.error.name] += 1
                 if isinstance(answer.error, OffsetOutOfRangeException):
@@ -79,7 +85,8 @@ class LoadReader(RepeatedWork):
     def take(self, partition: int, records: pa.Table) -> None:
         """Stores records, and counts those that do not have the next offset."""
         for offset, value in zip(records["offset"].to_pylist(), records["value"].to_pylist(), strict=True):
-            self.out_of_order += offset != self.positions[partition]
+            expected = self.positions[partition]
+            self.out_of_order += offset < expected if self._is_compacted else offset != expected
             self.seen.append(AcknowledgedRecord(partition, offset, int(value)))
             self.positions[partition] = offset + 1
 
@@ -99,14 +106,16 @@ class LoadReader(RepeatedWork):
 class TopicLoad:
     """The senders and the reader of one topic."""
 
-    def __init__(self, cluster_uri: str, topic: str, partitions: int, config: Config = _CLIENT) -> None:
-        self.topic = topic
+    def __init__(
+        self, cluster_uri: str, topic: str, partitions: int, config: Config = _CLIENT, is_compacted: bool = False
+    ) -> None:
+        self.topic, self.is_compacted = topic, is_compacted
         self._producers = [
-            NumberProducer(cluster_uri, topic, partitions, first, records * partitions, timeout, config)
+            NumberProducer(cluster_uri, topic, partitions, first, records * partitions, timeout, config, is_compacted)
             for first, records, timeout in _PRODUCERS
         ]
-        self.probes = [Probe(cluster_uri, topic, partitions, partition, config) for partition in range(partitions)]
-        self.reader = LoadReader(cluster_uri, topic, partitions)
+        self.probes = [Probe(cluster_uri, topic, partitions, n, config, is_compacted) for n in range(partitions)]
+        self.reader = LoadReader(cluster_uri, topic, partitions, is_compacted)
         self.meter = OutageMeter(cluster_uri, topic, partitions, config)
 
     @property
@@ -133,12 +142,15 @@ class TopicLoad:
 
 
 class SoakLoad:
-    """The load on all topics, each with its number of partitions. With `fsync` the producers sync what they write."""
+    """The load on all topics, each with its number of partitions, and on those that are `compacted` records with keys.
+    With `fsync` the producers sync what they write."""
 
-    def __init__(self, cluster_uri: str, topics: Mapping[str, int], fsync: bool = False) -> None:
+    def __init__(
+        self, cluster_uri: str, topics: Mapping[str, int], fsync: bool = False, compacted: Collection[str] = ()
+    ) -> None:
         config = replace(_CLIENT, storage_fsync=fsync)
         self.topics: Sequence[TopicLoad] = [
-            TopicLoad(cluster_uri, topic, number, config) for topic, number in topics.items()
+            TopicLoad(cluster_uri, topic, number, config, topic in compacted) for topic, number in topics.items()
         ]
 
     def start(self) -> None:

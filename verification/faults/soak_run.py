@@ -44,8 +44,13 @@ _TABLES = (
     *_ERRORS,
 )  # fmt: skip
 # No records of the first topic are ever deleted.
-KEPT, TRIMMED = "kept", "trimmed"
-ASSIGNMENTS = {KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)}, TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)}}
+KEPT, TRIMMED, COMPACTED = "kept", "trimmed", "compacted"
+ASSIGNMENTS = {
+    KEPT: {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2), 3: (1, 3, 2)},
+    TRIMMED: {0: (2, 1, 3), 1: (3, 2, 1)},
+    COMPACTED: {0: (3, 1, 2)},
+}
+_CONFIGS = {COMPACTED: {"cleanup.policy": "compact"}}
 # Compaction runs often, and removed files are deleted soon after the longest freeze. Polls are rare, because each poll
 # of the store is a request and all processes share a small machine. The broker with the slow store takes seconds a
 # round. Kafka's lag time of 30 s (KIP-537), longer than Lakelog's default, keeps it in sync. Sessions are as on a disk
@@ -62,6 +67,7 @@ SETTINGS = {
     "lakelog.scrub.interval.ms": 60_000,
 }
 _COMPACTIONS = re.compile(r"(\d+) compactions of \d+ small files")
+_CLEANINGS = re.compile(r": cleaned \S+ up to offset \d+: files")
 PATIENCE = 300.0
 
 
@@ -95,7 +101,7 @@ class Course:
 
 def topic_figures(view: TopicView, load: TopicLoad, may_delete: bool) -> dict[str, Any]:
     """Compares logs, acknowledgements and read records of a topic, after all writers have stopped."""
-    logs, reader = TopicLogs(view, load.topic, may_delete), load.reader
+    logs, reader = TopicLogs(view, load.topic, may_delete, load.is_compacted), load.reader
     deleted = sum(logs.starts.values())
     return {
         "acknowledged": load.count(),
@@ -250,7 +256,7 @@ class Soak:
         self._health = ClusterHealth(self._view, cluster, list(ASSIGNMENTS))
         self._admin = AdminClient(cluster.uri, requested_by="soak")
         self._load = SoakLoad(
-            cluster.uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()}, plan.store == DISKS
+            cluster.uri, {topic: len(found) for topic, found in ASSIGNMENTS.items()}, plan.store == DISKS, [COMPACTED]
         )
         self._roots = RootFaults(cluster, KEPT, self._health.is_alone, self._let)
         self._meter = next(load.meter for load in self._load.topics if load.topic == KEPT)
@@ -289,7 +295,8 @@ class Soak:
         self._cluster.launch()
         self._wait(self._cluster.missing_servers, "all servers start")
         for topic, assignment in ASSIGNMENTS.items():
-            self._admin.create_topic(topic, assignment=assignment, configs={"min.insync.replicas": 2})
+            configs = {"min.insync.replicas": 2, **_CONFIGS.get(topic, {})}
+            self._admin.create_topic(topic, assignment=assignment, configs=configs)
         self._load.start()
         self._is_loaded = True
         self._wait(self._lacks_records, "each partition acknowledges a record")
@@ -397,4 +404,5 @@ class Soak:
             "acknowledged": self._load.count(),
             **soak_figures(self._course, self._checked if is_checked else {}, waits, errors),
             "compactions": sum(int(count) for log in logs for count in _COMPACTIONS.findall(log)),
+            "cleanings": sum(len(_CLEANINGS.findall(log)) for log in logs),
         }

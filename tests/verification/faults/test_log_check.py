@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.replication.protocol.log_cleaner import CleanerConfig, log_to_clean
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.log.log_cleaning import clean
 from lakelog.verification.faults.log_check import Findings, TopicLogs, check_logs
-from lakelog.verification.faults.number_producer import AcknowledgedRecord
-from tests.jobs.admin.one_partition import one_partition, publish, start_at, write
-from tests.storage.logs import TOPIC
+from lakelog.verification.faults.number_producer import KEYS, AcknowledgedRecord, key_of
+from tests.jobs.admin.one_partition import log_of, one_partition, publish, start_at, write
+from tests.storage.logs import P0, TOPIC, keyed, lead, request, send
 
 GOOD = Findings(records=3, lost=0, duplicated=0, offsets_missing_or_doubled=0, contradictions=0, different=0)
 ALL = [AcknowledgedRecord(0, offset, 10 + offset) for offset in range(3)]
@@ -108,3 +110,37 @@ def test_what_was_read_and_is_gone_is_missing(cluster: Cluster) -> None:
 @pytest.mark.parametrize("fault", ["lost", "duplicated", "offsets_missing_or_doubled", "contradictions", "different"])
 def test_each_fault_counts(fault: str) -> None:
     assert not GOOD._replace(**{fault: 1}).is_good
+
+
+def in_compacted(cluster: Cluster, high_watermark: int, *acknowledged: AcknowledgedRecord) -> Findings:
+    return TopicLogs(publish(cluster, high_watermark), TOPIC, is_compacted=True).check(acknowledged)
+
+
+def write_keyed(cluster: Cluster, broker: int, *numbers: int) -> None:
+    """Appends numbers with their keys, a batch each, and cleans the log of broker 1."""
+    log = log_of(cluster, broker)
+    lead(log, P0, epoch=0)
+    for place, number in enumerate(numbers):
+        rows = keyed((key_of(number, 1), str(number).encode()))
+        send(log, request(P0, 1, place), tables={P0: rows})
+    to_clean = log_to_clean(log.refresh().partition(P0), len(numbers), 0, CleanerConfig(0.0, 0, 2**63 - 1, 0))
+    assert broker != 1 or (to_clean and clean(log, P0, to_clean, 0, 0, 2**40, "test"))
+
+
+NUMBERS = 10, 10 + KEYS, 11, 10 + 2 * KEYS
+SENT = [AcknowledgedRecord(0, offset, number) for offset, number in enumerate(NUMBERS)]
+
+
+def test_lc_01_in_a_compacted_topic_a_record_may_go_for_a_later_one_of_its_key(cluster: Cluster) -> None:
+    write_keyed(cluster, 1, *NUMBERS)
+    write_keyed(cluster, 2, *NUMBERS)
+    assert in_compacted(cluster, 4, *SENT) == GOOD._replace(records=2)
+    assert in_compacted(cluster, 3, *SENT) == GOOD._replace(records=2, lost=1)
+    assert in_compacted(cluster, 4, *SENT, AcknowledgedRecord(0, 4, 12)) == GOOD._replace(records=2, lost=1)
+    assert in_compacted(cluster, 4, AcknowledgedRecord(0, 3, 10)) == GOOD._replace(records=2, lost=1)
+
+
+def test_lc_01_replicas_of_a_compacted_topic_differ_if_their_newest_records_do(cluster: Cluster) -> None:
+    write_keyed(cluster, 1, *NUMBERS)
+    write_keyed(cluster, 2, *NUMBERS[:3])
+    assert in_compacted(cluster, 4, *SENT) == GOOD._replace(records=2, different=1)
