@@ -240,24 +240,22 @@ def statistics(records: pa.Table, headers: Sequence[BatchHeader] = ()) -> str:
     """Delta's statistics of a data file, as JSON. Spark skips no file that lacks one of the four parts, or the null
     count of a column with a range.
 
-    The ranges are those of all records of the batches, also of those that the log cleaner has removed: by them a
-    follower finds the file with a batch header. They are not tight then.
+    A column has no range if the log cleaner has removed its least or greatest value. Spark answers `min` and `max` by
+    ranges, so none may be too wide. By ranges, too, a follower finds the files with the batch headers that it lacks, so
+    none may be too narrow.
     """
     ranges = {name: pc.min_max(records.column(name)) for name in STATS_COLUMNS}
     least = {name: _stat(value["min"]) for name, value in ranges.items()}
     most = {name: _stat(value["max"]) for name, value in ranges.items()}
-    is_cleaned = any(header.cleaned for header in headers)
-    if is_cleaned:
-        of_headers = _ranges(headers)
-        least |= {name: ends[0] for name, ends in of_headers.items()}
-        most |= {name: ends[1] for name, ends in of_headers.items()}
+    of_headers = _ranges(headers) if any(header.cleaned for header in headers) else {}
+    whole = {name: of_headers.get(name, (least[name], most[name])) for name in STATS_COLUMNS if records.num_rows}
+    known = [name for name, ends in whole.items() if ends == (least[name], most[name])]
     return json.dumps(
         {
             "numRecords": records.num_rows,
-            "minValues": {name: value for name, value in least.items() if value is not None},
-            "maxValues": {name: value for name, value in most.items() if value is not None},
+            "minValues": {name: least[name] for name in known},
+            "maxValues": {name: most[name] for name in known},
             "nullCount": {name: records.column(name).null_count for name in STATS_COLUMNS},
-            **({"tightBounds": False} if is_cleaned else {}),
         }
     )
 
@@ -283,8 +281,10 @@ def check_footer(headers: Sequence[BatchHeader], stats: str, rows: int) -> None:
 
 
 def _check_ranges(headers: Sequence[BatchHeader], least: dict[str, object], most: dict[str, object]) -> None:
+    may_lack = any(header.cleaned for header in headers)
     for name, ends in _ranges(headers).items():
-        _check_range(name, (least[name], most[name]), ends)
+        if name in least or name in most or not may_lack:
+            _check_range(name, (least[name], most[name]), ends)
 
 
 def _ranges(headers: Sequence[BatchHeader]) -> dict[str, tuple[Any, Any]]:

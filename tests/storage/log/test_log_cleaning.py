@@ -1,8 +1,10 @@
 """The log cleaner: the newest record of each key stays, at its offset, and nobody notices that others have gone."""
 
+import json
 import random
 from dataclasses import replace
 
+import pyarrow.compute as pc
 import pytest
 
 from lakelog.replication.errors import CorruptRecordException
@@ -13,18 +15,20 @@ from lakelog.replication.protocol.record_batch import LogEnd, OffsetRange
 from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.log import log_cleaning
+from lakelog.replication.storage.log.broken_segments import SoughtRange
 from lakelog.replication.storage.log.log_cleaning import clean
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.partition_rows import read_row_ranges, row_ranges
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.segment import read_segment
+from lakelog.replication.storage.log.segment import read_records, read_segment
 from lakelog.replication.storage.log.truncate import delete_logs, truncate_logs
 from tests.storage.delta.answers import lose_an_answer
 from tests.storage.logs import (
     NOON,
     P0,
     P1,
+    TOPIC,
     chain,
     facts,
     follow,
@@ -168,7 +172,14 @@ def test_lc_01_a_segment_says_what_is_left_of_its_batches(log):
     for segment in log.current().segments.values():
         read = read_segment(log.root, segment.file)
         assert [header.cleaned for header in read.headers] == [header.cleaned for header in segment.headers]
-        assert '"tightBounds": false' in read.file.stats or not any(h.cleaned for h in read.headers)
+        rows = read_records(log.root, segment.name)
+        stats, ends = json.loads(read.file.stats), pc.min_max(rows["offset"]).as_py()
+        assert stats["numRecords"] == rows.num_rows
+        are_tight = ends == {"min": read.headers[0].base_offset, "max": read.headers[-1].last_offset}
+        assert ("offset" in stats["minValues"], "offset" in stats["maxValues"]) == (are_tight, are_tight)
+        assert stats["minValues"].get("topic", TOPIC) == TOPIC
+        sought = [SoughtRange(header.last_offset, (0, 0), (TOPIC, TOPIC)) for header in read.headers]
+        assert all(each.may_meet(read.file) for each in sought), "a follower finds each header"
 
 
 def test_lc_01_a_log_that_was_truncated_is_cleaned_again_from_there(log):
