@@ -112,6 +112,8 @@ class ConsoleReader:
                 yield records
                 del self.positions[number]  # to the end
                 self.positions[number] = records["offset"][-1].as_py() + 1
+            if found.error is None and records.num_rows == found.records.num_rows:
+                self.positions[number] = found.next_offset  # the log cleaner may have removed the records before it
         made_again = next((e for e in errors.values() if isinstance(e, UnknownTopicIdException)), None)
         if made_again is not None:
             self._start()

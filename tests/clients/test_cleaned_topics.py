@@ -8,8 +8,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from lakelog.jobs.admin.group_offsets import lag_of
+from lakelog.jobs.console.console_reader import ConsoleReader
 from lakelog.replication.clients.consumer import Consumer
-from lakelog.replication.clients.offset_lookup import MAX_TIMESTAMP, offset_for
+from lakelog.replication.clients.offset_lookup import EARLIEST, MAX_TIMESTAMP, offset_for
 from lakelog.replication.clients.partition_reader import PartitionReader
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.reader import LogRead, read_committed, read_latest, segment_records
@@ -90,7 +91,15 @@ def by_small_tasks(world, start):
     return by_the_source(world, start, maxRecordsPerPartition="1")
 
 
-WAYS = [by_fetches, by_one_fetch, by_a_group, by_the_source, by_small_tasks]
+def by_the_console(world, start):
+    """It stops for a moment after each record, and reads a batch at a time."""
+    reader = ConsoleReader(world.uri, world.cluster.config, TOPIC, EARLIEST, partition=0, offset=start)
+    tables = [table for _ in range(12) for table in reader.read(0, 1, 1)]
+    assert reader.positions == {0: 12}
+    return [offset for table in tables for offset in table["offset"].to_pylist()]
+
+
+WAYS = [by_fetches, by_one_fetch, by_a_group, by_the_source, by_small_tasks, by_the_console]
 
 
 @pytest.mark.parametrize("is_merged", [False, True], ids=["as it was written", "in one file"])
