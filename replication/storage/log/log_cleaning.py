@@ -99,6 +99,8 @@ def clean(
     """
     state = log.current()
     batches = state.partition(partition).batches_between(found.log_start, found.dirty.stop)
+    if not batches or batches[-1].header.next_offset != found.dirty.stop:
+        return None
     latest, end = _latest_offsets(log.root, state, partition, found, batches, most_key_bytes, pace)
     dirty = OffsetRange(found.dirty.start, end.next_offset)
     job = _CleanJob(log.root, partition, dirty, latest, retention_ms, now_us)

@@ -234,6 +234,15 @@ def test_lc_01_a_cleaning_gives_up_if_the_log_has_changed_meanwhile(log, monkeyp
     assert log.current().partition(P0).cleaned_to == 0
 
 
+@pytest.mark.parametrize("end", [0, 2])
+def test_lc_01_a_log_that_was_truncated_before_its_cleaning_stays_as_it_is(log, end):
+    found = log_to_clean(log.refresh().partition(P0), 5, NOW, ALWAYS)
+    truncate(log, {P0: end})
+    before = facts(log)
+    assert clean(log, P0, found, HOUR, NOW, MANY, "test") is None
+    assert facts(log) == before
+
+
 def test_lc_01_keys_that_take_too_much_memory_are_cleaned_in_parts(log):
     put(log, (b"b", b"2"))
     assert scrub(log, keys=1).stop == 2
