@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from lakelog.replication.config import Config, TopicConfig
 from lakelog.replication.error_log import ErrorLog
-from lakelog.replication.errors import LakelogException, StaleBrokerEpochException
+from lakelog.replication.errors import CorruptRecordException, LakelogException, StaleBrokerEpochException
 from lakelog.replication.protocol.leadership import HostedPartition
 from lakelog.replication.protocol.log_cleaner import CleanerConfig, LogToClean, log_to_clean
 from lakelog.replication.protocol.log_retention import retention_offset
@@ -192,13 +192,13 @@ class LogMaintenance:
         """Removes records of which a later one has the same key, from the logs of topics with `cleanup.policy=compact`:
         first from those with the largest share of dirty bytes. Each replica does so by itself. [LC-01]"""
         config, ends_at = self._config, time.monotonic() + _COMPACTION_SECONDS
-        for partition, to_clean in self._logs_to_clean() if config.log_cleaner_enable else ():
+        failed: CorruptRecordException | None = None
+        for partition, hosted, to_clean in self._logs_to_clean() if config.log_cleaner_enable else ():
             if self._thread.stopping.is_set() or time.monotonic() >= ends_at:
-                return
+                break
             self._pause_point.pass_through()
-            hosted = self._replicas.hosted().get(partition)
-            if hosted is None:
-                continue
+            if not _takes_records(self._log.current().known(partition), hosted):
+                continue  # another log was being cleaned for long
             retention_ms = self._cache.topic_config(hosted.registration).delete_retention_ms
             try:
                 cleaned = clean(
@@ -207,14 +207,19 @@ class LogMaintenance:
                 )  # fmt: skip
             except _Stopping:
                 return
+            except CorruptRecordException as error:  # of a file: the other logs are cleaned nevertheless
+                failed = error
+                continue
             self._note_removed()
             if cleaned is not None and cleaned.bytes_before:
                 logger.info(
                     "%s: cleaned %s up to offset %d: files of %d bytes have %d bytes now", self._name,
                     hosted.registration.name, *cleaned,
                 )  # fmt: skip
+        if failed is not None:
+            raise failed
 
-    def _logs_to_clean(self) -> list[tuple[TopicIdPartition, LogToClean]]:
+    def _logs_to_clean(self) -> list[tuple[TopicIdPartition, HostedPartition, LogToClean]]:
         found, state = [], self._log.current()
         for partition, hosted in self._replicas.hosted().items():
             config = self._cache.topic_config(hosted.registration)
@@ -223,8 +228,8 @@ class LogMaintenance:
                 continue
             to_clean = log_to_clean(log, hosted.high_watermark, self._now(), _cleaner_config(config))
             if to_clean is not None:
-                found.append((partition, to_clean))
-        return sorted(found, key=lambda item: -item[1].ratio)
+                found.append((partition, hosted, to_clean))
+        return sorted(found, key=lambda item: -item[2].ratio)
 
     def _on_each(self, pace: Pace) -> OnEach:
         """Cleans many bytes of an object store on executors, if Spark has any: to read and write them is most of the

@@ -150,6 +150,46 @@ def test_lc_01_a_replica_that_neither_leads_nor_follows_is_not_cleaned(world, ki
     assert offsets(world.log) == list(range(8))
 
 
+def hosts_both(world):
+    """Replicas of P0 and P1, with P0 first."""
+    (hosted,) = world.led().values()
+    other = replace(hosted.registration, partition=1)
+    world.hosted = lambda: {P0: hosted, P1: replace(hosted, registration=other)}
+
+
+def test_lc_01_a_log_that_cannot_be_read_keeps_no_other_from_being_cleaned(root, caplog):
+    world = World(root, **{"log.cleaner.min.files": 1000, "lakelog.scrub.bytes.per.second": 0})
+    fill(world.log, P1, 8)
+    hosts_both(world)
+    name = next(iter(world.log.current().segments))
+    content = bytearray(world.log.root.read(name))
+    content[40] ^= 1
+    world.log.root.delete(name)
+    world.log.root.put(name, bytes(content))
+    world.configs = COMPACTED
+    world.maintenance.run_once()
+    assert offsets(world.log, P1) == [7]
+    assert world.log.refresh().known(P0).cleaned_to == 0
+    assert "cleaning" in caplog.text
+    assert name in caplog.text
+
+
+def test_lc_01_a_replica_whose_role_changes_while_another_is_cleaned_stays_as_it_is(world, monkeypatch):
+    fill(world.log, P1, 8)
+    hosts_both(world)
+    world.configs, clean = COMPACTED, log_maintenance.clean
+
+    def cleans(*given):
+        cleaned = clean(*given)
+        world.log.become({P1: Role(0, FENCED)}, "test")
+        return cleaned
+
+    monkeypatch.setattr(log_maintenance, "clean", cleans)
+    world.maintenance.run_once()
+    assert offsets(world.log) == [7]
+    assert offsets(world.log, P1) == list(range(8))
+
+
 def test_lc_01_cleaning_may_be_switched_off(root):
     world = World(root, **{"log.cleaner.enable": "false"})
     world.configs = COMPACTED
