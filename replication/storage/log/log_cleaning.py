@@ -52,23 +52,32 @@ class LatestOffsets:
     def __init__(self) -> None:
         self._keys = pa.array([], pa.large_binary())
         self._offsets = pa.array([], pa.int64())
+        self._added: list[pa.Table] = []  # and not yet merged, at most as many records as there are keys
 
     @property
     def bytes(self) -> int:
         """The size in memory."""
-        return int(self._keys.nbytes + self._offsets.nbytes)
+        return int(self._keys.nbytes + self._offsets.nbytes) + sum(table.nbytes for table in self._added)
 
     def add(self, rows: pa.Table) -> None:
         """Adds records, which have later offsets than those before. Columns: key, offset."""
-        keys = rows["key"].cast(pa.large_binary()).combine_chunks()
-        all_keys = pa.concat_arrays([self._keys, keys])
-        offsets = pa.concat_arrays([self._offsets, rows["offset"].combine_chunks()])
-        table = pa.table({"key": all_keys, "offset": offsets}).filter(pc.is_valid(all_keys))
+        keys = rows["key"].cast(pa.large_binary())
+        self._added.append(pa.table({"key": keys, "offset": rows["offset"]}).filter(pc.is_valid(keys)))
+        # Each merge goes through all keys, so a merge for each file would take quadratic time.
+        if sum(table.num_rows for table in self._added) >= len(self._keys):
+            self.merge()
+
+    def merge(self) -> None:
+        """Merges what was added. Call it after the last `add`."""
+        known = pa.table({"key": self._keys, "offset": self._offsets})
+        table = pa.concat_tables([known, *self._added])
         newest = table.group_by("key", use_threads=False).aggregate([("offset", "max")])
         self._keys, self._offsets = newest["key"].combine_chunks(), newest["offset_max"].combine_chunks()
+        self._added = []
 
     def are_latest(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Whether each record has a key, and none of these offsets is a later one of it."""
+        """Whether each record has a key, and none of these offsets is a later one of it. A call takes time for all
+        keys, so give it many records."""
         keys = rows["key"].cast(pa.large_binary())
         latest = self._offsets.take(pc.index_in(keys, value_set=self._keys).combine_chunks())
         is_latest = pc.fill_null(pc.less_equal(latest, rows["offset"]), True)
@@ -131,6 +140,7 @@ def _latest_offsets(
         pace(0)
         if latest.bytes >= most_bytes:
             break
+    latest.merge()
     return latest, end
 
 
@@ -157,10 +167,15 @@ class _CleanJob:
         if not self._may_change(segment):
             return None
         tables, headers = list[pa.Table](), list[BatchHeader]()
-        for batch in decoded_batches(self.root, segment):
-            (header,) = batch.headers
-            rows, new = self._rest(header, batch.table) if self._is_ours(header) else (batch.table, header)
-            tables.append(rows)
+        batches = [(batch.headers[0], batch.table) for batch in decoded_batches(self.root, segment)]
+        ours = pa.concat_tables(rows.select(_KEYS) for header, rows in batches if self._is_ours(header))
+        are_latest, place = self.latest.are_latest(ours), 0
+        for header, rows in batches:
+            rest, new = rows, header
+            if self._is_ours(header):
+                rest, new = self._rest(header, rows, are_latest.slice(place, rows.num_rows))
+                place += rows.num_rows
+            tables.append(rest)
             headers.append(new)
         if all(new is old for new, old in zip(headers, segment.headers, strict=True)):
             return None
@@ -175,11 +190,13 @@ class _CleanJob:
         if any(h.next_offset > self.dirty.start or may_lose_tombstones(h, self.now_us) for h in ours):
             return True
         offsets = OffsetRange(ours[0].base_offset, ours[-1].next_offset)
-        rows = _keys_of(self.root, segment, self.topic_id_partition, offsets)
-        return any(not pc.all(self.latest.are_latest(found)).as_py() for found in rows)
+        rows = pa.concat_tables(_keys_of(self.root, segment, self.topic_id_partition, offsets))
+        return not pc.all(self.latest.are_latest(rows)).as_py()
 
-    def _rest(self, header: BatchHeader, rows: pa.Table) -> tuple[pa.Table, BatchHeader]:
-        stays, is_tombstone = self.latest.are_latest(rows), pc.is_null(rows["value"])
+    def _rest(
+        self, header: BatchHeader, rows: pa.Table, stays: pa.ChunkedArray
+    ) -> tuple[pa.Table, BatchHeader]:  # fmt: skip
+        is_tombstone = pc.is_null(rows["value"])
         if may_lose_tombstones(header, self.now_us):
             stays = pc.and_not(stays, is_tombstone)
         rest = rows.filter(stays)

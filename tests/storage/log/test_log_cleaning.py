@@ -4,6 +4,7 @@ import json
 import random
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -16,7 +17,7 @@ from lakelog.replication.protocol.truncation import Truncation
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.log import log_cleaning
 from lakelog.replication.storage.log.broken_segments import SoughtRange
-from lakelog.replication.storage.log.log_cleaning import clean
+from lakelog.replication.storage.log.log_cleaning import LatestOffsets, clean
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.log_start import delete_old_segments, raise_log_starts
 from lakelog.replication.storage.log.partition_rows import read_row_ranges, row_ranges
@@ -250,6 +251,31 @@ def test_lc_01_keys_that_take_too_much_memory_are_cleaned_in_parts(log):
     while found := scrub(log, keys=1):
         assert found.stop <= 6
     assert [offset for offset, *_ in rows(log)] == [3, 4, 5]
+
+
+def test_lc_01_all_keys_are_gone_through_once_for_a_file_and_not_for_each_batch(root, monkeypatch):
+    log, calls = new_log(root, P0), []
+    for number in range(12):
+        put(log, (b"a", b"1") if number % 2 else (f"{number}".encode(), b"1"))
+    compact(log, 1 << 20, 2, MANY, "test")
+    are_latest = LatestOffsets.are_latest
+    monkeypatch.setattr(LatestOffsets, "are_latest", lambda *given: calls.append(1) or are_latest(*given))
+    assert scrub(log)
+    put(log, (b"0", b"2"))
+    assert scrub(log)
+    assert [offset for offset, *_ in rows(log)] == [2, 4, 6, 8, 10, 11, 12]
+    assert len(calls) == 1 + 3, "the second time for the keys of the file, for its records, and for the new file"
+
+
+def test_lc_01_keys_are_merged_rarely(monkeypatch):
+    merges, latest, merge = [], LatestOffsets(), LatestOffsets.merge
+    monkeypatch.setattr(LatestOffsets, "merge", lambda self: merges.append(1) or merge(self))
+    for number in range(256):
+        latest.add(pa.table({"key": pa.array([f"{number}".encode(), b"a"]), "offset": [2 * number, 2 * number + 1]}))
+    latest.merge()
+    assert len(merges) < 16
+    asked = pa.table({"key": pa.array([b"a", b"a", b"0", b"new", None]), "offset": [510, 511, 0, 0, 600]})
+    assert latest.are_latest(asked).to_pylist() == [False, True, True, True, False]
 
 
 def test_lc_01_a_rotten_file_stays_as_it_is(log):
