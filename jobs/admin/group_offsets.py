@@ -193,8 +193,7 @@ def _share(batch: PlacedBatch, start: int, stop: int) -> int:
 def _milliseconds(led: OpenPartition, unread: list[PlacedBatch], committed: int) -> int:
     if not unread:
         return 0
-    kept = (batch for batch in unread if batch.header.retained.records)
-    times = (time for batch in kept for offset, time in records_of(led, batch) if offset >= committed)
+    times = (time for batch in unread for offset, time in records_of(led, batch) if offset >= committed)
     next_record = next(times, None)
     newest = max(batch.header.max_timestamp for batch in unread)
     return max(0, newest - next_record) // _MICROSECONDS if next_record is not None else 0

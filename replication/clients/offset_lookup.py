@@ -88,8 +88,9 @@ def _answer(offset: int, microseconds: int) -> TimestampAndOffset:
 
 
 def committed_batches(led: OpenPartition) -> list[PlacedBatch]:
-    """The batches that have committed records, in order."""
-    return led.log.batches_between(led.log.log_start_offset, led.high_watermark)
+    """The batches that have committed records, in order. The log cleaner may have left none of a batch."""
+    batches = led.log.batches_between(led.log.log_start_offset, led.high_watermark)
+    return [batch for batch in batches if batch.header.retained.records]
 
 
 def records_of(led: OpenPartition, batch: PlacedBatch) -> list[tuple[int, int]]:

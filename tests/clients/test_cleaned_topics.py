@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from lakelog.jobs.admin.group_offsets import lag_of
 from lakelog.jobs.console.console_reader import ConsoleReader
+from lakelog.replication.clients import offset_lookup
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.offset_lookup import EARLIEST, MAX_TIMESTAMP, offset_for
 from lakelog.replication.clients.partition_reader import PartitionReader
@@ -119,11 +120,13 @@ def test_lc_01_spark_reads_what_is_left(world, spark):
     assert sorted(row["offset"] for row in read.collect()) == [7, 9, 11]
 
 
-def test_lc_01_times_and_lags_are_those_of_records_that_are_left(world):
-    view = TopicView(world.cluster)
+def test_lc_01_times_and_lags_are_those_of_records_that_are_left(world, monkeypatch):
+    view, reads, read = TopicView(world.cluster), [], offset_lookup.read_records
     opened = PartitionReader(view).leader(view.partitions(TOPIC)[0])
+    monkeypatch.setattr(offset_lookup, "read_records", lambda *given: reads.append(1) or read(*given))
     for time in (MAX_TIMESTAMP, int(NOON.timestamp() * 1000)):
         assert offset_for(opened, time).offset == 4
+    assert len(reads) == 2, "batches without records are not read"
     lags = [lag_of(opened, committed) for committed in (0, 4, 11)]
     assert [(lag.records, lag.ms) for lag in lags] == [(12, 0), (8, 0), (1, 0)]
     assert [lag.bytes for lag in lags] == [9, 9, 1]
