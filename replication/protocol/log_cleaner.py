@@ -83,7 +83,7 @@ def _cleanable(
 
 
 def _bytes(batches: Iterable[PlacedBatch]) -> int:
-    return sum(batch.header.retained.bytes for batch in batches)
+    return sum((batch.header.cleaned or batch.header).bytes for batch in batches)  # without a `Retained` for each
 
 
 def may_lose_tombstones(header: BatchHeader, now_us: int) -> bool:

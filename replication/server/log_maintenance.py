@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyspark.sql import SparkSession
 
@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _SCRUB_ROUNDS, _REMOTE_SCRUB_ROUNDS = 10, 60  # from one scrub to the next: it lists the folder, and a store charges it
 _LOG_LINE_SECONDS = 60.0  # between two log lines on compactions
+_LOOK_AGAIN_US = 60_000_000  # a log that stays as it is may become old enough to be cleaned
 _COMPACTIONS = 16  # the most in one round
 _COMPACTION_SECONDS = 60  # of a round, in which compactions begin; one is no larger than the rate allows in that time
 
@@ -86,6 +87,7 @@ class LogMaintenance:
         self._known = set(log.current().segments)
         self._is_in_use = LogUse(lambda: log.current().version)
         self._retained_at = self._logged_at = float("-inf")
+        self._idle: dict[TopicIdPartition, _Looked] = {}  # the logs in which there was nothing to clean
         self._compactions = self._compacted = 0  # and the segments that they replaced, since the last log line
         self._rounds, self._is_scrub_round = 0, True
         # The files of other tools that the last round has left, and the last commit that it knew to remove files.
@@ -220,15 +222,21 @@ class LogMaintenance:
             raise failed
 
     def _logs_to_clean(self) -> list[tuple[TopicIdPartition, HostedPartition, LogToClean]]:
-        found, state = [], self._log.current()
+        found, state, now = [], self._log.current(), self._now()
+        before, self._idle = self._idle, {}
         for partition, hosted in self._replicas.hosted().items():
             config = self._cache.topic_config(hosted.registration)
             log = state.known(partition) if config.compacts else None
             if log is None or not _takes_records(log, hosted):
                 continue
-            to_clean = log_to_clean(log, hosted.high_watermark, self._now(), _cleaner_config(config))
-            if to_clean is not None:
+            settings, idle = _cleaner_config(config), before.get(partition)
+            facts = log.log_start_offset, log.cleaned_to, log.log_end, hosted.high_watermark, settings
+            if idle and idle.facts == facts and 0 <= now - idle.at < _LOOK_AGAIN_US:
+                self._idle[partition] = idle
+            elif to_clean := log_to_clean(log, hosted.high_watermark, now, settings):
                 found.append((partition, hosted, to_clean))
+            else:
+                self._idle[partition] = _Looked(facts, now)
         return sorted(found, key=lambda item: -item[2].ratio)
 
     def _on_each(self, pace: Pace) -> OnEach:
@@ -289,6 +297,14 @@ class LogMaintenance:
         names = set(self._log.refresh(LONGEST_SECONDS).segments)
         self._cleaner.removed(self._known - names)
         self._known = names
+
+
+class _Looked(NamedTuple):
+    """What a log was like when there was nothing to clean, and when that was, in microseconds. To look at each batch
+    of 10,000 logs in each round would take longer than a round."""
+
+    facts: tuple[object, ...]
+    at: int
 
 
 def _cleaner_config(config: TopicConfig) -> CleanerConfig:

@@ -190,6 +190,34 @@ def test_lc_01_a_replica_whose_role_changes_while_another_is_cleaned_stays_as_it
     assert offsets(world.log, P1) == list(range(8))
 
 
+def test_lc_01_a_log_is_looked_at_again_if_it_has_changed_or_after_a_minute(world, monkeypatch):
+    looks, look = [], log_maintenance.log_to_clean
+    monkeypatch.setattr(log_maintenance, "log_to_clean", lambda *given: looks.append(1) or look(*given))
+    clock = [NOON.timestamp() + 3600]
+    monkeypatch.setattr(world.maintenance, "_wall_clock", lambda: clock[0])
+
+    def looked():
+        looks.clear()
+        world.maintenance.run_once()
+        world.maintenance.run_once()
+        return len(looks)
+
+    world.configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"}
+    assert looked() == 1
+    assert looked() == 0
+    fill(world.log, P0, 1)
+    assert looked() == 1
+    world.high_watermark = 9
+    assert looked() == 1
+    world.configs = {**world.configs, "max.compaction.lag.ms": "3660000"}
+    assert looked() == 1
+    clock[0] += 59.9
+    assert looked() == 0
+    clock[0] += 0.2
+    assert looked() == 2, "now it is too old; once it is clean there is nothing to clean"
+    assert offsets(world.log) == [8]
+
+
 def test_lc_01_cleaning_may_be_switched_off(root):
     world = World(root, **{"log.cleaner.enable": "false"})
     world.configs = COMPACTED
