@@ -39,6 +39,9 @@ def truncation_for(
     leader's. A log that becomes empty does not show earlier records, which the leader's history may contain. Kafka
     starts the latter at the leader's log end, and so lacks the records in between.
 
+    Nothing stays of a log that would lose records which the log cleaner has been through: it may lack older records of
+    their keys, which the leader has. In Kafka they are lost. [LC-01]
+
     `leader_batches`: the ends of the leader's batches, oldest first, with their chains. They are needed if the
     histories differ although their epochs agree.
 
@@ -52,7 +55,9 @@ def truncation_for(
     if leader_batches is not None:
         offset = min(offset, common_end(own, [start, *leader_batches]))
     offset = own.boundary_at(offset)
-    if offset > own.log_start_offset:
+    # Below, records may have gone for later ones that go now. An unclean election has made them the newest again.
+    has_all = min(own.cleaned_to, own.log_end_offset) <= offset
+    if offset > own.log_start_offset and has_all:
         return Truncation(leader.leader_epoch, offset)
     is_as_the_leaders = LogEnd(own.log_start_offset, own.chain_at(own.log_start_offset) or "") == start
     return Truncation(leader.leader_epoch, own.log_start_offset, None if is_as_the_leaders else start)

@@ -254,6 +254,13 @@ def test_tr_03_tr_06_tr_07_ap_03_the_truncation_under_a_new_leader(own, leader, 
     assert truncation_for(own, leader) == truncation
 
 
+@pytest.mark.parametrize(("cleaned_to", "offset"), [(0, 4), (4, 4), (5, 0), (9, 0)])
+def test_lc_01_a_log_that_loses_records_which_were_cleaned_starts_over(cleaned_to, offset):
+    own = replace(log_of((0, 0), (1, 4), end=9), cleaned_to=cleaned_to)
+    assert truncation_for(own, leader_of((0, 0), (2, 4), end=7)) == Truncation(9, offset)
+    assert truncation_for(own, leader_of((0, 0), (1, 4), end=20)) == Truncation(9, 9), "nothing goes"
+
+
 def test_tr_07_after_the_truncation_every_log_joins_its_leaders():
     """Over all small logs on both sides, wherever they begin: what is left agrees, and the leader's log goes on."""
     ranges = [(first, last) for last in range(5) for first in range(last + 1)]
