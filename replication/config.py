@@ -352,14 +352,18 @@ def read_properties(path: str | os.PathLike[str]) -> str:
         raise InvalidConfigurationException(f"{os.fspath(path)} cannot be read: it is not UTF-8") from error
 
 
-def topic_configs(configs: Mapping[str, object], source_name: str = "topic") -> dict[str, str]:
-    """Checks a topic's settings; returns them as its row stores them. Raises InvalidConfigurationException."""
+def topic_configs(
+    configs: Mapping[str, object], source_name: str = "topic", kept: Mapping[str, str] = {}
+) -> dict[str, str]:  # fmt: skip
+    """Checks a topic's settings; returns them as its row stores them. `kept`: those that it has and keeps, which must
+    go together with them. Raises InvalidConfigurationException."""
     texts = _texts(configs, TOPIC_KEYS, source_name)
+    together = {name: value for name, value in kept.items() if value.isdecimal()} | texts
     least, most = (
-        int(texts.get(name, default)) for name, default in (("min.compaction.lag.ms", 0), (_MAX_LAG, _NEVER))
+        int(together.get(name, default)) for name, default in (("min.compaction.lag.ms", 0), (_MAX_LAG, _NEVER))
     )
-    together = f"{source_name}: min.compaction.lag.ms is {least}, it must be at most {_MAX_LAG}, which is {most}"
-    _raise_if([together] if least > most else [])
+    wrong = f"{source_name}: min.compaction.lag.ms is {least}, it must be at most {_MAX_LAG}, which is {most}"
+    _raise_if([wrong] if least > most else [])
     return texts
 
 

@@ -186,7 +186,7 @@ def alter_configs(decision: Decision, topic: str, put: Mapping[str, object], del
     if unknown:
         raise InvalidConfigurationException(f"topic {topic}: unknown key {unknown[0]}; {', '.join(TOPIC_KEYS)} exist")
     kept = {key: value for key, value in found.configs.items() if key not in delete}
-    decision.topics[topic] = replace(found, configs={**kept, **topic_configs(put, f"topic {topic}")})
+    decision.topics[topic] = replace(found, configs={**kept, **topic_configs(put, f"topic {topic}", kept)})
     offline = [
         r.topic_id_partition
         for r in decision.partitions_of(found)

@@ -253,6 +253,17 @@ def test_ev_05_invalid_topic_settings_are_refused(topic, put, delete, error):
     assert (errors(decision), decision.topics) == ({topic: error}, {})
 
 
+def test_ev_05_settings_that_stay_and_those_that_are_put_go_together():
+    active = Active(context(partition(), configs={"max.compaction.lag.ms": "1000", "segment.ms": "x"}))
+    put = {"min.compaction.lag.ms": 1001}
+    decision = active.ask("alter_configs", topic="flights", put=put, delete=[])
+    assert (errors(decision), decision.topics) == ({"flights": "InvalidConfigurationException"}, {})
+    decision = active.ask("alter_configs", topic="flights", put=put, delete=["max.compaction.lag.ms"])
+    assert (errors(decision), active.context.topics["flights"].configs["min.compaction.lag.ms"]) == (
+        {"flights": None}, "1001",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("allowed", "elected"), [(True, {"flights-0": (2, (2,))}), (False, {})])
 def test_ev_05_le_02_allowing_unclean_elections_elects_at_once(allowed, elected):
     rows = [partition((1, 2), NOBODY, (1,)), partition((2, 1), 2, (2,), 1), partition((1, 2), NOBODY, (1,), topic="b")]
