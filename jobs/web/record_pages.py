@@ -352,12 +352,14 @@ class _Budget:
 
 
 def _parts(led: OpenPartition, place: int, is_back: bool) -> Iterator[_Part]:
-    """The batches of a partition from a place on, or those before it. Their `order` never falls, so that `merge` keeps
-    the order of offsets."""
+    """The batches of a partition from a place on, or those before it, but those of which the log cleaner has left
+    nothing. Their `order` never falls, so that `merge` keeps the order of offsets."""
     start, stop = (led.log.log_start_offset, place) if is_back else (place, led.high_watermark)
     batches = led.log.batches_between(start, stop)
     order: int | None = None
     for batch in reversed(batches) if is_back else batches:
+        if not batch.header.retained.records:
+            continue
         own = -batch.header.max_timestamp if is_back else batch.header.max_timestamp
         order = own if order is None else max(order, own)
         offsets = OffsetRange(max(start, batch.base_offset), min(stop, batch.header.next_offset))

@@ -9,6 +9,8 @@ from starlette.testclient import TestClient
 
 from lakelog.jobs.web import record_pages
 from lakelog.jobs.web.record_pages import shown_value
+from lakelog.replication.protocol.log_cleaner import CleanerConfig, log_to_clean
+from lakelog.replication.storage.log.log_cleaning import clean
 from tests.clients.world import World
 from tests.jobs.web.conftest import BIG, DOCUMENT, EVIL, RECORDS, Open, client_of, opened, table
 from tests.jobs.web.html_page import HtmlPage
@@ -185,6 +187,24 @@ def test_a_request_reads_so_many_bytes_and_says_where_it_has_stopped(
             page = next_page(client, page, "prev")
             seen += [offset for _, offset in offsets(page)]
         assert seen == list(range(8, -1, -1))
+
+
+def test_lc_01_a_page_reads_no_batch_of_which_nothing_is_left(
+    changing_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = changing_world.logs[1]
+    for number in range(6):
+        send(log, request(P0, 1, 3 + number), tables={P0: table([(b"k", b"%d" % number, [])])})
+    changing_world.say(9)
+    to_clean = log_to_clean(log.refresh().partition(P0), 9, 0, CleanerConfig(0.0, 0, 2**63 - 1, 0))
+    assert to_clean is not None
+    assert clean(log, P0, to_clean, 0, 0, 2**40, "test")
+    monkeypatch.setattr(record_pages, "MOST_BYTES", 12_000)  # the size of two files
+    with client_of(changing_world.uri) as client:
+        for start in ("newest", "oldest"):
+            page = opened(client, f"{PAGE}?partition=0&start={start}")
+            assert offsets(page) == [(0, 8)]
+            assert "Reading has stopped" not in page.text
 
 
 def big_record(number: int) -> pa.Table:
