@@ -145,6 +145,7 @@ STORAGE: dict[str, StackSabotage] = {
     "broker_epochs_stand_still": StackSabotage(
         "a new process has the broker epoch of the one before it",
         at(("server.registration.Registration._next", _registers_as_before)),
+        rare.leader_without_its_end,
     ),
 }
 
@@ -158,6 +159,7 @@ FETCHES: dict[str, StackSabotage] = {
     "a_failed_copy_fails_alone": StackSabotage(
         "the plan keeps the other segments of a partition of which a copy has failed",
         at(("server.fetcher.segment_copier._leave_out", lambda wanted, _: wanted)),
+        followers.copy_without_an_answer,
     ),
     "files_end_before_their_last_offset": StackSabotage(
         "a fetch reads no file that ends at its offset",

@@ -11,9 +11,11 @@ from contextlib import suppress
 from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.protocol.rounds.fetch_round import FetchedHeaders, FetchHeaders, FetchRound
 from lakelog.replication.server import follower_writes
-from lakelog.replication.server.fetcher import fetch_runner
+from lakelog.replication.server.fetcher import fetch_runner, segment_copier
 from lakelog.replication.server.fetcher.header_fetch import HeaderFetch
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_snapshot import batches_from
+from lakelog.replication.storage.log.segment import Segment
 from lakelog.schemas import LOG
 from lakelog.verification.simulation.history_events import Violation
 from lakelog.verification.simulation.stack.directing import (
@@ -151,6 +153,28 @@ def send_of_which_little_is_fetched_at_once(world: StackWorld) -> None:
     with only(world, *world.nodes.values()):
         if not client.send({0: 3}, 8000):
             raise Violation("the_cluster_heals", "what is fetched little by little is not acknowledged")
+
+
+def copy_without_an_answer(world: StackWorld) -> None:
+    """A follower copies three segments of a partition. The first one stays out of its reach until its step ends."""
+    (client, _), (_, two, three) = world.clients, world.nodes.values()
+    freeze(two, three)
+    with only(world):
+        client.send({0: 3}, 1000)
+    copy, away = segment_copier.copy_segment, list[str]()
+
+    def fails(source: StorageRoot, segment: Segment, target: StorageRoot) -> Segment:
+        away[:] = away or [segment.name]
+        if segment.name in away:
+            source.read(segment.name)  # an access of the step, of which an endless one has too many
+            raise KafkaStorageException("no answer")
+        return copy(source, segment, target)
+
+    thaw(two)
+    two.fetches_all = True
+    with Changes() as changes:
+        changes.change(segment_copier, "copy_segment", fails)
+        world.run(two)
 
 
 def append_without_an_answer(world: StackWorld) -> None:
