@@ -55,7 +55,7 @@ def test_faults_of_all_kinds_happen_and_records_are_acknowledged_and_no_invarian
     monkeypatch.setattr(stack_history, "check", counted)
     of_commits = {LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER, OVERTAKEN, FROZEN, HANGS}
     wanted = of_commits | {KILLED, STOPPED, LOSES_END, TORN, EMPTIED, RESTORED, ASLEEP, LITTERED, DOUBLED}
-    for seed in (41, 1, 39, 55, 7, 32, *range(60, 120)):  # the first six have them all
+    for seed in (1, 10, 39, 7, *range(60, 120)):  # the first four have them all
         found = run(seed)
         assert found.violation is None
         kinds.update(found.faults)
