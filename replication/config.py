@@ -89,6 +89,7 @@ class Settings:
     request_timeout_ms: int = key(30000, Integer(1))
     lakelog_max_partitions_per_topic: int = key(10000, Integer(1))
     lakelog_max_partitions_per_request: int = key(10000, Integer(1))
+    offsets_retention_minutes: int = key(10080, Integer(1))
     offsets_retention_check_interval_ms: int = key(600000, Integer(1))
     lakelog_admin_requests_kept: int = key(200, Integer(1))
     lakelog_poll_interval_ms: int = key(50, Integer(1))

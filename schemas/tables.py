@@ -188,13 +188,20 @@ GROUPS = Table(
     name="groups",
     description="A row a group and partition: the offset that the group has committed",
     key=("group_id", "topic_id", "partition"),
-    writers="any consumer with a group; the controller removes rows of deleted topics",
+    writers="any consumer with a group; the controller removes rows of deleted topics and those that expire",
     columns=(
         Column("group_id", "string", "Name of the group"),
         Column("topic", "string", "Topic name"),
         Column("topic_id", "string", "Topic id; a topic that is created again starts without committed offsets"),
         Column("partition", "int", "Partition"),
         Column("committed_offset", "bigint", "Next offset to read: one after the last processed record"),
+        Column(
+            "idle_ms",
+            "bigint",
+            "Time in ms that controllers have seen the offset without a commit and without a member that reads the "
+            "topic; null after a commit, while there is such a member, and after the last one has left",
+            nullable=True,
+        ),
     ),
 )
 

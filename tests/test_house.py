@@ -42,7 +42,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "replication.controller": (*_BASE, "replication.protocol"),  # it decides, and touches no table
     **{
         f"replication.controller.{name}": (*_LOWER, "replication.controller")
-        for name in ("controller_server", "active_controller")
+        for name in ("controller_server", "active_controller", "group_expiration")
     },
     "replication.clients": _LOWER,
     "jobs": ("schemas", "replication"),

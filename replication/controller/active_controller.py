@@ -15,6 +15,7 @@ from lakelog.replication.controller.controller_context import BrokerView, Contro
 from lakelog.replication.controller.decide import decide
 from lakelog.replication.controller.decision import Decision, uninterrupted
 from lakelog.replication.controller.events import EVENT_OF_REQUEST, Event
+from lakelog.replication.controller.group_expiration import GroupExpiration
 from lakelog.replication.controller.term import (
     AnswerRequest,
     BeginToApplyRequest,
@@ -80,6 +81,7 @@ class ActiveController:
         self._keep_lease = keep_lease
         self.requests = AdminRequests(cluster.admin, cluster.config, self._epoch, clock)
         self._offsets = OffsetRetention(cluster, self._epoch, clock)
+        self._groups = GroupExpiration(cluster, self._epoch, clock)
         self._producers = ProducerExpiration(cluster, self._epoch, clock)
         self._rebalance_at = clock() + _FIRST_REBALANCE_SECONDS
         self._storage_errors: Mapping[int, str] = {}
@@ -122,6 +124,7 @@ class ActiveController:
         carry_out(self._term.poll(), self._handlers)
         self._noted = self.context
         self._offsets.check_if_due()
+        self._groups.check_if_due()
         self._producers.check_if_due()
 
     def _decide(self, context: ControllerContext, event: Event) -> Decision:

@@ -611,9 +611,10 @@ class Recovery:
 
 
 def _within(row: Row, ends: Mapping[TopicIdPartition, int]) -> Row:
-    """A group's offset, at most at the end of a log that may have lost records: others will be at their offsets."""
+    """A group's offset, at most at the end of a log that may have lost records: others will be at their offsets. Its
+    retention begins anew: the group may have come back after the copy was made."""
     end = ends.get(TopicIdPartition(row["topic_id"], row["partition"]), row["committed_offset"])
-    return {**row, "committed_offset": min(row["committed_offset"], end)}
+    return {**row, "committed_offset": min(row["committed_offset"], end), "idle_ms": None}
 
 
 def _is_explained(replica: FoundReplica) -> bool:

@@ -16,7 +16,7 @@ from tests.copied_roots import copied
 from tests.registrations import joined
 
 P = TopicIdPartition("flights-id", 0)
-NO_REBALANCE = Config.from_properties({"auto.leader.rebalance.enable": "false"})
+QUIET = {"auto.leader.rebalance.enable": "false"}
 
 
 class World:
@@ -34,11 +34,11 @@ class World:
     def register(self, broker, epoch):
         _register(self.beats[broker], broker, epoch)
 
-    def fail_over(self):
+    def fail_over(self, settings=None):
         """Elects another controller, which has watched the heartbeats from the beginning."""
         self.terms += 1
         before = self.controller.context.brokers if self.terms > 1 else {}
-        cluster = Cluster.open(self.cluster.root.uri, NO_REBALANCE)
+        cluster = Cluster.open(self.cluster.root.uri, Config.from_properties({**QUIET, **(settings or {})}))
         self.controller = ActiveController(cluster, self.liveness, Lease("test", self.terms), self.clock)
         self.controller.fail_over(before)
 

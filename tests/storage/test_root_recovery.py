@@ -22,6 +22,8 @@ from lakelog.replication.errors import (
     LeaderNotAvailableException,
     StaleBrokerEpochException,
 )
+from lakelog.replication.protocol.consumer_group import ConsumerGroup
+from lakelog.replication.protocol.offset_expiration import SeenGroup
 from lakelog.replication.protocol.partition_log import FENCED, STOPPED, Role
 from lakelog.replication.protocol.partition_registration import NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -83,6 +85,7 @@ class Lake:
             lake.publish(broker)
         cluster.metadata.put([PartitionRegistration(TOPIC, TOPIC_ID, 0, (1, 2, 3), 1, 0, (1, 2, 3), 7, CONTROLLER)], {})
         cluster.groups.commit(OFFSETS)
+        cluster.groups.expire({}, {"g": SeenGroup(0, ConsumerGroup())}, 0, 1, {})
         cluster.producers.init_producer("p", "me")
         lake.copy()
         for broker in (1, 2, 3):
@@ -180,6 +183,7 @@ def check(lake, name="new", generation=1):
     assert cluster.topics.topics[TOPIC].configs == {"retention.ms": "-1"}
     assert cluster.configs.of_broker(1) == {"message.max.bytes": "1000"}
     assert cluster.groups.read() == OFFSETS
+    assert [row["idle_ms"] for row in cluster.groups.snapshot()[1]] == [None], "the retention begins anew"
     assert cluster.config.min_insync_replicas == 2
     assert cluster.lease.read().resigned
     for broker, registered in cluster.refresh_brokers().items():
@@ -450,7 +454,7 @@ def test_the_copies_are_delta_tables_with_the_columns_of_the_originals(lake):
     copies = lake.root("broker-2").child("cluster-copy")
     assert copies.list() == ["cluster", "configs", "groups", "metadata", "producers", "topics"]
     rows = DeltaTable(copies.child("groups").uri).to_pyarrow_table().to_pylist()
-    assert rows == [row._asdict() for row in OFFSETS]
+    assert rows == [{**row._asdict(), "idle_ms": 0} for row in OFFSETS]
     found = read_copy(lake.root("broker-2"))
     assert found[METADATA.name].source.uri == lake.root("cluster").uri
     assert read_copy(lake.root("none")) == {}

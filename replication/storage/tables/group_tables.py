@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from lakelog.replication.errors import InconsistentClusterIdException, InvalidGroupIdException
 from lakelog.replication.protocol.consumer_group import NO_FENCE, ConsumerGroup, GroupMember, check_may_commit, fence_of
+from lakelog.replication.protocol.offset_expiration import SeenGroup, idle_ms_after
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit_format import last_version
@@ -19,10 +21,12 @@ from lakelog.replication.storage.tables.state_table import ClientTable, Row, Typ
 from lakelog.schemas import GROUPS, MEMBERS
 
 _GENERATION, _HEARTBEAT = "generation", "heartbeat"
+_IDLE = "idle_ms"
 _LONGEST_NAME = 200  # characters of a folder; file systems allow 255
 _PARTITION_LISTS = ("assigned", "owned")
 _LISTS = ("topics", "assignors")
 Decide = Callable[[ConsumerGroup], ConsumerGroup | None]
+OffsetKey: TypeAlias = tuple[str, TopicIdPartition]
 
 
 class CommittedOffset(NamedTuple):
@@ -35,9 +39,16 @@ class CommittedOffset(NamedTuple):
     committed_offset: int
 
     @property
-    def key(self) -> tuple[str, TopicIdPartition]:
+    def key(self) -> OffsetKey:
         """Of one group and one partition there is one row."""
         return self.group_id, TopicIdPartition(self.topic_id, self.partition)
+
+
+class Expiry(NamedTuple):
+    """The rows that one check has left, and the groups that have lost offsets, with the number of them."""
+
+    left: Mapping[OffsetKey, Row]
+    expired: Mapping[str, int]
 
 
 class GroupTable(ClientTable[list[CommittedOffset]]):
@@ -52,18 +63,19 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
 
         `generation`: the one in which a member commits; None for a consumer that is no member. An offset may go back,
         as a consumer that reads again may commit. Of two commits the later one holds, also when the answer of the
-        earlier one was lost. Raises IllegalGenerationException and UnknownMemberIdException as `check_may_commit`,
-        KafkaStorageException, and TimeoutException at the `deadline`.
+        earlier one was lost. A commit of the same offset begins its retention anew. Raises IllegalGenerationException
+        and UnknownMemberIdException as `check_may_commit`, KafkaStorageException, and TimeoutException at the
+        `deadline`.
         """
-        wanted = {row.key: row for row in offsets}
+        wanted = {row.key: {**row._asdict(), _IDLE: None} for row in offsets}
         cause: dict[str, Any] = {"who": "consumer", "why": "commit", "groups": sorted({group for group, _ in wanted})}
 
         def change(rows: list[Row]) -> list[Row] | None:
             for group in cause["groups"]:
                 check_may_commit(self._fence(group), generation, group)
-            found = {row.key: row for row in self._decode(rows)}
-            merged = {**found, **wanted}
-            return None if merged == found else [merged[key]._asdict() for key in sorted(merged)]
+            found = {_key(row): row for row in rows}
+            merged = {**found, **{key: row for key, row in wanted.items() if found.get(key) != row}}
+            return None if merged == found else [merged[key] for key in sorted(merged)]
 
         self._table.update(cause, change, deadline=deadline, once=True)
 
@@ -88,13 +100,18 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
 
     def release(self, group_id: str, generation: int, deadline: float | None = None) -> None:
         """Lets others commit offsets: the group has no members in this generation, unless the fence is of a newer one.
+        The retention of its offsets begins.
 
         Raises KafkaStorageException, TimeoutException.
         """
         released = fence_of(generation, False)
 
         def change(rows: list[Row]) -> list[Row] | None:
-            return rows if self._fence(group_id) < released else None
+            if self._fence(group_id) >= released:
+                return None
+            return [
+                {**row, _IDLE: None} if row["group_id"] == group_id and row[_IDLE] is not None else row for row in rows
+            ]
 
         cause = {"who": "consumer", "why": "release", "groups": [group_id], "generation": generation}
         self._table.update(cause, change, {_group_app_id(group_id): released}, deadline)
@@ -103,6 +120,10 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         """The fence of a group, as the table has it now."""
         self.refresh()
         return self._fence(group_id)
+
+    def fences(self, group_ids: Iterable[str]) -> dict[str, int]:
+        """The fences of groups, as last read."""
+        return {group_id: self._fence(group_id) for group_id in group_ids}
 
     def _fence(self, group_id: str) -> int:
         return self._table.transaction_version(_group_app_id(group_id)) or NO_FENCE
@@ -146,8 +167,44 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
 
         self._table.update(cause, change)
 
+    def expire(
+        self, seen: Mapping[OffsetKey, Row], groups: Mapping[str, SeenGroup], passed_ms: int, retention_ms: int,
+        cause: Mapping[str, Any],
+    ) -> Expiry:  # fmt: skip
+        """Adds the time that has passed to the offsets that nobody uses, and removes those that nobody has used for
+        `retention_ms`.
+
+        `seen`: the rows that the last check of this caller has left, `passed_ms` ago at least. A row that has changed
+        since gets no time, so the times of several controllers add up, and their clocks are never compared. `groups`:
+        what the caller has seen of the groups since; the offsets of others count as in use, and so do those of a group
+        whose fence has moved since. Raises KafkaStorageException.
+        """
+        left, expired = dict[OffsetKey, Row](), Counter[str]()
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            left.clear()
+            expired.clear()
+            for row in rows:
+                key, group_id = _key(row), row["group_id"]
+                group = groups.get(group_id)
+                is_unused = group is not None and group.leaves_unused(row["topic"], self._fence(group_id))
+                idle_ms = idle_ms_after(row[_IDLE], passed_ms if seen.get(key) == row else None, is_unused)
+                if idle_ms is not None and idle_ms >= retention_ms:
+                    expired[group_id] += 1
+                else:
+                    left[key] = row if idle_ms == row[_IDLE] else {**row, _IDLE: idle_ms}
+            kept = list(left.values())
+            return None if kept == rows else kept
+
+        self._table.update(cause, change)
+        return Expiry(left, expired)
+
     def _decode(self, rows: list[Row]) -> list[CommittedOffset]:
-        return [CommittedOffset(**row) for row in rows]
+        return [CommittedOffset(*(row[name] for name in CommittedOffset._fields)) for row in rows]
+
+
+def _key(row: Row) -> OffsetKey:
+    return row["group_id"], TopicIdPartition(row["topic_id"], row["partition"])
 
 
 def _group_app_id(group_id: str) -> str:
