@@ -111,7 +111,8 @@ class _DelayedFetch:
         self._max_bytes = max_bytes
         self._rack = rack
         self._near: dict[TopicPartition, OpenPartition] = {}  # replicas that the last attempt read in place of leaders
-        self._broken: set[TopicPartition] = set()  # a near replica has a file that cannot be read: read the leader
+        # The brokers of near replicas that have a file that cannot be read: another replica is read instead.
+        self._broken: dict[TopicPartition, set[int]] = {}
         self._watches: dict[str, TopicWatch | LakelogException] = {}
         for topic in {partition.topic for partition in offsets}:
             self._watches[topic] = self._watch(topic, topic_ids.get(topic))
@@ -142,23 +143,25 @@ class _DelayedFetch:
         if not outcome.is_done:
             return False
         self.answers = self._read(found)
-        broken = {partition for partition in self._near if self.answers[partition].error}
-        self._broken |= broken
+        broken = {partition: near for partition, near in self._near.items() if self.answers[partition].error}
+        for partition, near in broken.items():
+            self._broken.setdefault(partition, set()).add(near.row.broker_id)
         return not broken or self.attempt(time_is_over)
 
     def _find_near(self, reader: PartitionReader) -> dict[TopicPartition, OpenPartition]:
-        """The replicas that are read instead of leaders: those in the reader's rack that have the offset."""
+        """The replicas that are read instead of leaders: of those in the reader's rack that have the offset the most
+        caught-up ones."""
         chosen = dict[TopicPartition, OpenPartition]()
         if self._rack is None:
             return chosen
         for partition, offset in self._offsets.items():
-            if partition in self._broken:
-                continue
             watch = self._watches[partition.topic]
             seen = error_or(watch.leadership, partition.partition) if isinstance(watch, TopicWatch) else None
-            near = reader.in_rack(seen.registration) if isinstance(seen, Leadership) else None
-            if near and near.log.log_start_offset <= offset <= near.high_watermark:
-                chosen[partition] = near
+            for near in reader.in_rack(seen.registration) if isinstance(seen, Leadership) else ():
+                is_broken = near.row.broker_id in self._broken.get(partition, ())
+                if not is_broken and near.log.log_start_offset <= offset <= near.high_watermark:
+                    chosen[partition] = near
+                    break
         return chosen
 
     def _open(self, partition: TopicPartition, offset: int, reader: PartitionReader) -> _Readable | LakelogException:

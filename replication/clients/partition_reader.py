@@ -137,26 +137,28 @@ class PartitionReader:
         return self._opened(registration, row, registration.leader)
 
     def nearest(self, registration: PartitionRegistration, offset: int) -> OpenPartition:
-        """An in-sync replica in the reader's rack whose log starts at the offset or before, or else the leader.
+        """The most caught-up in-sync replica in the reader's rack whose log starts at the offset or before, or else the
+        leader.
 
         A new leader may still have records that its followers have deleted, because the leader before it did so. Raises
         as `leader`.
         """
-        near = self.in_rack(registration)
-        if near is not None and near.log.log_start_offset <= offset:
-            return near
+        for near in self.in_rack(registration):
+            if near.log.log_start_offset <= offset:
+                return near
         return self.leader(registration)
 
-    def in_rack(self, registration: PartitionRegistration) -> OpenPartition | None:
-        """An in-sync follower in the reader's rack that can be read; None if the leader is in the rack too, or if there
-        is no such follower."""
-        for broker in self._nearest_first(registration):
-            if broker == registration.leader:
-                break
-            found = error_or(self._replica, registration, broker)
-            if isinstance(found, OpenPartition):
-                return found
-        return None
+    def in_rack(self, registration: PartitionRegistration) -> Iterator[OpenPartition]:
+        """The in-sync followers in the reader's rack that can be read, the one with the highest HW first; none if the
+        leader is in the rack too. It opens each one only when that one is asked for. KIP-392."""
+        near = self._nearest_first(registration)
+        near = near[: near.index(registration.leader)]
+        read = [error_or(self._rows_of, broker) for broker in near]
+        rows = [rows.get(registration.topic_id_partition) for rows in read if not isinstance(rows, LakelogException)]
+        for row in sorted(filter(None, rows), key=lambda r: (r.high_watermark, r.log_end_offset), reverse=True):
+            opened = error_or(self._replica, registration, row.broker_id)
+            if isinstance(opened, OpenPartition):
+                yield opened
 
     def holding(self, registration: PartitionRegistration, offsets: OffsetRange) -> OpenPartition:
         """A replica with all records at these offsets, committed. It tries replicas in the reader's rack first, then

@@ -45,6 +45,16 @@ class World:
         lead(self.logs[1], P0, P1, epoch=0)
         follow(self.logs[2], P0, P1, epoch=0)
 
+    def add_broker(self, broker, home):
+        """Adds a broker, whose empty log follows partition 0. `home`: the folder of the cluster."""
+        storage = self.roots[broker] = StorageRoot.of(home).child(f"broker-{broker}")
+        format_broker(storage, self.cluster.cluster_id, broker)
+        register(self.cluster.root, broker, storage)
+        self.logs[broker], self.rows[broker] = ReplicaLog.open(storage.child(LOG.name)), {}
+        follow(self.logs[broker], P0, epoch=0)
+        everyone = (*self.partitions[P0].replicas, broker)
+        self.change(P0, replicas=everyone, isr=everyone)
+
     def change(self, partition=P0, **changes):
         """Changes a partition in the metadata."""
         self.partitions[partition] = dataclasses.replace(self.partitions[partition], **changes)
