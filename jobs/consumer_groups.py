@@ -79,6 +79,7 @@ GOES_WITH = {
 NEEDS = {"delete-offsets": ["group", "topic"]}
 
 _LEAST_WIDTH = 15  # of a column, as in Kafka's tool
+_VERBOSE = ("assignment", "not_yet_owned")  # columns of members
 _HEADS = {"partitions": "#PARTITIONS", "members": "#MEMBERS"}
 
 _POLL_SECONDS = 0.2
@@ -367,15 +368,19 @@ def _offset_row(row: OffsetRow) -> Row:
 
 
 def show_members(groups: Mapping[str, ConsumerGroup], args: argparse.Namespace) -> None:
-    """The members of groups, and with --verbose what they own and what they are still to get."""
+    """The members of groups, and with --verbose what they own and what they are still to get. As in Kafka's tool, the
+    text has their instance ids only if a member is static."""
     rows = {name: [_member_row(name, member) for member in group.members] for name, group in groups.items()}
-    _show_groups(rows, groups, args.output, hidden=() if args.verbose else ("assignment", "not_yet_owned"))
+    is_any_static = any(member.instance_id for group in groups.values() for member in group.members)
+    hidden = {*(() if args.verbose else _VERBOSE), *(() if is_any_static else ("group_instance_id",))}
+    _show_groups(rows, groups, args.output, hidden)
 
 
 def _member_row(name: str, member: GroupMember) -> Row:
     return {
         "group": name,
         "consumer_id": member.member_id,
+        "group_instance_id": member.instance_id,
         "host": member.host,
         "client_id": member.client_id or None,
         "partitions": len(member.owned),

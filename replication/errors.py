@@ -125,6 +125,10 @@ class UnknownMemberIdException(LakelogException):
     """The consumer is no member of the group, or not any more. A commit from outside meets a group with members."""
 
 
+class FencedInstanceIdException(LakelogException):
+    """Another consumer with the same `group.instance.id` has taken the place of this one in the group."""
+
+
 class IllegalGenerationException(LakelogException):
     """The group has a newer generation than the one in which the member has last seen itself in it."""
 

@@ -226,6 +226,7 @@ MEMBERS = Table(
         Column("assignors", "array<string>", "Assignors that it knows, the best one first"),
         Column("assigned", _PARTITIONS, "Partitions that it is to own"),
         Column("owned", _PARTITIONS, "Partitions that it owns: nobody else reads them"),
+        Column("instance_id", "string", "group.instance.id of a static member; null of others", nullable=True),
     ),
 )
 

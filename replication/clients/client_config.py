@@ -3,6 +3,7 @@ meanings are those of Kafka's `ProducerConfig` and `ConsumerConfig`."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.properties import Boolean, Choice, Integer, IntegerOrDefault, OptionalText, ValueType, faults
 from lakelog.replication.protocol.partition_assignor import ASSIGNORS
 
+_LONGEST_INSTANCE_ID = 249
 _HEARTBEAT_MS, _HEARTBEAT_IN_A_STORE_MS = 3_000, 10_000
 
 
@@ -72,6 +74,19 @@ class Assignors:
         return f"one or more of {','.join(ASSIGNORS)}"
 
 
+class InstanceId:
+    """The name of a static member, by the rule that Kafka has for names of topics. An empty one: no static member."""
+
+    def parse(self, text: str) -> str:
+        """The name. Raises ValueError."""
+        if text in (".", "..") or not re.fullmatch(f"[a-zA-Z0-9._-]{{0,{_LONGEST_INSTANCE_ID}}}", text):
+            raise ValueError(text)
+        return text
+
+    def __str__(self) -> str:
+        return f"up to {_LONGEST_INSTANCE_ID} letters, digits, dots, - and _, but not . or .. alone"
+
+
 @dataclass(frozen=True)
 class ConsumerConfig(ClientConfig):
     """Times are in ms, sizes in bytes; the key `session.timeout.ms` is the field `session_timeout_ms`.
@@ -84,7 +99,8 @@ class ConsumerConfig(ClientConfig):
     up. `auto.offset.reset`: where to start without a committed offset, or if its record is deleted: `latest`,
     `earliest`, or `none` for an error. `partition.assignment.strategy`: names of assignors with commas between them.
     `fetch.max.bytes`: the most bytes that `poll` returns. `client.id`: a name for people. `client.rack`: where the
-    consumer is; an in-sync replica there is read, if there is one (KIP-392).
+    consumer is; an in-sync replica there is read, if there is one (KIP-392). `group.instance.id`: the name of a static
+    member, which keeps its partitions over a restart within its session (KIP-345).
     """
 
     client_id: str = client_key("", OptionalText())
@@ -97,6 +113,7 @@ class ConsumerConfig(ClientConfig):
     partition_assignment_strategy: str = client_key("range,cooperative-sticky", Assignors())
     fetch_max_bytes: int = client_key(52428800, Integer(1))
     client_rack: str = client_key("", OptionalText())
+    group_instance_id: str = client_key("", InstanceId())
 
     @property
     def assignors(self) -> tuple[str, ...]:

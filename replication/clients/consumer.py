@@ -97,11 +97,12 @@ class Consumer(Closing):
         auto_offset_reset: str = _DEFAULT.auto_offset_reset,
         partition_assignment_strategy: str = _DEFAULT.partition_assignment_strategy,
         fetch_max_bytes: int = _DEFAULT.fetch_max_bytes, client_rack: str = _DEFAULT.client_rack,
+        group_instance_id: str = _DEFAULT.group_instance_id,
     ) -> None:  # fmt: skip
         settings = ConsumerConfig(
             client_id, session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms, enable_auto_commit,
             auto_commit_interval_ms, auto_offset_reset, partition_assignment_strategy, fetch_max_bytes,
-            client_rack,
+            client_rack, group_instance_id,
         )  # fmt: skip
         self._view = TopicView(Cluster.open(cluster_uri, config, reads_go_on=True))
         self._settings = settings.with_heartbeat(self._view.cluster.root.is_local)
@@ -149,7 +150,8 @@ class Consumer(Closing):
 
     @_by_one_thread
     def unsubscribe(self) -> None:
-        """Leaves the group, as `close` does. Raises IllegalStateException after `close`."""
+        """Leaves the group as `close` does, a static member for its session only. Raises IllegalStateException after
+        `close`."""
         self._check_open()
         self._leave(self._settings.enable_auto_commit)
 
@@ -220,9 +222,10 @@ class Consumer(Closing):
         self._subscribed().positions.pause(topic_partitions(partitions), False)
 
     def close(self) -> None:
-        """Commits, if `enable.auto.commit`, and leaves the group, so that others go on at once. It logs errors. The end
-        of a `with` block does it too, but commits nothing if it ends with an error: the last records may not be
-        processed. `fetch` and `committed` still work."""
+        """Commits, if `enable.auto.commit`, and leaves the group, so that others go on at once. A static member stays
+        in the group until its session times out, and its partitions wait for it. It logs errors. The end of a `with`
+        block does it too, but commits nothing if it ends with an error: the last records may not be processed. `fetch`
+        and `committed` still work."""
         self._close(self._settings.enable_auto_commit)
 
     @_by_one_thread
@@ -285,7 +288,8 @@ class Consumer(Closing):
         UnknownTopicOrPartitionException, UnknownTopicIdException if the topic was made again since its records were
         read, OffsetOutOfRangeException for an offset below 0 or above 2^63 - 1, and, if the commit failed or its
         outcome is unknown after `request.timeout.ms`, TimeoutException or KafkaStorageException. A consumer that has
-        subscribed: CommitFailedException if it does not own the partitions, or not any more. One that has not:
+        subscribed: CommitFailedException if it does not own the partitions, or not any more, and
+        FencedInstanceIdException if another has taken its place as a static member. One that has not:
         GroupNotEmptyException while the group has live members, IllegalStateException without `offsets`.
         """
         group = self._known_group()

@@ -21,6 +21,7 @@ from lakelog.replication.clients.positions import Positions, all_records, starti
 from lakelog.replication.clients.topic_view import TopicView, pause
 from lakelog.replication.errors import (
     CommitFailedException,
+    FencedInstanceIdException,
     IllegalGenerationException,
     IllegalStateException,
     LakelogException,
@@ -88,6 +89,7 @@ class GroupConsumer:
         )  # the partitions of the call of `on_revoke` or `on_lost` that runs
         self.is_leaving, self.has_left = False, False
         self._is_in = False
+        self._fenced: FencedInstanceIdException | None = None
         self._join(self._heartbeat.start)
 
     def _join(self, then: Callable[[], object] = lambda: None) -> None:
@@ -124,6 +126,8 @@ class GroupConsumer:
 
     def _attempt(self, deadline: float) -> pa.Table:
         """Fetches the next records, none if there are none yet or an error may go away. Raises other errors."""
+        if self._fenced is not None:
+            raise self._fenced
         try:
             self._join_again()
             self._reconcile()
@@ -136,6 +140,10 @@ class GroupConsumer:
             return records
         except UnknownMemberIdException as error:
             self._lose(error)
+        except FencedInstanceIdException as error:
+            self._fenced = error  # to join again would fence the one that has its place now
+            self._lose(error)
+            raise
         except (CommitFailedException, IllegalGenerationException):
             self.membership.refresh()
         except UnknownTopicIdException:
@@ -159,7 +167,7 @@ class GroupConsumer:
             self._is_outdated = False
             self.membership.beat()
 
-    def _lose(self, error: UnknownMemberIdException) -> None:
+    def _lose(self, error: LakelogException) -> None:
         """Calls `on_lost`, and drops all partitions: others have them by now."""
         self._is_in = False
         logger.warning("group %s: %s", self.membership.group_id, error)
@@ -262,7 +270,8 @@ class GroupConsumer:
             self.commit(self.positions.uncommitted())
 
     def commit(self, offsets: Mapping[AssignedPartition, int]) -> None:
-        """Commits offsets of partitions that this member owns; see `Consumer.commit`. Raises CommitFailedException."""
+        """Commits offsets of partitions that this member owns; see `Consumer.commit`. Raises CommitFailedException and
+        FencedInstanceIdException."""
         cluster, group_id = self._view.cluster, self.membership.group_id
         deadline = time.monotonic() + cluster.config.request_timeout_ms / 1000
         for partition, offset in offsets.items():
@@ -283,7 +292,8 @@ class GroupConsumer:
         """Returns the generation in which the member has last seen that it owns these. Raises CommitFailedException."""
         group = self.membership.group
         try:
-            foreign = sorted(set(offsets) - set(group.member(self.membership.member_id).owned))
+            me = group.own_member(self.membership.member_id, self.membership.instance_id)
+            foreign = sorted(set(offsets) - set(me.owned))
         except UnknownMemberIdException as error:
             raise CommitFailedException(
                 f"group {self.membership.group_id}: nothing was committed: {error}; others read on from the offsets "

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from lakelog.replication.clients.client_config import ConsumerConfig
 from lakelog.replication.error_log import ErrorLog
-from lakelog.replication.errors import LakelogException, UnknownMemberIdException
+from lakelog.replication.errors import FencedInstanceIdException, LakelogException, UnknownMemberIdException
 from lakelog.replication.protocol.consumer_group import (
     ConsumerGroup,
     GroupMember,
@@ -51,6 +51,7 @@ class GroupMembership:
     ) -> None:  # fmt: skip
         self.group_id = group_id
         self.member_id = ""
+        self.instance_id = config.group_instance_id or None
         self._heartbeat = 0  # the highest that this process may have written
         self._cluster = cluster
         self._config = config
@@ -67,8 +68,17 @@ class GroupMembership:
 
     @property
     def member(self) -> GroupMember:
-        """This member as last read. Raises UnknownMemberIdException if it is not in the group."""
-        return self.group.member(self.member_id)
+        """This member as last read. Raises UnknownMemberIdException if it is not in the group, and
+        FencedInstanceIdException if another has taken its place."""
+        return self._own(self.group)
+
+    def _own(self, group: ConsumerGroup) -> GroupMember:
+        return group.own_member(self.member_id, self.instance_id)
+
+    @property
+    def is_beating(self) -> bool:
+        """Whether this has joined, and has not left since."""
+        return self._beat_at != _NEVER
 
     @property
     def is_trusted(self) -> bool:
@@ -77,21 +87,25 @@ class GroupMembership:
         return all(is_trusted(now, at, session, interval) for now, at in zip(self._clock(), self._beat_at, strict=True))
 
     def poll(self) -> ConsumerGroup:
-        """Reads the group if it has moved; in an object store a poll of the last half heartbeat interval will do."""
+        """Reads the group if it has moved; in an object store a poll of the last half heartbeat interval will do.
+        Raises as `member`."""
         self._table.watch(self._config.heartbeat_interval_ms / 2000)
-        return self.group
+        group = self.group
+        self._own(group)
+        return group
 
     def refresh(self) -> ConsumerGroup:
         """Reads the group as it is now."""
         return self._table.read()
 
     def join(self, topics: Collection[str]) -> None:
-        """Joins as a new member. Raises InconsistentGroupProtocolException, KafkaStorageException."""
+        """Joins as a new member; a static one takes the place of the last one of its name. Raises
+        InconsistentGroupProtocolException, KafkaStorageException."""
         config, lowest = self._config, generation_of(self._cluster.groups.fence(self.group_id))
         member_id = self._new_id()
         new = GroupMember(
             member_id, config.client_id, socket.gethostname(), 0, config.session_timeout_ms, tuple(sorted(topics)),
-            config.assignors,
+            config.assignors, instance_id=self.instance_id,
         )  # fmt: skip
 
         def decide(group: ConsumerGroup) -> ConsumerGroup | None:
@@ -107,15 +121,16 @@ class GroupMembership:
             self._heartbeat, self._beat_at = group.member(member_id).heartbeat, began_at
 
     def _new_id(self) -> str:
-        return f"{self._config.client_id or 'consumer'}-{uuid.uuid4()}"
+        return f"{self.instance_id or self._config.client_id or 'consumer'}-{uuid.uuid4()}"
 
     def beat(self) -> None:
         """Moves the heartbeat. In the same commit it removes members that are dead by this member's own clock, and
         assigns partitions anew if the topics have others.
 
         Raises UnknownMemberIdException if others have removed this member, or if another process sends its heartbeats,
-        too: then the two are copies, as of a virtual machine, and this one must join as a new member. Kafka fences the
-        copies of a static member (KIP-345). Raises KafkaStorageException.
+        too: then the two are copies, as of a virtual machine, and this one must join as a new member. Of two copies of
+        a static member this one ends (KIP-345): raises FencedInstanceIdException then, and if another process has taken
+        its place. Raises KafkaStorageException.
         """
         with self._beating:
             max_staleness = self._config.heartbeat_interval_ms / 1000
@@ -124,18 +139,18 @@ class GroupMembership:
             began_at = self._clock()
             group = self._table.change(self.group_id, "heartbeat", self._checked, self.member_id)
             self._beat_at = began_at
-        if group.member(self.member_id).slot == min(member.slot for member in group.members):
+        if self._own(group).slot == min(member.slot for member in group.members):
             self._table.maintain()
 
     def _checked(self, group: ConsumerGroup) -> ConsumerGroup:
-        found = group.member(self.member_id).heartbeat
+        found = self._own(group).heartbeat
         if found > self._heartbeat:
             logger.warning(
                 "group %s: another process sends the heartbeats of member %s, so one is a copy of the other: this one "
-                "joins as a new member", self.group_id, self.member_id,
+                "ends, or joins as a new member", self.group_id, self.member_id,
             )  # fmt: skip
             self.member_id = self._new_id()
-            group.member(self.member_id)
+            self._own(group)
         self._heartbeat = found + 1
         dead = self._liveness.dead(group) - {self.member_id}
         left = without(group, dead, self._partitions)
@@ -149,7 +164,7 @@ class GroupMembership:
         """Takes the partitions that are assigned to this member and owned by none. Raises as `beat`."""
 
         def decide(group: ConsumerGroup) -> ConsumerGroup | None:
-            taken = take(group, self.member_id)
+            taken = take(group, self._own(group).member_id)
             return None if taken == group else taken
 
         return self._table.change(self.group_id, "take", decide)
@@ -158,16 +173,21 @@ class GroupMembership:
         """Lets others take these partitions. Raises as `beat`."""
 
         def decide(group: ConsumerGroup) -> ConsumerGroup | None:
-            given = give_up(group, self.member_id, partitions)
+            given = give_up(group, self._own(group).member_id, partitions)
             return None if given == group else given
 
         self._table.change(self.group_id, "give up", decide)
 
     def leave(self) -> None:
-        """Lets others take all of the member's partitions. Raises KafkaStorageException."""
+        """Lets others take all of the member's partitions. A static member only stops its heartbeats: others take its
+        partitions if it is not back within its session. Raises KafkaStorageException.
+
+        Kafka: `AbstractCoordinator.maybeLeaveGroup`, KIP-345.
+        """
         with self._beating:
             self._beat_at = _NEVER
-            remove_members(self._cluster, self._table, self.group_id, lambda _: {self.member_id})
+            if self.instance_id is None:
+                remove_members(self._cluster, self._table, self.group_id, lambda _: {self.member_id})
 
     def _partitions(self, topics: Collection[str]) -> list[AssignedPartition]:
         return partitions_of_topics(self._cluster, topics)
@@ -213,14 +233,15 @@ class HeartbeatThread(threading.Thread):
         try:
             if passed <= self._config.max_poll_interval_ms:
                 self._membership.beat()
-            elif self._membership.member:
+            elif self._membership.is_beating and self._membership.member:
                 logger.warning(
-                    "group %s: leaves: poll was not called for %.0f ms, max.poll.interval.ms is %d",
-                    self._membership.group_id, passed, self._config.max_poll_interval_ms,
+                    "group %s: %s: poll was not called for %.0f ms, max.poll.interval.ms is %d",
+                    self._membership.group_id, "leaves" if self._membership.instance_id is None else "stops heartbeats",
+                    passed, self._config.max_poll_interval_ms,
                 )  # fmt: skip
                 self._membership.leave()
-        except UnknownMemberIdException:
-            return  # the next poll finds out by itself, and joins again
+        except (UnknownMemberIdException, FencedInstanceIdException):
+            return  # the next poll finds out by itself, and joins again, or ends
 
 
 def refresh_partitions(cluster: Cluster) -> None:

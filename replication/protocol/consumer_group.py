@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from lakelog.replication.errors import (
+    FencedInstanceIdException,
     IllegalGenerationException,
     InconsistentGroupProtocolException,
     UnknownMemberIdException,
@@ -40,7 +41,8 @@ class GroupMember:
     """A consumer that has subscribed. `topics`: its subscription. `assignors`: those that it knows, the best one first.
 
     `assigned`: the partitions that it is to own in the group's generation. `owned`: those that no other member may
-    take. `slot` is the number of its heartbeat, a counter that moves as long as it lives.
+    take. `slot` is the number of its heartbeat, a counter that moves as long as it lives. `instance_id`: the name of a
+    static member, which is the same after a restart (KIP-345).
     """
 
     member_id: str
@@ -53,6 +55,7 @@ class GroupMember:
     assigned: Partitions = ()
     owned: Partitions = ()
     heartbeat: int = 0
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,21 @@ class ConsumerGroup:
             if member.member_id == member_id:
                 return member
         raise UnknownMemberIdException(f"member {member_id} is not in the group: it has left, or its session timed out")
+
+    def own_member(self, member_id: str, instance_id: str | None) -> GroupMember:
+        """The member of a process that asks for itself. Raises as `member`, or FencedInstanceIdException if another
+        process has taken its place as a static member."""
+        heir = self.instance(instance_id)
+        if heir is not None and heir.member_id != member_id:
+            raise FencedInstanceIdException(
+                f"group.instance.id is {instance_id}, but member {heir.member_id} on {heir.host} has the same and has "
+                "taken the place of this consumer: give each consumer of a group one of its own"
+            )
+        return self.member(member_id)
+
+    def instance(self, instance_id: str | None) -> GroupMember | None:
+        """The static member of this name; None if there is none."""
+        return next((m for m in self.members if instance_id is not None and m.instance_id == instance_id), None)
 
     @property
     def assignor(self) -> str | None:
@@ -94,8 +112,21 @@ class ConsumerGroup:
 def join(group: ConsumerGroup, member: GroupMember, partitions: PartitionsOf) -> ConsumerGroup:
     """Adds a member, or changes the subscription of one, in the next generation. Its slot is the lowest that is free.
 
-    Kafka: `GroupCoordinator.handleJoinGroup`. Raises InconsistentGroupProtocolException if no assignor is known to all.
+    A static member takes the place of the last one of its name, with what that one is assigned and owns. If it
+    subscribes as that one did, nothing is assigned anew: only the generation rises, which fences the last one.
+
+    Kafka: `GroupCoordinator.handleJoinGroup`, `GroupCoordinator.updateStaticMemberAndRebalance` (KIP-345). Raises
+    InconsistentGroupProtocolException if no assignor is known to all.
     """
+    before = group.instance(member.instance_id)
+    if before is not None:
+        heir = replace(
+            member, slot=before.slot, topics=before.topics, assignors=before.assignors, assigned=before.assigned,
+            owned=before.owned, heartbeat=before.heartbeat,
+        )  # fmt: skip
+        group = replace(group, members=tuple(m for m in group.members if m is not before)).with_member(heir)
+        if (before.topics, before.assignors) == (member.topics, member.assignors):
+            return replace(group, generation=group.generation + 1)
     known = {other.member_id: other for other in group.members}
     taken = {other.slot for other in group.members}
     slot = next(number for number in range(len(taken) + 1) if number not in taken)

@@ -12,7 +12,9 @@ from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.group_membership import GroupMembership, remove_members
 from lakelog.replication.errors import (
     CommitFailedException,
+    FencedInstanceIdException,
     GroupNotEmptyException,
+    IllegalGenerationException,
     IllegalStateException,
     InconsistentGroupProtocolException,
     InvalidConfigurationException,
@@ -25,7 +27,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.protocol.elections import new_partition
 from lakelog.replication.storage.delta.delta_log import DeltaLog
-from lakelog.replication.storage.tables.group_tables import MemberTable
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, MemberTable
 from tests.clients.world import RARELY, filled_world
 from tests.clock import Clock
 from tests.registrations import joined
@@ -137,6 +139,110 @@ def test_ap_04_a_member_that_was_expelled_cannot_commit_and_begins_anew(world, m
     assert a.heard[-1] == ("lost", [0, 1])
     heir.poll(0)
     assert (got(a.poll(0)), assigned(a), assigned(heir)) == ([], [0], [1])
+
+
+def generation(world):
+    return MemberTable.open_or_create(world.cluster.root, "g").group.generation
+
+
+def test_ap_04_kip_345_a_static_member_that_restarts_keeps_its_partitions(world, member):
+    """The other member hears nothing of it, and commits as before."""
+    a, b = member("a", group_instance_id="first"), member("z")
+    for consumer in (a, b, a, b):
+        consumer.poll(0)
+    assert (assigned(a), assigned(b)) == ([0], [1])
+    heard = list(b.heard)
+    a.close()
+    assert a.heard[-1] == ("revoke", [0])
+    fill(world.logs[1], P0, 1, producer_id=8)
+    world.say(4)
+    b.poll(0)
+    assert (assigned(b), b.heard) == ([1], heard), "its partition waits for it"
+    again = member("a", group_instance_id="first")
+    assert (got(again.poll(0)), assigned(again)) == ([(0, 3)], [0])
+    b.commit({TOPIC: {1: 1}})
+    b.poll(0)
+    assert (assigned(b), b.heard, again.heard) == ([1], heard, [("assign", [0])])
+    assert world.consumer("g").committed(TOPIC) == {0: 3, 1: 1}
+
+
+def test_ap_04_kip_345_of_two_processes_with_one_instance_id_the_older_one_is_fenced(world, member):
+    a = member("a", group_instance_id="first")
+    assert len(got(a.poll(0))) == 5
+    before = generation(world)
+    heir = member("b", group_instance_id="first")
+    assert len(got(heir.poll(0))) == 5, "a has not committed"
+    late = [CommittedOffset("g", TOPIC, TOPIC_ID, 0, 3)]
+    with pytest.raises(IllegalGenerationException):
+        world.cluster.groups.commit(late, generation=before)
+    fenced = "group.instance.id is first, but member first-.* has the same and has taken the place of this consumer"
+    old = a._member.membership
+    for call in (old.take, lambda: old.give_up(()), old.beat):
+        with pytest.raises(FencedInstanceIdException, match=fenced):
+            call()
+    calls = a.commit, lambda: a.poll(0), lambda: a.poll(0), lambda: a.commit({TOPIC: {0: 3}})
+    for call in calls:
+        with pytest.raises(FencedInstanceIdException, match=fenced):
+            call()
+    a._member._heartbeat.work()
+    assert (a.heard[-1], assigned(a)) == (("lost", [0, 1]), [])
+    a.close()
+    heir.commit()
+    assert (assigned(heir), heir.heard) == ([0, 1], [("assign", [0, 1])])
+    assert world.consumer("g").committed(TOPIC) == {0: 3, 1: 2}
+
+
+def test_ap_04_kip_345_partitions_of_a_static_member_that_stays_away_move(world, member):
+    a = member("a", group_instance_id="first")
+    a.poll(0)
+    a.close()
+    clock = Clock()
+    heir = GroupMembership(world.cluster, "g", ConsumerConfig(), lambda: (clock.now, 0.0))
+    heir.join([TOPIC])
+    heir.beat()
+    clock.now += a._settings.session_timeout_ms / 1000 - 1
+    heir.beat()
+    assert len(heir.group.members) == 2
+    clock.now += 1
+    heir.beat()
+    heir.take()
+    assert sorted(p.partition for p in heir.member.owned) == [0, 1]
+
+
+def test_ap_04_kip_345_a_static_member_that_subscribes_to_other_topics_stays_one_member(world, member):
+    a = member("a", group_instance_id="first")
+    a.poll(0)
+    a.subscribe(["another"])
+    a.poll(0)
+    found = MemberTable.open_or_create(world.cluster.root, "g").group
+    assert [(m.instance_id, m.topics, m.assigned, m.owned) for m in found.members] == [("first", ("another",), (), ())]
+
+
+def test_ap_04_kip_345_a_static_member_that_hangs_stays_for_its_session(member, caplog):
+    a = member("a", max_poll_interval_ms=1, group_instance_id="first")
+    a.poll(0)
+    heartbeat, membership = a._member._heartbeat, a._member.membership
+    heartbeat._polled_at -= 1
+    for _ in range(2):
+        heartbeat.work()
+    (found,) = membership.refresh().members
+    assert (found.heartbeat, len(found.owned)) == (1, 2), "no heartbeat since it has joined"
+    assert caplog.text.count("stops heartbeats: poll was not called for") == 1
+    assert got(a.poll(0)) == []
+    assert (membership.refresh().members[0].heartbeat, assigned(a)) == (2, [0, 1])
+
+
+def test_ap_04_kip_345_of_two_copies_of_a_static_member_one_ends(member):
+    a, copied = member("a", group_instance_id="first"), member("b", group_instance_id="second")
+    a.poll(0)
+    original, copy = a._member.membership, copied._member.membership
+    copy.member_id, copy.instance_id, copy._heartbeat = original.member_id, "first", original._heartbeat
+    original.beat()
+    with pytest.raises(FencedInstanceIdException):
+        copy.beat()
+    original.beat()
+    a.poll(0)
+    assert (assigned(a), a.heard) == ([0], [("assign", [0])]), "it is still a member"
 
 
 def test_ap_04_a_copied_member_and_its_original_become_two_members(member, caplog):
@@ -381,6 +487,12 @@ def test_ap_04_a_member_with_another_assignor_is_refused(member):
         ({"enable_auto_commit": 1}, "enable_auto_commit is 1, it must be true or false"),
         ({"partition_assignment_strategy": "sticky"}, "it must be one or more of range,cooperative-sticky"),
         ({"heartbeat_interval_ms": 22_500}, "it must be below half of session_timeout_ms"),
+        ({"group_instance_id": "a b"}, "group_instance_id is 'a b', it must be up to 249 letters, digits"),
+        ({"group_instance_id": ".."}, "group_instance_id is '..', it must be up to 249 letters, digits"),
+        (
+            {"group_instance_id": "x" * 250},
+            "it must be up to 249 letters, digits, dots, - and _, but not . or .. alone",
+        ),
         ({"client_id": None, "fetch_max_bytes": 0}, "client_id is None.*; fetch_max_bytes is 0"),
     ],
 )

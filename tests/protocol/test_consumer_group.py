@@ -1,10 +1,15 @@
 """The rules of a group, as cases and as random histories. A partition is written as its topic and number: `t0`."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from lakelog.replication.errors import InconsistentGroupProtocolException, UnknownMemberIdException
+from lakelog.replication.errors import (
+    FencedInstanceIdException,
+    InconsistentGroupProtocolException,
+    UnknownMemberIdException,
+)
 from lakelog.replication.protocol.consumer_group import (
     ConsumerGroup,
     GroupMember,
@@ -87,6 +92,63 @@ def test_ap_04_the_generation_outlives_the_last_member(pair):
     empty = without(pair, {"a", "b"}, FOUR)
     assert (empty.generation, empty.state, empty.members) == (3, "Empty", ())
     assert join(empty, member("c"), FOUR).generation == 4
+
+
+def static(name, instance, **given):
+    return replace(member(name, **given), instance_id=instance)
+
+
+@pytest.fixture
+def static_pair():
+    """The static member s owns t0 and t1, and b the others."""
+    alone = settled(join(ConsumerGroup(), static("s-1", "s"), FOUR))
+    return settled(join(alone, member("z"), FOUR))
+
+
+def test_ap_04_kip_345_a_static_member_takes_the_place_of_the_last_one_of_its_name(static_pair):
+    beaten = static_pair.with_member(replace(static_pair.member("s-1"), heartbeat=7))
+    new = join(beaten, replace(static("s-2", "s"), session_timeout_ms=9000, host="there"), FOUR)
+    assert shown(new) == {"s-2": ("t0 t1", "t0 t1"), "z": ("t2 t3", "t2 t3")}
+    assert (new.generation, new.state) == (beaten.generation + 1, "Stable")
+    was, now = beaten.member("s-1"), new.member("s-2")
+    assert (now.slot, now.heartbeat, now.session_timeout_ms, now.host) == (was.slot, 7, 9000, "there")
+
+
+@pytest.mark.parametrize("given", [{"topics": ("t", "u")}, {"assignors": ("cooperative-sticky", "range")}])
+def test_ap_04_kip_345_one_that_subscribes_otherwise_has_all_assigned_anew(static_pair, given):
+    new = join(static_pair, static("s-2", "s", **given), there(t=4, u=4))
+    assert set(shown(new)) == {"s-2", "z"}
+    assert (new.member("s-2").topics, new.member("s-2").assignors) == (
+        given.get("topics", ("t",)), given.get("assignors", ("cooperative-sticky",)),
+    )  # fmt: skip
+    assert names(new.member("s-2").owned) == "t0 t1"
+    assert {p for m in new.members for p in m.assigned} == set(there(t=4, u=4)(new.topics))
+    assert new.generation == static_pair.generation + 1
+
+
+def test_ap_04_kip_345_one_with_no_assignor_in_common_is_refused(static_pair):
+    with pytest.raises(InconsistentGroupProtocolException):
+        join(static_pair, static("s-2", "s", assignors=("range",)), FOUR)
+
+
+@pytest.mark.parametrize("instance", ["other", None])
+def test_ap_04_kip_345_members_of_other_names_take_nobodys_place(static_pair, instance):
+    assert set(shown(join(static_pair, static("c", instance), FOUR))) == {"s-1", "z", "c"}
+
+
+@pytest.mark.parametrize(
+    ("member_id", "instance", "expected"),
+    [
+        ("s-1", "s", "s-1"), ("z", None, "z"), ("s-2", "s", FencedInstanceIdException),
+        ("y", None, UnknownMemberIdException), ("y", "y", UnknownMemberIdException),
+    ],
+)  # fmt: skip
+def test_ap_04_kip_345_a_process_whose_place_is_taken_is_fenced(static_pair, member_id, instance, expected):
+    if isinstance(expected, str):
+        assert static_pair.own_member(member_id, instance).member_id == expected
+    else:
+        with pytest.raises(expected):
+            static_pair.own_member(member_id, instance)
 
 
 @pytest.mark.parametrize(

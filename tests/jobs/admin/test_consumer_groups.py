@@ -317,6 +317,21 @@ def test_members_and_the_state_of_a_group(groups: Run, member: Any) -> None:
     assert heads == ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
 
 
+def test_kip_345_a_static_member_is_shown_with_its_instance_id(groups: Run, world: World) -> None:
+    for instance_id in ("first", ""):
+        consumer = Consumer(world.uri, "static", client_id="c", group_instance_id=instance_id)
+        consumer.subscribe([TOPIC])
+        if not instance_id:
+            status, out, err = groups("--describe", "--group", "static", "--members")
+        consumer.close()
+    assert (status, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()[1:]]
+    assert lines[0] == ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
+    assert sorted((line[1].split("-")[0], line[2]) for line in lines[1:]) == [("c", "-"), ("first", "first")]
+    status, out, _ = groups("--describe", "--group", "static", "--members", "--output", "json")
+    assert [row["group_instance_id"] for row in json.loads(out)] == ["first"], "it has closed, and is still there"
+
+
 def test_a_group_without_offsets_is_there_while_it_has_members(groups: Run, world: World) -> None:
     with Consumer(world.uri, "new") as consumer:
         consumer.subscribe([TOPIC])

@@ -47,6 +47,15 @@ def test_ap_04_members_come_back(storage, table):
     assert (row["group_id"], row["member_id"], row["topics"]) == ("g", "a", ["t"])
 
 
+def test_ap_04_kip_345_a_static_member_comes_back_with_its_name_and_counter(storage, table):
+    new = dataclasses.replace(member("s-1"), instance_id="s")
+    table.change("g", "join", lambda group: join(group, new, FOUR), "s-1")
+    heir = dataclasses.replace(new, member_id="s-2")
+    table.change("g", "join", lambda group: join(group, heir, FOUR), "s-2")
+    (found,) = other(storage).group.members
+    assert (found.member_id, found.instance_id, found.slot, found.heartbeat) == ("s-2", "s", 0, 2)
+
+
 def test_ap_04_a_heartbeat_moves_one_counter_and_writes_no_file(storage, table):
     for name in ("a", "b"):
         table.change("g", "join", joins(name))
