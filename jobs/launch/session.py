@@ -36,7 +36,6 @@ _POLL_SECONDS = 0.1
 # What Lakelog does not work without, also where conf/spark-defaults.conf is not in use.
 _NEEDED = {
     CATALOG: DELTA_CATALOG,
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
 }

@@ -44,29 +44,24 @@ class PlannedRows:
         return replace(self, rows=self.rows.part(start, stop), bytes=size)
 
 
-def plan_rows(
-    view: PartitionView, registered: Registered, bounds: Bounds, since: int | None = None
-) -> list[PlannedRows]:
-    """The rows of all records within the bounds, without segments that have no record from `since` on (microseconds
-    since 1970). Raises as `PartitionReader.holding`, and CorruptRecordException if records are missing in a log."""
+def plan_rows(view: PartitionView, registered: Registered, bounds: Bounds) -> list[PlannedRows]:
+    """The rows of all records within the bounds. Raises as `PartitionReader.holding`, and CorruptRecordException if
+    records are missing in a log."""
     wanted = {partition: each for partition, each in bounds.items() if each.start < each.stop}
     opened = view.holding(registered, wanted)
-    return [rows for partition, each in opened.items() for rows in _planned(each, wanted[partition], since)]
+    return [rows for partition, each in opened.items() for rows in _planned(each, wanted[partition])]
 
 
-def _planned(readable: OpenPartition, offsets: OffsetRange, since: int | None = None) -> Iterator[PlannedRows]:
+def _planned(readable: OpenPartition, offsets: OffsetRange) -> Iterator[PlannedRows]:
     found = readable.rows(offsets)
     if sum(each.offsets for each in found) != offsets.stop - offsets.start:
         name = readable.registration.name
         raise CorruptRecordException(f"{name}: the log lacks records between offset {offsets.start} and {offsets.stop}")
-    batches = readable.log.batches_between(*offsets)
-    late = {batch.segment for batch in batches if since is None or batch.header.max_timestamp >= since}
     for rows in found:
-        if rows.file.name in late:
-            headers = readable.state.segments[rows.file.name].headers
-            size = round(sum(header.retained.bytes for header in headers) / max(1, rows.file.rows) * rows.rows)
-            last = readable.log.batches_between(rows.start, rows.stop)[-1].header
-            yield PlannedRows(rows, readable.registration.topic, size, LogEnd(last.next_offset, last.chain))
+        headers = readable.state.segments[rows.file.name].headers
+        size = round(sum(header.retained.bytes for header in headers) / max(1, rows.file.rows) * rows.rows)
+        last = readable.log.batches_between(rows.start, rows.stop)[-1].header
+        yield PlannedRows(rows, readable.registration.topic, size, LogEnd(last.next_offset, last.chain))
 
 
 def plan_tasks(options: SourceOptions, planned: Sequence[PlannedRows]) -> list[list[PlannedRows]]:

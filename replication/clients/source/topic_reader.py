@@ -1,27 +1,15 @@
-"""The batch read of `format("lakelog")`: its filters, its tasks, and what a task does on an executor, where it needs
+"""The batch read of `format("lakelog")`: its tasks, and what a task does on an executor, where it needs
 neither JVM nor Delta. Spark: `KafkaRelation`, `KafkaBatch`."""
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from lakelog.replication.clients.plain_errors import plain_errors, plain_iteration
@@ -37,84 +25,6 @@ logger = logging.getLogger(__name__)
 
 _BATCH_BYTES = 4 * 1024 * 1024
 _MOVES = 5
-_LARGEST = 2**63 - 1
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-_Values: TypeAlias = frozenset[Any]
-
-
-@dataclass(frozen=True)
-class PushedFilters:
-    """What the filters let pass: topics and partitions (None: all), offsets from `first` to `last`, and records whose
-    timestamp is `since` or later (microseconds since 1970)."""
-
-    topics: _Values | None = None
-    numbers: _Values | None = None
-    first: int = 0
-    last: int = _LARGEST
-    since: int | None = None
-
-    @classmethod
-    def of(cls, filters: Iterable[Filter]) -> PushedFilters:
-        """The filters that all must hold; those on other columns, or of other kinds, are left to Spark."""
-        topics = numbers = since = None
-        first, last = 0, _LARGEST
-        for each in filters:
-            column, values = _column_of(each), _values_of(each)
-            low, high = _range_of(each, values) if column in (("offset",), ("timestamp",)) else (None, None)
-            if column == ("topic",) and values is not None:
-                topics = values if topics is None else topics & values
-            elif column == ("partition",) and values is not None:
-                numbers = values if numbers is None else numbers & values
-            elif column == ("offset",):
-                first = first if low is None else max(first, low)
-                last = last if high is None else min(last, high)
-            elif column == ("timestamp",) and low is not None:
-                since = low if since is None else max(since, low)
-        return cls(topics, numbers, first, last, since)
-
-    def within(self, bounds: Bounds) -> Bounds:
-        """The bounds of what passes."""
-        return {
-            partition: OffsetRange(max(start, self.first), min(stop, self.last + 1))
-            for partition, (start, stop) in bounds.items()
-            if (self.topics is None or partition.topic in self.topics)
-            and (self.numbers is None or partition.partition in self.numbers)
-        }
-
-
-NO_FILTERS = PushedFilters()
-
-
-def _column_of(given: Filter) -> tuple[str, ...]:
-    return tuple(getattr(given, "attribute", ()))
-
-
-def _values_of(given: Filter) -> _Values | None:
-    """The values that an equality names."""
-    if isinstance(given, EqualTo):
-        return frozenset([given.value])
-    return frozenset(given.value) if isinstance(given, In) else None
-
-
-def _range_of(given: Filter, values: _Values | None) -> tuple[int | None, int | None]:
-    """The least and the largest number that pass, None where the filter sets no such bound."""
-    if values is not None:
-        found = [_number(value) for value in values if value is not None]
-        return (min(found), max(found)) if found else (None, None)
-    if isinstance(given, GreaterThan | GreaterThanOrEqual):
-        return _number(given.value) + isinstance(given, GreaterThan), None
-    if isinstance(given, LessThan | LessThanOrEqual):
-        return None, _number(given.value) - isinstance(given, LessThan)
-    return None, None
-
-
-def _number(value: dt.datetime | int) -> int:
-    """An offset, or a timestamp as microseconds since 1970."""
-    if isinstance(value, dt.datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
-        return (aware - _EPOCH) // dt.timedelta(microseconds=1)
-    return value
 
 
 @dataclass
@@ -125,12 +35,16 @@ class TopicTask(InputPartition):
 
 
 class TopicReader(DataSourceReader):
-    """Reads the committed records that there are when Spark plans the query."""
+    """Reads the committed records that there are when Spark first plans a query of the frame.
+
+    It takes no filters (`pushFilters`): Spark 4.2 keeps the tasks of the first query for all later ones of the same
+    frame or view, and those of the last filters for all reads of one query. So filters would leave out records that
+    others want.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._filters = NO_FILTERS
         arrow_schema(schema)
 
     @plain_errors
@@ -144,8 +58,7 @@ class TopicReader(DataSourceReader):
 
     def _plan(self, view: PartitionView) -> list[PlannedRows]:
         registered = view.registrations(must_exist=True)
-        bounds = self._filters.within(self._bounds(view, registered))
-        return plan_rows(view, registered, bounds, self._filters.since)
+        return plan_rows(view, registered, self._bounds(view, registered))
 
     def _bounds(self, view: PartitionView, registered: Registered) -> Bounds:
         led = view.led(registered)
@@ -161,16 +74,6 @@ class TopicReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task."""
         return records_of(partition, self._options, self._schema)
-
-
-class FilteredTopicReader(TopicReader):
-    """A reader that takes filters. Spark refuses it where `spark.sql.python.filterPushdown.enabled` is false."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Leaves out partitions, offsets and batches that no filter lets pass. Spark applies all filters again, since
-        batches are read as a whole."""
-        self._filters = PushedFilters.of(filters)
-        return filters
 
 
 def records_of(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
@@ -11,14 +10,10 @@ from pyspark.sql.types import StructType
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.source.source_columns import columns_of
 from lakelog.replication.clients.source.source_options import parse_options
-from lakelog.replication.clients.source.topic_reader import FilteredTopicReader, TopicReader
+from lakelog.replication.clients.source.topic_reader import TopicReader
 from lakelog.replication.clients.source.topic_stream import RefusedStreamReader, TopicStreamReader
 from lakelog.replication.clients.topic_view import open_view
 from lakelog.replication.errors import LakelogException
-
-# The module of Spark's worker that pushes filters down. Spark asks another worker for a reader where that is switched
-# off, and refuses a reader that takes filters then.
-_PUSHES_FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 @plain_errors
@@ -35,7 +30,7 @@ def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The batch read. Raises InvalidConfigurationException for options that it does not have."""
     options = parse_options(given)
     options.check_batch()
-    return (FilteredTopicReader if _PUSHES_FILTERS in sys.modules else TopicReader)(options, schema)
+    return TopicReader(options, schema)
 
 
 def stream_reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:

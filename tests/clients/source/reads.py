@@ -13,7 +13,7 @@ from pyspark.sql.types import (
 
 from lakelog.replication.clients.source.source_columns import columns_of
 from lakelog.replication.clients.source.source_options import parse_options
-from lakelog.replication.clients.source.topic_reader import FilteredTopicReader
+from lakelog.replication.clients.source.topic_reader import TopicReader
 from lakelog.replication.clients.source.topic_stream import TopicStreamReader
 from tests.storage.logs import TOPIC
 
@@ -50,7 +50,7 @@ def schema_of(options):
 def batch_reader(world, **given):
     options = options_of(world, **given)
     options.check_batch()
-    return FilteredTopicReader(options, schema_of(options))
+    return TopicReader(options, schema_of(options))
 
 
 def stream_reader(world, **given):

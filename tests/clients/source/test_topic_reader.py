@@ -1,12 +1,10 @@
 """Batch reads of real logs, without brokers and without Spark."""
 
-import datetime as dt
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, LessThanOrEqual
 from pyspark.sql.types import BinaryType, LongType, StringType
 
 from lakelog.replication.clients.source.topic_reader import TopicReader, TopicTask
@@ -162,31 +160,6 @@ def test_a_broken_file_fails_a_task_with_an_error_that_names_it(world):
     Path(path).write_bytes(content)
     with pytest.raises(CorruptRecordException, match=path):
         rows(reader, tasks)
-
-
-@pytest.mark.parametrize(
-    ("filters", "segments", "expected"),
-    [
-        ([EqualTo(("partition",), 1)], 1, [(1, 0), (1, 1)]),
-        ([In(("partition",), (1, 5))], 1, [(1, 0), (1, 1)]),
-        ([EqualTo(("topic",), "other")], 0, []),
-        ([GreaterThan(("offset",), 1)], 2, [(0, 2), (0, 3)]),
-        ([GreaterThanOrEqual(("offset",), 3), IsNotNull(("offset",))], 1, [(0, 3)]),
-        ([LessThan(("offset",), 1)], 2, [(0, 0), (1, 0)]),
-        ([LessThanOrEqual(("offset",), 0), EqualTo(("partition",), 0)], 1, [(0, 0)]),
-        ([EqualTo(("offset",), 3)], 1, [(0, 3)]),
-        ([In(("offset",), (1, 2))], 2, [(0, 1), (0, 2), (1, 1)]),
-        ([GreaterThan(("timestamp",), NOON + dt.timedelta(milliseconds=1))], 1, [(0, 0), (0, 1), (0, 2)]),
-        ([EqualTo(("key",), b"x"), LessThan(("timestamp",), NOON)], 3, ALL),
-    ],
-)
-def test_filters_leave_out_partitions_offsets_and_segments(world, filters, segments, expected):
-    """Spark applies them again, so what is read may be more, never less."""
-    reader = batch_reader(world)
-    assert list(reader.pushFilters(filters)) == filters
-    tasks = reader.partitions()
-    assert len({each.rows.file.name for task in tasks for each in task.planned}) == segments
-    assert places(rows(reader, tasks)) == expected
 
 
 def test_a_read_with_a_users_schema_has_only_its_columns(world):
