@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from lakelog.replication.clients.source.source_options import STRATEGIES, parse_options
 from lakelog.replication.clients.spark_options import known_options
 from lakelog.replication.config import Config
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
@@ -66,6 +67,22 @@ def parse_sink_options(given: Mapping[str, str], warn: bool = False) -> SinkOpti
         check_not_internal(topic, "a sink")
     config = Config.from_properties(storage, "options")
     return SinkOptions(options["cluster"], config, topic, parse_acks(options.get("acks", "all")))
+
+
+def parse_insert_options(given: Mapping[str, str]) -> SinkOptions:
+    """The options of a batch write, which may be `INSERT INTO` a view of topics: Spark then gives those of its read.
+    The records go to the topic that the view subscribes to; if it reads several, the column topic names it.
+
+    Raises as `parse_sink_options`, or for a view as `parse_options` of the source.
+    """
+    names = {name.lower() for name in given}
+    if "topic" in names or names.isdisjoint(name.lower() for name in STRATEGIES):
+        return parse_sink_options(given, warn=True)
+    view = parse_options(given)
+    topic = view.topics[0] if len(view.topics) == 1 else None
+    if topic is not None:
+        check_not_internal(topic, "a sink")
+    return SinkOptions(view.cluster, view.config, topic, ALL)
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:

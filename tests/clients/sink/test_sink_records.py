@@ -9,7 +9,12 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from lakelog.replication.clients.partitioner import partition_of_keys
 from lakelog.replication.clients.sink import topic_writer
 from lakelog.replication.clients.sink.routed_records import by_topic, large_and_small, routed_chunks
-from lakelog.replication.clients.sink.sink_options import ROUTED, check_columns, parse_sink_options
+from lakelog.replication.clients.sink.sink_options import (
+    ROUTED,
+    check_columns,
+    parse_insert_options,
+    parse_sink_options,
+)
 from lakelog.replication.clients.sink.sink_stage import SinkStage
 from lakelog.replication.clients.sink.topic_writer import TaskRecords, TopicStreamWriter
 from lakelog.replication.errors import (
@@ -104,6 +109,38 @@ def test_the_sink_takes_kafkas_option_names_and_a_stream_refuses_other_acks_than
 def test_a_wrong_option_of_the_sink_is_an_error_that_names_it(given, error, text):
     with pytest.raises(error) as found:
         parse_sink_options(given)
+    assert text in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "topic"),
+    [
+        ({"subscribe": "a"}, "a"),
+        ({"SUBSCRIBE": " a ,a", "startingOffsets": "latest", "includeHeaders": "true"}, "a"),
+        ({"subscribe": "a,b"}, None),
+        ({"subscribePattern": "a.*"}, None),
+        ({"assign": '{"a": [1]}'}, None),
+        ({"topic": "b", "acks": "all"}, "b"),
+        ({}, None),
+    ],
+)
+def test_records_that_are_inserted_into_a_view_go_to_the_one_topic_that_it_subscribes_to(given, topic):
+    found = parse_insert_options({"kafka.bootstrap.servers": "/lake", **given})
+    assert (found.cluster, found.topic, found.acks) == ("/lake", topic, ALL)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"subscribe": "a", "topic": "b"}, InvalidConfigurationException, "option subscribe is unknown; allowed: cl"),
+        ({"subscribe": "a", "acks": "1"}, InvalidConfigurationException, "option acks is unknown; "),
+        ({"subscribe": "__consumer_offsets"}, InvalidTopicException, "__consumer_offsets"),
+        ({"subscribe": "a", "startingOffsets": "soon"}, InvalidConfigurationException, "startingOffsets is 'soon'"),
+    ],
+)
+def test_a_wrong_option_of_a_view_is_an_error_of_an_insert_into_it(given, error, text):
+    with pytest.raises(error) as found:
+        parse_insert_options({"cluster": "/lake", **given})
     assert text in str(found.value)
 
 
