@@ -1,0 +1,119 @@
+"""Topics in SQL: views, inserts, the statements of `docs/sql.md`, and those that Spark refuses."""
+
+import re
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+
+from lakelog.replication.local_cluster import LocalCluster
+from tests.pages import PAGES, blocks
+
+
+@pytest.fixture(scope="module")
+def cluster(spark, tmp_path_factory):
+    with LocalCluster(spark, str(tmp_path_factory.mktemp("lake")), brokers=2) as running:
+        for topic in ("sql", "orders"):
+            running.admin().create_topic(topic, 2, replication_factor=2)
+        yield running
+
+
+def create(spark, cluster, what, topics="subscribe 'sql'"):
+    """Makes a view or a table of topics in SQL."""
+    spark.sql(f"CREATE {what} USING lakelog OPTIONS (cluster '{cluster.cluster_uri}', {topics})")
+
+
+@pytest.fixture
+def views(spark, cluster):
+    """Views of one topic, of all topics, and of one column of a topic."""
+    create(spark, cluster, "OR REPLACE TEMPORARY VIEW sql")
+    create(spark, cluster, "OR REPLACE TEMPORARY VIEW topics", "subscribePattern '.*'")
+    create(spark, cluster, "OR REPLACE TEMPORARY VIEW keys (key BINARY)")
+    yield
+    for name in ("sql", "topics", "keys"):
+        spark.catalog.dropTempView(name)
+
+
+@pytest.mark.usefixtures("views")
+def test_an_insert_into_a_view_appends_to_its_topic_and_the_view_keeps_what_it_has_read(spark, cluster):
+    assert spark.sql("SELECT count(*) FROM sql").first()[0] == 0
+    for statement in (
+        "INSERT INTO sql (value, key) SELECT encode(CAST(id AS STRING), 'utf-8'), X'6B' FROM range(3)",
+        "INSERT INTO sql (value, partition) VALUES (X'33', 1)",
+        "INSERT INTO sql BY NAME SELECT CAST('4' AS BINARY) AS value",
+        "INSERT INTO topics (topic, value) VALUES ('sql', X'35')",
+    ):
+        spark.sql(statement)
+    assert spark.sql("SELECT count(*) FROM sql").first()[0] == 0
+    create(spark, cluster, "OR REPLACE TEMPORARY VIEW sql")
+    found = spark.sql(
+        "SELECT decode(key, 'utf-8') AS key, decode(value, 'utf-8') AS value, partition FROM sql"
+    ).collect()
+    assert sorted((row["value"], row["key"]) for row in found) == [
+        *((str(n), "k") for n in range(3)), ("3", None), ("4", None), ("5", None),
+    ]  # fmt: skip
+    assert {row["partition"] for row in found if row["value"] == "3"} == {1}
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("INSERT INTO topics (value) VALUES (X'61')", "a record has no topic: column topic is null"),
+        ("INSERT INTO topics (topic, value) VALUES ('nobody', X'61')", "no topic nobody; there are: orders, sql"),
+        ("INSERT INTO keys VALUES (X'61')", "there is no column value"),
+        ("INSERT OVERWRITE sql SELECT * FROM sql", "mode overwrite: a topic cannot be overwritten; allowed: append"),
+        ("INSERT INTO sql (value) VALUES ('tea')", 'Cannot safely cast `value` "STRING" to "BINARY"'),
+        ("INSERT INTO sql VALUES (X'61')", "not enough data columns"),
+    ],
+)
+@pytest.mark.usefixtures("views")
+def test_an_insert_that_cannot_be_is_refused_in_one_sentence(spark, statement, text):
+    with pytest.raises(PySparkException) as error:
+        spark.sql(statement)
+    assert text in str(error.value)
+    assert "Traceback" not in str(error.value).partition("JVM stacktrace")[0]
+
+
+@pytest.fixture
+def page(spark, cluster):
+    """The page on SQL, for the cluster of the tests."""
+    home = cluster.cluster_uri.removesuffix("/cluster")
+    yield [(text.replace("/lake/", f"{home}/"), after) for text, after in blocks("sql.md", "sql", "python")]
+    for view in spark.sql("SHOW VIEWS").collect():
+        spark.catalog.dropTempView(view["viewName"])
+
+
+def test_the_page_on_sql_shows_what_its_statements_return(spark, page, capsys):
+    """The broker that the last query reads may lead none of the partitions: it is run for each, as the page says."""
+    for text, after in page:
+        if "spark.sql" in text or "import lakelog" in text:
+            exec(compile(text, "sql.md", "exec"), {"spark": spark})
+            continue
+        brokers = (text, text.replace("/broker-1/", "/broker-2/")) if "/broker-1/" in text else (text,)
+        found = [row for query in brokers for row in spark.sql(query).collect()]
+        shown = re.match(r"```\n(.*?)^```$", after.lstrip(), re.M | re.S)
+        if shown:
+            lines = re.findall(r"^\|(.*)\|$", shown[1], re.M)
+            rows = [tuple(map(str.strip, line.split("|"))) for line in lines]
+            assert [tuple(found[0].asDict()), *(tuple(map(str, row)) for row in sorted(found))] == rows
+    assert capsys.readouterr().out == "3\n"
+
+
+def test_the_page_on_sql_shows_how_spark_refuses_what_does_not_work(spark, cluster, page):
+    spark.sql(page[0][0])
+    home = cluster.cluster_uri.removesuffix("/cluster")
+    table = PAGES["sql.md"].read_text("utf-8").partition("<!-- refused -->")[2].partition("<!-- end -->")[0]
+    refused = re.findall(r"^\| `+([^|]*?) ?`+ \| (.*?) \| ", table, re.M)
+    assert len(refused) == table.count("\n| ") - 1
+    wrong = []
+    for statement, text in refused:
+        try:
+            spark.sql(statement.replace("/lake/", f"{home}/"))
+            wrong.append((statement, "works"))
+        except PySparkException as error:
+            if text not in str(error):
+                wrong.append((statement, str(error)[:300]))
+    assert wrong == []
+    create(spark, cluster, "TABLE sql_table (value BINARY)")
+    with pytest.raises(AnalysisException, match="lakelog is not a valid Spark SQL Data Source"):
+        spark.sql("SELECT * FROM sql_table")
+    spark.sql("DROP TABLE sql_table")
