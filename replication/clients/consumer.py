@@ -29,6 +29,8 @@ from lakelog.replication.clients.arguments import (
     whole_numbers,
 )
 from lakelog.replication.clients.client_config import ConsumerConfig
+from lakelog.replication.clients.committed_range import EARLIEST, LATEST, Offsets, check_offsets
+from lakelog.replication.clients.committed_records import committed_batches, committed_ranges
 from lakelog.replication.clients.consumer_fetch import FetchedRecords as FetchedRecords
 from lakelog.replication.clients.consumer_fetch import fetch_records
 from lakelog.replication.clients.group_access import GroupAccess
@@ -50,6 +52,7 @@ from lakelog.replication.protocol.record_batch import TopicPartition as TopicPar
 from lakelog.replication.protocol.topic import check_is_text, check_topic_id
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.tables.group_tables import CommittedOffset, folder_of
+from lakelog.schemas import LOG
 
 _DEFAULT = ConsumerConfig()
 
@@ -260,6 +263,44 @@ class Consumer(Closing):
         found = fetch_records(self._view, wanted, min_bytes, wait_ms, max_bytes, rack, ids)
         self._fetched_ids.update((topic, each.topic_id) for each in found.values() if each.topic_id)
         return {partition: fetched for (_, partition), fetched in found.items()}
+
+    def to_arrow(self, topic: str, starting: Offsets = EARLIEST, ending: Offsets = LATEST) -> pa.Table:
+        """A topic's committed records as one table, with the columns of `lakelog.schemas.LOG`: the records of a
+        partition in their order, those of several partitions in any order.
+
+        It has the records below the high watermark at the time of the call. `starting` and `ending` (excluded) are
+        "earliest", "latest" (the HW) or an offset for each partition: `{0: 100, 1: 250}`. A partition that is not in
+        the mapping is read from its log start, or up to its HW. All records are in memory: see `to_batches`.
+
+        Raises InvalidRequestException (an argument of a wrong type), UnknownTopicOrPartitionException,
+        InvalidPartitionsException (no such partition), OffsetOutOfRangeException (also if retention deletes records
+        before they are read), UnknownTopicIdException (the topic is made again meanwhile), CorruptRecordException, and
+        after `request.timeout.ms` without any record the error of a leader, such as LeaderNotAvailableException.
+        """
+        return pa.Table.from_batches(self._batches(topic, starting, ending, _DEFAULT.fetch_max_bytes), LOG.arrow)
+
+    def to_batches(
+        self, topic: str, starting: Offsets = EARLIEST, ending: Offsets = LATEST, max_bytes: int = 52_428_800
+    ) -> pa.RecordBatchReader:
+        """The records of `to_arrow` as an iterator, for topics larger than memory. DuckDB and Polars scan it too.
+
+        Offsets are found at the call, and records are fetched when they are asked for: at most `max_bytes` of keys and
+        values are in memory, or one batch if that is larger. It is read once, while no other thread is in a call of
+        this consumer. Raises as `to_arrow`, at the call or from the iterator.
+        """
+        return pa.RecordBatchReader.from_batches(LOG.arrow, self._batches(topic, starting, ending, max_bytes))
+
+    def _batches(self, topic: str, starting: Offsets, ending: Offsets, max_bytes: int) -> Iterator[pa.RecordBatch]:
+        check_offsets(starting, "starting")
+        check_offsets(ending, "ending")
+        whole_number(max_bytes, "max_bytes", 0)
+        with self._one_thread():
+            topic_id, ranges = committed_ranges(self._view, topic, starting, ending)
+        config = self._view.cluster.config
+        return committed_batches(
+            lambda offsets: self.fetch(topic, offsets, max_bytes=max_bytes, topic_id=topic_id), ranges,
+            config.request_timeout_ms, config.lakelog_poll_interval_ms,
+        )  # fmt: skip
 
     @_by_one_thread
     def epoch_end(

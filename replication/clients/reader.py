@@ -13,6 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakelog.replication.clients.arguments import spark_session_of, text
+from lakelog.replication.clients.committed_range import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    check_offsets,
+    check_partitions,
+    committed_range,
+)
 from lakelog.replication.clients.partition_reader import OpenPartition, PartitionReader
 from lakelog.replication.clients.purgatory import until_available
 from lakelog.replication.clients.topic_view import TopicView, forget_view, open_view
@@ -20,13 +28,10 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import (
     CorruptRecordException,
     InvalidPartitionsException,
-    InvalidRequestException,
     LakelogException,
     OffsetOutOfRangeException,
 )
 from lakelog.replication.frames.expressions import committed_records
-from lakelog.replication.protocol.delayed_operation import check_offset_available
-from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import OffsetRange, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -48,9 +53,6 @@ _ALL_AS_WRITTEN = {
 _PATTERN = frozenset("{}[]*?\\")  # Spark: SparkHadoopUtil.isGlobPath
 _BOUNDS = "topic_id string, partition int, starting_offset bigint, ending_offset bigint"
 _WANTED = f"segment string, {_BOUNDS}"
-# "earliest", "latest", or an offset for each partition, as in Spark's Kafka source.
-Offsets: TypeAlias = str | Mapping[int, int]
-EARLIEST, LATEST = "earliest", "latest"
 
 
 def read_committed(
@@ -78,7 +80,7 @@ def read_committed(
     """
     spark_session_of(spark)
     for name, given in (("starting", starting), ("ending", ending)):
-        _check_offsets(given, name)
+        check_offsets(given, name)
     view = open_view(text(cluster_uri, "cluster_uri"), Config.of(config), reads_go_on=True)
     deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
     poll_interval_ms = view.cluster.config.lakelog_poll_interval_ms
@@ -108,38 +110,15 @@ def read_latest(spark: SparkSession, cluster_uri: str, topic: str, config: Confi
     return newest.where("value IS NOT NULL")
 
 
-def _check_offsets(given: object, name: str) -> None:
-    by_number = given if isinstance(given, Mapping) else {}
-    is_right = isinstance(given, Mapping) or _is_word(given)
-    if not is_right or not all(type(n) is int and (type(o) is int or _is_word(o)) for n, o in by_number.items()):
-        raise InvalidRequestException(
-            f"{name} is {given!r:.80}: give earliest, latest, or a dict with the offset of each partition, such as "
-            "{0: 100}"
-        )
-
-
-def _is_word(offset: object) -> bool:
-    return isinstance(offset, str) and offset in (EARLIEST, LATEST)
-
-
 def _read(spark: SparkSession, view: TopicView, topic: str, starting: Offsets, ending: Offsets) -> DataFrame:
     partitions = view.partitions(topic)
-    _check_partitions(topic, partitions, starting, ending)
+    check_partitions(topic, partitions, starting, ending)
     by_leader: dict[int, list[PartitionRegistration]] = {}
     for registration in partitions.values():
         by_leader.setdefault(registration.leader, []).append(registration)
     reader = PartitionReader(view)
     reads = [_read_leader(reader, led, starting, ending) for _, led in sorted(by_leader.items())]
     return committed_segments(spark, reads)
-
-
-def _check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Offsets) -> None:
-    for given in offsets:
-        unknown = [] if isinstance(given, str) else sorted(set(given) - set(partitions))
-        if unknown:
-            raise InvalidPartitionsException(
-                f"topic {topic} has no partition {unknown[0]}, it has 0 to {max(partitions)}"
-            )
 
 
 class LogRead(NamedTuple):
@@ -162,34 +141,9 @@ def _read_leader(reader: PartitionReader, led: list[PartitionRegistration], *off
     bounds: dict[TopicIdPartition, OffsetRange] = {}
     for registration in led:
         opened = reader.leader(registration)
-        chosen = bounds[registration.topic_id_partition] = _bounds(opened, *offsets)
+        chosen = bounds[registration.topic_id_partition] = committed_range(opened, *offsets)
         _check_files(opened, chosen)
     return LogRead(opened.root, opened.state, bounds)
-
-
-def _bounds(opened: OpenPartition, starting: Offsets, ending: Offsets) -> OffsetRange:
-    name, number = opened.registration.name, opened.registration.partition
-    chosen = [_chosen(given, number, default) for given, default in ((starting, EARLIEST), (ending, LATEST))]
-    start, stop = (_offset(choice, opened.log, opened.high_watermark, name) for choice in chosen)
-    lowest, highest = opened.log.log_start_offset, opened.high_watermark
-    for offset in (start, stop):
-        if not lowest <= offset <= highest:
-            raise OffsetOutOfRangeException(
-                f"{name}: offset {offset} is out of range, committed: {lowest} to {highest}"
-            )
-    return OffsetRange(start, stop)
-
-
-def _chosen(given: Offsets, partition: int, default: str) -> int | str:
-    return given if isinstance(given, str) else given.get(partition, default)
-
-
-def _offset(chosen: int | str, log: PartitionLog, high_watermark: int, name: str) -> int:
-    if chosen == EARLIEST:
-        return log.log_start_offset
-    number = chosen if isinstance(chosen, int) else None
-    check_offset_available(number, high_watermark, log.epoch_start, name)
-    return high_watermark if number is None else number
 
 
 def _check_files(opened: OpenPartition, offsets: OffsetRange) -> None:
