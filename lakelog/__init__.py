@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lakelog.jobs.launch.session import spark_session as spark_session
     from lakelog.replication.clients.admin import AdminClient as AdminClient
+    from lakelog.replication.clients.aio import AIOConsumer as AIOConsumer
+    from lakelog.replication.clients.aio import AIOProducer as AIOProducer
     from lakelog.replication.clients.consumer import Consumer as Consumer
     from lakelog.replication.clients.producer import Producer as Producer
     from lakelog.replication.clients.producer import raise_first_error as raise_first_error
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
+    "AIOConsumer": "lakelog.replication.clients.aio",
+    "AIOProducer": "lakelog.replication.clients.aio",
     "AdminClient": "lakelog.replication.clients.admin",
     "Config": "lakelog.replication.config",
     "Consumer": "lakelog.replication.clients.consumer",
@@ -39,6 +43,8 @@ _MODULES = {
 }
 
 __all__ = [
+    "AIOConsumer",
+    "AIOProducer",
     "AdminClient",
     "Config",
     "Consumer",

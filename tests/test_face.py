@@ -11,7 +11,8 @@ import lakelog
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 WITHOUT_SPARK = [
-    "AdminClient", "Config", "Consumer", "LakelogException", "Producer", "offsets_behind_latest", "raise_first_error",
+    "AIOConsumer", "AIOProducer", "AdminClient", "Config", "Consumer", "LakelogException", "Producer",
+    "offsets_behind_latest", "raise_first_error",
 ]  # fmt: skip
 WITH_SPARK = ["LocalCluster", "read_committed", "read_latest", "register_views", "spark_session"]
 
@@ -56,7 +57,7 @@ for name in {WITH_SPARK}:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(AttributeError, match="'lakelog' has no attribute 'Produce'; it has AdminClient"):
+    with pytest.raises(AttributeError, match="'lakelog' has no attribute 'Produce'; it has AIOConsumer, "):
         _ = lakelog.Produce
 
 

@@ -1,6 +1,7 @@
 """Each public call with a hundred values for each of its parameters: it works, or raises one error of Lakelog's that
 names the parameter. The calls and their parameters are those of the signatures of what `lakelog` exports."""
 
+import asyncio
 import inspect
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 import lakelog
 from lakelog.jobs.launch import session
 from lakelog.replication import local_cluster
-from lakelog.replication.clients import consumer, controller_channel, producer, views
+from lakelog.replication.clients import aio, consumer, controller_channel, producer, views
 from lakelog.replication.clients.arguments import milliseconds, seconds
 from lakelog.replication.clients.producer import RecordMetadata
 from lakelog.replication.config import Config
@@ -109,7 +110,8 @@ def world(tmp_path_factory, spark):
         for client in (producer, consumer):  # no call waits
             patch.setattr(client, "seconds", lambda *given: seconds(*given) and 0.0)
             patch.setattr(client, "milliseconds", lambda *given: milliseconds(*given) and 1.0)
-        made.spark = spark
+        patch.setattr(aio, "seconds", lambda *given: seconds(*given) and 0.0)
+        made.spark, made.producer = spark, lakelog.Producer(made.uri, acks=0, config=QUICK)
         yield made
 
 
@@ -118,6 +120,7 @@ def good(world, call):
     parameters = parameters_of(call)
     values = {
         **GOOD, "spark": world.spark, "cluster_uri": world.uri, "cluster": world.uri, "root": f"{world.uri}-local",
+        "producer": world.producer, "consumer": world.consumer(),
     }  # fmt: skip
     needed = {name: values[name] for name, each in parameters.items() if each.default is each.empty}
     return needed | ({"config": QUICK} if "config" in parameters else {})
@@ -126,6 +129,8 @@ def good(world, call):
 def subject(world, kind, method):
     """The object whose method is called."""
     made = {
+        "AIOConsumer": lambda: lakelog.AIOConsumer(subject(world, "Consumer", method)),
+        "AIOProducer": lambda: lakelog.AIOProducer(subject(world, "Producer", method)),
         "AdminClient": lambda: lakelog.AdminClient(world.uri, QUICK),
         "Config": Config,
         "Consumer": lambda: lakelog.Consumer(world.uri, "group", QUICK),
@@ -138,11 +143,17 @@ def subject(world, kind, method):
     return made
 
 
+def wait_for(answer):
+    """Carries out what a call of `asyncio` has begun."""
+    if inspect.iscoroutine(answer):
+        asyncio.run(answer)
+
+
 def fault(name, parameter, call, given):
     """What is wrong with the outcome of a call; None if nothing is."""
     words = {parameter, parameter.replace("_", " "), parameter.replace("_", "."), *WORDS.get(parameter, ())}
     try:
-        call(**given)
+        wait_for(call(**given))
     except OF_THE_STATE:
         return None
     except Exception as error:
@@ -165,7 +176,7 @@ def test_each_value_of_each_parameter_works_or_is_an_error_of_ours_that_names_it
         if found:
             faults.setdefault(found, []).append(f"{value!r:.40}")
     with suppress(TypeError):  # of functions that were given as `on_delivery`, and take no message
-        getattr(made, "close", lambda: None)()
+        wait_for(getattr(made, "close", lambda: None)())
     assert faults == {}
 
 
