@@ -101,6 +101,6 @@ def _read_on(fetched: FetchedRecords, offset: int) -> int:
 
 def _before(records: pa.Table, stop: int) -> pa.Table:
     """The records before an offset. They are in the order of their offsets."""
-    if records["offset"][-1].as_py() < stop:
+    if not records.num_rows or records["offset"][-1].as_py() < stop:
         return records
     return records.slice(0, pc.sum(pc.less(records["offset"], stop)).as_py())
