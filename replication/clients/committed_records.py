@@ -94,9 +94,8 @@ def _check(errors: Sequence[LakelogException], may_retry: bool) -> None:
 
 
 def _read_on(fetched: FetchedRecords, offset: int) -> int:
-    """The offset at which the next fetch goes on."""
-    records = fetched.records
-    return records["offset"][-1].as_py() + 1 if records.num_rows else offset
+    """The offset at which the next fetch goes on: the same again after an error."""
+    return offset if fetched.error is not None else fetched.next_offset
 
 
 def _before(records: pa.Table, stop: int) -> pa.Table:

@@ -68,6 +68,11 @@ def by_one_fetch(world, start):
     return fetched.records["offset"].to_pylist()
 
 
+def by_to_arrow(world, start):
+    with world.consumer() as consumer:
+        return consumer.to_arrow(TOPIC, {0: start, 1: 0})["offset"].to_pylist()
+
+
 def by_a_group(world, start):
     found = []
     with Consumer(world.uri, "g", auto_offset_reset="latest", enable_auto_commit=False, **RARELY) as consumer:
@@ -100,7 +105,7 @@ def by_the_console(world, start):
     return [offset for table in tables for offset in table["offset"].to_pylist()]
 
 
-WAYS = [by_fetches, by_one_fetch, by_a_group, by_the_source, by_small_tasks, by_the_console]
+WAYS = [by_fetches, by_one_fetch, by_to_arrow, by_a_group, by_the_source, by_small_tasks, by_the_console]
 
 
 @pytest.mark.parametrize("is_merged", [False, True], ids=["as it was written", "in one file"])
