@@ -6,14 +6,10 @@ It starts no Spark. Ctrl-C ends it. Then it says on stderr how many records it h
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import math
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
-
-import pyarrow as pa
+from collections.abc import Callable
 
 from lakelog.jobs.cli.console import INTERRUPTED, OK, run, say
 from lakelog.jobs.cli.numbers import whole_number
@@ -21,29 +17,23 @@ from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.jobs.cli.waiting import until_signalled
 from lakelog.jobs.console.console_reader import ConsoleReader
-from lakelog.jobs.console.key_values import Text, add_group, add_properties, checked, client_parser, place
+from lakelog.jobs.console.key_values import add_group, add_properties, client_parser, place
+from lakelog.jobs.console.record_formatter import (
+    DEFAULT,
+    JSON_PROPERTIES,
+    PROPERTIES,
+    RecordFormatter,
+    formatter_name,
+    formatter_of,
+)
+from lakelog.jobs.console.record_range import unread_range
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST
-from lakelog.replication.properties import Boolean, ValueType
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.storage.cluster import Cluster
 
 _WAIT_MS = 500
 _MAX_BYTES = 52_428_800
 _COMMIT_SECONDS = 5.0  # auto.commit.interval.ms
-
-PROPERTIES: dict[str, ValueType] = {
-    **dict.fromkeys(
-        ("print.timestamp", "print.partition", "print.offset", "print.headers", "print.key", "print.value"), Boolean()
-    ),
-    **dict.fromkeys(("key.separator", "line.separator", "headers.separator", "null.literal"), Text()),
-}
-_DEFAULTS = {
-    "print.value": True,
-    "key.separator": "\t",
-    "line.separator": "\n",
-    "headers.separator": ",",
-    "null.literal": "null",
-}
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 def main(argv: list[str]) -> int:
@@ -64,11 +54,25 @@ def make_parser() -> VerbParser:
         help="where to begin in --partition: earliest, latest, or an offset; default: latest",
     )  # fmt: skip
     add_group(parser)
+    parser.add_argument(
+        "--unread-by", metavar="GROUP",
+        help="print what this group has not consumed, from its committed offsets to the high watermark, and end; it "
+        "does not join the group, and commits nothing",
+    )  # fmt: skip
     parser.add_argument("--max-messages", type=whole_number(1), metavar="N", help="end after so many records")
     parser.add_argument(
         "--timeout-ms", type=whole_number(0), metavar="MS", help="end if no record comes for so many milliseconds"
     )  # fmt: skip
-    add_properties(parser, ("--formatter-property", "--property"), f"how records are printed: {', '.join(PROPERTIES)}")
+    parser.add_argument(
+        "--formatter", type=formatter_name, default=DEFAULT, metavar="NAME",
+        help="default: a line for each record; json: an object for each; logging: as default, and each record on "
+        "stderr, too; noop: print no record, only count them",
+    )  # fmt: skip
+    add_properties(
+        parser, ("--formatter-property", "--property"),
+        f"how records are printed: {', '.join(PROPERTIES)}; with --formatter json: {', '.join(JSON_PROPERTIES)}, which "
+        "is text or base64",
+    )  # fmt: skip
     return parser
 
 
@@ -77,20 +81,24 @@ def _consume(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         parser.error("--offset needs --partition, and does not go with --from-beginning")
     if args.group and args.partition is not None:
         parser.error("--group does not go with --partition")
+    if args.unread_by is not None and (args.group or args.from_beginning or args.offset is not None):
+        parser.error("--unread-by does not go with --group, --from-beginning or --offset")
     return console_consumer(args)
 
 
 def console_consumer(args: argparse.Namespace) -> int:
-    """Prints records until a signal comes, `--max-messages` were printed, or none comes for `--timeout-ms`. Then it
-    prints the count to stderr. INTERRUPTED after a signal."""
-    formatter = RecordFormatter(args.formatter_property)
+    """Prints records until a signal comes, `--max-messages` were printed, none comes for `--timeout-ms`, or those that
+    `--unread-by` chooses are printed. Then it prints the count to stderr. INTERRUPTED after a signal."""
+    formatter = formatter_of(args.formatter, args.formatter_property)
     begin = EARLIEST if args.from_beginning else LATEST
     offset = args.offset
     if offset in (EARLIEST, LATEST):
         begin, offset = offset, None
-    reader = ConsoleReader(
-        args.cluster, settings(args.command_config), args.topic, begin, args.group, args.partition, offset
-    )
+    config, within = settings(args.command_config), None
+    if args.unread_by is not None:
+        view = TopicView(Cluster.open(args.cluster, config, reads_go_on=True))
+        begin, within = EARLIEST, unread_range(view, args.topic, args.partition, args.unread_by)
+    reader = ConsoleReader(args.cluster, config, args.topic, begin, args.group, args.partition, offset, within)
     with until_signalled() as is_told:
         ConsoleOutput(reader, formatter).run(args.max_messages, args.timeout_ms, is_told)
     return INTERRUPTED if is_told() else OK
@@ -109,7 +117,9 @@ class ConsoleOutput:
         seconds = math.inf if timeout_ms is None else timeout_ms / 1000
         came_at = committed_at = time.monotonic()
         try:
-            while not is_told() and self._count != most and time.monotonic() - came_at < seconds:
+            while (
+                not (self._reader.is_done or is_told()) and self._count != most and time.monotonic() - came_at < seconds
+            ):
                 if self._write(most, seconds - (time.monotonic() - came_at)):
                     came_at = time.monotonic()
                 if time.monotonic() - committed_at >= _COMMIT_SECONDS:
@@ -129,44 +139,3 @@ class ConsoleOutput:
             sys.stdout.buffer.flush()
             self._count += records.num_rows
         return self._count > before
-
-
-class RecordFormatter:
-    """Formats each record as a line, with the properties and the defaults of Kafka's. Raises
-    InvalidConfigurationException for an unknown property or a wrong value."""
-
-    def __init__(self, pairs: Collection[tuple[str, str]] = ()) -> None:
-        given: Mapping[str, Any] = {**_DEFAULTS, **checked(pairs, PROPERTIES, "--formatter-property")}
-        self._separator, self._end = given["key.separator"].encode(), given["line.separator"].encode()
-        self._headers_separator, self._null = given["headers.separator"].encode(), given["null.literal"].encode()
-        fields: dict[str, tuple[str, Callable[[Any], bytes]]] = {
-            "print.timestamp": ("timestamp", _timestamp),
-            "print.partition": ("partition", lambda number: b"Partition:%d" % number),
-            "print.offset": ("offset", lambda number: b"Offset:%d" % number),
-            "print.headers": ("headers", self._headers),
-            "print.key": ("key", self._bytes),
-            "print.value": ("value", self._bytes),
-        }
-        self._fields = [fields[name] for name in fields if given.get(name)]
-
-    def lines(self, records: pa.Table) -> bytes:
-        """The lines of records, with the columns of `schemas.LOG`."""
-        columns = [map(field, records[name].to_pylist()) for name, field in self._fields]
-        if not columns:
-            return b""
-        return b"".join(self._separator.join(fields) + self._end for fields in zip(*columns, strict=True))
-
-    def _bytes(self, value: bytes | None) -> bytes:
-        return self._null if value is None else value
-
-    def _name(self, key: str | None) -> bytes:
-        """The key of a header. Older versions took one that is null."""
-        return self._null if key is None else key.encode()
-
-    def _headers(self, headers: list[dict[str, Any]] | None) -> bytes:
-        pairs = [self._name(each["key"]) + b":" + self._bytes(each["value"]) for each in headers or ()]
-        return self._headers_separator.join(pairs) if pairs else b"NO_HEADERS"
-
-
-def _timestamp(time: dt.datetime) -> bytes:
-    return b"CreateTime:%d" % ((time - _EPOCH) // _MILLISECOND)

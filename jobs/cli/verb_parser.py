@@ -322,6 +322,9 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
          f"lakelog console-consumer {_LAKE} --topic orders --partition 0 --offset 42 \\\n"
          "      --max-messages 10 --formatter-property print.key=true --formatter-property print.offset=true"),
         ("Go on where the group has ended", f"lakelog console-consumer {_LAKE} --topic orders --group billing"),
+        ("Print what the group has not consumed, as JSON",
+         f"lakelog console-consumer {_LAKE} --topic orders \\\n"
+         "      --unread-by billing --formatter json"),
     ),
     "producer-perf-test": (
         ("Send records of 100 bytes as fast as possible",

@@ -6,10 +6,12 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.waiting import let_pass
-from lakelog.replication.clients.consumer import Consumer
+from lakelog.jobs.console.record_range import RecordRange
+from lakelog.replication.clients.consumer import Consumer, FetchedRecords
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.offset_lookup import offset_for
 from lakelog.replication.clients.partition_reader import PartitionReader
@@ -32,14 +34,15 @@ class ConsoleReader:
     """Reads all partitions of a topic, or one of them. `positions`: the next offset of each.
 
     A group goes on from the offsets that it has committed. Where there are none, or the log no longer has them, it
-    begins at `begin`: `offset_lookup.EARLIEST` or `LATEST`. `offset`: where to begin instead.
+    begins at `begin`: `offset_lookup.EARLIEST` or `LATEST`. `offset`: where to begin instead. `within`: a range of the
+    topic, of which nothing else is read; then it is an error if the topic is made again.
 
     Raises UnknownTopicOrPartitionException, InvalidPartitionsException, and what the leaders' tables raise.
     """
 
     def __init__(
         self, cluster_uri: str, config: Config, topic: str, begin: int, group: str | None = None,
-        partition: int | None = None, offset: int | None = None,
+        partition: int | None = None, offset: int | None = None, within: RecordRange | None = None,
     ) -> None:  # fmt: skip
         self._view = TopicView(Cluster.open(cluster_uri, config, reads_go_on=True))
         self._consumer = Consumer(cluster_uri, group, config)
@@ -47,8 +50,13 @@ class ConsoleReader:
         self._access = GroupAccess(self._view.cluster, group) if group else None
         self._said: dict[int, str] = {}  # the error of each partition that was said last
         self._topic_id = ""
+        self._within = within
         self.positions: dict[int, int] = {}
-        self._start(offset)
+        if within is None:
+            self._start(offset)
+        else:
+            self._topic_id = within.topic_id
+            self.positions = {number: each.start for number, each in within.partitions.items()}
 
     def _start(self, offset: int | None = None) -> None:
         """Finds the partitions of the topic that has the name now, and where to begin in each."""
@@ -93,6 +101,20 @@ class ConsoleReader:
             found[number] = offset.offset
         return found
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all records of the range were read; without a range it is never done."""
+        return self._within is not None and not self._to_read()
+
+    def _to_read(self) -> dict[int, int]:
+        """The offsets to fetch from."""
+        stops = {number: self._stop(number) for number in self.positions}
+        return {n: offset for n, offset in self.positions.items() if (stop := stops[n]) is None or offset < stop}
+
+    def _stop(self, number: int) -> int | None:
+        """The offset of a partition before which reading ends."""
+        return None if self._within is None else self._within.partitions[number].stop
+
     def read(self, max_wait_ms: int, most: int, max_bytes: int) -> Iterator[pa.Table]:
         """Fetches once, and yields the records of each partition that has any, at most `most` in all. Once the caller
         has dealt with a table, and asks for the next, its records count as read.
@@ -102,19 +124,22 @@ class ConsoleReader:
         other error of a partition.
         """
         fetched = self._consumer.fetch(
-            self._topic, self.positions, max_wait_ms=max_wait_ms, max_bytes=max_bytes, topic_id=self._topic_id
+            self._topic, self._to_read(), max_wait_ms=max_wait_ms, max_bytes=max_bytes, topic_id=self._topic_id
         )
         errors = {number: found.error for number, found in fetched.items() if found.error is not None}
         for number, found in fetched.items():
-            records = found.records.slice(0, most)
+            stop = self._stop(number)
+            records = _before(found.records.slice(0, most), stop)
             if records.num_rows:
                 most -= records.num_rows
                 yield records
+            following = next_offset(found, records, self.positions[number], stop)
+            if following > self.positions[number]:
                 del self.positions[number]  # to the end
-                self.positions[number] = records["offset"][-1].as_py() + 1
-            if found.error is None and records.num_rows == found.records.num_rows:
-                self.positions[number] = found.next_offset  # the log cleaner may have removed the records before it
+                self.positions[number] = following
         made_again = next((e for e in errors.values() if isinstance(e, UnknownTopicIdException)), None)
+        if made_again is not None and self._within is not None:
+            raise made_again
         if made_again is not None:
             self._start()
             say(f"lakelog: {made_again}; it is read as a new topic")
@@ -142,3 +167,19 @@ class ConsoleReader:
             rows = [CommittedOffset(group_id, self._topic, self._topic_id, *each) for each in self.positions.items()]
             self._access.commit(rows, time.monotonic() + config.request_timeout_ms / 1000)
             self._committed = dict(self.positions)
+
+
+def _before(records: pa.Table, stop: int | None) -> pa.Table:
+    return records if stop is None else records.filter(pc.less(records["offset"], stop))
+
+
+def next_offset(found: FetchedRecords, records: pa.Table, offset: int, stop: int | None = None) -> int:
+    """Where to read on once the caller has `records`, the first ones of those that were found from `offset` on.
+    `stop`: the offset before which reading ends. Once a record at or after it was found, there is none left before. The
+    log cleaner may have removed records, also all that there were."""
+    taken = records.num_rows
+    if found.error is None and taken == found.records.num_rows:
+        return found.next_offset if stop is None else min(found.next_offset, stop)
+    if stop is not None and taken < found.records.num_rows and found.records["offset"][taken].as_py() >= stop:
+        return stop
+    return int(records["offset"][-1].as_py()) + 1 if taken else offset

@@ -162,6 +162,42 @@ def test_a_group_goes_on_after_what_it_has_printed(consume: Run, world: World) -
     assert consume("--timeout-ms", 30, "--group", "g")[1] == "1\n"
 
 
+# The offsets that the group has committed, and options; the lines on stdout.
+UNREAD = {
+    "some": ({0: 2, 1: 0}, [], "2\n0\n0\n"),
+    "nothing is left": ({0: 4, 1: 1}, [], ""),
+    "a partition without an offset": ({0: 4}, [], "0\n"),
+    "one partition": ({0: 3, 1: 1}, ["--partition", 0], "0\n"),
+    "some of it": ({0: 1}, ["--max-messages", 2], "1\n2\n"),
+    "more than is committed": ({0: 9, 1: 0}, [], "0\n"),
+    "in another form": ({0: 4, 1: 0}, ["--formatter", "noop"], ""),
+}
+
+
+def test_what_a_group_has_not_consumed_is_printed(lakelog: Run, world: World) -> None:
+    """It ends by itself at the high watermark, and the group's offsets stay. The noop formatter counts records."""
+    for number, (committed, words, lines) in enumerate(UNREAD.values()):
+        group = Consumer(world.uri, f"g{number}")
+        group.commit({TOPIC: committed})
+        answer = lakelog(
+            console_consumer, "--cluster", world.uri, "--topic", TOPIC, "--unread-by", f"g{number}", *words
+        )
+        assert answer == (0, lines, processed(lines.count("\n") + words.count("noop"))), words
+        assert group.committed(TOPIC) == committed
+
+
+def test_unread_records_that_were_deleted_are_left_out(consume: Run, world: World) -> None:
+    Consumer(world.uri, "g").commit({TOPIC: {0: 0, 1: 1}})
+    start_at(world.logs[1], P0, 3)
+    assert consume("--unread-by", "g", "--timeout-ms", 60_000)[1] == "0\n"
+
+
+def test_a_group_that_has_committed_nothing_of_the_topic_is_refused(consume: Run) -> None:
+    status, out, err = consume("--unread-by", "g")
+    assert (status, out) == (1, "")
+    assert "InvalidRequestException: group g has committed no offsets of topic flights: print all" in err
+
+
 def test_an_offset_out_of_range_is_reported_and_reading_goes_on(consume: Run, world: World) -> None:
     start_at(world.logs[1], P0, 3)
     status, out, err = consume("--partition", 0, "--offset", 1, "--timeout-ms", 30)
