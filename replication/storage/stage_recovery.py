@@ -120,4 +120,5 @@ def _written(batch: StagedBatch, logs: Logs) -> Written:
 def _before(batch: StagedBatch) -> StagedBatch:
     """The batch before one of which the logs have nothing: without records, but with the sequences that come next."""
     following = {topic: {**each, **batch.bases.get(topic, {})} for topic, each in batch.following.items()}
-    return StagedBatch(batch.batch_id - 1, batch.producer_id, (), {}, following)
+    origin = {number: (start, start) for number, (start, _) in batch.origin.items()}
+    return StagedBatch(batch.batch_id - 1, batch.producer_id, (), {}, following, origin)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lakelog.replication.errors import InconsistentClusterIdException
@@ -24,6 +24,7 @@ _BATCH_KEY = _ANY_KEY + b"1"
 _STAGES = "sinks"
 
 Sequences = Mapping[str, Mapping[int, int]]  # of each partition of a topic
+Origin = Mapping[int, tuple[int, int]]  # of each partition of a source: from which offset to before which one
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,15 @@ class Part:
 class StagedBatch:
     """What a batch is. `producer_id`: that of the query since its stage was empty. `bases`: the sequence of the
     first record in each partition. `following`: the sequence after the last record in each partition that the query
-    has ever written to."""
+    has ever written to. `origin`: of a copy of a topic, the offsets that the batch covers there; a query of Spark keeps
+    its own in its checkpoint."""
 
     batch_id: int
     producer_id: int
     parts: tuple[Part, ...]
     bases: Sequences
     following: Sequences
+    origin: Origin = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def batch_bytes(batch: StagedBatch) -> bytes:
     parts = [{**asdict(part), "content": len(part.content), "batches": part.batches} for part in batch.parts]
     described = {
         "batch_id": batch.batch_id, "producer_id": batch.producer_id, "parts": parts, "bases": batch.bases,
-        "following": batch.following,
+        "following": batch.following, "origin": batch.origin,
     }  # fmt: skip
     head = json.dumps(described).encode()
     return b"".join((_BATCH_KEY, len(head).to_bytes(8, "big"), head, *(part.content for part in batch.parts)))
@@ -134,8 +137,9 @@ def batch_of(content: bytes) -> StagedBatch:
         known = each["name"], each["size"], _numbered(each["counts"]), content[place:end]
         parts.append(Part(*known, tuple(batches), each.get("digest", "")))
         place = end
-    sequences = (_numbered(found[name]) for name in ("bases", "following"))
-    return StagedBatch(found["batch_id"], found["producer_id"], tuple(parts), *sequences)
+    bases, following = (_numbered(found[name]) for name in ("bases", "following"))
+    origin = {int(number): (start, stop) for number, (start, stop) in found.get("origin", {}).items()}
+    return StagedBatch(found["batch_id"], found["producer_id"], tuple(parts), bases, following, origin)
 
 
 def _numbered(found: Mapping[str, Mapping[str, int]]) -> Sequences:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple, Protocol
@@ -41,7 +42,7 @@ from lakelog.replication.protocol.producer_state import increment_sequence, reco
 from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.send_round import SendOptions
 from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords
-from lakelog.replication.storage.staged_batch import Part, Sequences, Staged, StagedBatch
+from lakelog.replication.storage.staged_batch import Origin, Part, Sequences, Staged, StagedBatch
 from lakelog.replication.storage.tables.producer_table import producer_id_of
 
 _RETRIES = 2**31 - 1
@@ -161,11 +162,12 @@ class Logs(Protocol):
 
 
 def commit_batch(
-    stage: SinkStage, batch_id: int, parts: Sequence[Part], logs: Logs, check: Callable[[], None] = lambda: None
+    stage: SinkStage, batch_id: int, parts: Sequence[Part], logs: Logs, check: Callable[[], None] = lambda: None,
+    origin: Origin | None = None,
 ) -> None:  # fmt: skip
     """Commits a batch that the tasks of this run have put on the stage as `parts`. If another run has staged the batch,
     the records of that run count, and these are deleted. `check`: raises an error if records may not be sent; a batch
-    that an earlier run has staged is not checked.
+    that an earlier run has staged is not checked. `origin`: staged with the batch.
 
     Raises ProducerFencedException if a later batch is staged: another driver has this checkpoint. Raises
     OutOfOrderSequenceException if the logs have more records of the query than its stage knows. Raises
@@ -174,7 +176,7 @@ def commit_batch(
     found = stage.read()
     if batch_id > found.done:
         _finish_earlier(stage, found, batch_id, logs)
-        batch = _stage_once(stage, found, batch_id, parts, logs, check)
+        batch = _stage_once(stage, found, batch_id, parts, logs, check, origin or {})
         if batch is not None:
             _finish(stage, batch, logs)
     stage.clean(stage.read())
@@ -197,7 +199,8 @@ def _finish(stage: SinkStage, batch: StagedBatch, logs: Logs) -> None:
 
 
 def _stage_once(
-    stage: SinkStage, found: Staged, batch_id: int, parts: Sequence[Part], logs: Logs, check: Callable[[], None]
+    stage: SinkStage, found: Staged, batch_id: int, parts: Sequence[Part], logs: Logs, check: Callable[[], None],
+    origin: Origin,
 ) -> StagedBatch | None:  # fmt: skip
     """Stages the batch, and returns it. If an earlier run has staged it, returns that run's batch. Returns None if the
     batch has no records, or another driver has finished it meanwhile."""
@@ -211,11 +214,11 @@ def _stage_once(
         return None
     check()
     producer_id, before = _start(stage, found)
-    batch = _new_batch(batch_id, producer_id, before, parts)
+    batch = replace(_new_batch(batch_id, producer_id, before, parts), origin=origin)
     if (where := _where_unknown(stage, found, batch, before, logs)) is not None:
         if (now := stage.read()) != found:  # the root was away for a moment, or another driver was faster
             _finish_earlier(stage, now, batch_id, logs)
-            return _stage_once(stage, now, batch_id, parts, logs, check)
+            return _stage_once(stage, now, batch_id, parts, logs, check, origin)
         raise OutOfOrderSequenceException(
             f"query {stage.name}: {where} has records of this query that its stage in the cluster root does not know, "
             f"so the stage was removed or restored, and batch {batch_id} could be written twice; start the query with "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from lakelog.replication.clients.source.source_options import STRATEGIES, parse_options
 from lakelog.replication.clients.spark_options import known_options
@@ -15,6 +15,9 @@ from lakelog.replication.errors import InvalidConfigurationException, InvalidRec
 from lakelog.replication.protocol.append import ALL, parse_acks
 from lakelog.replication.protocol.topic import check_not_internal
 from lakelog.schemas import LOG
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType  # the verbs that stage batches need no Spark
 
 # Each option with its default and its meaning. The documents are made from this.
 OPTIONS: Mapping[str, tuple[str, str]] = {
