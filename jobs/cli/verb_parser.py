@@ -326,6 +326,25 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
          f"lakelog console-consumer {_LAKE} --topic orders \\\n"
          "      --unread-by billing --formatter json"),
     ),
+    "copy-records": (
+        ("Show what would be copied",
+         f"lakelog copy-records {_LAKE} --from-topic orders --to-topic replayed --dry-run"),
+        ("Replay the last hour into another topic",
+         f"lakelog copy-records {_LAKE} --from-topic orders --to-topic replayed --since PT1H"),
+        ("Copy some offsets of a partition, only the records of a key, to another cluster",
+         f"lakelog copy-records {_LAKE} --from-topic orders --to-topic orders \\\n"
+         "      --to-cluster /other/cluster --partitions 0 --offset 100 --before-offset 200 --key 7"),
+    ),
+    "export-records": (
+        ("Write a topic to a file of Parquet",
+         f"lakelog export-records {_LAKE} --topic orders \\\n"
+         "      --format parquet --out orders.parquet"),
+        ("Print the records of the last day as JSON lines",
+         f"lakelog export-records {_LAKE} --topic orders --since P1D --format json"),
+        ("Write bytes that are no text to CSV, in place of an older file",
+         f"lakelog export-records {_LAKE} --topic orders --format csv \\\n"
+         "      --encoding base64 --out orders.csv --overwrite"),
+    ),
     "producer-perf-test": (
         ("Send records of 100 bytes as fast as possible",
          f"lakelog producer-perf-test {_LAKE} --topic orders \\\n"

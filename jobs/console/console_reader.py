@@ -56,7 +56,7 @@ class ConsoleReader:
             self._start(offset)
         else:
             self._topic_id = within.topic_id
-            self.positions = {number: each.start for number, each in within.partitions.items()}
+            self.positions = {number: each.offsets.start for number, each in within.partitions.items()}
 
     def _start(self, offset: int | None = None) -> None:
         """Finds the partitions of the topic that has the name now, and where to begin in each."""
@@ -113,7 +113,7 @@ class ConsoleReader:
 
     def _stop(self, number: int) -> int | None:
         """The offset of a partition before which reading ends."""
-        return None if self._within is None else self._within.partitions[number].stop
+        return None if self._within is None else self._within.partitions[number].offsets.stop
 
     def read(self, max_wait_ms: int, most: int, max_bytes: int) -> Iterator[pa.Table]:
         """Fetches once, and yields the records of each partition that has any, at most `most` in all. Once the caller

@@ -83,6 +83,12 @@ VERBS = {
     "ui": Verb("lakelog.jobs.ui", False, "serve a web console of a cluster"),
     "console-producer": Verb("lakelog.jobs.console_producer", False, "send each line of standard input as a record"),
     "console-consumer": Verb("lakelog.jobs.console_consumer", False, "print committed records"),
+    "copy-records": Verb(
+        "lakelog.jobs.copy_records", False, "copy a range of a topic into another topic, each record once"
+    ),
+    "export-records": Verb(
+        "lakelog.jobs.export_records", False, "write a range of a topic as Parquet, JSON lines or CSV"
+    ),
     "producer-perf-test": Verb("lakelog.jobs.producer_perf_test", False, "measure how fast records are sent"),
     "consumer-perf-test": Verb("lakelog.jobs.consumer_perf_test", False, "measure how fast records are consumed"),
     "bench": Verb(

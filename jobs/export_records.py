@@ -1,0 +1,103 @@
+"""Writes a range of a topic to a file or to stdout, as Parquet, JSON lines or CSV.
+
+A file is written whole or not at all: it gets its name once everything is in it. It has the records up to the
+high watermark that it finds when it begins; those of each partition are in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+from lakelog.jobs.cli.console import INTERRUPTED, OK, run, say
+from lakelog.jobs.cli.output_paths import out_file
+from lakelog.jobs.cli.progress import counting_bar
+from lakelog.jobs.cli.settings import settings
+from lakelog.jobs.cli.verb_parser import VerbParser
+from lakelog.jobs.cli.waiting import until_signalled
+from lakelog.jobs.console.console_reader import ConsoleReader
+from lakelog.jobs.console.key_values import client_parser
+from lakelog.jobs.console.record_files import FORMATS, JSON_LINES, PARQUET, RecordSink, check_may_write, whole_file
+from lakelog.jobs.console.record_range import RecordRange, add_range, range_of, with_keys
+from lakelog.jobs.console.record_texts import ENCODINGS, TEXT
+from lakelog.replication.clients.offset_lookup import EARLIEST
+from lakelog.replication.clients.topic_view import TopicView
+from lakelog.replication.storage.cluster import Cluster
+
+_WAIT_MS = 500
+_MAX_BYTES = 52_428_800
+
+
+class _Interrupted(Exception):
+    """A signal has come before the end, so that the file gets no name."""
+
+
+def main(argv: list[str]) -> int:
+    """The verb."""
+    parser = make_parser()
+    return run(parser, lambda args: _export_records(parser, args), argv)
+
+
+def make_parser() -> VerbParser:
+    """The arguments."""
+    parser = client_parser("export-records", __doc__)
+    add_range(parser)
+    parser.add_argument(
+        "--format", choices=tuple(FORMATS), default=JSON_LINES,
+        help="parquet; json: an object a line; csv, with a line of names; default: json",
+    )  # fmt: skip
+    parser.add_argument(
+        "--encoding", choices=ENCODINGS, default=TEXT,
+        help="keys, values and headers in JSON and CSV; text: as UTF-8; base64: for bytes that are no text; default: "
+        "text",
+    )  # fmt: skip
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="the file to write; default: stdout")
+    parser.add_argument("--overwrite", action="store_true", help="replace --out if it is there")
+    return parser
+
+
+def _export_records(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    if args.overwrite and args.out is None:
+        parser.error("--overwrite goes with --out only")
+    if args.format == PARQUET and args.out is None and sys.stdout.isatty():
+        parser.error("--format parquet writes bytes that a terminal cannot show: give --out")
+    if args.format == PARQUET and args.encoding != TEXT:
+        parser.error("--encoding goes with --format json and csv only: Parquet has bytes as they are")
+    if args.out is not None:
+        check_may_write(args.out, args.overwrite)
+    view = TopicView(Cluster.open(args.cluster, settings(args.command_config), reads_go_on=True))
+    within = range_of(view, args.topic, args)
+    try:
+        with _opened(args.out, args.overwrite) as file:
+            sink = FORMATS[args.format](file, args.encoding)
+            count = _write(args, within, sink)
+            sink.close()
+    except _Interrupted:
+        say("lakelog: stopped before the end" + (f"; {args.out} was not written" if args.out else ""))
+        return INTERRUPTED
+    say(f"{count} records of topic {args.topic} were written" + (f" to {args.out}" if args.out else ""))
+    return OK
+
+
+def _opened(path: Path | None, overwrites: bool) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdout.buffer) if path is None else whole_file(path, overwrites)
+
+
+def _write(args: argparse.Namespace, within: RecordRange, sink: RecordSink) -> int:
+    """Writes the records, with a bar. Returns their number."""
+    reader = ConsoleReader(args.cluster, settings(args.command_config), args.topic, EARLIEST, within=within)
+    count = 0
+    with counting_bar(sys.stderr.isatty()) as progress, until_signalled() as is_told:
+        task = progress.add_task("exporting records", total=within.records)
+        while not reader.is_done:
+            if is_told():
+                raise _Interrupted
+            for table in reader.read(_WAIT_MS, sys.maxsize, _MAX_BYTES):
+                records = with_keys(table, args.key)
+                sink.write(records)
+                count += records.num_rows
+            progress.update(task, completed=within.records - within.begin_at(reader.positions).records)
+    return count
