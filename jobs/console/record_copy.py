@@ -126,13 +126,14 @@ class RecordCopy:
         the offsets `after` that are to be copied; each table has those of one partition.
 
         If another process runs the copy, its records may count in place of these: the `positions` afterwards tell it.
-        Raises RecordTooLargeException before anything is written, OutOfOrderSequenceException if the logs of the target
-        do not fit what the copy knows of them, ProducerFencedException if another process is ahead, and what
-        `commit_batch` and `SinkSender` raise.
+        Raises RecordTooLargeException, and InvalidRecordException for a record without a key that a compacted topic
+        does not take, before anything is written. Raises OutOfOrderSequenceException if the logs of the target do not
+        fit what the copy knows of them, ProducerFencedException if another process is ahead, and what `commit_batch`
+        and `SinkSender` raise.
         """
         records = pa.concat_tables(self._target.route(table) for table in tables)
-        for large in refused_records(records, self._target.view.record_limit):
-            self._target.view.record_limit(large.topic).check(large.size, large.partition)
+        for refused in refused_records(records, self._target.view.record_limit):
+            refused.check(self._target.view.record_limit(refused.topic))
         origin = {number: (before[number], stop) for number, stop in after.items()}
         self._commit(self._next_batch, self._stage.put_parts(self._next_batch, records), origin)
 

@@ -262,6 +262,16 @@ def test_a_record_that_the_target_does_not_take_is_refused_before_anything_is_wr
     assert values(world, C0, C1) == [[], []]
 
 
+def test_a_compacted_topic_gets_no_record_without_a_key(copy: Run, world: TwoTopics) -> None:
+    topics = [topic for topic in world.cluster.topics.topics.values() if topic.topic != COPIES]
+    compacted = Topic(COPIES, COPIES_ID, 2, {"cleanup.policy": "compact"})
+    world.cluster.topics.change([*topics, compacted], (), {"who": "test"})
+    status, answer, err = copy()
+    assert (status, answer["error"]["code"]) == (1, "InvalidRecordException")
+    assert "a record has no key, and a topic with cleanup.policy=compact takes none without one" in err
+    assert values(world, C0, C1) == [[], []]
+
+
 def test_records_that_are_deleted_are_left_out(copy: Run, world: TwoTopics) -> None:
     start_at(world.logs[1], P0, 3)
     status, rows, err = copy("--offset", 1)
