@@ -44,7 +44,7 @@ NOT_OURS = {"python3", "python", "pip", "spark-submit", "export", "pytest"} | {
 @pytest.fixture(scope="module")
 def lake(spark, tmp_path_factory):
     with LocalCluster(spark, str(tmp_path_factory.mktemp("lake")), brokers=3) as running:
-        for topic in ("orders", "copies", "flights", "perf"):
+        for topic in ("orders", "copies", "flights", "perf", "addresses"):
             running.admin().create_topic(topic, partitions=6, replication_factor=3)
         with Producer(running.cluster_uri) as producer:
             for topic in ("orders", "flights"):
@@ -108,6 +108,15 @@ def test_the_queries_of_spark_run(spark, lake, tmp_path):
     assert query.exception() is None
 
 
+def test_a_compacted_topic_is_a_table(lake, capsys):
+    with Producer(lake.cluster_uri) as producer:
+        moves = [("ann", "Rome"), ("bob", "Oslo"), ("ann", "Bern"), ("bob", None)]
+        raise_first_error(producer.send("addresses", [{"key": who, "value": where} for who, where in moves]))
+    run_python("compaction.md", {}, {"/tmp/lake/cluster": lake.cluster_uri})
+    shown = re.findall(r"\|\s*(\w+)\|\s*(\w+)\|", capsys.readouterr().out)
+    assert shown == [("customer", "address"), ("ann", "Bern")]
+
+
 def test_the_consumer_of_the_operator_runs(lake):
     fetched = run_python("operations.md", {"cluster": lake}, {})["fetched"]
     assert fetched.error is None
@@ -144,7 +153,7 @@ def test_a_query_has_the_columns_that_the_page_shows(spark, lake, page):
 def test_no_page_is_left_out():
     ran = {
         *("README.md", "start.md", "consumer-groups.md", "spark.md", "operations.md", "tables.md", "views.md"),
-        "disaster.md",
+        *("disaster.md", "compaction.md"),
     }
     assert {page for page in PAGES if blocks(page, "python", "sql")} - ELSEWHERE == ran
 
