@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 def test_the_commands_of_operations_start_a_cluster(shell):
     start_controller(shell)
-    for line in operating("--rack"):
+    for line in operating("--rack")[:3]:  # the others join later on the page, see tests/test_change_brokers.py
         shell.run(line)
     wait_for_brokers(shell.cluster, 1, 2, 3)
     assert re.findall(r"^ +(\d) +alive", shell.run(*operating(" status ")), re.M) == ["1", "2", "3"]
