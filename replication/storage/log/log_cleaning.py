@@ -136,8 +136,8 @@ def _latest_offsets(
         segment = state.segments[name]
         for rows in _keys_of(root, segment, partition, OffsetRange(headers[0].base_offset, headers[-1].next_offset)):
             latest.add(rows)
+            pace(rows.nbytes)
         end = headers[-1]
-        pace(0)
         if latest.bytes >= most_bytes:
             break
     latest.merge()
