@@ -133,7 +133,7 @@ class _Counts:
     def estimate(self) -> None:
         """All records, by the headers of their batches."""
         for number, each in self._within.partitions.items():
-            self._records[number], self._bytes[number] = each.offsets.stop - each.offsets.start, each.bytes
+            self._records[number], self._bytes[number] = each.records, each.bytes
 
     def show(self, args: argparse.Namespace) -> None:
         """Prints a row for each partition."""
@@ -165,7 +165,7 @@ def _copy(args: argparse.Namespace, config: Config, whole: RecordRange, copy: Re
     begun = whole.begin_at(copy.positions())
     copy.finish()
     left = whole.begin_at(copy.positions())
-    counts, finished = _Counts(left), begun.records - left.records
+    counts, finished = _Counts(left), begun.length - left.length
     if finished:
         say(f"lakelog: a batch of an earlier run, of {finished} offsets, was finished")
     kept, before = list[pa.Table](), {n: each.offsets.start for n, each in left.partitions.items()}
@@ -198,13 +198,13 @@ def _read(
     partition."""
     reader = ConsoleReader(args.cluster, config, args.from_topic, EARLIEST, within=within)
     with counting_bar(sys.stderr.isatty()) as progress, until_signalled() as is_told:
-        task = progress.add_task("copying records", total=within.records)
+        task = progress.add_task("copying records", total=within.length)
         while not reader.is_done:
             if is_told():
                 return INTERRUPTED
             read = reader.read(_WAIT_MS, sys.maxsize, _BATCH_BYTES)
             tables = [with_keys(table, args.key) for table in read]
             take([table for table in tables if table.num_rows], reader)
-            left = within.begin_at(reader.positions).records
-            progress.update(task, completed=within.records - left)
+            left = within.begin_at(reader.positions).length
+            progress.update(task, completed=within.length - left)
     return OK

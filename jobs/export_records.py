@@ -91,7 +91,7 @@ def _write(args: argparse.Namespace, within: RecordRange, sink: RecordSink) -> i
     reader = ConsoleReader(args.cluster, settings(args.command_config), args.topic, EARLIEST, within=within)
     count = 0
     with counting_bar(sys.stderr.isatty()) as progress, until_signalled() as is_told:
-        task = progress.add_task("exporting records", total=within.records)
+        task = progress.add_task("exporting records", total=within.length)
         while not reader.is_done:
             if is_told():
                 raise _Interrupted
@@ -99,5 +99,5 @@ def _write(args: argparse.Namespace, within: RecordRange, sink: RecordSink) -> i
                 records = with_keys(table, args.key)
                 sink.write(records)
                 count += records.num_rows
-            progress.update(task, completed=within.records - within.begin_at(reader.positions).records)
+            progress.update(task, completed=within.length - within.begin_at(reader.positions).length)
     return count

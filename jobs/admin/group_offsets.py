@@ -15,6 +15,7 @@ from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST, committe
 from lakelog.replication.clients.partition_reader import OpenPartition
 from lakelog.replication.errors import InvalidRequestException
 from lakelog.replication.protocol.partition_log import PlacedBatch
+from lakelog.replication.protocol.record_batch import OffsetRange
 
 # The new offset of a partition; the second argument is the committed one, None if there is none.
 Rule: TypeAlias = Callable[[OpenPartition, int | None], int]
@@ -170,7 +171,8 @@ def record_lag(end_offset: int, committed: int) -> int:
 
 
 def lag_of(led: OpenPartition, committed: int | None) -> Lag:
-    """The lag of a group that has committed this offset. Of the files it reads the timestamps of one batch at most.
+    """The lag of a group that has committed this offset. Of the files it reads the timestamps of the first batch that
+    has such a record.
 
     Raises OffsetNotAvailableException as long as a new leader does not know how much is committed.
     """
@@ -180,14 +182,8 @@ def lag_of(led: OpenPartition, committed: int | None) -> Lag:
     if committed is None:
         return Lag(end)
     unread = [batch for batch in committed_batches(led) if batch.header.next_offset > committed]
-    size = sum(_share(batch, committed, end) for batch in unread)
+    size = sum(batch.header.retained_within(OffsetRange(committed, end))[1] for batch in unread)
     return Lag(end, record_lag(end, committed), _milliseconds(led, unread, committed), size)
-
-
-def _share(batch: PlacedBatch, start: int, stop: int) -> int:
-    """The bytes of a batch that is read in part are shared out by records."""
-    records = min(stop, batch.header.next_offset) - max(start, batch.base_offset)
-    return batch.header.retained.bytes * records // batch.header.records
 
 
 def _milliseconds(led: OpenPartition, unread: list[PlacedBatch], committed: int) -> int:

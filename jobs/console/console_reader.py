@@ -6,11 +6,12 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.waiting import let_pass
 from lakelog.jobs.console.record_range import RecordRange
+from lakelog.replication.clients.committed_range import check_partitions
+from lakelog.replication.clients.committed_records import records_before
 from lakelog.replication.clients.consumer import Consumer, FetchedRecords
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.offset_lookup import offset_for
@@ -18,7 +19,6 @@ from lakelog.replication.clients.partition_reader import PartitionReader
 from lakelog.replication.clients.topic_view import TopicView, TopicWatch
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
-    InvalidPartitionsException,
     LakelogException,
     OffsetOutOfRangeException,
     RetriableException,
@@ -62,11 +62,8 @@ class ConsoleReader:
         """Finds the partitions of the topic that has the name now, and where to begin in each."""
         self._committed: dict[int, int] = {}
         known, chosen = self._view.partitions(self._topic), self._partition
-        if chosen is not None and chosen not in known:
-            raise InvalidPartitionsException(
-                f"topic {self._topic} has no partition {chosen}, it has 0 to {max(known)}"
-            )  # fmt: skip
         numbers = [chosen] if chosen is not None else list(known)
+        check_partitions(self._topic, known, numbers)
         self._topic_id = known[numbers[0]].topic_id
         known_offsets = self._committed_offsets(known) if offset is None else dict.fromkeys(numbers, offset)
         first = self._first([number for number in numbers if number not in known_offsets])
@@ -129,7 +126,8 @@ class ConsoleReader:
         errors = {number: found.error for number, found in fetched.items() if found.error is not None}
         for number, found in fetched.items():
             stop = self._stop(number)
-            records = _before(found.records.slice(0, most), stop)
+            records = found.records.slice(0, most)
+            records = records if stop is None else records_before(records, stop)
             if records.num_rows:
                 most -= records.num_rows
                 yield records
@@ -167,10 +165,6 @@ class ConsoleReader:
             rows = [CommittedOffset(group_id, self._topic, self._topic_id, *each) for each in self.positions.items()]
             self._access.commit(rows, time.monotonic() + config.request_timeout_ms / 1000)
             self._committed = dict(self.positions)
-
-
-def _before(records: pa.Table, stop: int | None) -> pa.Table:
-    return records if stop is None else records.filter(pc.less(records["offset"], stop))
 
 
 def next_offset(found: FetchedRecords, records: pa.Table, offset: int, stop: int | None = None) -> int:

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from lakelog.jobs.cli.console import say
 from lakelog.jobs.cli.numbers import MAX_OFFSET, whole_number, whole_numbers
 from lakelog.jobs.cli.times import since
+from lakelog.replication.clients.committed_range import check_partitions
 from lakelog.replication.clients.offset_lookup import LATEST, offset_for
 from lakelog.replication.clients.partition_reader import OpenPartition, ask_leaders
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import (
-    InvalidPartitionsException,
     InvalidRequestException,
     LakelogException,
     UnknownTopicIdException,
@@ -37,10 +37,11 @@ class GivenTime(NamedTuple):
 
 
 class PartitionRange(NamedTuple):
-    """The offsets of a partition in a range, about how many bytes of keys and values they have, and the partition's
-    high watermark."""
+    """The offsets of a partition in a range, about how many records they have, with how many bytes of keys and values,
+    and the partition's high watermark."""
 
     offsets: OffsetRange
+    records: int
     bytes: int
     high_watermark: int
 
@@ -53,12 +54,12 @@ class RecordRange(NamedTuple):
     partitions: Mapping[int, PartitionRange]
 
     @property
-    def records(self) -> int:
-        """How many offsets there are."""
+    def length(self) -> int:
+        """How many offsets there are: at least as many as records."""
         return sum(stop - start for start, stop in (each.offsets for each in self.partitions.values()))
 
     def begin_at(self, positions: Mapping[int, int]) -> RecordRange:
-        """The range without the offsets before these positions. The bytes are shared out by offsets."""
+        """The range without the offsets before these positions. Records and bytes are shared out by offsets."""
         return self._replace(partitions={n: _rest(each, positions.get(n, 0)) for n, each in self.partitions.items()})
 
 
@@ -139,9 +140,7 @@ def unread_range(view: TopicView, topic: str, partition: int | None, group: str)
 def _chosen(topic: str, known: Mapping[int, PartitionRegistration], wanted: Collection[int] | None) -> list[int]:
     if wanted is None:
         return sorted(known)
-    unknown = [number for number in wanted if number not in known]
-    if unknown:
-        raise InvalidPartitionsException(f"topic {topic} has no partition {unknown[0]}, it has 0 to {max(known)}")
+    check_partitions(topic, known, wanted)
     return sorted(set(wanted))
 
 
@@ -164,7 +163,7 @@ def _resolved(
         last = min(end.offset, end.offset if stop is None else stop(led))
         offsets = OffsetRange(min(max(first, wanted), end.offset), last)
         offsets = OffsetRange(offsets.start, max(offsets))
-        return led.registration.topic_id, PartitionRange(offsets, _bytes(led, offsets), end.offset)
+        return led.registration.topic_id, PartitionRange(offsets, *_retained(led, offsets), end.offset)
 
     deadline = time.monotonic() + view.cluster.config.request_timeout_ms / 1000
     answers = ask_leaders(view, topic, list(numbers), ask, deadline)
@@ -182,18 +181,14 @@ def _resolved(
 def _rest(whole: PartitionRange, position: int) -> PartitionRange:
     start, stop = whole.offsets
     left = OffsetRange(min(max(start, position), stop), stop)
-    size = whole.bytes * (left.stop - left.start) // max(1, stop - start)
-    return whole._replace(offsets=left, bytes=size)
+    records, size = (n * (left.stop - left.start) // max(1, stop - start) for n in (whole.records, whole.bytes))
+    return whole._replace(offsets=left, records=records, bytes=size)
 
 
-def _bytes(led: OpenPartition, offsets: OffsetRange) -> int:
-    """By the headers of the batches. A batch of which the range has a part is shared out by records."""
-    total = 0
-    for batch in led.log.batches_between(*offsets):
-        header = batch.header
-        inside = min(offsets.stop, header.next_offset) - max(offsets.start, batch.base_offset)
-        total += header.bytes * inside // max(1, header.records)
-    return total
+def _retained(led: OpenPartition, offsets: OffsetRange) -> tuple[int, int]:
+    """About how many records and bytes there are, by the headers of the batches."""
+    parts = [batch.header.retained_within(offsets) for batch in led.log.batches_between(*offsets)]
+    return sum(records for records, _ in parts), sum(size for _, size in parts)
 
 
 def with_keys(records: pa.Table, keys: Collection[str] | None) -> pa.Table:

@@ -99,8 +99,7 @@ class _Part(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        header = self.batch.header
-        return header.retained.bytes * self.records // max(1, header.records)
+        return self.batch.header.retained_within(self.offsets)[1]
 
     def clipped(self, most: int, is_back: bool) -> _Part:
         """Its first records, or its last ones; all if the log cleaner has removed some, as nobody knows which."""

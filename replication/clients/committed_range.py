@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 from lakelog.replication.clients.partition_reader import OpenPartition
@@ -35,9 +35,10 @@ def _is_word(offset: object) -> bool:
     return isinstance(offset, str) and offset in (EARLIEST, LATEST)
 
 
-def check_partitions(topic: str, partitions: Mapping[int, object], *offsets: Offsets) -> None:
-    """Raises InvalidPartitionsException for an offset of a partition that the topic does not have."""
-    for given in offsets:
+def check_partitions(topic: str, partitions: Mapping[int, object], *chosen: str | Collection[int]) -> None:
+    """Raises InvalidPartitionsException for a partition that the topic does not have. `chosen`: numbers of partitions,
+    also as the keys of their offsets; a text chooses all."""
+    for given in chosen:
         unknown = [] if isinstance(given, str) else sorted(set(given) - set(partitions))
         if unknown:
             raise InvalidPartitionsException(

@@ -76,7 +76,7 @@ def committed_batches(
         _check(errors, bool(moved) or time.monotonic() < deadline)
         for number in moved:
             stop = left.pop(number).stop
-            yield from _before(fetched[number].records, stop).to_batches()
+            yield from records_before(fetched[number].records, stop).to_batches()
             if following[number] < stop:  # behind the others, whose records the next fetch returns first
                 left[number] = OffsetRange(following[number], stop)
         if moved:
@@ -98,7 +98,7 @@ def _read_on(fetched: FetchedRecords, offset: int) -> int:
     return offset if fetched.error is not None else fetched.next_offset
 
 
-def _before(records: pa.Table, stop: int) -> pa.Table:
+def records_before(records: pa.Table, stop: int) -> pa.Table:
     """The records before an offset. They are in the order of their offsets."""
     if not records.num_rows or records["offset"][-1].as_py() < stop:
         return records

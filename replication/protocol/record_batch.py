@@ -122,6 +122,12 @@ class BatchHeader(OfPartition):
         """Number of records, with those that the log cleaner has removed: one for each offset."""
         return self.last_offset - self.base_offset + 1
 
+    def retained_within(self, offsets: OffsetRange) -> tuple[int, int]:
+        """About how many records of the batch are at these offsets, and how many bytes their keys and values have: a
+        part of a batch counts in proportion to its offsets."""
+        inside = max(0, min(offsets.stop, self.next_offset) - max(offsets.start, self.base_offset))
+        return self.retained.records * inside // self.records, self.retained.bytes * inside // self.records
+
     @property
     def next_offset(self) -> int:
         """The offset after the last record."""

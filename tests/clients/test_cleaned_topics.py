@@ -2,6 +2,7 @@
 topic takes."""
 
 import datetime as dt
+from argparse import Namespace
 
 import pyarrow as pa
 import pytest
@@ -9,6 +10,7 @@ from pyspark.sql import functions as F
 
 from lakelog.jobs.admin.group_offsets import lag_of
 from lakelog.jobs.console.console_reader import ConsoleReader
+from lakelog.jobs.console.record_range import range_of
 from lakelog.replication.clients import offset_lookup
 from lakelog.replication.clients.consumer import Consumer
 from lakelog.replication.clients.offset_lookup import EARLIEST, MAX_TIMESTAMP, offset_for
@@ -188,3 +190,10 @@ def test_lc_01_a_keyed_topic_is_read_as_a_table(spark, root):
     assert sorted(rows) == [(b"", b"empty", 1, 3), (b"a", b"new", 1, 2), (b"b", b"2", 0, 2), (b"moved", b"2", 1, 0)]
     world.say(3, P1)
     assert read_latest(spark, world.uri, TOPIC).where("key = ''").count() == 0
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(None, (12, 4, 9)), (6, (6, 3, 7)), (12, (0, 0, 0))])
+def test_lc_01_a_range_counts_the_records_that_are_left(world, offset, expected):
+    args = Namespace(partitions=[0], offset=offset, since=None, before_offset=None, until=None)
+    found = range_of(TopicView(world.cluster), TOPIC, args)
+    assert (found.length, found.partitions[0].records, found.partitions[0].bytes) == expected

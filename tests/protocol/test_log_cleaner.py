@@ -105,3 +105,20 @@ def test_lc_01_dr_01_retention_by_size_counts_what_is_left():
 def test_lc_01_how_far_a_log_goes_without_some_batches(gone, end):
     batches = {base: header(base, written_at) for base, written_at in ((0, 10), (10, 20), (20, 30))}
     assert log_of(10, 20, 30, start=5).end_without({batches[base] for base in gone}) == end
+
+
+@pytest.mark.parametrize(
+    ("cleaned", "start", "stop", "expected"),
+    [
+        (None, 10, 20, (10, 100)),
+        (None, 0, 99, (10, 100)),
+        (None, 15, 99, (5, 50)),
+        (None, 20, 30, (0, 0)),
+        (None, 0, 10, (0, 0)),
+        (Retained(4, 20, "d"), 10, 20, (4, 20)),
+        (Retained(4, 20, "d"), 15, 20, (2, 10)),
+        (Retained(0, 0, "d"), 10, 20, (0, 0)),
+    ],
+)
+def test_lc_01_a_part_of_a_batch_counts_in_proportion(cleaned, start, stop, expected):
+    assert header(10, cleaned=cleaned).retained_within(OffsetRange(start, stop)) == expected
