@@ -20,7 +20,7 @@ from lakelog.replication.errors import (
 )
 from lakelog.replication.storage.log.log_start import raise_log_starts
 from lakelog.schemas import LOG
-from tests.clients.world import World
+from tests.clients.world import World, partly_committed_world
 from tests.storage.logs import P0, P1, TOPIC, fill, lead
 
 ALL = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
@@ -29,13 +29,7 @@ QUICK = Config(request_timeout_ms=1, lakelog_poll_interval_ms=1)
 
 @pytest.fixture
 def world(root):
-    """Partition 0 has 0-2 | 3-4, of which 4 is not committed, partition 1 has 0-1."""
-    made = World(root)
-    fill(made.logs[1], P0, 3, 2)
-    fill(made.logs[1], P1, 2)
-    made.say(4)
-    made.say(2, P1)
-    return made
+    return partly_committed_world(root)
 
 
 def places(records):

@@ -103,6 +103,16 @@ def led_world(root):
     return world
 
 
+def partly_committed_world(root):
+    """Partition 0 has 0-2 | 3-4, of which 4 is not committed, partition 1 has 0-1."""
+    world = World(root)
+    fill(world.logs[1], P0, 3, 2)
+    fill(world.logs[1], P1, 2)
+    world.say(4)
+    world.say(2, P1)
+    return world
+
+
 def filled_world(root):
     """flights-0 has offsets 0 to 2, flights-1 has 0 and 1, all committed."""
     world = World(root)

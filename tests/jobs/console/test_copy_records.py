@@ -250,25 +250,27 @@ def test_a_topic_is_copied_into_itself_up_to_a_bound_only(copy: Run, world: TwoT
     assert values(world, P0, P1) == [["a", "b", "c", "d", "-", "a", "b", "a", "b", "c", "d", "-"], ["x", "y", "x", "y"]]
 
 
+REFUSED = [
+    (
+        {"max.message.bytes": "3"}, "RecordTooLargeException",
+        "copies-0: a record has 12 bytes in key, value and headers, and max.message.bytes is 3",
+    ),
+    (
+        {"cleanup.policy": "compact"}, "InvalidRecordException",
+        "a record has no key, and a topic with cleanup.policy=compact takes none without one",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("configs", "code", "text"), REFUSED, ids=["too large", "without a key"])
 def test_a_record_that_the_target_does_not_take_is_refused_before_anything_is_written(
-    copy: Run, world: TwoTopics
+    copy: Run, world: TwoTopics, configs: dict[str, str], code: str, text: str
 ) -> None:
     topics = [each for each in world.cluster.topics.topics.values() if each.topic != COPIES]
-    small = Topic(COPIES, COPIES_ID, 2, {"max.message.bytes": "3"})
-    world.cluster.topics.change([*topics, small], (), {"who": "test"})
+    world.cluster.topics.change([*topics, Topic(COPIES, COPIES_ID, 2, configs)], (), {"who": "test"})
     status, answer, err = copy()
-    assert (status, answer["error"]["code"]) == (1, "RecordTooLargeException")
-    assert "copies-0: a record has 12 bytes in key, value and headers, and max.message.bytes is 3" in err
-    assert values(world, C0, C1) == [[], []]
-
-
-def test_a_compacted_topic_gets_no_record_without_a_key(copy: Run, world: TwoTopics) -> None:
-    topics = [topic for topic in world.cluster.topics.topics.values() if topic.topic != COPIES]
-    compacted = Topic(COPIES, COPIES_ID, 2, {"cleanup.policy": "compact"})
-    world.cluster.topics.change([*topics, compacted], (), {"who": "test"})
-    status, answer, err = copy()
-    assert (status, answer["error"]["code"]) == (1, "InvalidRecordException")
-    assert "a record has no key, and a topic with cleanup.policy=compact takes none without one" in err
+    assert (status, answer["error"]["code"]) == (1, code)
+    assert text in err
     assert values(world, C0, C1) == [[], []]
 
 
