@@ -99,8 +99,8 @@ class LogMaintenance:
             "files of other tools": self._undo_other_writers,
             "retention": self._retain,
             "deletion of old segments": self._delete_old_segments,
+            "compaction": self._compact,  # first: a file of many partitions would be written again for each of them
             "cleaning": self._clean_logs,
-            "compaction": self._compact,
             "deletion of files": self._clean,
         }
         self._errors = {what: ErrorLog(logger, f"{name}: {what}") for what in self._parts}

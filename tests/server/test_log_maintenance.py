@@ -238,7 +238,7 @@ def test_lc_01_executors_clean_many_bytes_of_an_object_store(monkeypatch, fails,
     monkeypatch.setattr(log_maintenance, "has_executors", lambda _: True)
     monkeypatch.setattr(log_maintenance, "on_executors", on_executors)
     with MemoryStore("clean").opened() as store:
-        world = World(f"{store.uri}/broker", **{"lakelog.executor.copy.bytes": 1})
+        world = World(f"{store.uri}/broker", **{"lakelog.executor.copy.bytes": 1, "log.cleaner.min.files": 9})
         world.configs = COMPACTED
         world.maintenance.run_once()
         assert (ran, offsets(world.log)) == ([4], [7])
