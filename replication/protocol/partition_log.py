@@ -240,9 +240,9 @@ class PartitionLog:
                 return before.base_offset
         return self.log_end_offset
 
-    def end_without(self, headers: Collection[BatchHeader]) -> int:
-        """The offset up to which the log has all batches once these are gone."""
-        following = (b.header for b in self.batches if b.header not in headers)
+    def end_without(self, gone: Collection[int]) -> int:
+        """The offset up to which the log has all batches once those with these base offsets are gone."""
+        following = (batch.header for batch in self.batches if batch.base_offset not in gone)
         first = next(following, None)
         if first is None:
             return self.log_start_offset

@@ -118,12 +118,15 @@ def cleaned_txns(state: LogState, change: LogChange) -> dict[str, int]:
     their place. Otherwise it would take a tombstone away before the older records of its key. [LC-01]"""
     if not change.data_change or not change.removes:
         return {}
-    going = {header for segment in change.removes for header in segment.headers}
-    going -= {header for segment in change.adds for header in segment.headers}
+    kept = {(h.topic_id_partition, h.base_offset) for segment in change.adds for h in segment.headers}
+    gone: dict[TopicIdPartition, set[int]] = {}
+    for header in (header for segment in change.removes for header in segment.headers):
+        if (header.topic_id_partition, header.base_offset) not in kept:
+            gone.setdefault(header.topic_id_partition, set()).add(header.base_offset)
     txns: dict[str, int] = {}
-    for partition in {header.topic_id_partition for header in going}:
+    for partition, offsets in gone.items():
         log = state.known(partition)
-        if log.cleaned_to and (end := log.end_without(going)) < log.cleaned_to:
+        if log.cleaned_to and (end := log.end_without(offsets)) < log.cleaned_to:
             txns.update(cleaned_txn(partition, end))
     return txns
 
