@@ -11,7 +11,7 @@ from tests.odd_names import NO_PATTERN
 @pytest.fixture(scope="module")
 def cluster(spark, tmp_path_factory):
     with LocalCluster(spark, str(tmp_path_factory.mktemp(NO_PATTERN)), brokers=2) as running:
-        for topic, partitions in {"in": 2, "out": 3, "many": 2, "copies": 2, "moves": 2}.items():
+        for topic, partitions in {"in": 2, "out": 3, "many": 3, "copies": 3, "moves": 2}.items():
             running.admin().create_topic(topic, partitions, replication_factor=2)
         yield running
 
@@ -52,9 +52,9 @@ def test_a_batch_and_two_runs_of_a_query_write_each_record_once(spark, cluster, 
 
 
 def test_records_that_tasks_have_encoded_are_there_once_in_batch_and_in_streaming(spark, cluster, tmp_path):
-    """Each task has more than 256 KiB for a partition."""
+    """Each task has more than 256 KiB for partition 0, and less for partition 2. One broker leads both."""
     rows = spark.range(0, 6000, 1, 2).selectExpr(
-        "CAST(id % 2 AS INT) AS partition", "CAST(CAST(id AS STRING) AS BINARY) AS key",
+        "IF(id % 10 < 9, 0, 2) AS partition", "CAST(CAST(id AS STRING) AS BINARY) AS key",
         "concat_ws(' ', sha2(CAST(id AS STRING), 512), sha2(CAST(-id AS STRING), 512)) AS value",
     )  # fmt: skip
     rows.write.format("lakelog").mode("append").options(cluster=cluster.cluster_uri, topic="many").save()
@@ -69,7 +69,7 @@ def test_records_that_tasks_have_encoded_are_there_once_in_batch_and_in_streamin
         found = read(spark, cluster, topic).selectExpr("partition", "key", "value", "offset").collect()
         assert sorted(row[:3] for row in found) == expected
         assert sorted((row["partition"], row["offset"]) for row in found) == [
-            (p, o) for p in (0, 1) for o in range(3000)
+            (p, o) for p, count in ((0, 5400), (2, 600)) for o in range(count)
         ]
 
 

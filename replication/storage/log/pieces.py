@@ -42,6 +42,8 @@ class Target(NamedTuple):
     position: int
 
 
+_STATS = pa.schema([LOG.arrow.field(name) for name in STATS_COLUMNS])
+
 Targets: TypeAlias = Mapping[BatchHeader, Target]
 
 
@@ -179,7 +181,9 @@ def write_pieces(root: StorageRoot, leader: int | None, pieces: Sequence[Piece])
 
 
 def _stats_columns(piece: Piece) -> pa.Table:
-    return piece.stats_columns() if isinstance(piece, CopiedBatches) else piece.table.select(STATS_COLUMNS)
+    """Those of one piece. The records of a client may be of columns that could have nulls."""
+    found = piece.stats_columns() if isinstance(piece, CopiedBatches) else piece.table.select(STATS_COLUMNS)
+    return found.cast(_STATS)
 
 
 def _row_groups(pieces: Sequence[Piece]) -> list[RowGroup]:

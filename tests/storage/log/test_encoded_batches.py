@@ -101,6 +101,16 @@ def test_columns_of_encoded_batches_are_copied_and_the_others_follow_from_their_
     assert [footer.row_group(n).num_rows for n in (0, 1, 2)] == [15_000, 15_000, 100]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_encoded_batch_and_one_in_memory_share_a_segment(log, is_first):
+    """A task encodes a partition with many records, and leaves one with few as they are."""
+    large, small = encoded((P0, noise(1, 30_000, 200))), [ArrowRecords(noise(2, 3))]
+    sent(log, {P0: large, P1: small} if is_first else {P0: small, P1: large})
+    (segment,) = (each for each in log.current().segments.values() if len(each.headers) == 2)
+    assert read_segment(log.root, segment.file) == segment
+    assert [log.read(p, leo(log, p) - 3).num_rows for p in (P0, P1)] == [3, 3]
+
+
 def test_spark_reads_encoded_batches(spark, log):
     rows = noise(1, 30_000, 200)
     sent(log, {P0: encoded((P0, rows))})
