@@ -148,6 +148,7 @@ class Producer(Closing):
 
         `records` is a Spark DataFrame, a pyarrow.Table or a list of dicts. Columns are `value` and optionally `key`,
         `partition`, `timestamp` and `headers`. A str or bytes in a list is a value alone. Text is encoded as UTF-8.
+        A DataFrame of more than 1,000 rows is run once more for them: its tasks write the segments.
 
         Retriable errors of a partition are retried until `timeout_ms`. A partition without a leader in all that time
         gets TimeoutException, whose `__cause__` is the last error.
@@ -157,7 +158,8 @@ class Producer(Closing):
         InvalidTopicException (an internal topic, or a name that is not a str), ProducerFencedException (another
         producer has taken the name), TimeoutException (no new identity in time, no memory within `max_block_ms`, or
         earlier sends took all the time), KafkaStorageException (the cluster's tables cannot be read and the topic is
-        new to this producer) and IllegalStateException (after `close`, or in a callback of a future).
+        new to this producer, or no log's folder takes the records of a large DataFrame) and IllegalStateException
+        (after `close`, or in a callback of a future).
 
         IllegalStateException also ends a send if the thread that carries out all sends is interrupted, or if `close`
         reaches its time-out. Then nobody knows whether the records are in a log.
@@ -291,12 +293,14 @@ class Producer(Closing):
     ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
         deadline = time.monotonic() + milliseconds(timeout_ms, "timeout_ms") / 1000
         partitions, limit = self._look_up(topic)
-        given = record_set(topic, records, partitions, self._view.cluster.config.log_segment_bytes, limit)
+        segment_bytes, roots = self._view.cluster.config.log_segment_bytes, partial(self._view.log_roots, topic)
+        given = record_set(topic, records, partitions, segment_bytes, limit, roots)
         send = PendingSend(topic, given, timeout_ms, deadline)
         try:
             self._sender.put(send, is_awaited)
         except BaseException:
-            send.future.cancel()  # after an interruption it may be in the queue
+            if send.future.cancel():  # after an interruption it may be in the queue
+                send.release()
             raise
         return send.future
 

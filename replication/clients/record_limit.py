@@ -34,6 +34,11 @@ class RecordLimit:
         self.needs_key = needs_key
         self.least = min(limit, *self._by_broker.values()) if self._by_broker else limit
 
+    @property
+    def strictest(self) -> RecordLimit:
+        """The limit of the least broker for all partitions, for Spark's tasks: it knows of no leaders."""
+        return RecordLimit(self._topic, self.least, needs_key=self.needs_key)
+
     def check(self, size: int, partition: int | None, record: int | None = None) -> None:
         """Raises RecordTooLargeException if a record of so many bytes is too large for its partition; if the partition
         is not known, for any of them. `record`: its number in the send."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
@@ -40,8 +40,8 @@ Records: TypeAlias = Union["DataFrame", pa.Table, "PartitionedRecords", Sequence
 # Joined records are copied if their parts are smaller than this on average: many chunks cost more than a copy.
 _SMALL_BYTES = 64 * 1024
 
-# The driver itself writes DataFrames of up to this number of rows. A Spark job would take longer.
-DRIVER_ROWS = 20_000
+# The driver itself writes DataFrames of up to this number of rows. Jobs of Spark would take longer.
+DRIVER_ROWS = 1_000
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,14 @@ class RecordSet(Protocol):
 
 
 def record_set(
-    topic: str, records: Records, partitions: int, segment_bytes: int, limit: RecordLimit | None = None
+    topic: str, records: Records, partitions: int, segment_bytes: int, limit: RecordLimit | None = None,
+    roots: Callable[[], Mapping[int, StorageRoot]] = dict,
 ) -> RecordSet:  # fmt: skip
     """The records of a send for a topic with this number of partitions.
 
     `records`: a DataFrame, a pyarrow.Table, PartitionedRecords, or a dict, str or bytes, or a list of these.
     `segment_bytes`: the size of a segment. `limit`: of the size of each record; None for no check. PartitionedRecords
-    are not checked again.
+    are not checked again. `roots`: the folder of a log for each partition, for a large DataFrame.
 
     Raises InvalidRecordException for a wrong column or value, InvalidPartitionsException for a partition that does not
     exist, and RecordTooLargeException.
@@ -105,7 +106,7 @@ def record_set(
     head = records.limit(DRIVER_ROWS + 1).toArrow()
     if head.num_rows <= DRIVER_ROWS:
         return ArrowRecordSet(topic, head, partitions, sticky, segment_bytes, limit)
-    return SparkRecordSet(topic, records, partitions, sticky, segment_bytes, limit)
+    return SparkRecordSet(topic, records, partitions, sticky, segment_bytes, roots(), limit)
 
 
 class _RecordsHere:

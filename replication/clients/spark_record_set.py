@@ -1,35 +1,43 @@
-"""Large sends: each Spark task writes the segments of whole partitions, and the driver commits them."""
+"""Large sends: Spark's tasks encode the records of a DataFrame and write the segments, and the driver commits them.
+
+A first job runs the DataFrame, once. Its tasks choose the partitions and put the records, encoded in batches, into
+files beside the logs of the partitions' leaders. No commit names these files. A second job for each leader copies the
+batches into segments at the offsets that they get, and may do it again: the records and their order stay the same, also
+those of a DataFrame that would give others each time.
+"""
 
 from __future__ import annotations
 
+import logging
 import pickle
-import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from lakelog.replication.clients.record_limit import RecordLimit, record_sizes
-from lakelog.replication.clients.records import check_partitions, partitions_of, split, to_records
-from lakelog.replication.errors import InvalidRecordException, LakelogException
+from lakelog.replication.clients.record_limit import RecordLimit, RefusedRecord, refused_records
+from lakelog.replication.clients.records import partitions_of, split, to_records
+from lakelog.replication.errors import KafkaStorageException, LakelogException, error_or
 from lakelog.replication.protocol.append import PartitionAppend
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.in_threads import in_threads
+from lakelog.replication.storage.log.encoded_batches import StagedRecords, stage
 from lakelog.replication.storage.log.log_append import Positions, SegmentWriter
-from lakelog.replication.storage.log.new_batches import DATA_COLUMNS, ArrowRecords, digests_of, segment_writer
+from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords, digests_of, segment_writer
 from lakelog.replication.storage.log.segment import Segment
 
-_PARTITIONED = (
-    "key binary, value binary, timestamp timestamp_ltz, headers array<struct<key:string,value:binary>>, partition int, "
-    "run int, bytes bigint"
-)
-_PACKED = "written binary"
+_CHUNK_BYTES = 32 * 1024 * 1024  # of a task's records are encoded together
+_SMALL_BYTES = 256 * 1024  # batches of a partition with fewer bytes become one: each costs a header and row groups
+_SHARE_BYTES = 64 * 1024 * 1024  # for a task that writes segments
+_READERS = 8  # of small batches at the same time
+_PACKED = "packed binary"
+
+logger = logging.getLogger(__name__)
 
 
 def arrow_schema(records: DataFrame) -> pa.Schema:
@@ -38,153 +46,209 @@ def arrow_schema(records: DataFrame) -> pa.Schema:
 
 
 class SparkRecordSet:
-    """The records of a DataFrame, persisted during the send: a non-deterministic DataFrame could otherwise give other
-    records when they are written than when they were counted.
+    """The records of a DataFrame, staged beside logs during the send.
 
-    Each record has a `place`, so every write of a partition has the same order. A retry can then append the rest of a
-    send if the log already has its first records. If Spark loses an executor it computes its records again, under
-    another `run` number. The send fails if it had already written some of the first run.
+    `roots`: the folder of a log for each partition, where its records are staged; if a task cannot write there, it
+    takes another one of them. Raises as `record_set`, and KafkaStorageException if no folder can be written.
     """
 
-    nbytes = 0  # Spark keeps them
+    nbytes = 0  # files have them
 
     def __init__(
         self, topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int,
-        limit: RecordLimit | None = None,
+        roots: Mapping[int, StorageRoot], limit: RecordLimit | None = None,
     ) -> None:  # fmt: skip
-        self._topic = topic
+        self._spark = records.sparkSession
         self._segment_bytes = segment_bytes
-        self._runs: dict[int, int] = {}
-        assign = _AssignPartitions(topic, partitions, sticky, time.time_ns() // 1000)
-        placed = records.mapInArrow(assign, _PARTITIONED).withColumn("place", F.monotonically_increasing_id())
-        self._records = placed.persist(StorageLevel.MEMORY_AND_DISK)
-        found = self._records.groupBy("partition").agg(
-            F.count("*").alias("count"), F.max("bytes").alias("largest"), F.count("key").alias("keys")
+        job = _StageRecords(
+            topic, partitions, sticky, time.time_ns() // 1000, segment_bytes, roots, limit and limit.strictest
         )
-        rows = found.collect()
-        self.counts: Mapping[int, int] = {row["partition"]: row["count"] for row in rows}
+        found: list[_Staged | LakelogException] = _run(records, job)
+        tasks = [each for each in found if isinstance(each, _Staged)]
+        self._records: dict[int, list[StagedRecords]] = {}
+        for each in (each for task in tasks for each in task.records):
+            self._records.setdefault(each.partition, []).append(each)
+        self.counts: Mapping[int, int] = {
+            number: sum(each.num_rows for each in found) for number, found in self._records.items()
+        }
         try:
-            check_partitions(topic, self.counts, partitions)
-            if limit is not None:
-                for row in rows:
-                    limit.check(row["largest"], row["partition"])
-                    limit.check_has_key(row["keys"] == row["count"], row["partition"])
+            _raise_first(found)
+            for refused in (each for task in tasks for each in task.refused):
+                if limit is not None:
+                    refused.check(limit)
         except LakelogException:
-            self._records.unpersist()
+            self.__exit__()
             raise
 
     def __enter__(self) -> SparkRecordSet:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._records.unpersist()
+        files = {(each.root, each.name) for found in self._records.values() for each in found}
+        try:
+            in_threads(lambda file: file[0].delete(file[1]), sorted(files, key=lambda file: file[1]), _READERS)
+        except KafkaStorageException as failure:  # the brokers delete the files a day later
+            logger.warning("files of a send stay for a day: %s", failure)
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
-        """Writes on the executors. One task has all records of a partition, sorted by partition and place."""
+        """Writes in tasks. One has all records of a partition."""
 
         def write(positions: Positions) -> list[Segment]:
             todo = [request for request in requests if request.topic_id_partition in positions]
-            job = _WriteSegments(root, leader, tuple(todo), dict(positions), self._segment_bytes)
-            numbers = [request.partition for request in todo]
-            ours = self._records.where(F.col("partition").isin(numbers))
-            sorted_records = ours.repartition(len(numbers), "partition").sortWithinPartitions("partition", "place")
-            rows = sorted_records.mapInArrow(job, _PACKED).collect()
-            written: list[_Written] = [pickle.loads(bytes(row["written"])) for row in rows]
-            self._check(numbers, {number: read for task in written for number, read in task.reads.items()})
-            return [segment for task in written for segment in task.segments]
+            shares = self._shares(todo)
+            job = _WriteSegments(root, leader, shares, dict(positions), self._records_of(todo), self._segment_bytes)
+            written: list[list[Segment]] = _run(self._spark.range(0, len(shares), 1, len(shares)), job)
+            _raise_first(written)
+            return [segment for segments in written for segment in segments]
 
         return write
 
     def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
-        """The digests of parts of a partition's records, computed by one task as in `writer`."""
-        number = partition.partition
-        ours = self._records.where(F.col("partition") == number)
-        job = _Digests(tuple(parts))
-        (row,) = ours.repartition(1).sortWithinPartitions("partition", "place").mapInArrow(job, _PACKED).collect()
-        read, found = pickle.loads(bytes(row["written"]))
-        self._check([number], {number: read})
-        return list[str](found)
+        """The digests of parts of a partition's records, computed by one task."""
+        job = _Digests(tuple(self._records[partition.partition]), tuple(parts))
+        found: list[list[str]] = _run(self._spark.range(0, 1, 1, 1), job)
+        _raise_first(found)
+        return found[0]
 
-    def _check(self, numbers: Sequence[int], reads: Mapping[int, _Read]) -> None:
-        """Raises InvalidRecordException unless the tasks read as many records as were counted, from the same runs as
-        the first write."""
-        for number in numbers:
-            read = reads.get(number, _Read(0, 0))
-            if read.records != self.counts[number]:
-                changed = f"{self.counts[number]} were counted, {read.records} reached the writer"
-            elif self._runs.setdefault(number, read.runs) != read.runs:
-                changed = "Spark has run the DataFrame again after a part of it was written"
-            else:
-                continue
-            raise InvalidRecordException(f"{self._topic}-{number}: records changed while they were sent: {changed}")
+    def _records_of(self, requests: Sequence[PartitionAppend]) -> dict[int, list[StagedRecords]]:
+        return {request.partition: self._records[request.partition] for request in requests}
+
+    def _shares(self, requests: Sequence[PartitionAppend]) -> list[list[PartitionAppend]]:
+        """The requests in shares of about 64 MB, one for each task. Those with the same replicas stay together, as far
+        as they share segments."""
+        shares, size = list[list[PartitionAppend]](), _SHARE_BYTES
+        for request in sorted(requests, key=lambda each: (sorted(each.replicas), each.partition)):
+            if size >= _SHARE_BYTES:
+                shares.append([])
+                size = 0
+            shares[-1].append(request)
+            size += sum(each.nbytes for each in self._records[request.partition])
+        return shares
+
+
+def _run(frame: DataFrame, job: Callable[[Iterator[pa.RecordBatch]], Any]) -> list[Any]:
+    """The result of `job` for each partition of a DataFrame, in their order, or the LakelogException that it raised:
+    Spark would wrap it in the stack trace of a worker."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"packed": [pickle.dumps(error_or(job, batches))]})
+
+    return [pickle.loads(bytes(row["packed"])) for row in frame.mapInArrow(run, _PACKED).collect()]
+
+
+def _raise_first(found: Sequence[object]) -> None:
+    for each in found:
+        if isinstance(each, LakelogException):
+            raise each
 
 
 @dataclass(frozen=True)
-class _AssignPartitions:
+class _Staged:
+    """What a task has staged, and records that the topic does not take, by what the task knew."""
+
+    records: list[StagedRecords]
+    refused: list[RefusedRecord]
+
+
+@dataclass(frozen=True)
+class _StageRecords:
     topic: str
     partitions: int
     sticky: int
     now: int
+    segment_bytes: int
+    roots: Mapping[int, StorageRoot]
+    limit: RecordLimit | None
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        run = secrets.randbits(31)
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            records = to_records(table, self.now, self.topic)
-            numbers = partitions_of(table, records, self.topic, self.partitions, self.sticky)
-            runs = pa.repeat(pa.scalar(run, pa.int32()), len(records))
-            placed = records.append_column("partition", numbers).append_column("run", runs)
-            yield from placed.append_column("bytes", record_sizes(records)).to_batches()
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> _Staged:
+        found = _Staged([], [])
+        try:
+            for chunk in _chunks(batches):
+                self._stage(chunk, found)
+        except BaseException:
+            for each in {(each.root, each.name): each for each in found.records}.values():
+                with suppress(LakelogException):
+                    each.root.delete(each.name)
+            raise
+        return found
+
+    def _stage(self, table: pa.Table, found: _Staged) -> None:
+        records = to_records(table, self.now, self.topic)
+        numbers = partitions_of(table, records, self.topic, self.partitions, self.sticky)
+        if (limit := self.limit) is not None:
+            routed = records.append_column("partition", numbers).append_column("topic", _repeated(self.topic, numbers))
+            found.refused.extend(refused_records(routed, lambda _: limit))
+        by_root: dict[StorageRoot, list[tuple[str, int, pa.Table]]] = {}
+        for number, part in split(records, numbers).items():
+            batches = ArrowRecords(part).batches(0, min(self.segment_bytes, _CHUNK_BYTES))
+            by_root.setdefault(self.roots[number], []).extend((self.topic, number, each.table) for each in batches)
+        for root, parts in by_root.items():
+            found.records.extend(self._put(root, parts))
+
+    def _put(self, root: StorageRoot, parts: Sequence[tuple[str, int, pa.Table]]) -> list[StagedRecords]:
+        others = [other for other in dict.fromkeys(self.roots.values()) if other != root]
+        try:
+            return stage(root, parts)
+        except KafkaStorageException:
+            for other in others:
+                with suppress(KafkaStorageException):
+                    return stage(other, parts)
+            raise
 
 
-class _Read(NamedTuple):
-    """The number of records that a task read of a partition, and the sum of their run numbers."""
-
-    records: int
-    runs: int
+def _repeated(topic: str, numbers: pa.ChunkedArray) -> pa.Array:
+    return pa.repeat(topic, len(numbers))
 
 
-class _Written(NamedTuple):
-    """The result of a task: its reads by partition, and the segments that it wrote."""
-
-    reads: Mapping[int, _Read]
-    segments: Sequence[Segment]
-
-
-@dataclass(frozen=True)
-class _Digests:
-    parts: tuple[range, ...]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        received = [batch for batch in batches if batch.num_rows]
-        if not received:
-            return
-        table = pa.Table.from_batches(received)
-        read = _Read(table.num_rows, pc.sum(table["run"]).as_py())
-        found = read, digests_of([ArrowRecords(table)], self.parts)
-        yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(found)]})
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+            size += batch.nbytes
+        if size >= _CHUNK_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 @dataclass(frozen=True)
 class _WriteSegments:
     root: StorageRoot
     leader: int
-    requests: tuple[PartitionAppend, ...]
+    shares: Sequence[Sequence[PartitionAppend]]
     positions: Positions
+    records: Mapping[int, Sequence[StagedRecords]]
     segment_bytes: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        received = [batch for batch in batches if batch.num_rows]
-        if not received:
-            return
-        table = pa.Table.from_batches(received)
-        parts = split(table, table["partition"])
-        reads = {number: _Read(part.num_rows, pc.sum(part["run"]).as_py()) for number, part in parts.items()}
-        mine = [request for request in self.requests if request.partition in parts]
-        records = {
-            request.topic_id_partition: [ArrowRecords(parts[request.partition].select(DATA_COLUMNS))]
-            for request in mine
-        }
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> list[Segment]:
+        mine = [request for batch in batches for number in batch["id"].to_pylist() for request in self.shares[number]]
+        records = {request.topic_id_partition: _joined(self.records[request.partition]) for request in mine}
         positions = {request.topic_id_partition: self.positions[request.topic_id_partition] for request in mine}
-        segments = segment_writer(self.root, self.leader, mine, records, self.segment_bytes)(positions)
-        yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(_Written(reads, segments))]})
+        return list(segment_writer(self.root, self.leader, mine, records, self.segment_bytes)(positions))
+
+
+@dataclass(frozen=True)
+class _Digests:
+    records: tuple[StagedRecords, ...]
+    parts: tuple[range, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> list[str]:
+        list(batches)
+        return digests_of(_joined(self.records), self.parts)
+
+
+def _joined(given: Sequence[StagedRecords]) -> list[NewRecords]:
+    """The records, with adjacent small batches as one. So the records of many tasks do not become a batch each."""
+    small = [each for each in given if each.nbytes < _SMALL_BYTES]
+    tables = dict(zip((id(each) for each in small), in_threads(lambda each: each.table, small, _READERS), strict=True))
+    found, waiting = list[NewRecords](), list[pa.Table]()
+    for each in given:
+        if id(each) in tables:
+            waiting.append(tables[id(each)])
+            continue
+        found += [ArrowRecords(pa.concat_tables(waiting))] if waiting else []
+        waiting = []
+        found.append(each)
+    return found + ([ArrowRecords(pa.concat_tables(waiting))] if waiting else [])

@@ -18,6 +18,7 @@ from lakelog.replication.errors import (
     LakelogException,
     LeaderNotAvailableException,
     UnknownTopicOrPartitionException,
+    error_or,
 )
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -26,7 +27,7 @@ from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, check_
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_listeners import CommitListener
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, RECENT_SECONDS
-from lakelog.replication.storage.delta.storage_root import check_no_fork
+from lakelog.replication.storage.delta.storage_root import StorageRoot, check_no_fork
 from lakelog.replication.storage.log.log_identity import continues
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.root_identity import read_identity
@@ -145,6 +146,26 @@ class TopicView:
         if known is None or known[0] != process:
             known = self._logs[broker_id] = process, self._open_log(broker_id)
         return known[1]
+
+    def log_roots(self, topic: str) -> dict[int, StorageRoot]:
+        """The folder of the log of each partition's leader; while it cannot be opened, that of another replica or of
+        another leader. For files that no commit has yet. Raises as `partitions`, and the last error if none opens."""
+        partitions = self.partitions(topic, RECENT_SECONDS)
+        opened = dict[int, StorageRoot | LakelogException]()
+
+        def first_of(brokers: Iterable[int]) -> StorageRoot | None:
+            for broker in brokers:
+                if broker not in opened:
+                    log = error_or(self.log, broker)
+                    opened[broker] = log if isinstance(log, LakelogException) else log.root
+                if isinstance(found := opened[broker], StorageRoot):
+                    return found
+            return None
+
+        found = {number: first_of([r.leader, *r.replicas]) for number, r in partitions.items()}
+        if (any_root := next(filter(None, found.values()), None)) is None:
+            raise next(each for each in reversed(opened.values()) if isinstance(each, LakelogException))
+        return {number: root or any_root for number, root in found.items()}
 
     def _open_log(self, broker_id: int) -> ReplicaLog:
         log = ReplicaLog.open(self.cluster.broker_root(broker_id).child(LOG.name), self.cluster.generation)

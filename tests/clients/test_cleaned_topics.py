@@ -31,7 +31,7 @@ from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.schemas import LOG
 from tests.clients.source.reads import batch_reader, places, rows
 from tests.clients.world import RARELY, led_world
-from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, keyed, request, send
+from tests.storage.logs import NOON, P0, P1, TOPIC, TOPIC_ID, keyed, new_log, request, send
 
 MANY = 2**40
 LEFT = [4, 7, 9, 11]  # of the offsets 0 to 11
@@ -163,12 +163,13 @@ def test_lc_01_a_compacted_topic_takes_no_record_without_a_key(world, write, mor
     assert [state.partition(p).log_end_offset for p in (P0, P1)] == [12, 0]
 
 
-def test_lc_01_a_large_dataframe_with_a_record_without_a_key_is_refused(spark):
+def test_lc_01_a_large_dataframe_with_a_record_without_a_key_is_refused(spark, root):
+    roots = dict.fromkeys((0, 1), new_log(root, P0, P1).root)
     rows = spark.createDataFrame([("a", "1", 1), (None, "2", 1)], "key string, value string, partition int")
-    with SparkRecordSet(TOPIC, rows, 2, 0, 4096, RecordLimit(TOPIC, 3)) as given:
+    with SparkRecordSet(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 3)) as given:
         assert given.counts == {1: 2}
     with pytest.raises(InvalidRecordException, match=r"^flights-1: a record has no key"):
-        SparkRecordSet(TOPIC, rows, 2, 0, 4096, RecordLimit(TOPIC, 3, needs_key=True))
+        SparkRecordSet(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 3, needs_key=True))
 
 
 def test_lc_01_a_keyed_topic_is_read_as_a_table(spark, root):

@@ -18,7 +18,7 @@ from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, Entity
 from lakelog.replication.storage.cluster import Cluster
 from tests.clients.world import LONG, led_world
 from tests.storage.delta.answers import lose_an_answer
-from tests.storage.logs import P1, TOPIC, TOPIC_ID, values
+from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, new_log, values
 
 LARGE = b"x" * 100
 
@@ -169,16 +169,15 @@ def test_ap_06_a_limit_that_cannot_be_read_is_the_one_that_was_read_last(world, 
         view.record_limit(TOPIC)
 
 
-def test_ap_06_a_large_dataframe_is_measured_by_its_tasks(spark):
+def test_ap_06_a_large_dataframe_is_measured_by_its_tasks(spark, root):
+    roots = dict.fromkeys((0, 1), new_log(root, P0, P1).root)
     rows = spark.range(4, numPartitions=1).select(
         F.expr("repeat('x', CAST(id AS INT))").alias("value"), F.lit(1).alias("partition")
     )
-    with SparkRecordSet(TOPIC, rows, 2, 0, 4096, RecordLimit(TOPIC, 3)) as given:
+    with SparkRecordSet(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 3)) as given:
         assert given.counts == {1: 4}
-    cached = spark._jsc.getPersistentRDDs().size()
     with pytest.raises(RecordTooLargeException, match=r"^flights-1: a record has 3 bytes .* is 2;"):
-        SparkRecordSet(TOPIC, rows, 2, 0, 4096, RecordLimit(TOPIC, 2))
-    assert spark._jsc.getPersistentRDDs().size() == cached
+        SparkRecordSet(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 2))
 
 
 def task(world, *contents):

@@ -11,9 +11,11 @@ from pyspark.errors import PySparkException
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.clients.record_set import record_set
 from lakelog.replication.clients.spark_record_set import SparkRecordSet
+from lakelog.replication.protocol.append import AppendPosition
+from lakelog.replication.storage.log.segment import read_records
 from tests.clients.world import World
 from tests.odd_settings import NTZ, SHIPPED, WITHOUT_EFFECT
-from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, request, send
+from tests.storage.logs import COLUMNS, NOON, P0, P1, TOPIC, new_log, request, send
 
 OLD = dt.datetime(1850, 3, 1, 12, tzinfo=dt.UTC)  # another day in the calendar of old versions of Spark
 SEGMENTS, RECORDS = 3, 4  # of each segment; the last one is not committed
@@ -89,13 +91,15 @@ def test_fe_01_no_setting_lets_a_read_leave_out_a_segment(spark, tmp_path, chang
 
 @pytest.mark.parametrize("settings", [NTZ, WITHOUT_EFFECT], ids=["timestamps without a zone", "without effect"])
 @pytest.mark.parametrize("is_large", [False, True], ids=["in the driver", "by tasks"])
-def test_records_are_sent_as_they_are_whatever_the_settings_are(spark, change_settings, settings, is_large):
+def test_records_are_sent_as_they_are_whatever_the_settings_are(spark, change_settings, root, settings, is_large):
     change_settings(settings)
     at = f"timestamp_micros({round(OLD.timestamp() * 1e6)})"
     given = spark.range(3).selectExpr("CAST(id AS STRING) AS value", "0 AS partition", f"{at} AS timestamp")
     if is_large:
-        with SparkRecordSet(TOPIC, given, 1, 0, 1 << 20) as large:
-            sent = large._records.select("value", "timestamp").toArrow()
+        log = new_log(root, P0)
+        with SparkRecordSet(TOPIC, given, 1, 0, 1 << 20, {0: log.root}) as large:
+            (segment,) = large.writer(log.root, 1, [request(P0, 3)])({P0: AppendPosition(0)})
+        sent = read_records(log.root, segment.name)
     else:
         (part,) = record_set(TOPIC, given, 1, 1 << 20)._by_partition[0]
         sent = part.table

@@ -1,77 +1,202 @@
-"""Large sends: each write of a partition gives its records the same order, whichever tasks write them."""
+"""Large sends: the tasks of a DataFrame stage its records once, and each write of a partition has them in one order."""
+
+import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
+from lakelog.replication.clients.producer import Producer, raise_first_error
+from lakelog.replication.clients.record_limit import RecordLimit
+from lakelog.replication.clients.record_set import DRIVER_ROWS
 from lakelog.replication.clients.spark_record_set import SparkRecordSet
-from lakelog.replication.errors import InvalidRecordException
+from lakelog.replication.errors import (
+    CorruptRecordException,
+    IllegalStateException,
+    InvalidRecordException,
+    KafkaStorageException,
+    RecordTooLargeException,
+)
 from lakelog.replication.protocol.append import AppendPosition
+from lakelog.replication.storage.delta.file_cleaner import FileCleaner
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment import read_records
+from tests.clients.world import World
 from tests.storage.logs import P0, P1, TOPIC, new_log, request
 
 COUNT = 5000
 
 
-def numbers(spark, count=COUNT):
+def numbers(spark, count=COUNT, tasks=5):
     """Rising values in several tasks and both partitions."""
-    spread = spark.range(count, numPartitions=5)
+    spread = spark.range(count, numPartitions=tasks)
     return spread.select(F.col("id").cast("string").alias("value"), (F.col("id") % 2).cast("int").alias("partition"))
+
+
+def given_to(log, records, segment_bytes=4096, limit=None, roots=None):
+    """The record set of a send of two partitions to a log."""
+    return SparkRecordSet(TOPIC, records, 2, 0, segment_bytes, roots or dict.fromkeys((0, 1), log.root), limit)
+
+
+def writer(given, log):
+    """The writer of both partitions."""
+    return given.writer(log.root, 1, [request(p, given.counts[p.partition]) for p in (P0, P1)])
+
+
+def headers_of(segments):
+    """The headers of segments, by partition and offset."""
+    return sorted((h for s in segments for h in s.headers), key=lambda h: (h.partition, h.base_offset))
 
 
 def written(log, segments):
     """The written values by partition, in the order of offsets."""
     rows = pa.concat_tables(read_records(log.root, segment.name) for segment in segments).sort_by("offset")
     taken = {number: rows.filter(pa.compute.equal(rows["partition"], number)) for number in (0, 1)}
-    return {number: [int(value) for value in part["value"].to_pylist()] for number, part in taken.items()}
+    return {number: part["value"].to_pylist() for number, part in taken.items()}
 
 
-def test_ap_06_the_rest_of_a_send_follows_what_an_earlier_write_has_put_first(spark, root):
+def staged(log):
+    """The names of the staged files of a log."""
+    return sorted(name for name in os.listdir(log.root.uri) if name.startswith("staged-"))
+
+
+BEGIN = {P0: AppendPosition(0), P1: AppendPosition(0)}
+
+
+@pytest.mark.parametrize("segment_bytes", [4096, 1 << 20], ids=["many batches", "batches of small tasks as one"])
+def test_ap_06_the_rest_of_a_send_follows_what_an_earlier_write_has_put_first(spark, root, segment_bytes):
     log = new_log(root, P0, P1)
-    with SparkRecordSet(TOPIC, numbers(spark), 2, 0, 4096) as given:
-        requests = [request(p, given.counts[p.partition]) for p in (P0, P1)]
-        write = given.writer(log.root, 1, requests)
-        whole = written(log, write({P0: AppendPosition(0), P1: AppendPosition(0)}))
-        given._records = given._records.orderBy(
-            F.desc("place")
-        ).localCheckpoint()  # the tasks get them in another order
+    with given_to(log, numbers(spark), segment_bytes) as given:
+        write = writer(given, log)
+        whole = written(log, write(BEGIN))
         rest = write({P0: AppendPosition(900, 700), P1: AppendPosition(0, 2499)})
-    assert [sorted(values) for values in whole.values()] == [list(range(0, COUNT, 2)), list(range(1, COUNT, 2))]
+    assert whole == {number: [b"%d" % n for n in range(number, COUNT, 2)] for number in (0, 1)}
     assert written(log, rest) == {0: whole[0][700:], 1: whole[1][2499:]}
-    headers = sorted((h.partition, h.base_offset, h.base_sequence, h.records) for s in rest for h in s.headers)
-    assert (headers[0][:3], headers[-1]) == ((0, 900, 700), (1, 0, 2499, 1))
-    assert sum(header[3] for header in headers) == 1800 + 1
+    headers = headers_of(rest)
+    assert [(h.base_offset, h.base_sequence) for h in (headers[0], headers[-1])] == [(900, 700), (0, 2499)]
+    assert sum(header.records for header in headers) == 1800 + 1
 
 
-def test_ap_06_records_of_another_run_are_refused_once_a_part_was_written(spark, root):
-    """Spark runs the DataFrame again if it has lost persisted records, and may give them another order."""
+def test_ap_06_a_dataframe_that_gives_other_records_each_time_is_run_once(spark, root):
     log = new_log(root, P0, P1)
-    with SparkRecordSet(TOPIC, numbers(spark), 2, 0, 4096) as given:
-        write = given.writer(log.root, 1, [request(p, given.counts[p.partition]) for p in (P0, P1)])
-        given._records.unpersist(blocking=True)
-        write({P0: AppendPosition(0)})
-        with pytest.raises(InvalidRecordException, match=f"{TOPIC}-0: records changed .* run the DataFrame again"):
-            write({P0: AppendPosition(0)})
+    rows = numbers(spark).withColumn("value", F.expr("uuid()"))
+    with given_to(log, rows) as given:
+        write = writer(given, log)
+        first, second = (write(BEGIN) for _ in range(2))
+    assert [h.digest for h in headers_of(first)] == [h.digest for h in headers_of(second)]
+    assert len({value for values in written(log, first).values() for value in values}) == COUNT
 
 
-def test_ap_06_records_that_are_sent_again_have_the_digests_of_their_batches(spark, root):
+@pytest.mark.parametrize("segment_bytes", [4096, 1 << 20])
+def test_ap_06_records_that_are_sent_again_have_the_digests_of_their_batches(spark, root, segment_bytes):
     log = new_log(root, P0, P1)
-    with SparkRecordSet(TOPIC, numbers(spark), 2, 0, 4096) as given:
-        requests = [request(p, given.counts[p.partition]) for p in (P0, P1)]
-        segments = given.writer(log.root, 1, requests)({P0: AppendPosition(0), P1: AppendPosition(0)})
-        headers = sorted((h for s in segments for h in s.headers if h.partition == 1), key=lambda h: h.base_offset)
+    with given_to(log, numbers(spark), segment_bytes) as given:
+        headers = [header for header in headers_of(writer(given, log)(BEGIN)) if header.partition == 1]
         parts = [range(header.base_offset, header.next_offset) for header in headers]
-        assert len(parts) > 1
         assert given.digests(P1, parts) == [header.digest for header in headers]
-        given._records.unpersist(blocking=True)
-        with pytest.raises(InvalidRecordException, match="run the DataFrame again"):
-            given.digests(P1, parts)
+    assert (len(parts) > 1) == (segment_bytes == 4096)
 
 
-def test_a_send_whose_tasks_read_fewer_records_than_were_counted_is_refused(spark, root):
+def test_small_batches_of_many_tasks_become_one_and_large_ones_stay(spark, root):
+    """A log keeps the header of each batch in memory."""
     log = new_log(root, P0, P1)
-    with SparkRecordSet(TOPIC, numbers(spark), 2, 0, 4096) as given:
-        requests = [request(p, given.counts[p.partition]) for p in (P0, P1)]
-        given.counts = {**given.counts, 1: given.counts[1] + 1}
-        with pytest.raises(InvalidRecordException, match=f"{TOPIC}-1: .* 2501 were counted, 2500 reached the writer"):
-            given.writer(log.root, 1, requests)({P0: AppendPosition(0), P1: AppendPosition(0)})
+    wide = numbers(spark, 24, 8).withColumn("value", F.expr("repeat(value, if(partition = 0, 200000, 1))"))
+    with given_to(log, wide, 1 << 25) as given:
+        headers = headers_of(writer(given, log)(BEGIN))
+    assert [(h.partition, h.records) for h in headers] == [*[(0, 2), (0, 1)] * 4, (1, 12)]
+
+
+def damage(log, name):
+    """Changes bytes of a staged file, in the batches of both partitions."""
+    path = Path(log.root.path(name))
+    content = bytearray(path.read_bytes())
+    for place in (len(content) // 4, 3 * len(content) // 4):
+        content[place] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("harm", "text"),
+    [
+        (damage, "does not have the bytes that were staged"),
+        (lambda log, name: os.remove(log.root.path(name)), "is gone, and a send needs it"),
+        (lambda log, name: os.truncate(log.root.path(name), 100), "does not have the bytes that were staged"),
+    ],
+    ids=["damaged", "gone", "torn"],
+)
+def test_staged_records_that_are_harmed_are_never_written(spark, root, harm, text):
+    log = new_log(root, P0, P1)
+    with given_to(log, numbers(spark, tasks=1), 1 << 20) as given:
+        (name,) = staged(log)
+        harm(log, name)
+        with pytest.raises(CorruptRecordException, match=f"{name}: {text}"):
+            writer(given, log)(BEGIN)
+        with pytest.raises(CorruptRecordException, match=f"{name}: {text}"):
+            given.digests(P1, [range(2)])
+
+
+def test_records_are_staged_at_another_log_while_one_cannot_be_written(spark, root):
+    log = new_log(root, P0, P1)
+    away = StorageRoot.of(f"{root}-away/log")
+    with given_to(log, numbers(spark), roots={0: away, 1: log.root}) as given:
+        assert sum(map(len, written(log, writer(given, log)(BEGIN)).values())) == COUNT
+    assert not staged(log)
+    with pytest.raises(KafkaStorageException, match=r"-away/log/staged-.*: cannot be written"):
+        given_to(log, numbers(spark), roots=dict.fromkeys((0, 1), away))
+
+
+TOO_LONG = "if(value = '4999', repeat('x', 100), value)"
+BAD_TIME = "if(value = '4999', timestamp_seconds(300000000000), timestamp_seconds(0))"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "error", "text"),
+    [
+        ("value", TOO_LONG, RecordTooLargeException, r"^flights-1: a record has 100 bytes"),
+        ("timestamp", BAD_TIME, InvalidRecordException, r"column timestamp: .* 1 to 9999"),
+    ],
+    ids=["the driver refuses one", "a task refuses one"],
+)
+def test_a_record_that_is_refused_leaves_nothing_and_no_stack_trace(spark, root, column, value, error, text):
+    log = new_log(root, P0, P1)
+    with pytest.raises(error, match=text) as raised:
+        given_to(log, numbers(spark).withColumn(column, F.expr(value)), limit=RecordLimit(TOPIC, 50))
+    assert "Traceback" not in str(raised.value)
+    assert not staged(log)
+
+
+def test_staged_files_of_a_send_that_was_killed_go_a_day_later(spark, root):
+    log = new_log(root, P0, P1)
+    times = iter((0.0, 1000.0, 80_000.0, 87_500.0))
+    cleaner = FileCleaner(log.root, 60.0, lambda: next(times))
+    given_to(log, numbers(spark))  # and nobody ends it
+    for is_left in (True, True, False):
+        cleaner.clean(set)
+        assert bool(staged(log)) == is_left
+
+
+def all_staged(root):
+    """The staged files in all folders of a cluster."""
+    return [name for _, _, names in os.walk(root) for name in names if name.startswith("staged-")]
+
+
+def test_a_large_send_leaves_its_records_and_no_staged_file(spark, root):
+    world = World(root)
+    with Producer(world.uri, acks=1) as producer:
+        answers = producer.send(TOPIC, numbers(spark, DRIVER_ROWS + 1, 3))
+        raise_first_error(answers)
+    assert sum(answer.records for answer in answers.values()) == DRIVER_ROWS + 1
+    assert [world.logs[1].read(p, 0)["value"].to_pylist() for p in (P0, P1)] == [
+        [b"%d" % n for n in range(number, DRIVER_ROWS + 1, 2)] for number in (0, 1)
+    ]
+    assert not all_staged(root)
+
+
+def test_a_large_send_that_is_refused_leaves_no_staged_file(spark, root):
+    world = World(root)
+    producer = Producer(world.uri, acks=1)
+    producer.close()
+    with pytest.raises(IllegalStateException, match="closed"):
+        producer.send(TOPIC, numbers(spark, DRIVER_ROWS + 1, 3))
+    assert not all_staged(root)

@@ -1,11 +1,13 @@
 """A client opens a broker's tables again for each new process, and only the log that the broker has registered."""
 
+import os
 import shutil
 
 import pytest
 
 from lakelog.replication.clients.topic_view import TopicView
-from lakelog.replication.errors import InvalidTopicException, LeaderNotAvailableException
+from lakelog.replication.errors import InvalidTopicException, KafkaStorageException, LeaderNotAvailableException
+from lakelog.replication.protocol.partition_registration import NO_LEADER
 from lakelog.replication.storage.cluster import Cluster, format_broker
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -101,3 +103,19 @@ def test_li_04_a_leader_that_is_elected_again_is_opened_anew(world):
 def test_a_topic_name_that_is_no_text_is_refused(world, topic):
     with pytest.raises(InvalidTopicException, match=f"is of type {type(topic).__name__}, it must be text"):
         view(world).partitions(topic)
+
+
+def test_records_are_staged_at_the_leader_or_at_another_replica_while_its_log_cannot_be_opened(world):
+    world.change(P1, leader=2)
+    places = {broker: log.root for broker, log in world.logs.items()}
+
+    def found():
+        return view(world).log_roots(TOPIC)
+
+    assert found() == {0: places[1], 1: places[2]}
+    world.change(P0, leader=NO_LEADER)
+    os.rename(world.roots[2].uri, world.roots[2].uri + "-away")
+    assert found() == {0: places[1], 1: places[1]}
+    os.rename(world.roots[1].uri, world.roots[1].uri + "-away")
+    with pytest.raises(KafkaStorageException, match="broker-[12]"):
+        found()

@@ -33,6 +33,11 @@ def snapshot_name(digest: str) -> str:
     return _new_name(_PRODUCERS, digest)
 
 
+def staged_name() -> str:
+    """A new name for a file of records that no commit has yet: tasks put it beside a log, and segments get them."""
+    return f"staged-{uuid.uuid4().hex}.parquet"
+
+
 def foreign_name(digest: str) -> str:
     """A new name for a file with rows that another tool has written, without batch headers."""
     return _new_name("foreign", digest)

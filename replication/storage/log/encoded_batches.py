@@ -1,7 +1,7 @@
-"""Batches that the tasks of a sink encode before their offsets are known.
+"""Batches that Spark's tasks encode before their offsets are known.
 
-Each batch has row groups of its own, with the columns of its records. The driver adds the columns that follow from the
-batch's header, which are small, and copies the others as they are.
+Each batch has row groups of its own, with the columns of its records. Whoever writes a segment adds the columns that
+follow from the batch's header, which are small, and copies the others as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import pyarrow as pa
 
 from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.record_batch import BatchHeader
+from lakelog.replication.storage.delta.data_file_name import digest_of, staged_name
+from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.store_errors import reading
 from lakelog.replication.storage.log.new_batches import (
     DATA_COLUMNS,
     RECORDS,
@@ -125,3 +128,80 @@ class EncodedRecords:
             return table.append_column("timestamp", timestamps).select(STATS_COLUMNS)
 
         return CopiedBatches((header,), groups, stats_columns)
+
+
+@dataclass(frozen=True)
+class StagedRecords:
+    """The records of an encoded batch in a file beside a log, which no commit names. They are read when they are
+    used: a task that writes many of them into segments keeps few in memory.
+
+    `start` and `size`: where the batch lies in the file, as a Parquet file of its own. `digest`: of these bytes.
+    """
+
+    root: StorageRoot
+    name: str
+    file_size: int
+    start: int
+    size: int
+    digest: str
+    batch: EncodedBatch
+    nbytes: int
+
+    @property
+    def partition(self) -> int:
+        """The partition that they go to."""
+        return self.batch.partition
+
+    @property
+    def summary(self) -> RecordsSummary:
+        """Their summary, for the header of their batch."""
+        return self.batch.summary
+
+    @property
+    def num_rows(self) -> int:
+        """Number of records."""
+        return self.summary.records
+
+    @property
+    def table(self) -> pa.Table:
+        """The records, read and decoded. Raises CorruptRecordException and KafkaStorageException, as all that read."""
+        return self._read().table
+
+    def batches(self, start: int, segment_bytes: int) -> Iterator[NewRecords]:
+        """The batch as it is. It is read if it is too large, or if the log has some of its records."""
+        if start == 0 and self.nbytes <= segment_bytes:
+            yield self
+        elif start < self.num_rows:
+            yield from ArrowRecords(self.table).batches(start, segment_bytes)
+
+    def piece(self, header: BatchHeader) -> Piece:
+        """The row groups, with the columns that follow from the header."""
+        return self._read().piece(header)
+
+    def _read(self) -> NewRecords:
+        path = self.root.path(self.name)
+        try:
+            with reading(path), self.root.open(self.name, self.file_size) as file:
+                file.seek(self.start)
+                content = file.read_buffer(self.size)
+        except FileNotFoundError as error:
+            raise CorruptRecordException(f"{path}: is gone, and a send needs it") from error
+        if digest_of(content) != self.digest:
+            raise CorruptRecordException(f"{path}: does not have the bytes that were staged")
+        ((_, records),) = encoded_records(content, [self.batch], path)
+        return records
+
+
+def stage(root: StorageRoot, parts: Sequence[tuple[str, int, pa.Table]]) -> list[StagedRecords]:
+    """Puts parts as in `encode_batches` into a new file of a log's folder, and returns them. A file that nobody deletes
+    goes a day later, with other files that no commit has. Raises KafkaStorageException."""
+    encoded_parts = [encode_batches([part]) for part in parts]
+    whole = pa.py_buffer(b"".join(content for content, _ in encoded_parts))
+    name, start, found = staged_name(), 0, list[StagedRecords]()
+    root.put(name, whole)
+    for content, (batch,) in encoded_parts:
+        nbytes = sum(group.nbytes for group in ParquetContent(content).row_groups)
+        place = name, whole.size, start, content.size, digest_of(content)
+        found.append(StagedRecords(root, *place, batch, nbytes))
+        start += content.size
+    return found
