@@ -149,7 +149,8 @@ class TopicView:
 
     def log_roots(self, topic: str) -> dict[int, StorageRoot]:
         """The folder of the log of each partition's leader; while it cannot be opened, that of another replica or of
-        another leader. For files that no commit has yet. Raises as `partitions`, and the last error if none opens."""
+        another leader. For files that no commit has yet. Raises as `partitions`, and KafkaStorageException if none
+        opens."""
         partitions = self.partitions(topic, RECENT_SECONDS)
         opened = dict[int, StorageRoot | LakelogException]()
 
@@ -164,7 +165,8 @@ class TopicView:
 
         found = {number: first_of([r.leader, *r.replicas]) for number, r in partitions.items()}
         if (any_root := next(filter(None, found.values()), None)) is None:
-            raise next(each for each in reversed(opened.values()) if isinstance(each, LakelogException))
+            last = next(each for each in reversed(opened.values()) if isinstance(each, LakelogException))
+            raise KafkaStorageException(f"{topic}: no log of its brokers can be opened to stage records: {last}")
         return {number: root or any_root for number, root in found.items()}
 
     def _open_log(self, broker_id: int) -> ReplicaLog:

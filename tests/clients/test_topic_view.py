@@ -117,5 +117,5 @@ def test_records_are_staged_at_the_leader_or_at_another_replica_while_its_log_ca
     os.rename(world.roots[2].uri, world.roots[2].uri + "-away")
     assert found() == {0: places[1], 1: places[1]}
     os.rename(world.roots[1].uri, world.roots[1].uri + "-away")
-    with pytest.raises(KafkaStorageException, match="broker-[12]"):
+    with pytest.raises(KafkaStorageException, match="no log of its brokers can be opened to stage records: "):
         found()
