@@ -23,22 +23,25 @@ GROUPS = ("io.delta_", "io.unitycatalog_")
 def fetch(folder: Path) -> None:
     """Fill `folder`; a failure shows what Spark's resolver said, success shows nothing of it."""
     with tempfile.TemporaryDirectory() as scratch:
-        _resolve(Path(scratch))
+        jars = resolve(DELTA_PACKAGE, Path(scratch))
         folder.mkdir(parents=True, exist_ok=True)
-        for jar in Path(scratch, "jars").glob("*.jar"):
+        for jar in jars:
             if jar.name.startswith(GROUPS):
                 shutil.copy(jar, folder)
 
 
-def _resolve(ivy: Path) -> None:
-    """Spark resolves packages before it runs the program, so an empty program will do."""
+def resolve(packages: str, ivy: Path) -> list[Path]:
+    """The jars of packages, separated by commas, and all that they need, in a folder below `ivy`. Spark resolves
+    packages before it runs the program, so an empty program will do."""
+    ivy.mkdir(exist_ok=True)
     program = ivy / "nothing.py"
     program.touch()
-    command = [str(spark_home() / "bin" / "spark-submit"), "--packages", DELTA_PACKAGE]
+    command = [str(spark_home() / "bin" / "spark-submit"), "--packages", packages]
     subprocess.run(
         [*command, "--conf", f"spark.jars.ivy={ivy}", str(program)], check=True, stdin=subprocess.DEVNULL,
         env={**os.environ, **java_environment()},
     )  # fmt: skip
+    return sorted(Path(ivy, "jars").glob("*.jar"))
 
 
 if __name__ == "__main__":

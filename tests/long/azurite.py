@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import hmac
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from tests.processes import wait_until
+from tests.processes import free_ports, wait_until
 
 PACKAGE = "azurite@3.35.0"
 # The account that every Azurite has, and its documented key.
@@ -26,7 +25,7 @@ _SECONDS = 180  # the first use downloads it
 @contextmanager
 def azurite(folder: Path, container: str) -> Iterator[dict[str, str]]:
     """Runs the server with an empty container. Yields the options of its clients."""
-    port = _free_port()
+    (port,) = free_ports(1)
     words = ["npm", "exec", "--yes", "--package", PACKAGE, "--", "azurite-blob", "--blobHost", "127.0.0.1"]
     words += ["--blobPort", str(port), "--location", str(folder / "azurite"), "--silent", "--skipApiVersionCheck"]
     endpoint = f"http://127.0.0.1:{port}/{_ACCOUNT}"
@@ -45,12 +44,6 @@ def azurite(folder: Path, container: str) -> Iterator[dict[str, str]]:
             ["pkill", "-KILL", "-g", str(server.pid)], check=False
         )  # npm, and the server that it has started
         server.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _create(endpoint: str, container: str) -> bool:

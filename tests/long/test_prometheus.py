@@ -5,7 +5,6 @@ It takes `prometheus` and `promtool` from the PATH, or else from Debian's packag
 
 import json
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.clusters.process_cluster import SMALL
 from lakelog.verification.server_process import ServerProcess
+from tests.processes import free_ports
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 RULES = CONF / "lakelog-alerts.yml"
@@ -74,14 +74,6 @@ def tools(folder: Path) -> dict[str, str]:
     (package,) = folder.glob("prometheus_*.deb")
     subprocess.run(["dpkg", "-x", str(package), str(folder / "package")], check=True)
     return {name: str(folder / "package" / "usr" / "bin" / name) for name in NAMES}
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @contextmanager
