@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from lakelog.verification.clusters.kafka_cluster import VERSION, KafkaCluster, running_kafka
 from tests.cleanings import LIVES, Kept, Life, Row
-from tests.long.kafka import VERSION, Kafka, running_kafka
 from tests.processes import wait_until
 
 _SEGMENT_MS = 30_000  # a record that is a minute younger begins a segment
@@ -34,16 +34,16 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
-def _wait_for_the_cleaner(kafka: Kafka, topic: str, stop: int) -> None:
+def _wait_for_the_cleaner(kafka: KafkaCluster, topic: str, stop: int) -> None:
     wait_until(lambda: kafka.cleaned_to(topic) >= stop, f"the cleaner comes to {stop} of {topic}", _PATIENCE)
 
 
-def _live(kafka: Kafka, topic: str, life: Life) -> list[list[Row]]:
+def _live(kafka: KafkaCluster, topic: str, life: Life) -> list[list[Row]]:
     """What Kafka has left after each round."""
     kept, begin = list[list[Row]](), int(time.time() * 1000)
     for number in range(len(life.rounds)):
         if number == 0:
-            kafka.create_topic(topic, _configs(life, 0))
+            kafka.create_topic(topic, 1, _configs(life, 0))
         else:
             kafka.alter_topic(topic, _configs(life, number))
         *batches, last = life.batches(number)
@@ -52,7 +52,7 @@ def _live(kafka: Kafka, topic: str, life: Life) -> list[list[Row]]:
         # A minute later, as the records of the next round, so it begins a segment that they share.
         assert not kafka.send(topic, last, begin - life.age(number) + 45_000)
         _wait_for_the_cleaner(kafka, topic, life.cleanable(number))
-        kept.append([(offset, _text(key), _text(value)) for offset, key, value in kafka.read(topic)])
+        kept.append([(offset, _text(key), _text(value)) for offset, key, value in kafka.read(topic)[0]])
     return kept
 
 
@@ -67,5 +67,5 @@ def test_lc_01_kafka_leaves_what_the_daily_tests_expect(kafka):
 
 
 def test_lc_01_kafka_refuses_a_record_without_a_key(kafka):
-    kafka.create_topic("keys", {"cleanup.policy": "compact"})
+    kafka.create_topic("keys", 1, {"cleanup.policy": "compact"})
     assert kafka.send("keys", [(None, b"1")], 1_000_000) == ["INVALID_RECORD"]

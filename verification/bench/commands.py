@@ -23,6 +23,13 @@ from lakelog.jobs.cli.numbers import whole_number, whole_numbers
 from lakelog.jobs.cli.output_paths import out_file
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.launch.session import job_session
+from lakelog.verification.bench.beside_kafka import (
+    QUICK_KAFKA,
+    KafkaPlan,
+    kafka_figures,
+    kafka_rows,
+    measure_beside_kafka,
+)
 from lakelog.verification.bench.controller_bench import (
     REPLICAS,
     controller_figures,
@@ -162,7 +169,7 @@ def _all(command: ArgumentParser) -> None:
 
 def _suites(text: str = "") -> list[str]:
     """Some benchmarks by name; all of them without names."""
-    known = [name for name in _COMMANDS if name != "all"]
+    known = [name for name in _COMMANDS if name not in ("kafka", "all")]  # kafka needs a registry, and its client
     unknown = [name for name in text.split(",") if text and name not in known]
     if unknown:
         raise ArgumentTypeError(f"there is no benchmark {unknown[0]!r}; name some of {', '.join(known)}")
@@ -184,7 +191,8 @@ _COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "controller": ("time the controller: start, loss of a broker, shutdown of one", _controller),
     "maintenance": ("time compaction of small files, and thousands of commits on one log", _maintenance),
     "scale": ("show how the time of one change grows with partitions, topics, brokers, files and commits", _scale),
-    "all": ("run all benchmarks, and write their figures to one file", _all),
+    "kafka": ("compare sends and reads with those of a real Kafka, which Spark's resolver fetches", _quick),
+    "all": ("run all benchmarks but kafka, and write their figures to one file", _all),
 }
 
 
@@ -274,6 +282,13 @@ def scale(args: argparse.Namespace) -> int:
     return _report(args, scale_figures(found), *scale_tables(found))
 
 
+def kafka(args: argparse.Namespace) -> int:
+    """Measures Lakelog beside Kafka. Returns the exit status."""
+    found = measure_beside_kafka(QUICK_KAFKA if args.quick else KafkaPlan())
+    differ = "a cluster does not have the records that were sent to it, in order"
+    return _report(args, kafka_figures(found), kafka_rows(found), wrong=None if found.rows_equal else differ)
+
+
 def all_suites(args: argparse.Namespace) -> int:
     """Runs all benchmarks. Returns the exit status: 1 if one has failed."""
     found = run_suites(args.only, args.quick, say)
@@ -292,6 +307,7 @@ COMMANDS = {
     "controller": controller,
     "maintenance": maintenance,
     "scale": scale,
+    "kafka": kafka,
 }
 
 
