@@ -20,6 +20,7 @@ from typing import Any, Literal
 from lakelog.replication.errors import InvalidConfigurationException, one_line
 from lakelog.replication.properties import (
     Boolean,
+    Choice,
     CleanupPolicy,
     CordonedLogDirs,
     Integer,
@@ -125,6 +126,10 @@ class Settings:
     follower_replication_throttled_rate: int = key(2**63 - 1, Integer(0, 2**63 - 1), "broker", "dynamic")
     leader_replication_throttled_replicas: str = key("", ThrottledReplicas(), "topic")
     follower_replication_throttled_replicas: str = key("", ThrottledReplicas(), "topic")
+    value_schema: str | None = key(None, OptionalText(), "topic")
+    value_schema_type: str = key("DDL", Choice("DDL"), "topic")
+    value_schema_compatibility: str = key("BACKWARD", Choice("NONE", "BACKWARD", "FORWARD", "FULL"), "topic")
+    value_schema_validation: bool = key(False, Boolean(), "topic")
     cordoned_log_dirs: str = key("", CordonedLogDirs(), "dynamic")
 
 
@@ -300,6 +305,10 @@ class TopicConfig:
     delete_retention_ms: int
     leader_replication_throttled_replicas: str
     follower_replication_throttled_replicas: str
+    value_schema: str | None
+    value_schema_type: str
+    value_schema_compatibility: str
+    value_schema_validation: bool
 
     @property
     def deletes(self) -> bool:

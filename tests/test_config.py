@@ -214,7 +214,8 @@ def test_a_topic_overrides_its_broker():
         min_insync_replicas=2, unclean_leader_election_enable=False, max_message_bytes=1048588, retention_ms=5,
         retention_bytes=-1, cleanup_policy="delete", min_cleanable_dirty_ratio=0.5, min_compaction_lag_ms=0,
         max_compaction_lag_ms=2**63 - 1, delete_retention_ms=86_400_000, leader_replication_throttled_replicas="",
-        follower_replication_throttled_replicas="",
+        follower_replication_throttled_replicas="", value_schema=None, value_schema_type="DDL",
+        value_schema_compatibility="BACKWARD", value_schema_validation=False,
     )  # fmt: skip
     assert broker.topic({}) == kept
     own = {"min.insync.replicas": "3", "unclean.leader.election.enable": "true", "retention.ms": "-1"}
@@ -242,6 +243,10 @@ def test_a_topic_overrides_its_broker():
         ("leader.replication.throttled.replicas", "0:1;0:2", r"\* or partition:broker"),
         ("follower.replication.throttled.replicas", "all", r"\* or partition:broker"),
         ("leader.replication.throttled.rate", "5", "unknown key"),
+        ("value.schema", "a\ud800 INT", "any text in UTF-8"),
+        ("value.schema.type", "ddl", "it must be DDL"),
+        ("value.schema.compatibility", "BACKWARD_TRANSITIVE", "NONE or BACKWARD or FORWARD or FULL"),
+        ("value.schema.validation", "yes", "true or false"),
     ],
 )
 def test_th_02_dr_01_what_a_topics_settings_may_be(key, value, allowed):

@@ -24,6 +24,8 @@ from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEA
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
 from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, check_is_text, check_topic_id, partitions_of
+from lakelog.replication.protocol.value_schema import schema_of
+from lakelog.replication.protocol.value_type import FieldsType
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_listeners import CommitListener
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS, RECENT_SECONDS
@@ -99,6 +101,15 @@ class TopicView:
         if found is not None and _MIN_INSYNC_REPLICAS in found.configs:
             topic_configs({_MIN_INSYNC_REPLICAS: found.configs[_MIN_INSYNC_REPLICAS]}, f"topic {topic}")
         return config.min_insync_replicas
+
+    def value_schema(self, topic: str) -> FieldsType | None:
+        """The topic's `value.schema`, by the last poll of the topics; None if it has none. Raises
+        UnknownTopicOrPartitionException if there is no such topic, and InvalidConfigurationException for a schema that
+        this version does not know."""
+        found = self.cluster.topics.topics.get(topic)
+        if found is None or found.deleting:
+            raise UnknownTopicOrPartitionException(f"no topic {topic}, and so no schema of its values")
+        return schema_of(topic, found.configs)
 
     def record_limit(self, topic: str) -> RecordLimit:
         """Which records a topic takes, by the last poll of the topics. The largest one: by the topic's own setting,

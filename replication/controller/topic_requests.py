@@ -40,6 +40,7 @@ from lakelog.replication.protocol.topic import (
     check_not_internal,
     check_topic_name,
 )
+from lakelog.replication.protocol.value_schema import check_schema_change
 
 Assignment = Mapping[int, Sequence[int]]
 
@@ -61,6 +62,7 @@ def create_topic(
     check_topic_name(topic)
     check_not_internal(topic, "an admin client")
     settings = topic_configs(configs or {}, f"topic {topic}")
+    check_schema_change(topic, {}, settings)
     found = decision.topic(topic)
     if found is not None and found.topic_id != topic_id:
         raise TopicExistsException(f"topic {topic} " + ("is being deleted" if found.deleting else "exists already"))
@@ -186,7 +188,9 @@ def alter_configs(decision: Decision, topic: str, put: Mapping[str, object], del
     if unknown:
         raise InvalidConfigurationException(f"topic {topic}: unknown key {unknown[0]}; {', '.join(TOPIC_KEYS)} exist")
     kept = {key: value for key, value in found.configs.items() if key not in delete}
-    decision.topics[topic] = replace(found, configs={**kept, **topic_configs(put, f"topic {topic}", kept)})
+    settings = {**kept, **topic_configs(put, f"topic {topic}", kept)}
+    check_schema_change(topic, found.configs, settings)
+    decision.topics[topic] = replace(found, configs=settings)
     offline = [
         r.topic_id_partition
         for r in decision.partitions_of(found)

@@ -264,6 +264,47 @@ def test_ev_05_settings_that_stay_and_those_that_are_put_go_together():
     )  # fmt: skip
 
 
+SCHEMA = {"value.schema": "item STRING, price INT"}
+
+
+@pytest.mark.parametrize(
+    ("put", "delete", "error"),
+    [
+        ({"value.schema": "item STRING, price BIGINT"}, [], None),
+        ({"value.schema": "item STRING"}, [], None),
+        ({"value.schema": "item STRING, price STRING"}, [], "InvalidConfigurationException"),
+        ({"value.schema": "item STRING, price STRING", "value.schema.compatibility": "NONE"}, [], None),
+        ({"value.schema": "item"}, [], "InvalidConfigurationException"),
+        ({"value.schema.validation": True}, [], None),
+        ({"value.schema.validation": True}, ["value.schema"], "InvalidConfigurationException"),
+        ({}, ["value.schema"], None),
+        ({"value.schema.compatibility": "backward"}, [], "InvalidConfigurationException"),
+        ({"value.schema.type": "PROTOBUF"}, [], "InvalidConfigurationException"),
+    ],
+)
+def test_a_topic_takes_a_schema_that_goes_with_the_one_that_stands(put, delete, error):
+    active = Active(context(partition(), configs=SCHEMA))
+    decision = active.ask("alter_configs", topic="flights", put=put, delete=delete)
+    expected = {key: str(value).replace("True", "true") for key, value in {**SCHEMA, **put}.items()}
+    left = {key: value for key, value in expected.items() if key not in delete}
+    assert (errors(decision), active.context.topics["flights"].configs) == (
+        {"flights": error}, SCHEMA if error else left,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("configs", "error"),
+    [
+        ({**SCHEMA, "value.schema.validation": True}, None),
+        ({"value.schema": "item STRUNG"}, "InvalidConfigurationException"),
+        ({"value.schema.validation": True}, "InvalidConfigurationException"),
+    ],
+)
+def test_a_topic_is_created_with_a_schema_that_parses(configs, error):
+    decision = create(Active(context(partition())), partitions=1, configs=configs)
+    assert errors(decision) == {"new": error}
+
+
 @pytest.mark.parametrize(("allowed", "elected"), [(True, {"flights-0": (2, (2,))}), (False, {})])
 def test_ev_05_le_02_allowing_unclean_elections_elects_at_once(allowed, elected):
     rows = [partition((1, 2), NOBODY, (1,)), partition((2, 1), 2, (2,), 1), partition((1, 2), NOBODY, (1,), topic="b")]

@@ -27,6 +27,8 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.delayed_operation import check_offset_available
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import OffsetRange, TopicPartition
+from lakelog.replication.protocol.value_schema import one_schema
+from lakelog.replication.protocol.value_type import FieldsType
 
 Answer = TypeVar("Answer")
 Registered = Mapping[TopicPartition, PartitionRegistration]
@@ -64,7 +66,7 @@ class PartitionView:
         """The partitions that the options choose, as they are now, in order. With `must_exist` raises
         UnknownTopicOrPartitionException for a topic that does not exist, otherwise leaves it out."""
         found: dict[TopicPartition, PartitionRegistration] = {}
-        for topic in self._topics():
+        for topic in self.topics():
             partitions = error_or(self.view.partitions, topic)
             if isinstance(partitions, UnknownTopicOrPartitionException) and not must_exist:
                 continue
@@ -73,13 +75,20 @@ class PartitionView:
             found.update({TopicPartition(topic, number): each for number, each in partitions.items()})
         return self._chosen(found, must_exist)
 
-    def _topics(self) -> list[str]:
+    def topics(self) -> list[str]:
+        """The topics that the options choose. They need not exist, unless the options have a pattern."""
         pattern, assigned = self.options.pattern, self.options.assigned
         if pattern is None:
             return sorted({partition.topic for partition in assigned} or self.options.topics)
         topics = self.view.cluster.topics
         topics.refresh()
         return sorted(t.topic for t in topics.topics.values() if not t.deleting and re.fullmatch(pattern, t.topic))
+
+    def value_schema(self) -> FieldsType:
+        """The schema of the values of the topics, as it is now. Raises UnknownTopicOrPartitionException, and
+        InvalidConfigurationException if a topic has none, another one, or one that this version does not know."""
+        self.view.cluster.topics.refresh()
+        return one_schema({topic: self.view.value_schema(topic) for topic in self.topics()})
 
     def _chosen(self, found: Registered, must_exist: bool) -> Registered:
         if not self.options.assigned:

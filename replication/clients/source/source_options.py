@@ -46,6 +46,8 @@ OPTIONS: Mapping[str, tuple[str, str]] = {
     "maxRecordsPerPartition": ("", "most records of a task"),
     "includeHeaders": ("false", "whether there is a column headers"),
     "includeLeaderEpoch": ("false", "whether there is a column leader_epoch"),
+    "typedValues": ("false", "whether the column value has the fields of the topic's value.schema, beside value_error"),
+    "mode": ("PERMISSIVE", "a value that does not fit: PERMISSIVE gives null and says why, FAILFAST ends the query"),
     "client.rack": ("", "rack of the reader: in-sync replicas there are read first; also `kafka.client.rack`"),
     "kafka.group.id": ("", "consumer group that a query commits its offsets to"),
     "groupIdPrefix": ("", "taken for compatibility, without effect: a read needs no generated group"),
@@ -54,6 +56,7 @@ _ALIASES = {"kafka.bootstrap.servers": "cluster", "kafka.client.rack": "client.r
 # Options of the Kafka source that tune its Kafka consumers.
 _WITHOUT_EFFECT = ("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PERMISSIVE, _FAILFAST = "PERMISSIVE", "FAILFAST"  # Spark: ParseMode
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
 
@@ -77,6 +80,8 @@ class SourceOptions:
     max_records_per_partition: int | None
     include_headers: bool
     include_leader_epoch: bool
+    typed_values: bool
+    fails_fast: bool
     rack: str | None
     group: str | None
     given: frozenset[str]
@@ -131,6 +136,8 @@ def parse_options(given: Mapping[str, str], warn: bool = False) -> SourceOptions
         max_records_per_partition=positive(options, "maxRecordsPerPartition"),
         include_headers=flag(options, "includeHeaders", False),
         include_leader_epoch=flag(options, "includeLeaderEpoch", False),
+        typed_values=flag(options, "typedValues", False),
+        fails_fast=_fails_fast(options),
         rack=options.get("client.rack"),
         group=group,
         given=frozenset(options),
@@ -159,6 +166,15 @@ def _pattern(given: str | None) -> str | None:
     if not found:
         raise InvalidConfigurationException("option subscribePattern is empty; allowed: a regular expression")
     return found
+
+
+def _fails_fast(options: Mapping[str, str]) -> bool:
+    given = options.get("mode", _PERMISSIVE).upper()
+    if given not in (_PERMISSIVE, _FAILFAST):
+        raise InvalidConfigurationException(f"option mode is {options['mode']!r}; allowed: {_PERMISSIVE}, {_FAILFAST}")
+    if "mode" in options and not flag(options, "typedValues", False):
+        raise InvalidConfigurationException("option mode is for typed values; it needs typedValues=true")
+    return given == _FAILFAST
 
 
 def _duration(given: str) -> int:

@@ -17,6 +17,7 @@ from lakelog.replication.clients.source.partition_view import PartitionView, Reg
 from lakelog.replication.clients.source.read_plan import Bounds, FindAgain, PlannedRows, plan_rows, plan_tasks
 from lakelog.replication.clients.source.source_columns import arrow_schema
 from lakelog.replication.clients.source.source_options import SourceOptions
+from lakelog.replication.clients.source.typed_values import TypedValues
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException
 from lakelog.replication.protocol.record_batch import OffsetRange
 from lakelog.replication.storage.log.partition_rows import read_row_ranges
@@ -45,7 +46,7 @@ class TopicReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        arrow_schema(schema)
+        arrow_schema(schema, options.typed_values)
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:
@@ -80,7 +81,11 @@ def records_of(task: InputPartition, options: SourceOptions, schema: StructType)
     """The records of one task. For a read without tasks Spark makes one of its own, which has no records."""
     if not isinstance(task, TopicTask):
         return iter(())
-    return plain_iteration(read_task(task.planned, arrow_schema(schema), FindAgain(options, partition_view)))
+    wanted, find_again = arrow_schema(schema, options.typed_values), FindAgain(options, partition_view)
+    if not options.typed_values:
+        return plain_iteration(read_task(task.planned, wanted, find_again))
+    typed = TypedValues(schema, wanted, options.fails_fast)
+    return plain_iteration(map(typed, read_task(task.planned, typed.stored, find_again)))
 
 
 def read_task(

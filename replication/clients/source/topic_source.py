@@ -8,21 +8,21 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from lakelog.replication.clients.plain_errors import plain_errors
+from lakelog.replication.clients.source.partition_view import partition_view
 from lakelog.replication.clients.source.source_columns import columns_of
 from lakelog.replication.clients.source.source_options import parse_options
 from lakelog.replication.clients.source.topic_reader import TopicReader
 from lakelog.replication.clients.source.topic_stream import RefusedStreamReader, TopicStreamReader
-from lakelog.replication.clients.topic_view import open_view
 from lakelog.replication.errors import LakelogException
 
 
 @plain_errors
 def schema_of(given: Mapping[str, str]) -> str:
-    """The columns as DDL. Raises InvalidConfigurationException for wrong options, and InconsistentClusterIdException if
-    there is no cluster."""
+    """The columns as DDL. Raises InvalidConfigurationException for wrong options, InconsistentClusterIdException if
+    there is no cluster, and for typed values as `PartitionView.value_schema`."""
     options = parse_options(given, warn=True)
-    open_view(options.cluster, options.config, reads_go_on=True)
-    return columns_of(options)
+    view = partition_view(options)
+    return columns_of(options, view.value_schema() if options.typed_values else None)
 
 
 @plain_errors

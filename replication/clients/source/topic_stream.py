@@ -125,7 +125,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        arrow_schema(schema)
+        arrow_schema(schema, options.typed_values)
         self._options = options
         self._schema = schema
         self._view: PartitionView | None = None  # opened by Spark's process of the query, as tables cannot be pickled

@@ -1,0 +1,170 @@
+"""The schema of a topic's values: which changes of it are allowed.
+
+Confluent's Schema Registry has the words and the definitions of compatibility: `SchemaProvider`, `CompatibilityLevel`.
+It compares a new schema with the latest one, and so does this. Delta's type widening says which types are wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.protocol.value_type import (
+    FieldsType,
+    FieldType,
+    KeyedType,
+    ListType,
+    ScalarType,
+    parse_ddl,
+    quoted,
+)
+
+SCHEMA, TYPE = "value.schema", "value.schema.type"
+COMPATIBILITY, VALIDATION = "value.schema.compatibility", "value.schema.validation"
+DDL = "DDL"
+NONE, BACKWARD, FORWARD, FULL = "NONE", "BACKWARD", "FORWARD", "FULL"
+_KEYS = (SCHEMA, TYPE, COMPATIBILITY, VALIDATION)
+_LONGEST = 65_536  # characters of a schema: the topics table is read whole
+
+_WIDER = {  # Delta's type widening, as far as the text in JSON stays the same
+    "TINYINT": ("SMALLINT", "INT", "BIGINT", "DOUBLE"),
+    "SMALLINT": ("INT", "BIGINT", "DOUBLE"),
+    "INT": ("BIGINT", "DOUBLE"),
+    "FLOAT": ("DOUBLE",),
+}
+_DIGITS = {"TINYINT": 10, "SMALLINT": 10, "INT": 10, "BIGINT": 20}  # before the point of a DECIMAL that is wider
+_ALLOWED = "the same type, or a wider one as in Delta (INT to BIGINT, FLOAT to DOUBLE, DECIMAL to more digits)"
+
+
+def schema_of(topic: str, configs: Mapping[str, str]) -> FieldsType | None:
+    """The schema in a topic's settings, None if it has none. Raises InvalidConfigurationException, which names the
+    topic, for one that this version does not understand."""
+    text, kind = configs.get(SCHEMA), configs.get(TYPE, DDL)
+    if not text:
+        return None
+    if kind != DDL:
+        raise InvalidConfigurationException(f"topic {topic}: {TYPE} is {kind[:80]!r}; this version knows {DDL}")
+    if len(text) > _LONGEST:
+        raise InvalidConfigurationException(
+            f"topic {topic}: {SCHEMA} has {len(text)} characters; allowed: up to {_LONGEST}"
+        )
+    try:
+        return _parsed(text)
+    except ValueError as error:
+        raise InvalidConfigurationException(f"topic {topic}: {SCHEMA} {error}") from None
+
+
+@lru_cache(maxsize=1000)
+def _parsed(text: str) -> FieldsType:
+    return parse_ddl(text)
+
+
+def check_schema_change(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Checks the settings that a topic would have, against those that it has. The compatibility that it would have
+    counts.
+
+    Raises InvalidConfigurationException for a schema that cannot be parsed, one that is not compatible with that in
+    `before`, and for a validation without a schema.
+    """
+    if all(before.get(key) == after.get(key) for key in _KEYS):
+        return
+    new = schema_of(topic, after)
+    if new is None and after.get(VALIDATION) == "true":
+        raise InvalidConfigurationException(f"topic {topic}: {VALIDATION} is true, it needs a {SCHEMA}")
+    level = after.get(COMPATIBILITY, BACKWARD)
+    if new is None or level == NONE or not before.get(SCHEMA):
+        return
+    fault = _incompatibility(level, schema_of(topic, before), new)
+    if fault:
+        raise InvalidConfigurationException(
+            f"topic {topic}: {SCHEMA} is not {level} compatible with the one that stands: {fault}; "
+            f"{COMPATIBILITY}={NONE} allows any change"
+        )
+
+
+def _incompatibility(level: str, old: FieldsType | None, new: FieldsType) -> str | None:
+    """Why a level does not allow a change. BACKWARD: readers by the new schema read values of the old one; FORWARD: the
+    reverse; FULL: both."""
+    if old is None or old == new:
+        return None
+    fault = unreadable(new, old, "new") if level in (BACKWARD, FULL) else None
+    return fault or (unreadable(old, new, "old") if level in (FORWARD, FULL) else None)
+
+
+def unreadable(reader: FieldType, writer: FieldType, which: str, place: str = "") -> str | None:
+    """Why a reader by one type cannot read all values that fit another, None if it can. `which` schema the reader has,
+    "new" or "old", and the `place` of the field, are for the text."""
+    if isinstance(reader, FieldsType) and isinstance(writer, FieldsType):
+        return _unreadable_fields(reader, writer, which, place)
+    if isinstance(reader, ListType) and isinstance(writer, ListType):
+        return unreadable(reader.element, writer.element, which, f"{place}[]")
+    if isinstance(reader, KeyedType) and isinstance(writer, KeyedType):
+        return unreadable(reader.value, writer.value, which, f"{place}{{}}")
+    if isinstance(reader, ScalarType) and isinstance(writer, ScalarType) and _is_wider(reader, writer):
+        return None
+    old, new = (writer, reader) if which == "new" else (reader, writer)
+    allowed = _ALLOWED if which == "new" else f"{_ALLOWED}, from the new to the old"
+    return f"field {place} is {_short(old)} there and {_short(new)} here; allowed: {allowed}"
+
+
+def _unreadable_fields(reader: FieldsType, writer: FieldsType, which: str, place: str) -> str | None:
+    """Fields that the reader does not have are left out by it."""
+    written = {field.name: field for field in writer.fields}
+    for field in reader.fields:
+        where = f"{place}.{field.name}" if place else field.name
+        theirs = written.get(field.name)
+        if field.is_required and (theirs is None or not theirs.is_required):
+            words = "is new" if theirs is None else "may be null there"
+            old = "is missing here" if theirs is None else "may be null here"
+            return (
+                f"field {where} {words} and is NOT NULL here; allowed: a field that may be null"
+                if which == "new"
+                else f"field {where} is NOT NULL there and {old}; allowed: to keep it NOT NULL"
+            )
+        fault = unreadable(field.type, theirs.type, which, where) if theirs else None
+        if fault:
+            return fault
+    return None
+
+
+def _is_wider(reader: ScalarType, writer: ScalarType) -> bool:
+    """Whether each value of the writer's type is one of the reader's."""
+    if reader == writer or reader.name in _WIDER.get(writer.name, ()):
+        return True
+    if reader.name != "DECIMAL":
+        return False
+    if writer.name == "DECIMAL":
+        before_the_point = reader.precision - reader.scale >= writer.precision - writer.scale
+        return reader.scale >= writer.scale and before_the_point
+    return writer.name in _DIGITS and reader.precision - reader.scale >= _DIGITS[writer.name]
+
+
+def _short(found: FieldType) -> str:
+    text = str(found)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def one_schema(schemas: Mapping[str, FieldsType | None]) -> FieldsType:
+    """The schema that all of these topics have. Raises InvalidConfigurationException, which names a topic that has none
+    or another one."""
+    first = next(iter(schemas), None)
+    if first is None:
+        raise InvalidConfigurationException("there is no topic, and so no schema of values")
+    for topic, found in schemas.items():
+        if found is None:
+            raise InvalidConfigurationException(f"topic {topic} has no {SCHEMA}; to set it: {_how(topic)}")
+        if found != schemas[first]:
+            raise InvalidConfigurationException(
+                f"topics {first} and {topic} have different schemas of values ({quoted(SCHEMA)}); read them one by one"
+            )
+    found = schemas[first]
+    assert found is not None, "it was checked above"
+    return found
+
+
+def _how(topic: str) -> str:
+    return (
+        f"configs --alter --entity-type topics --entity-name {topic} --add-config "
+        f"{SCHEMA}=[item STRING, price DECIMAL(10, 2)]"
+    )
