@@ -219,6 +219,7 @@ class Producer(Closing):
             )
         limit.check(size, partition)
         limit.check_has_key(row["key"] is not None, partition)
+        limit.check_value(row["value"], partition)
         record = SingleRecord(row, function(on_delivery, "on_delivery"), _RECORD_BYTES + size)
         self._sender.put_record(topic, partitions, record, partial(self._new_send, topic, partitions))
 

@@ -114,16 +114,18 @@ class TopicView:
     def record_limit(self, topic: str) -> RecordLimit:
         """Which records a topic takes, by the last poll of the topics. The largest one: by the topic's own setting,
         otherwise by that of the leader of a partition, or of all brokers, from the configs table; otherwise by that of
-        this client. If the table cannot be read, what was read last counts."""
+        this client. If the table cannot be read, what was read last counts. Raises InvalidConfigurationException if
+        values must fit a schema that this version does not know."""
         config, found = self.cluster.config, self.cluster.topics.topics.get(topic)
         settings = config.topic(found.configs if found else {})
         own, needs_key = settings.max_message_bytes, settings.compacts
+        values = schema_of(topic, found.configs) if found and settings.value_schema_validation else None
         if found is not None and "max.message.bytes" in found.configs:
-            return RecordLimit(topic, own, needs_key=needs_key)
+            return RecordLimit(topic, own, needs_key=needs_key, values=values)
         by_broker = self._dynamic_limits()
         limit = by_broker.pop(DEFAULT_NAME, own)
         limits = {int(name): each for name, each in by_broker.items() if name.isdigit()}
-        return RecordLimit(topic, limit, limits, lambda: self._leaders(topic), needs_key)
+        return RecordLimit(topic, limit, limits, lambda: self._leaders(topic), needs_key, values)
 
     def _dynamic_limits(self) -> dict[str, int]:
         """The dynamic `message.max.bytes` of each broker that has one, by its name in the configs table."""
