@@ -1,6 +1,8 @@
-"""Topics in SQL: views, inserts, the statements of `docs/sql.md`, and those that Spark refuses."""
+"""Topics in SQL: views, inserts, the statements of `docs/sql.md` and `docs/typed-values.md`, and those that Spark
+refuses."""
 
 import re
+from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
@@ -75,18 +77,20 @@ def test_an_insert_that_cannot_be_is_refused_in_one_sentence(spark, statement, t
 
 @pytest.fixture
 def page(spark, cluster):
-    """The page on SQL, for the cluster of the tests."""
+    """Reads a page, for the cluster of the tests."""
     home = cluster.cluster_uri.removesuffix("/cluster")
-    yield [(text.replace("/lake/", f"{home}/"), after) for text, after in blocks("sql.md", "sql", "python")]
+    yield lambda name: [(text.replace("/lake/", f"{home}/"), after) for text, after in blocks(name, "sql", "python")]
     for view in spark.sql("SHOW VIEWS").collect():
         spark.catalog.dropTempView(view["viewName"])
 
 
-def test_the_page_on_sql_shows_what_its_statements_return(spark, page, capsys):
-    """The broker that the last query reads may lead none of the partitions: it is run for each, as the page says."""
+def run(spark, page):
+    """Runs the blocks of a page, and compares the rows of its queries with those that it shows. The broker that a query
+    reads may lead none of the partitions: it is run for each."""
+    names = {"spark": spark}
     for text, after in page:
-        if "spark.sql" in text or "import lakelog" in text:
-            exec(compile(text, "sql.md", "exec"), {"spark": spark})
+        if re.match(r"import |\w+ = |\w+\.\w+\(", text):
+            exec(compile(text, "page", "exec"), names)
             continue
         brokers = (text, text.replace("/broker-1/", "/broker-2/")) if "/broker-1/" in text else (text,)
         found = [row for query in brokers for row in spark.sql(query).collect()]
@@ -95,11 +99,32 @@ def test_the_page_on_sql_shows_what_its_statements_return(spark, page, capsys):
             lines = re.findall(r"^\|(.*)\|$", shown[1], re.M)
             rows = [tuple(map(str.strip, line.split("|"))) for line in lines]
             assert [tuple(found[0].asDict()), *(tuple(map(str, row)) for row in sorted(found))] == rows
+
+
+def test_the_page_on_sql_shows_what_its_statements_return(spark, page, capsys):
+    run(spark, page("sql.md"))
     assert capsys.readouterr().out == "3\n"
 
 
+def test_the_page_on_typed_values_shows_what_its_statements_return(spark, page, capsys):
+    run(spark, page("typed-values.md"))
+    shown, _, refused = capsys.readouterr().out.rpartition("+\n")
+    assert re.findall(r"\|\s*(\d)\|\s*(\w+)\|\s*([\d.]+|NULL)\|", shown) == [
+        ("0", "tea", "3.50"), ("1", "coffee", "4.00"), ("2", "tea", "3.00"), ("3", "NULL", "NULL"),
+    ]  # fmt: skip
+    text = PAGES["typed-values.md"].read_text("utf-8").replace("\n", " ")
+    assert f"It prints `{refused.strip()}`" in text
+
+
+def test_the_page_on_typed_values_names_tests_that_exist():
+    named = re.findall(r"\| `(test_\w+)` \|$", PAGES["typed-values.md"].read_text("utf-8"), re.M)
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
+    assert len(named) >= 8
+    assert [name for name in named if f"def {name}(" not in tests] == []
+
+
 def test_the_page_on_sql_shows_how_spark_refuses_what_does_not_work(spark, cluster, page):
-    spark.sql(page[0][0])
+    spark.sql(page("sql.md")[0][0])
     home = cluster.cluster_uri.removesuffix("/cluster")
     table = PAGES["sql.md"].read_text("utf-8").partition("<!-- refused -->")[2].partition("<!-- end -->")[0]
     refused = re.findall(r"^\| `+([^|]*?) ?`+ \| (.*?) \| ", table, re.M)
