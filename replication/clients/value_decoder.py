@@ -25,6 +25,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 _INTEGERS = {name: 2**bits for name, bits in (("TINYINT", 7), ("SMALLINT", 15), ("INT", 31), ("BIGINT", 63))}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.A)
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.A)
+_FRAME = 5  # bytes in front of a value. Confluent: `AbstractKafkaSchemaSerDe`
 _SHOWN = 40  # characters of a value in an error
 
 
@@ -46,7 +47,8 @@ class ValueMisfit(ValueError):
 
 
 class JsonDecoder:
-    """Decodes values that are objects in JSON, in UTF-8."""
+    """Decodes values that are objects in JSON, in UTF-8. Confluent's serializers put a zero and the four bytes of the
+    schema's id in front, which no JSON begins with: they are skipped, and the id is not looked up."""
 
     def __init__(self, type: FieldsType) -> None:
         self._convert = _converter(type)
@@ -56,7 +58,7 @@ class JsonDecoder:
     def __call__(self, value: bytes) -> Mapping[str, Any]:
         """The fields as Arrow takes them, without those that the schema does not name. Raises ValueMisfit."""
         try:
-            found = self._parse(value.decode())
+            found = self._parse((value[_FRAME:] if value[:1] == b"\0" else value).decode())
         except UnicodeDecodeError as error:
             raise ValueMisfit(f"is no text in UTF-8: byte {error.start + 1} cannot be read") from None
         except json.JSONDecodeError as error:

@@ -106,6 +106,10 @@ def test_a_field_has_exactly_the_value_of_its_type_or_does_not_fit(type, json, e
         ('{"a": 1}'.encode("utf-16"), "the value is no text in UTF-8: byte 1 cannot be read"),
         (b"[" * 100_000, "the value is no JSON that can be read: it has too many brackets inside one another"),
         (b' {"a": 1, "b": "more"}\n', None),
+        (b'\0\0\0\1\2{"a": 1}', None),
+        (b'\0\0\0\1\2{"a": "1"}', 'field a is "1", it must be INT'),
+        (b'\0\0\0{"a": 1}', "the value is no JSON: Expecting value at character 1"),
+        (b"\0\0", "the value is no JSON: Expecting value at character 1"),
     ],
 )
 def test_a_value_is_one_object_of_json_in_utf_8(value, misfit):
