@@ -1,5 +1,5 @@
-"""Topics in SQL: views, inserts, the statements of `docs/sql.md` and `docs/typed-values.md`, and those that Spark
-refuses."""
+"""Topics in SQL: views, inserts, the statements of `docs/sql.md`, `docs/typed-values.md` and `docs/debezium.md`, and
+those that Spark refuses."""
 
 import re
 from pathlib import Path
@@ -89,7 +89,7 @@ def run(spark, page):
     reads may lead none of the partitions: it is run for each."""
     names = {"spark": spark}
     for text, after in page:
-        if re.match(r"import |\w+ = |\w+\.\w+\(", text):
+        if not re.match("(CREATE|INSERT|MERGE|SELECT) ", text):
             exec(compile(text, "page", "exec"), names)
             continue
         brokers = (text, text.replace("/broker-1/", "/broker-2/")) if "/broker-1/" in text else (text,)
@@ -114,6 +114,17 @@ def test_the_page_on_typed_values_shows_what_its_statements_return(spark, page, 
     ]  # fmt: skip
     text = PAGES["typed-values.md"].read_text("utf-8").replace("\n", " ")
     assert f"It prints `{refused.strip()}`" in text
+
+
+def test_the_page_on_debezium_keeps_a_table_of_the_current_rows(spark, cluster, page, capsys):
+    run(spark, page("debezium.md"))
+    merges = [text for text, _ in page("debezium.md") if "MERGE INTO" in text]
+    assert f'"""\n{merges[0]}"""' in merges[1], "the stream runs the statement of the page"
+    shown = re.findall(r"\|\s*(\d)\|\s*(\S+)\|", capsys.readouterr().out)
+    assert shown == [("1", "ann@new.example"), ("3", "cleo@new.example")]
+    home = cluster.cluster_uri.removesuffix("/cluster")
+    kept = spark.read.format("delta").load(f"{home}/customers").orderBy("id").collect()
+    assert [tuple(map(str, row)) for row in kept] == shown
 
 
 def test_the_page_on_typed_values_names_tests_that_exist():

@@ -1,8 +1,8 @@
 """Runs what the README and the pages of `docs/` show: Python and SQL in their order, commands in a shell.
 
 Pages that need no Spark run in `tests/clients/test_documented_clients.py`, the queries of the past of `docs/views.md`
-in `tests/clients/test_views.py`, and `docs/sql.md` and `docs/typed-values.md` in
-`tests/test_topics_in_sql.py`.
+in `tests/clients/test_views.py`, and `docs/sql.md`, `docs/typed-values.md` and
+`docs/debezium.md` in `tests/test_topics_in_sql.py`.
 """
 
 import importlib
@@ -24,7 +24,7 @@ from lakelog.replication.local_cluster import LocalCluster
 from tests.pages import HOUSE, PAGES, blocks, commands
 from tests.processes import wait_until
 
-ELSEWHERE = {"python-clients.md", "serializers.md", "dataframes.md", "sql.md", "typed-values.md"}
+ELSEWHERE = {"python-clients.md", "serializers.md", "dataframes.md", "sql.md", "typed-values.md", "debezium.md"}
 OF_THE_PAST = "then_"  # views of an earlier time
 # Commands that start no JVM and change nothing that other commands read. Only the words of the others are checked here:
 # `tests/long/test_documented_commands.py` and `tests/long/test_drills.py` run them.
