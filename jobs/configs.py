@@ -33,7 +33,7 @@ _NEEDS = {"alter": ["entity_name"]}
 TOPICS, BROKERS = "topics", "brokers"
 ENTITY_TYPES = {TOPICS: "topic", BROKERS: "broker"}
 
-_COMMA = re.compile(r",(?![^\[]*\])")  # none between brackets
+_SIGN = re.compile(r"[\[\],]")
 
 TOPIC, BROKER, ALL_BROKERS = "DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG"
 FILE, BUILT_IN = "STATIC_BROKER_CONFIG", "DEFAULT_CONFIG"  # Kafka's names up to here
@@ -90,9 +90,20 @@ def carry_out(parser: argparse.ArgumentParser, args: argparse.Namespace, client:
 def config_pairs(text: str) -> dict[str, str]:
     """`a=1,b=[2,3]`: brackets hold together a value that has commas, as in Kafka. A key given twice is an error, unlike
     there."""
-    pairs = list(map(config_pair, _COMMA.split(text)))
+    pairs = list(map(config_pair, _split(text)))
     check_once(key for key, _ in pairs)
-    return {key: re.sub(r"^\[(.*)\]$", r"\1", value) for key, value in pairs}
+    return {key: re.sub(r"(?s)^\[(.*)\]$", r"\1", value) for key, value in pairs}
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that stand in no brackets."""
+    parts, start, depth = list[str](), 0, 0
+    for found in _SIGN.finditer(text):
+        depth = max(0, depth + {"[": 1, "]": -1, ",": 0}[found[0]])
+        if found[0] == "," and not depth:
+            parts.append(text[start : found.start()])
+            start = found.end()
+    return [*parts, text[start:]]
 
 
 def config_keys(text: str) -> list[str]:

@@ -127,7 +127,7 @@ class Settings:
     leader_replication_throttled_replicas: str = key("", ThrottledReplicas(), "topic")
     follower_replication_throttled_replicas: str = key("", ThrottledReplicas(), "topic")
     value_schema: str | None = key(None, OptionalText(), "topic")
-    value_schema_type: str = key("DDL", Choice("DDL"), "topic")
+    value_schema_type: str = key("DDL", Choice("DDL", "JSON"), "topic")
     value_schema_compatibility: str = key("BACKWARD", Choice("NONE", "BACKWARD", "FORWARD", "FULL"), "topic")
     value_schema_validation: bool = key(False, Boolean(), "topic")
     cordoned_log_dirs: str = key("", CordonedLogDirs(), "dynamic")

@@ -244,7 +244,7 @@ def test_a_topic_overrides_its_broker():
         ("follower.replication.throttled.replicas", "all", r"\* or partition:broker"),
         ("leader.replication.throttled.rate", "5", "unknown key"),
         ("value.schema", "a\ud800 INT", "any text in UTF-8"),
-        ("value.schema.type", "ddl", "it must be DDL"),
+        ("value.schema.type", "ddl", "it must be DDL or JSON"),
         ("value.schema.compatibility", "BACKWARD_TRANSITIVE", "NONE or BACKWARD or FORWARD or FULL"),
         ("value.schema.validation", "yes", "true or false"),
     ],

@@ -58,11 +58,11 @@ ARROWS: dict[str, tuple[str, ...]] = {
 }
 
 # The protocol touches nothing, so this names what it may use; a clock, a random number or a file is not among it, a
-# hash function is.
+# hash function and a parser of text are.
 PURE = frozenset(
     """
     __future__ abc bisect blake3 collections contextlib dataclasses difflib enum functools graphlib hashlib heapq
-    itertools math operator re string struct types typing
+    itertools json math operator re string struct types typing
     """.split()
 )
 

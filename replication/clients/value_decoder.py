@@ -121,11 +121,14 @@ def _converter(type: FieldType) -> Convert:
 
 
 def _fields_converter(type: FieldsType) -> Convert:
+    names = {field.name for field in type.fields} if type.is_closed else None
     parts = [(field.name, _converter(field.type), field.is_required) for field in type.fields]
 
     def convert(value: Any) -> Any:
         if value.__class__ is not dict:
             raise _misfit(value, "an object")
+        if names is not None and not value.keys() <= names:
+            raise ValueMisfit("is not in the schema, which takes no others", min(value.keys() - names)[:_SHOWN])
         found = {}
         for name, convert_field, is_required in parts:
             given = value.get(name)

@@ -6,10 +6,11 @@ It compares a new schema with the latest one, and so does this. Delta's type wid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.protocol.value_json_schema import parse_json_schema
 from lakelog.replication.protocol.value_type import (
     FieldsType,
     FieldType,
@@ -22,8 +23,9 @@ from lakelog.replication.protocol.value_type import (
 
 SCHEMA, TYPE = "value.schema", "value.schema.type"
 COMPATIBILITY, VALIDATION = "value.schema.compatibility", "value.schema.validation"
-DDL = "DDL"
+DDL, JSON = "DDL", "JSON"
 NONE, BACKWARD, FORWARD, FULL = "NONE", "BACKWARD", "FORWARD", "FULL"
+_PARSERS: Mapping[str, Callable[[str], FieldsType]] = {DDL: parse_ddl, JSON: parse_json_schema}
 _KEYS = (SCHEMA, TYPE, COMPATIBILITY, VALIDATION)
 _LONGEST = 65_536  # characters of a schema: the topics table is read whole
 
@@ -43,21 +45,22 @@ def schema_of(topic: str, configs: Mapping[str, str]) -> FieldsType | None:
     text, kind = configs.get(SCHEMA), configs.get(TYPE, DDL)
     if not text:
         return None
-    if kind != DDL:
-        raise InvalidConfigurationException(f"topic {topic}: {TYPE} is {kind[:80]!r}; this version knows {DDL}")
+    if kind not in _PARSERS:
+        known = ", ".join(_PARSERS)
+        raise InvalidConfigurationException(f"topic {topic}: {TYPE} is {kind[:80]!r}; this version knows {known}")
     if len(text) > _LONGEST:
         raise InvalidConfigurationException(
             f"topic {topic}: {SCHEMA} has {len(text)} characters; allowed: up to {_LONGEST}"
         )
     try:
-        return _parsed(text)
+        return _parsed(kind, text)
     except ValueError as error:
         raise InvalidConfigurationException(f"topic {topic}: {SCHEMA} {error}") from None
 
 
 @lru_cache(maxsize=1000)
-def _parsed(text: str) -> FieldsType:
-    return parse_ddl(text)
+def _parsed(kind: str, text: str) -> FieldsType:
+    return _PARSERS[kind](text)
 
 
 def check_schema_change(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -109,8 +112,11 @@ def unreadable(reader: FieldType, writer: FieldType, which: str, place: str = ""
 
 
 def _unreadable_fields(reader: FieldsType, writer: FieldsType, which: str, place: str) -> str | None:
-    """Fields that the reader does not have are left out by it."""
+    """Fields that the reader does not have are left out by it, or refused by a closed type."""
     written = {field.name: field for field in writer.fields}
+    fault = _unreadable_others(reader, writer, which, place)
+    if fault:
+        return fault
     for field in reader.fields:
         where = f"{place}.{field.name}" if place else field.name
         theirs = written.get(field.name)
@@ -125,6 +131,25 @@ def _unreadable_fields(reader: FieldsType, writer: FieldsType, which: str, place
         fault = unreadable(field.type, theirs.type, which, where) if theirs else None
         if fault:
             return fault
+    return None
+
+
+def _unreadable_others(reader: FieldsType, writer: FieldsType, which: str, place: str) -> str | None:
+    """Why a closed type cannot read the fields that it does not name."""
+    if not reader.is_closed:
+        return None
+    where = f"field {place}" if place else "the value"
+    if not writer.is_closed:
+        return (
+            f"{where} takes other fields only in the {'old' if which == 'new' else 'new'} schema; allowed: both or none"
+        )
+    own = {field.name for field in reader.fields}
+    for field in writer.fields:
+        if field.name not in own:
+            name = f"{place}.{field.name}" if place else field.name
+            return (
+                f"the {which} schema takes no field {name}; allowed: to keep it, or additionalProperties true in both"
+            )
     return None
 
 

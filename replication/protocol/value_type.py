@@ -72,9 +72,10 @@ class ValueField:
 
 @dataclass(frozen=True)
 class FieldsType:
-    """Named fields."""
+    """Named fields. A closed type has no others."""
 
     fields: tuple[ValueField, ...]
+    is_closed: bool = False
 
     def __str__(self) -> str:
         return f"STRUCT<{', '.join(map(str, self.fields))}>"

@@ -82,7 +82,7 @@ def test_values_are_not_checked_unless_the_topic_asks_for_it(world):
 
 def test_a_schema_that_the_producer_does_not_know_lets_nothing_pass_unchecked(world):
     configure(world, **{"value.schema.type": "PROTOBUF"})
-    text = "^topic flights: value.schema.type is 'PROTOBUF'; this version knows DDL$"
+    text = "^topic flights: value.schema.type is 'PROTOBUF'; this version knows DDL, JSON$"
     with Producer(world.uri, acks=1) as producer, pytest.raises(InvalidConfigurationException, match=text):
         by_rows(producer, world, GOOD)
     assert written(world) == []

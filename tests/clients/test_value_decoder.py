@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 
 from lakelog.replication.clients.value_decoder import JsonDecoder, ValueMisfit, misfit_of
+from lakelog.replication.protocol.value_json_schema import parse_json_schema
 from lakelog.replication.protocol.value_type import parse_ddl
 
 DAY = dt.date(2026, 11, 30)
@@ -114,6 +115,14 @@ def test_a_field_has_exactly_the_value_of_its_type_or_does_not_fit(type, json, e
 )
 def test_a_value_is_one_object_of_json_in_utf_8(value, misfit):
     assert misfit_of(parse_ddl("a INT NOT NULL"), value) == misfit
+
+
+def test_a_value_of_a_closed_schema_has_no_other_fields():
+    text = '{"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": false}'
+    schema = parse_json_schema(text)
+    assert [misfit_of(schema, value) for value in (b'{"a": 1}', b"{}", b'{"a": 1, "c": 1, "b": 2}')] == [
+        None, None, "field b is not in the schema, which takes no others",
+    ]  # fmt: skip
 
 
 def test_a_misfit_shows_no_more_of_a_value_than_a_reader_needs():

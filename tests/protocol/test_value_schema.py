@@ -1,5 +1,7 @@
 """Which changes of a topic's schema its compatibility allows."""
 
+import json
+
 import pytest
 
 from lakelog.replication.errors import InvalidConfigurationException
@@ -12,12 +14,12 @@ def configs(schema=None, **more):
     return {**({} if schema is None else {"value.schema": schema}), **found}
 
 
-def allowing(old, new):
+def allowing(old, new, **more):
     """The compatibilities that allow a change."""
     found = []
     for level in ("BACKWARD", "FORWARD", "FULL", "NONE"):
         try:
-            check_schema_change("sales", configs(old), configs(new, compatibility=level))
+            check_schema_change("sales", configs(old, **more), configs(new, compatibility=level, **more))
             found.append(level[0] + level[1] * (level == "FULL"))
         except InvalidConfigurationException:
             pass
@@ -66,6 +68,31 @@ ALL, BACK, FORTH, NEVER = "B F FU N", "B N", "F N", "N"
 )
 def test_a_change_of_a_schema_is_allowed_by_its_compatibility(old, new, levels):
     assert allowing(old, new) == levels
+
+
+def text(is_closed, *names):
+    properties = {name: {"type": "string"} for name in names}
+    return json.dumps({"type": "object", "properties": properties, "additionalProperties": not is_closed})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "levels"),
+    [
+        (text(False, "a"), text(False, "a", "b"), ALL),
+        (text(True, "a"), text(True, "a", "b"), BACK),
+        (text(True, "a", "b"), text(True, "a"), FORTH),
+        (text(False, "a"), text(True, "a"), FORTH),
+        (text(True, "a"), text(False, "a"), BACK),
+    ],
+)
+def test_a_schema_without_other_fields_reads_no_value_that_has_some(old, new, levels):
+    assert allowing(old, new, type="JSON") == levels
+
+
+def test_a_schema_can_be_written_anew_in_another_language():
+    check_schema_change("sales", configs("a STRING"), configs(text(False, "a"), type="JSON"))
+    with pytest.raises(InvalidConfigurationException, match="field a is INT there and STRING here"):
+        check_schema_change("sales", configs("a INT"), configs(text(False, "a"), type="JSON"))
 
 
 WIDER = "the same type, or a wider one as in Delta (INT to BIGINT, FLOAT to DOUBLE, DECIMAL to more digits)"
@@ -117,6 +144,15 @@ def test_a_refused_change_names_the_field_and_what_is_allowed(old, new, level, f
 @pytest.mark.parametrize(
     ("before", "after", "fault"),
     [
+        (
+            configs(text(True, "a", "b"), type="JSON"), configs(text(True, "a"), type="JSON"),
+            "the new schema takes no field b; allowed: to keep it, or additionalProperties true in both;",
+        ),
+        (
+            configs(text(False, "a"), type="JSON"), configs(text(True, "a"), type="JSON"),
+            "the value takes other fields only in the old schema; allowed: both or none;",
+        ),
+        ({}, configs("{", type="JSON"), "topic sales: value.schema is no JSON: Expecting property name"),
         ({}, configs("a INTT"), "topic sales: value.schema has 'INTT' at character 3; allowed there: BOOLEAN,"),
         ({}, configs(validation="true"), "topic sales: value.schema.validation is true, it needs a value.schema"),
         (
@@ -124,7 +160,7 @@ def test_a_refused_change_names_the_field_and_what_is_allowed(old, new, level, f
             "topic sales: value.schema.validation is true, it needs a value.schema",
         ),
         ({}, configs(f"a INT COMMENT '{'x' * 65536}'"), "has 65552 characters; allowed: up to 65536"),
-        (configs("x", type="PROTOBUF"), configs("a INT"), "value.schema.type is 'PROTOBUF'; this version knows DDL"),
+        (configs("x", type="PROTOBUF"), configs("a INT"), "type is 'PROTOBUF'; this version knows DDL, JSON"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_go_together_are_refused(before, after, fault):

@@ -9,6 +9,7 @@ from pyspark.sql.types import (
     BinaryType,
     CharType,
     DecimalType,
+    DoubleType,
     IntegerType,
     LongType,
     MapType,
@@ -82,6 +83,22 @@ def test_the_columns_have_the_schema_of_the_topic(world):
         "`partition` int, `offset` bigint, `timestamp` timestamp_ltz, `timestampType` int, "
         "`headers` array<struct<key:string,value:binary>>, `value_error` string"
     )
+
+
+def test_a_schema_in_json_schema_gives_the_same_columns(world):
+    """A reader leaves out fields that a closed schema does not name."""
+    properties = {"item": {"type": "string"}, "price": {"type": ["number", "null"]}}
+    text = {"type": "object", "properties": properties, "required": ["item"], "additionalProperties": False}
+    configs = {"value.schema": json.dumps(text), "value.schema.type": "JSON"}
+    world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, configs)], (), {"who": "test"})
+    options = typed(world)
+    columns = columns_of(options, partition_view(options).value_schema())
+    assert "`value` STRUCT<`item`: STRING NOT NULL, `price`: DOUBLE>, " in columns
+    value = StructType([StructField("item", StringType(), False), StructField("price", DoubleType())])
+    reader = TopicReader(options, schema(**{**COLUMNS, "value": value}))
+    found = [(row["value"], row["value_error"]) for row in rows(reader, reader.partitions())]
+    assert found[0] == ({"item": "tea", "price": 3.5}, None)
+    assert [error for _, error in found] == [error for _, error in READ]
 
 
 def test_a_value_that_does_not_fit_is_null_and_has_its_reason(world):

@@ -26,6 +26,9 @@ LEADER, FOLLOWER = "leader.replication.throttled.rate", "follower.replication.th
         ("a=[0:1,0:2],b=[1:1],c=*", {"a": "0:1,0:2", "b": "1:1", "c": "*"}),
         ("a=[]", {"a": ""}),
         ("a=[b", {"a": "[b"}),
+        ("a=b],c=1", {"a": "b]", "c": "1"}),
+        ('a=[{"x": ["y", "z"], "w": [1]}],b=2', {"a": '{"x": ["y", "z"], "w": [1]}', "b": "2"}),
+        ("a=[x INT,\n y DECIMAL(10, 2)]", {"a": "x INT,\n y DECIMAL(10, 2)"}),
     ],
 )
 def test_brackets_hold_a_value_with_commas_together(text: str, pairs: dict[str, str]) -> None:

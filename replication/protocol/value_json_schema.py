@@ -1,0 +1,150 @@
+"""The types of the values of a topic, written in JSON Schema.
+
+A part of JSON Schema says which fields there are, and that part is understood, with the words in which Confluent's
+converter tells Kafka Connect's types (`connect.type`). Words that would check more, such as `pattern`, are refused:
+a check that is written down and not done would deceive. Confluent: `JsonSchemaData`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from lakelog.replication.protocol.value_type import FieldsType, FieldType, KeyedType, ListType, ScalarType, ValueField
+
+_COMMENTS = frozenset(
+    """
+    $comment $id $schema connect.default connect.doc connect.index connect.name connect.version default deprecated
+    description examples readOnly title writeOnly
+    """.split()
+)
+_WORDS = {
+    "string": ("format", "contentEncoding"),
+    "integer": ("connect.type", "format"),
+    "number": ("connect.type", "format"),
+    "boolean": (),
+    "array": ("items",),
+    "object": ("properties", "required", "additionalProperties"),
+}
+_NULL = "null"
+_FORMATS = {"date": "DATE", "date-time": "TIMESTAMP"}  # others of text say nothing about its type
+_INTEGERS = {"int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT"}
+_FLOATS = {"float32": "FLOAT", "float64": "DOUBLE", "float": "FLOAT", "double": "DOUBLE"}
+_DEEPEST = 32
+
+
+class _Found(NamedTuple):
+    type: FieldType
+    may_be_null: bool
+
+
+def parse_json_schema(text: str) -> FieldsType:
+    """The fields of a JSON Schema of an object. Raises ValueError, in words that follow the name of the setting."""
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise ValueError(f"has too many brackets inside one another; allowed: {_DEEPEST} types") from None
+    found = _type_of(given, "", 0)
+    if not isinstance(found.type, FieldsType):
+        _fail("", "is no object with properties", '{"type": "object", "properties": {"item": {"type": "string"}}}')
+    return found.type
+
+
+def _fail(place: str, has: str, allowed: str) -> NoReturn:
+    raise ValueError(f"{f'at {place}' if place else 'at its top'} {has}; allowed there: {allowed}")
+
+
+def _type_of(given: Any, place: str, depth: int) -> _Found:
+    if not isinstance(given, Mapping):
+        _fail(place, "is no object", 'a schema such as {"type": "string"}')
+    if depth > _DEEPEST:
+        _fail(place, "lies too deep", f"at most {_DEEPEST} types inside one another")
+    for word in ("oneOf", "anyOf"):
+        if word in given:
+            return _with_null(given, word, place, depth)
+    names = given.get("type")
+    types = [names] if isinstance(names, str) else names if isinstance(names, list) else []
+    others = [name for name in types if name != _NULL]
+    if len(others) != 1 or others[0] not in _WORDS:
+        _fail(place, f"has the type {json.dumps(names)[:60]}", f"one of {', '.join(_WORDS)}, or one of them and null")
+    (name,) = others
+    _check_words(given, place, ("type", *_WORDS[name]))
+    return _Found(_typed(name, given, place, depth), len(types) > 1)
+
+
+def _with_null(given: Mapping[str, Any], word: str, place: str, depth: int) -> _Found:
+    """A type that may be null, as Confluent's converter writes it."""
+    _check_words(given, place, (word,))
+    choices = given[word] if isinstance(given[word], list) else []
+    others = [each for each in choices if each != {"type": _NULL}]
+    if len(choices) != 2 or len(others) != 1:
+        _fail(place, f"has {word} of other types", f'{word} of {{"type": "null"}} and one schema')
+    return _Found(_type_of(others[0], place, depth + 1).type, True)
+
+
+def _check_words(given: Mapping[str, Any], place: str, known: tuple[str, ...]) -> None:
+    for word in given:
+        if word not in known and word not in _COMMENTS:
+            words = ", ".join(sorted({*known, "type"}))
+            _fail(place, f"has the word {json.dumps(word[:40])}", f"{words}, and comments such as description")
+
+
+def _typed(name: str, given: Mapping[str, Any], place: str, depth: int) -> FieldType:
+    if name == "object":
+        return _object_type(given, place, depth)
+    if name == "array":
+        return ListType(_type_of(given.get("items"), f"{place}[]", depth + 1).type)
+    if name == "boolean":
+        return ScalarType("BOOLEAN")
+    if name == "string":
+        return _text_type(given, place)
+    sizes, usual = (_INTEGERS, "BIGINT") if name == "integer" else (_FLOATS, "DOUBLE")
+    for word in ("connect.type", "format"):
+        if word in given:
+            return ScalarType(_one_of(given, word, sizes, place))
+    return ScalarType(usual)
+
+
+def _text_type(given: Mapping[str, Any], place: str) -> ScalarType:
+    if "contentEncoding" in given:
+        return ScalarType(_one_of(given, "contentEncoding", {"base64": "BINARY"}, place))
+    found = given.get("format")
+    return ScalarType(_FORMATS.get(found, "STRING") if isinstance(found, str) else "STRING")
+
+
+def _one_of(given: Mapping[str, Any], word: str, known: Mapping[str, str], place: str) -> str:
+    found = given[word]
+    if not isinstance(found, str) or found not in known:
+        _fail(place, f"has {word} {json.dumps(found)[:40]}", ", ".join(known))
+    return known[found]
+
+
+def _object_type(given: Mapping[str, Any], place: str, depth: int) -> FieldType:
+    more, properties = given.get("additionalProperties", True), given.get("properties")
+    if properties is None and isinstance(more, Mapping) and "required" not in given:
+        return KeyedType(_type_of(more, f"{place}{{}}", depth + 1).type)
+    if not isinstance(properties, Mapping) or not properties:
+        _fail(place, "has no properties", "properties, or additionalProperties with a schema")
+    if not isinstance(more, bool):
+        _fail(place, "has properties, and a schema for others", "additionalProperties true or false")
+    required = given.get("required", [])
+    if not isinstance(required, list) or any(not isinstance(each, str) or each not in properties for each in required):
+        _fail(place, f"has required {json.dumps(required)[:60]}", "a list of names that are in properties")
+    fields = list[ValueField]()
+    for name, each in properties.items():
+        found = _type_of(each, f"{place}.{name}" if place else name, depth + 1)
+        fields.append(ValueField(name, found.type, name in required and not found.may_be_null))
+    _check_capitals(fields, place)
+    return FieldsType(tuple(fields), is_closed=not more)
+
+
+def _check_capitals(fields: list[ValueField], place: str) -> None:
+    """Spark takes names that differ in capitals alone for one."""
+    names = dict[str, str]()
+    for field in fields:
+        first = names.setdefault(field.name.lower(), field.name)
+        if first != field.name:
+            _fail(place, f"has the properties {first} and {field.name}", "names that differ in more than capitals")
