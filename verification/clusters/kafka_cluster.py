@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -146,12 +147,12 @@ def _running(
 
 
 def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + _SECONDS
+    deadline, pause = time.monotonic() + _SECONDS, threading.Event()
     while time.monotonic() < deadline:
         with suppress(OSError):
             socket.create_connection(("localhost", port), 1).close()
             return
-        time.sleep(0.1)
+        pause.wait(0.1)
     raise TimeoutError(f"Kafka does not listen on port {port}")
 
 
