@@ -70,19 +70,17 @@ class PendingSend:
             self.release()
             return False
         if self.may_expire and time.monotonic() >= self.deadline:
-            self.end(None, self._expired())
+            self.expire()
             return False
         return True
 
-    def _expired(self) -> TimeoutException:
-        return TimeoutException(
+    def expire(self) -> None:
+        """Fails a send whose deadline has passed before anything of it was sent."""
+        expired = TimeoutException(
             f"{self.topic}: {self.record_count} records waited for earlier sends, and were not sent within "
             f"{self.timeout_ms} ms"
         )
-
-    def expire(self) -> None:
-        """Fails a send whose deadline has passed before anything of it was sent."""
-        self.end(None, self._expired())
+        self.end(None, expired)
 
     def end(self, answers: Answers | None, error: BaseException | None) -> None:
         """Frees the records, and gives the future the answers or, if these are None, the error. Nothing happens to a

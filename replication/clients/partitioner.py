@@ -17,6 +17,7 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 _MAX_INT = 0x7FFFFFFF
+_M_OF_ALL = pa.scalar(_M, pa.uint32())  # for the kernels
 
 # Below this number of keys, hashing them one by one is cheaper than the kernel calls.
 _FEW_KEYS = 16
@@ -60,7 +61,9 @@ def partition_of_keys(keys: pa.Array | pa.ChunkedArray, partitions: int, null_pa
     # 64-bit offsets: all chunks together, or the padded keys, may have more than 2 GiB.
     column = pa.chunked_array(keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys], keys.type)
     encoded = column.cast(pa.large_binary()).combine_chunks().dictionary_encode()
-    chosen = _modulo(pc.bit_wise_and(_murmur2_of_each(encoded.dictionary), _uint32(_MAX_INT)), partitions)
+    hashes = pc.bit_wise_and(_murmur2_of_each(encoded.dictionary), pa.scalar(_MAX_INT, pa.uint32()))
+    count = pa.scalar(partitions, pa.uint32())
+    chosen = pc.subtract(hashes, pc.multiply(pc.divide(hashes, count), count)).cast(pa.int32())  # the hash modulo it
     return pc.fill_null(chosen.take(encoded.indices), pa.scalar(null_partition, pa.int32()))
 
 
@@ -82,34 +85,21 @@ def _murmur2_of_length(keys: pa.Array, length: int) -> pa.Array:
     """The hashes of keys that all have `length` bytes."""
     if len(keys) < _FEW_KEYS:
         return pa.array([murmur2(key) & _MASK for key in keys.to_pylist()], pa.uint32())
-    value = pa.repeat(_uint32(_SEED ^ length), len(keys))
-    words = _words(keys, length)
-    for position in range(length // 4):
-        word = pc.multiply(pc.list_element(words, position), _uint32(_M))
-        word = pc.multiply(_xor_shifted(word, 24), _uint32(_M))
-        value = pc.bit_wise_xor(pc.multiply(value, _uint32(_M)), word)
-    if length % 4:
-        value = pc.multiply(pc.bit_wise_xor(value, pc.list_element(words, length // 4)), _uint32(_M))
-    return _xor_shifted(pc.multiply(_xor_shifted(value, 13), _uint32(_M)), 15)
-
-
-def _words(keys: pa.Array, length: int) -> pa.Array:
-    """The keys as lists of little-endian 32-bit words, the last one padded with zeros, without copying."""
+    # The keys as lists of little-endian 32-bit words, the last one padded with zeros, without copying them again.
     padding = pa.scalar(bytes(-length % 4), pa.large_binary())
     padded = pc.binary_join_element_wise(keys, padding, pa.scalar(b"", pa.large_binary()))
     size = -(-length // 4)
-    words = pa.Array.from_buffers(pa.uint32(), len(keys) * size, [None, padded.buffers()[2]])
-    return pa.FixedSizeListArray.from_arrays(words, size)
+    values = pa.Array.from_buffers(pa.uint32(), len(keys) * size, [None, padded.buffers()[2]])
+    words = pa.FixedSizeListArray.from_arrays(values, size)
+    value = pa.repeat(pa.scalar(_SEED ^ length, pa.uint32()), len(keys))
+    for position in range(length // 4):
+        word = pc.multiply(pc.list_element(words, position), _M_OF_ALL)
+        word = pc.multiply(_xor_shifted(word, 24), _M_OF_ALL)
+        value = pc.bit_wise_xor(pc.multiply(value, _M_OF_ALL), word)
+    if length % 4:
+        value = pc.multiply(pc.bit_wise_xor(value, pc.list_element(words, length // 4)), _M_OF_ALL)
+    return _xor_shifted(pc.multiply(_xor_shifted(value, 13), _M_OF_ALL), 15)
 
 
 def _xor_shifted(value: pa.Array, bits: int) -> pa.Array:
-    return pc.bit_wise_xor(value, pc.shift_right(value, _uint32(bits)))
-
-
-def _modulo(values: pa.Array, divisor: int) -> pa.Array:
-    quotients = pc.divide(values, _uint32(divisor))
-    return pc.subtract(values, pc.multiply(quotients, _uint32(divisor))).cast(pa.int32())
-
-
-def _uint32(value: int) -> pa.Scalar:
-    return pa.scalar(value, pa.uint32())
+    return pc.bit_wise_xor(value, pc.shift_right(value, pa.scalar(bits, pa.uint32())))

@@ -50,7 +50,8 @@ class RecordLimit:
         is not known, for any of them. `record`: its number in the send."""
         if size <= self.least:
             return
-        limit = self._of(partition)
+        known = self._by_partition
+        limit = min(known.values(), default=self._limit) if partition is None else known.get(partition, self._limit)
         if size > limit:
             raise RecordTooLargeException(
                 f"{self._which(partition, record)} has {size} bytes in key, value and headers, and "
@@ -81,11 +82,6 @@ class RecordLimit:
     def _which(self, partition: int | None, record: int | None) -> str:
         where = self._topic if partition is None else f"{self._topic}-{partition}"
         return f"{where}: {'a record' if record is None else f'record {record}'}"
-
-    def _of(self, partition: int | None) -> int:
-        if partition is not None:
-            return self._by_partition.get(partition, self._limit)
-        return min(self._by_partition.values(), default=self._limit)
 
     @cached_property
     def _by_partition(self) -> dict[int, int]:

@@ -175,7 +175,9 @@ def _fits(name: str, given: pa.DataType) -> bool:
     if name == "timestamp":
         return pa.types.is_timestamp(given)
     if name == "headers":
-        return _is_headers(given)
+        is_list = pa.types.is_list(given) or pa.types.is_large_list(given)
+        is_of_structs = is_list and pa.types.is_struct(given.value_type)
+        return is_of_structs and {field.name for field in given.value_type} == {"key", "value"}
     return pa.types.is_integer(given)
 
 
@@ -186,12 +188,6 @@ _BYTES = (
     pa.types.is_large_string,
     pa.types.is_fixed_size_binary,
 )
-
-
-def _is_headers(given: pa.DataType) -> bool:
-    if not (pa.types.is_list(given) or pa.types.is_large_list(given)) or not pa.types.is_struct(given.value_type):
-        return False
-    return {field.name for field in given.value_type} == {"key", "value"}
 
 
 def to_records(table: pa.Table, now: int | None = None, topic: str = "") -> pa.Table:
@@ -221,19 +217,14 @@ def _cast(column: pa.ChunkedArray, name: str, topic: str) -> pa.ChunkedArray:
     if name == "headers" and pc.any(pc.is_null(pc.struct_field(pc.list_flatten(cast), "key"))).as_py():
         raise InvalidRecordException(f"records for topic {topic}: column headers: a header without a key (null)")
     if name == "timestamp":
-        bounds = pc.min_max(cast.cast(pa.int64()))
-        outside = [value for value in (bounds["min"].as_py(), bounds["max"].as_py()) if not _is_readable(value)]
-        if outside:
+        bounds = [bound.as_py() for bound in pc.min_max(cast.cast(pa.int64())).values()]
+        outside = [b for b in bounds if b is not None and not _YEAR_1 <= b < _YEAR_10000]
+        if outside:  # Spark and Python cannot read it
             raise InvalidRecordException(
                 f"records for topic {topic}: column timestamp: {outside[0]} microseconds since 1970 are outside of the "
                 "years 1 to 9999, and could not be read"
             )
     return cast
-
-
-def _is_readable(timestamp: int | None) -> bool:
-    """Whether it lies in the years 1 to 9999. Spark and Python can read no others."""
-    return timestamp is None or _YEAR_1 <= timestamp < _YEAR_10000
 
 
 def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: int, sticky: int) -> pa.ChunkedArray:
@@ -242,26 +233,23 @@ def partitions_of(table: pa.Table, records: pa.Table, topic: str, partitions: in
     All records of a send without a key go to the partition `sticky` (KIP-480). Raises InvalidPartitionsException for a
     partition that the topic does not have.
     """
-    if _PARTITION not in table.column_names:
-        return _by_key(records, partitions, sticky)
-    try:
-        given = table[_PARTITION].cast(pa.int64())
-    except pa.ArrowInvalid as error:
-        raise InvalidPartitionsException(
-            f"records for topic {topic}: column partition: {error}; the topic has 0 to {partitions - 1}"
-        ) from error
-    bounds = pc.min_max(given)
-    for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
-        if bound is not None and not 0 <= bound < partitions:
+    given = None
+    if _PARTITION in table.column_names:
+        try:
+            given = table[_PARTITION].cast(pa.int64())
+        except pa.ArrowInvalid as error:
             raise InvalidPartitionsException(
-                f"records for topic {topic}: partition {bound} is out of range, the topic has 0 to {partitions - 1}"
-            )
-    chosen = given.cast(pa.int32())
-    return pc.if_else(pc.is_valid(given), chosen, _by_key(records, partitions, sticky)) if given.null_count else chosen
-
-
-def _by_key(records: pa.Table, partitions: int, sticky: int) -> pa.ChunkedArray:
-    return pa.chunked_array([partition_of_keys(records["key"], partitions, sticky)], pa.int32())
+                f"records for topic {topic}: column partition: {error}; the topic has 0 to {partitions - 1}"
+            ) from error
+        for bound in (each.as_py() for each in pc.min_max(given).values()):
+            if bound is not None and not 0 <= bound < partitions:
+                raise InvalidPartitionsException(
+                    f"records for topic {topic}: partition {bound} is out of range, the topic has 0 to {partitions - 1}"
+                )
+        if not given.null_count:
+            return given.cast(pa.int32())
+    by_key = pa.chunked_array([partition_of_keys(records["key"], partitions, sticky)], pa.int32())
+    return by_key if given is None else pc.if_else(pc.is_valid(given), given.cast(pa.int32()), by_key)
 
 
 def check_partitions(topic: str, numbers: Iterable[int], partitions: int) -> None:

@@ -13,27 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from lakelog.replication.clients import send_executor
 from lakelog.replication.clients.accumulator import PendingRecords, PendingSend, RecordAccumulator
 from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.delivery_reports import SingleRecord
+from lakelog.replication.clients.send_executor import StepSharing
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, SendInFlight, StepOf
-from lakelog.replication.protocol.rounds.send_round import (
-    Pause,
-    ReadLeaderLogs,
-    ReadLeaderships,
-    ReadReplicas,
-    ReadTopic,
-    SendStep,
-)
+from lakelog.replication.protocol.rounds.send_round import Pause
 
 logger = logging.getLogger(__name__)
-
-_READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas  # the steps whose answers sends share
 
 
 class Sender:
@@ -187,7 +178,11 @@ class Sender:
     def work(self, until: Callable[[], bool] = lambda: False) -> None:
         """If there is no worker, makes this thread the worker until `until` returns true or nothing is left."""
         try:
-            if self._takes_over():
+            with self._lock:
+                if self._worker is None:
+                    self._worker = threading.current_thread()
+                is_worker = self._worker is threading.current_thread()
+            if is_worker:
                 self._run_pipeline(until)
         finally:
             try:
@@ -195,12 +190,6 @@ class Sender:
             except BaseException:  # an interruption: others would wait for this thread for ever
                 self._leave()
                 raise
-
-    def _takes_over(self) -> bool:
-        with self._lock:
-            if self._worker is None:
-                self._worker = threading.current_thread()
-            return self._worker is threading.current_thread()
 
     def _leave(self) -> None:
         with self._lock:
@@ -213,7 +202,7 @@ class Sender:
             self.work()
 
     def _run_pipeline(self, until: Callable[[], bool]) -> None:
-        self._reads.clear()
+        self._reads.seen.clear()
         try:
             while True:
                 work = self._pipeline.run(lambda: self._is_cut_short or until())
@@ -268,7 +257,9 @@ class Sender:
             self._accumulator.hurry()
         self._woken.set()
         deadline = None if timeout is None else time.monotonic() + timeout
-        self.work(lambda: all(future.done() for future in futures) or _is_over(deadline))
+        self.work(
+            lambda: all(future.done() for future in futures) or (deadline is not None and time.monotonic() >= deadline)
+        )
         left = wait(futures, None if deadline is None else max(0.0, deadline - time.monotonic())).not_done
         if left:
             raise TimeoutException(f"{len(left)} sends are not settled in time")
@@ -343,7 +334,7 @@ class Sender:
     def _pause(self, step: Pause) -> bool:
         """Waits until the next poll is due, or until a send is ready and may be in flight beside the others. Returns
         True in the second case: that send begins before the poll. Sends expire at their deadlines meanwhile."""
-        self._reads.clear()
+        self._reads.seen.clear()
         poll_at = min(time.monotonic() + self._poll_ms / 1000, step.deadline)
         while True:
             self._woken.clear()
@@ -360,29 +351,6 @@ class Sender:
                 break
         self._is_woken_for_poll = False
         return False
-
-
-class StepSharing:
-    """Carries out the steps of sends. Sends that poll at the same time share what they read, until one writes."""
-
-    def __init__(self) -> None:
-        self._seen: dict[SendStep, Any] = {}
-
-    def clear(self) -> None:
-        """Forgets what was read."""
-        self._seen.clear()
-
-    def step(self, step: StepOf) -> Any:
-        """Carries out a step, or returns what the same step has read for another send. A read of leaders' rows discards
-        the logs that were read before it: they may lack records that a row claims."""
-        if not isinstance(step.step, _READS):
-            self._seen.clear()
-            return step.execute(step.step)
-        if step.step not in self._seen:
-            if isinstance(step.step, ReadLeaderships):
-                self._seen = {seen: found for seen, found in self._seen.items() if not isinstance(seen, ReadLeaderLogs)}
-            self._seen[step.step] = step.execute(step.step)
-        return self._seen[step.step]
 
 
 def settle_each(ends: Iterable[Callable[[], object]]) -> None:
@@ -411,7 +379,3 @@ def _of_sends(error: BaseException) -> BaseException:
     )
     ended.__cause__ = error
     return ended
-
-
-def _is_over(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() >= deadline

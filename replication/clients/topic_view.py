@@ -125,7 +125,12 @@ class TopicView:
         by_broker = self._dynamic_limits()
         limit = by_broker.pop(DEFAULT_NAME, own)
         limits = {int(name): each for name, each in by_broker.items() if name.isdigit()}
-        return RecordLimit(topic, limit, limits, lambda: self._leaders(topic), needs_key, values)
+
+        def leaders() -> dict[int, int]:
+            found = partitions_of(topic, self.cluster.topics.topics, self.cluster.metadata.partitions)
+            return {number: registration.leader for number, registration in found.items()}
+
+        return RecordLimit(topic, limit, limits, leaders, needs_key, values)
 
     def _dynamic_limits(self) -> dict[str, int]:
         """The dynamic `message.max.bytes` of each broker that has one, by its name in the configs table."""
@@ -142,10 +147,6 @@ class TopicView:
                     own = broker_configs({_MESSAGE_MAX_BYTES: configs[_MESSAGE_MAX_BYTES]})
                     found[name] = int(own[_MESSAGE_MAX_BYTES])
         return found
-
-    def _leaders(self, topic: str) -> dict[int, int]:
-        partitions = partitions_of(topic, self.cluster.topics.topics, self.cluster.metadata.partitions)
-        return {number: registration.leader for number, registration in partitions.items()}
 
     def log(self, broker_id: int) -> ReplicaLog:
         """A handle on a broker's log. It is opened again when a new process of the broker has registered.

@@ -93,24 +93,17 @@ def check_is_text(name: object) -> None:
         raise InvalidTopicException(f"topic name {name!r} is of type {type(name).__name__}, it must be text (str)")
 
 
-def is_internal(name: str) -> bool:
-    """Whether the name begins with `__`. Such names are reserved for the cluster's own topics.
-
-    Kafka: `Topic.isInternal`, which knows two such names. [AP-02, DR-01]
-    """
-    return name.startswith(INTERNAL_PREFIX)
-
-
 def check_not_internal(name: str, who: str) -> None:
-    """Clients must not make internal topics or write to them.
+    """Clients must not make internal topics or write to them. Names that begin with `__` are reserved for these.
 
-    Kafka: `ReplicaManager.appendToLocalLog` with internalTopicsAllowed = false. [AP-02]
+    Kafka: `Topic.isInternal`, which knows two such names; `ReplicaManager.appendToLocalLog` with
+    internalTopicsAllowed = false. [AP-02, DR-01]
 
     Raises:
         InvalidTopicException: the topic is internal, and the text names `who`; or the name is not a `str`.
     """
     check_is_text(name)
-    if is_internal(name):
+    if name.startswith(INTERNAL_PREFIX):
         raise InvalidTopicException(
             f"topic {name} is internal, which is not for {who}: names that begin with {INTERNAL_PREFIX} are reserved"
         )

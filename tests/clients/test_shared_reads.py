@@ -1,6 +1,6 @@
 """Sends that look at the same time share what they read."""
 
-from lakelog.replication.clients.sender import StepSharing
+from lakelog.replication.clients.send_executor import StepSharing
 from lakelog.replication.protocol.rounds.pipeline_round import StepOf
 from lakelog.replication.protocol.rounds.send_round import ReadLeaderLogs, ReadLeaderships
 from tests.storage.logs import P0, TOPIC
@@ -31,5 +31,5 @@ def test_ap_07_what_was_read_is_read_again_after_a_write_and_when_it_is_forgotte
     answers = [reads.step(StepOf(executed.execute, step)) for step in (row, write, row, write)]
     assert (answers, executed) == ([1, 2, 3, 4], [row, write, row, write])
     reads.step(StepOf(executed.execute, row))
-    reads.clear()
+    reads.seen.clear()
     assert (reads.step(StepOf(executed.execute, row)), reads.step(StepOf(executed.execute, row))) == (6, 6)

@@ -85,16 +85,15 @@ class PipelineRound:
     def _poll(self, begun: SendInFlight | None) -> Round[None]:
         """Continues the paused sends, in their order, except for `begun`, the send that has just begun. Without a
         `begun` it pauses first, and returns if the pause was cut short."""
-        if begun is None and (yield self._pause()):
-            return
+        if begun is None:
+            deadline = min(sending.deadline for sending in self._in_flight)
+            is_cut_short = yield Pause(deadline, any(sending.is_backing_off for sending in self._in_flight))
+            if is_cut_short:
+                return
         self._poll_at = self._clock() + self._seconds
         for sending in list(self._in_flight):
             if sending is not begun:
                 yield from self._advance(sending)
-
-    def _pause(self) -> Pause:
-        deadline = min(sending.deadline for sending in self._in_flight)
-        return Pause(deadline, any(sending.is_backing_off for sending in self._in_flight))
 
     def _advance(self, sending: SendInFlight) -> Round[None]:
         """Carries out the steps of a send until it pauses or ends. Its errors end this send only."""

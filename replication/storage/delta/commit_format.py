@@ -9,7 +9,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -122,14 +122,10 @@ def _removed_file(body: Mapping[str, Any]) -> AddedFile:
 
 def _added_file(body: Mapping[str, Any], encoded: str | None) -> AddedFile:
     stats, size = _text(body.get("stats") or "{}"), _count(body["size"])
-    content = _decoded(encoded)
+    content = None if encoded is None else base64.b64decode(_text(encoded), validate=True)
     if content is not None and len(content) != size:
         raise ValueError(f"{len(content)} bytes of a file of {size}")
     return AddedFile(_text(body["path"]), size, stats, bool(body["dataChange"]), content)
-
-
-def _decoded(encoded: object) -> bytes | None:
-    return None if encoded is None else base64.b64decode(_text(encoded), validate=True)
 
 
 def _text(value: object) -> str:
@@ -231,18 +227,17 @@ def commit_content(
     ids = {NONCE: nonce} if follows is None else {NONCE: nonce, FOLLOWS: follows}
     is_blind = {"isBlindAppend": not removes and not overwrite}
     info = {"timestamp": now, "operation": "WRITE", "operationParameters": mode, "engineInfo": ENGINE, **is_blind}
-    actions: Iterable[Mapping[str, Any]] = (
-        {"commitInfo": {**info, **cause, **ids, ACTIONS: counts, **_contents(adds)}},
-        *({"remove": _remove_action(file, data_change, now)} for file in removes),
-        *({"add": _add_action(file, has_new_rows, now)} for file in adds),
-        *({"txn": _txn(app_id, version, now if app_id in expire else None)} for app_id, version in txns.items()),
-    )
+    actions: list[Mapping[str, Any]] = [{"commitInfo": {**info, **cause, **ids, ACTIONS: counts, **_contents(adds)}}]
+    for file in removes:
+        facts = {"path": file.name, "partitionValues": {}, "size": file.size, "deletionTimestamp": now}
+        actions.append({"remove": {**facts, "dataChange": data_change, "extendedFileMetadata": True}})
+    for file in adds:
+        facts = {"path": file.name, "partitionValues": {}, "size": file.size, "modificationTime": now}
+        actions.append({"add": {**facts, "dataChange": has_new_rows, "stats": file.stats}})
+    for app_id, version in txns.items():
+        at = {"lastUpdated": now} if app_id in expire else {}
+        actions.append({"txn": {"appId": app_id, "version": version, **at}})
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
-
-
-def _txn(app_id: str, version: int, updated_at: int | None) -> Mapping[str, Any]:
-    at = {} if updated_at is None else {"lastUpdated": updated_at}
-    return {"appId": app_id, "version": version, **at}
 
 
 def inlined(content: pa.Buffer) -> bytes | None:
@@ -255,13 +250,3 @@ def _contents(adds: Sequence[AddedFile]) -> Mapping[str, Any]:
     if not small or sum(map(len, small.values())) > INLINED_BYTES:
         return {}
     return {CONTENTS: {name: base64.b64encode(content).decode() for name, content in small.items()}}
-
-
-def _add_action(file: AddedFile, data_change: bool, now: int) -> Mapping[str, Any]:
-    facts = {"path": file.name, "partitionValues": {}, "size": file.size, "modificationTime": now}
-    return {**facts, "dataChange": data_change, "stats": file.stats}
-
-
-def _remove_action(file: AddedFile, data_change: bool, now: int) -> Mapping[str, Any]:
-    facts = {"path": file.name, "partitionValues": {}, "size": file.size, "deletionTimestamp": now}
-    return {**facts, "dataChange": data_change, "extendedFileMetadata": True}

@@ -28,8 +28,7 @@ from lakelog.replication.storage.log.new_batches import (
     summary_of,
 )
 from lakelog.replication.storage.log.pieces import CopiedBatches, Piece
-from lakelog.replication.storage.log.row_groups import row_groups
-from lakelog.replication.storage.log.segment import STATS_COLUMNS, decoded, encoded
+from lakelog.replication.storage.log.segment import STATS_COLUMNS, decoded, encoded, row_groups
 from lakelog.replication.storage.parquet.row_group_copy import ParquetContent, RowGroup
 from lakelog.schemas import LOG
 

@@ -16,14 +16,15 @@ from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.delta.data_file_name import named_digest, segment_name
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.record_digest import check_digest
-from lakelog.replication.storage.log.row_groups import LEAST_BYTES, row_groups
 from lakelog.replication.storage.log.segment import (
+    LEAST_BYTES,
     STATS_COLUMNS,
     Segment,
     decoded,
     encoded,
     footer_metadata,
     read_file,
+    row_groups,
     rows_of,
     statistics,
     write_file,

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from lakelog.replication.storage.log.row_groups import row_groups
+from lakelog.replication.storage.log.segment import row_groups
 from tests.storage.logs import P0, P1, header
 
 MIB = 1 << 20

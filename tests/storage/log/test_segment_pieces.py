@@ -11,13 +11,13 @@ from lakelog.replication.storage.log import pieces
 from lakelog.replication.storage.log.log_compaction import compact
 from lakelog.replication.storage.log.pieces import CopiedBatches, DecodedBatches, Target, _spans, pieces_of
 from lakelog.replication.storage.log.replica_log import ReplicaLog
-from lakelog.replication.storage.log.row_groups import row_groups
 from lakelog.replication.storage.log.segment import (
     STATS_COLUMNS,
     Segment,
     encoded,
     footer_metadata,
     read_records,
+    row_groups,
     statistics,
 )
 from tests.storage.logs import P0, P1, facts, header, leo, new_log, records, request, send

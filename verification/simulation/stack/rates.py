@@ -10,7 +10,7 @@ from typing import Any
 
 from lakelog.replication.storage.delta.commit_format import INLINED_BYTES
 from lakelog.replication.storage.delta.quorum_member import SLOTS_A_SEAL
-from lakelog.replication.storage.log.row_groups import LEAST_BYTES
+from lakelog.replication.storage.log.segment import LEAST_BYTES
 
 LOST, REFUSED, LATE, DIES_BEFORE, DIES_AFTER = "lost", "refused", "late", "dies before", "dies after"
 OVERTAKEN, FROZEN, HANGS = "overtaken", "frozen", "hangs"

@@ -64,7 +64,7 @@ class StackWorld:
         self._stack: list[StoreUser | None] = []
         self.faults = FaultyStore(self.rng, self.rates, self._actor, self.let_others)
         in_one_thread(changes, self.clock, random.Random(seed))
-        for place in ("row_groups", "pieces"):
+        for place in ("segment", "pieces"):
             changes.change(f"storage.log.{place}", "LEAST_BYTES", self.rates.row_group_bytes)
         changes.change("storage.delta.commit_format", "INLINED_BYTES", self.rates.inlined_bytes)
         changes.change("storage.delta.delta_log", "CHECKPOINT_COMMITS", self.rates.checkpoint_commits)
