@@ -50,8 +50,8 @@ def events(args: argparse.Namespace) -> int:
     """Prints the events."""
     cluster = Cluster.open(args.cluster, settings(args.command_config))
     begin = time.time() - _DEFAULT_SECONDS if args.since is None else args.since
-    history = ClusterEvents(cluster.root, begin)
-    found = _of_topic(history.read_on(), args.topic)
+    reading = ClusterEvents(cluster.root, begin)
+    found = _of_topic(reading.read_on(), args.topic)
     if args.topic is not None and not found and args.topic not in cluster.topics.topics:
         raise UnknownTopicOrPartitionException(f"{args.topic}: there is no such topic, and no event of one")
     if not found and args.output == TEXT:
@@ -65,8 +65,8 @@ def events(args: argparse.Namespace) -> int:
         while not is_stopped():
             let_pass(_POLL_SECONDS)
             try:
-                if history.is_behind():
-                    for _, of_commit in groupby(history.read_on(), lambda event: event.version):
+                if reading.history.is_behind():
+                    for _, of_commit in groupby(reading.read_on(), lambda event: event.version):
                         _show(_of_topic(of_commit, args.topic), args)
                 said = ""
             except KafkaStorageException as error:  # the cluster may come back

@@ -20,7 +20,7 @@ from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.jobs.cli.waiting import until_signalled
 from lakelog.jobs.console.console_reader import ConsoleReader
 from lakelog.jobs.console.key_values import client_parser
-from lakelog.jobs.console.record_files import FORMATS, JSON_LINES, PARQUET, RecordSink, check_may_write, whole_file
+from lakelog.jobs.console.record_files import FORMATS, JSON_LINES, PARQUET, WriteRecords, check_may_write, whole_file
 from lakelog.jobs.console.record_range import RecordRange, add_range, range_of, with_keys
 from lakelog.jobs.console.record_texts import ENCODINGS, TEXT
 from lakelog.replication.clients.offset_lookup import EARLIEST
@@ -71,10 +71,8 @@ def _export_records(parser: argparse.ArgumentParser, args: argparse.Namespace) -
     view = TopicView(Cluster.open(args.cluster, settings(args.command_config), reads_go_on=True))
     within = range_of(view, args.topic, args)
     try:
-        with _opened(args.out, args.overwrite) as file:
-            sink = FORMATS[args.format](file, args.encoding)
-            count = _write(args, within, sink)
-            sink.close()
+        with _opened(args.out, args.overwrite) as file, FORMATS[args.format](file, args.encoding) as write:
+            count = _write(args, within, write)
     except _Interrupted:
         say("lakelog: stopped before the end" + (f"; {args.out} was not written" if args.out else ""))
         return INTERRUPTED
@@ -86,7 +84,7 @@ def _opened(path: Path | None, overwrites: bool) -> AbstractContextManager[Binar
     return nullcontext(sys.stdout.buffer) if path is None else whole_file(path, overwrites)
 
 
-def _write(args: argparse.Namespace, within: RecordRange, sink: RecordSink) -> int:
+def _write(args: argparse.Namespace, within: RecordRange, write: WriteRecords) -> int:
     """Writes the records, with a bar. Returns their number."""
     reader = ConsoleReader(args.cluster, settings(args.command_config), args.topic, EARLIEST, within=within)
     count = 0
@@ -97,7 +95,7 @@ def _write(args: argparse.Namespace, within: RecordRange, sink: RecordSink) -> i
                 raise _Interrupted
             for table in reader.read(_WAIT_MS, sys.maxsize, _MAX_BYTES):
                 records = with_keys(table, args.key)
-                sink.write(records)
+                write(records)
                 count += records.num_rows
             progress.update(task, completed=within.length - within.begin_at(reader.positions).length)
     return count

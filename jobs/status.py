@@ -158,7 +158,7 @@ def _follow(args: argparse.Namespace, webhook: Webhook | None) -> int:
                 _print_change(change, polls.uri, args.output)
                 printed.was_told(change)
             if posted is not None:
-                posted.look(found, is_whole)
+                posted.watch.look(found, is_whole)
                 posted.post_until(next_at, is_stopped)
             _wait(is_stopped, next_at)
     return OK
@@ -181,16 +181,12 @@ class _Posts:
 
     def __init__(self, webhook: Webhook, uri: str, least: float) -> None:
         self._webhook, self._uri = webhook, uri
-        self._watch = ProblemWatch(least)
+        self.watch = ProblemWatch(least)
         self._pause, self._next_at, self._said = _FIRST_PAUSE, 0.0, ""
-
-    def look(self, found: list[Problem], is_whole: bool) -> None:
-        """Takes the problems that there are."""
-        self._watch.look(found, is_whole)
 
     def post_until(self, deadline: float, is_stopped: Callable[[], bool]) -> None:
         """Posts what is to be told, if anything is, and again after a pause if that fails, up to a monotonic time."""
-        while (change := self._watch.change()) is not None and self._next_at < deadline:
+        while (change := self.watch.change()) is not None and self._next_at < deadline:
             _wait(is_stopped, self._next_at)
             if is_stopped():
                 return
@@ -199,7 +195,7 @@ class _Posts:
             except WebhookFailed as error:
                 self._has_failed(str(error))
             else:
-                self._watch.was_told(change)
+                self.watch.was_told(change)
                 self._pause, self._said = _FIRST_PAUSE, ""
 
     def _has_failed(self, error: str) -> None:

@@ -85,7 +85,7 @@ def _serve(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     log_to_stderr("ui", args.log_level, args.log_format)
     is_signalled = stop_signals()
     readings = ConsoleReadings(args.cluster, settings(args.command_config))
-    uri = readings.cluster().root.uri  # an error ends the verb before it listens
+    uri = readings.cluster.get().root.uri  # an error ends the verb before it listens
     with _listening(Address(args.host, args.port)) as listening:
         address = Address(args.host, listening.getsockname()[1])
         is_local = ipaddress.ip_address(listening.getsockname()[0]).is_loopback

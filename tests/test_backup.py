@@ -241,8 +241,8 @@ def test_topics_and_metadata_are_of_one_moment(lake, monkeypatch, moves):
     refresh, made = TopicTable.refresh, list[str]()
     writer = lake.opened("cluster")
 
-    def moving(table):
-        moved = refresh(table)
+    def moving(table, *given):
+        moved = refresh(table, *given)
         if len(made) < moves:
             name = f"u{len(made)}"
             made.append(name)

@@ -40,7 +40,7 @@ class Work(NamedTuple):
 
 def work_of(probe: StoreProbe) -> Work:
     """The probe of a root."""
-    return Work(probe.run, probe.stop)
+    return Work(probe.run, probe.stopping.set)
 
 
 def side_by_side(work: Sequence[Work], seconds: float, advance: Callable[[], object] = lambda: None) -> None:

@@ -138,14 +138,14 @@ class RecordCopy:
         self._commit(self._next_batch, self._stage.put_parts(self._next_batch, records), origin)
 
     def _commit(self, batch_id: int, parts: Sequence[Part], origin: Origin) -> None:
+        def check() -> None:
+            self._target.partitions()
+
         try:
-            commit_batch(self._stage, batch_id, parts, self._logs, self._check, origin)
+            commit_batch(self._stage, batch_id, parts, self._logs, check, origin)
         except OutOfOrderSequenceException as error:
             raise OutOfOrderSequenceException(
                 f"{self.name}: the logs of topic {self._target.topic} do not have the records that this copy has "
                 "written, or have more: the cluster root was restored, or an unclean election has cost records; begin "
                 "another copy with --copy-name, and with --offset where it is to begin"
             ) from error
-
-    def _check(self) -> None:
-        self._target.partitions()

@@ -6,9 +6,9 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,56 +26,46 @@ _CSV = pa.schema(
 )
 
 
-class RecordSink(Protocol):
-    """Takes the records of a file, with the columns of `schemas.LOG`."""
-
-    def write(self, records: pa.Table) -> None:
-        """Writes records. Raises InvalidRecordException for bytes that are no text, if they are to be text."""
-
-    def close(self) -> None:
-        """Writes the end of the file, which stays open."""
+# Writes records with the columns of `schemas.LOG`. Raises InvalidRecordException for bytes that are no text, if they
+# are to be text.
+WriteRecords: TypeAlias = Callable[[pa.Table], object]
 
 
-class _Parquet:
-    def __init__(self, file: BinaryIO, _: str) -> None:
-        self._writer = pq.ParquetWriter(pa.PythonFile(file, "w"), _PARQUET, compression="zstd")
-
-    def write(self, records: pa.Table) -> None:
-        self._writer.write_table(records.select(COLUMNS).cast(_PARQUET))
-
-    def close(self) -> None:
-        self._writer.close()
+@contextmanager
+def _parquet(file: BinaryIO, _: str) -> Iterator[WriteRecords]:
+    writer = pq.ParquetWriter(pa.PythonFile(file, "w"), _PARQUET, compression="zstd")
+    yield lambda records: writer.write_table(records.select(COLUMNS).cast(_PARQUET))
+    writer.close()
 
 
-class _JsonLines:
-    def __init__(self, file: BinaryIO, encoding: str) -> None:
-        self._file, self._encoding = file, encoding
-
-    def write(self, records: pa.Table) -> None:
-        self._file.write(json_lines(records, self._encoding, _HINT))
-
-    def close(self) -> None:
-        self._file.flush()
+@contextmanager
+def _json_lines(file: BinaryIO, encoding: str) -> Iterator[WriteRecords]:
+    yield lambda records: file.write(json_lines(records, encoding, _HINT))
+    file.flush()
 
 
-class _Csv:
+@contextmanager
+def _csv(file: BinaryIO, encoding: str) -> Iterator[WriteRecords]:
     """The headers of a record are JSON. Null is nothing between two commas, an empty text is two quotes."""
+    writer = csv.CSVWriter(pa.PythonFile(file, "w"), _CSV)
 
-    def __init__(self, file: BinaryIO, encoding: str) -> None:
-        self._encoding = encoding
-        self._writer = csv.CSVWriter(pa.PythonFile(file, "w"), _CSV)
-
-    def write(self, records: pa.Table) -> None:
-        rows = text_rows(records, self._encoding, _HINT)
+    def write(records: pa.Table) -> None:
+        rows = text_rows(records, encoding, _HINT)
         for row in rows:
             row["headers"] = json.dumps(row["headers"], ensure_ascii=False)
-        self._writer.write_table(pa.Table.from_pylist(rows, _CSV))
+        writer.write_table(pa.Table.from_pylist(rows, _CSV))
 
-    def close(self) -> None:
-        self._writer.close()
+    yield write
+    writer.close()
 
 
-FORMATS: Mapping[str, Callable[[BinaryIO, str], RecordSink]] = {PARQUET: _Parquet, JSON_LINES: _JsonLines, CSV: _Csv}
+# A block in which records are written to a file, with an encoding of their bytes. At its end the file has all of them,
+# and stays open.
+FORMATS: Mapping[str, Callable[[BinaryIO, str], AbstractContextManager[WriteRecords]]] = {
+    PARQUET: _parquet,
+    JSON_LINES: _json_lines,
+    CSV: _csv,
+}
 
 
 def check_may_write(path: Path, overwrites: bool) -> None:

@@ -112,8 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_error(HTTPStatus.NOT_FOUND, "there is /metrics")
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
+    do_HEAD = do_GET  # noqa: N815 (the name of the library)
 
     def _send_metrics(self) -> None:
         form = content_type(self.headers.get("Accept", ""))

@@ -77,7 +77,7 @@ class ScrapeReader:
         cluster = self.cluster
         brokers, controller = observe(cluster, None)
         staleness = None if isinstance(cluster.root, QuorumRoot) else RECENT_SECONDS
-        cluster.topics.refresh() if staleness is None else cluster.topics.watch(staleness)
+        cluster.topics.refresh(staleness)
         metadata, self._first = [*self._first, *cluster.metadata.refresh_versions(staleness)], []
         ids = {topic.topic: topic.topic_id for topic in cluster.topics.topics.values() if not topic.deleting}
         # Before the high watermarks: an offset that is committed meanwhile would lie above them.

@@ -31,27 +31,23 @@ _MOST_AT_ONCE = 8  # verbs that run
 
 
 class _Running:
-    """A verb that runs in a thread of its own."""
+    """A verb that runs in a thread of its own. `ended`: set at its end, or to end the waits of pages for its answer."""
 
     def __init__(self, work: Callable[[], VerbAnswer]) -> None:
-        self._work, self._ended = work, threading.Event()
+        self._work, self.ended = work, threading.Event()
         self._answer: VerbAnswer | None = None
         threading.Thread(target=self._run, name="change", daemon=True).start()
 
     def answer(self, seconds: float) -> VerbAnswer | None:
         """Its answer; None if there is none within this time."""
-        self._ended.wait(seconds)
+        self.ended.wait(seconds)
         return self._answer
-
-    def let_go(self) -> None:
-        """Ends the waits of pages for its answer."""
-        self._ended.set()
 
     def _run(self) -> None:
         try:
             self._answer = self._work()
         finally:
-            self._ended.set()
+            self.ended.set()
 
 
 class Draft:
@@ -147,7 +143,7 @@ class ChangeDesk:
         """Ends the waits of all pages: the console ends."""
         with self._lock:
             for running in self._waited_for:
-                running.let_go()
+                running.ended.set()
 
     def _wait_for(self, running: _Running) -> None:
         with self._lock:
@@ -159,7 +155,7 @@ class ChangeDesk:
     def _topic_ids(self, given: Given) -> Mapping[str, str]:
         """As they are now: what pages have read may be older than a topic that was made again."""
         try:
-            found = self._readings.topic_ids()
+            found = self._readings.topic_ids.get()
         except (LakelogException, OSError) as error:
             raise page_error(error) from None
         return {name: found[name] for name in topics_of(given) if name in found}

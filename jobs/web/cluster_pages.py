@@ -32,7 +32,7 @@ _MOST_ID = 2**31 - 1
 def overview(console: Console, request: PageRequest) -> Content:
     """Whether all is well, what to do if it is not, and what happened last."""
     request.query.allow()
-    seen = console.readings.cluster()
+    seen = console.readings.cluster.get()
     state, partitions = seen.state, seen.state.partitions
     alive = sum(found.state in (ALIVE, STOPPING) for found in state.brokers.values())
     figures = {
@@ -66,7 +66,7 @@ def _last_events(console: Console) -> list[tuple[ClusterEvent, str, int]] | None
     """The last events, equal ones of a commit together with the names of their partitions; None while the history is
     read for the first time."""
     try:
-        history = console.readings.history()
+        history = console.readings.history.get()
     except TimeoutException:
         return None
     groups = sorted(alike(history.events[-_LOOKED_AT:]), key=lambda group: group[0].version, reverse=True)[
@@ -78,7 +78,7 @@ def _last_events(console: Console) -> list[tuple[ClusterEvent, str, int]] | None
 def brokers(console: Console, request: PageRequest) -> Content:
     """All brokers that have registered."""
     request.query.allow()
-    seen, sizes = console.readings.cluster(), console.readings.sizes()
+    seen, sizes = console.readings.cluster.get(), console.readings.sizes()
     lease = seen.state.controller.lease
     facts = {
         "lines": seen.brokers,
@@ -94,13 +94,13 @@ def brokers(console: Console, request: PageRequest) -> Content:
 def broker(console: Console, request: PageRequest) -> Content:
     """One broker: what it holds, its settings, and what happens if it dies now."""
     request.query.allow("page")
-    seen, sizes = console.readings.cluster(), console.readings.sizes()
+    seen, sizes = console.readings.cluster.get(), console.readings.sizes()
     line = _broker_line(seen, request.name)
     number = line.figures.broker
     held = paged(seen.partitions_of_broker(number), request.query)
     lines = [seen.line_of(found) for found in held.items]
     keys = [found.judged.registration.topic_id_partition for found in lines]
-    dynamic = console.readings.broker_configs()
+    dynamic = console.readings.broker_configs.get()
     sources = {BROKER: dynamic.get(str(number), {}), ALL_BROKERS: dynamic.get(DEFAULT_NAME, {})}
     own = sizes[number].sizes if number in sizes else None
     facts = {
@@ -162,7 +162,7 @@ class Reassignment(NamedTuple):
 def reassignments(console: Console, request: PageRequest) -> Content:
     """The partitions that move to other brokers, how far they have come, and what slows them down."""
     request.query.allow("page")
-    seen, sizes = console.readings.cluster(), console.readings.sizes()
+    seen, sizes = console.readings.cluster.get(), console.readings.sizes()
     moving = paged([p for p in seen.state.partitions if is_reassigning(p.registration)], request.query)
     found = []
     for partition in moving.items:
@@ -208,7 +208,7 @@ def what_if(console: Console, request: PageRequest) -> Content:
         request.query.optional("root", _root),
         tuple(request.query.several("cluster_root", _root)),
     )
-    seen = console.readings.cluster()
+    seen = console.readings.cluster.get()
     facts: dict[str, object] = {"asked": asked, "report": None}
     report, is_asked = None, asked != LossQuestion((), None, (), None, ())
     if is_asked:
@@ -288,7 +288,7 @@ def _whys(rows: Sequence[Mapping[str, object]]) -> list[tuple[object, int]]:
 def events(console: Console, request: PageRequest) -> Content:
     """What has happened, the newest first."""
     request.query.allow("kind", "page")
-    history = console.readings.history()
+    history = console.readings.history.get()
     kinds = sorted({event.event for event in history.events})
     kind = request.query.text("kind")
     if kind and kind not in kinds:
@@ -305,4 +305,4 @@ def events(console: Console, request: PageRequest) -> Content:
     }
     where = f" WHERE event = '{kind}'" if kind else ""
     sources = Sources([console.command("events", "--since", "P7D")], (f"SELECT * FROM events{where} ORDER BY at DESC",))
-    return Content("events.html", "Events", console.readings.cluster().at, facts, sources)
+    return Content("events.html", "Events", console.readings.cluster.get().at, facts, sources)

@@ -13,7 +13,7 @@ def groups(console: Console, request: PageRequest) -> Content:
     query.allow("search", "page", "id")
     if query.text("id"):
         return group(console, PageRequest(query.text("id"), query))
-    seen, search = console.readings.cluster(), query.text("search")
+    seen, search = console.readings.cluster.get(), query.text("search")
     shown = paged([line for line in seen.groups if search.lower() in line.name.lower()], query)
     facts = {"lines": shown, "search": search, "all": len(seen.groups)}
     sql = ("SELECT * FROM consumer_groups ORDER BY group_id, topic, partition",)
@@ -24,7 +24,7 @@ def groups(console: Console, request: PageRequest) -> Content:
 def group(console: Console, request: PageRequest) -> Content:
     """The partitions and members of one group."""
     request.query.allow("page", "id")
-    seen = console.readings.cluster()
+    seen = console.readings.cluster.get()
     name = request.name
     if name not in seen.found.groups:
         raise not_found(f"there is no consumer group {name[:250]}: it has no offsets and no members")

@@ -65,7 +65,7 @@ def cluster_history(console: Console, request: PageRequest) -> Content:
     """The partitions of the cluster at a time."""
     query = request.query
     query.allow("at", "span", "show", "page")
-    history, now = console.readings.history(), time.time()
+    history, now = console.readings.history.get(), time.time()
     at = _asked(query, history, now)
     show = query.choice("show", ("all", "not whole"))
     version = history.version_at(at)
@@ -87,7 +87,7 @@ def cluster_history(console: Console, request: PageRequest) -> Content:
         **_slider(query, history, times, at, now, ("history",)),
         "chart": _lines(history.versions, window), "window": window, "at_x": window.x(at),
     }  # fmt: skip
-    return Content("history.html", "History", console.readings.cluster().at, facts, _cluster_sources(at))
+    return Content("history.html", "History", console.readings.cluster.get().at, facts, _cluster_sources(at))
 
 
 def _cluster_sources(at: float) -> Sources:
@@ -102,7 +102,7 @@ def topic_history(console: Console, request: PageRequest) -> Content:
     """Who led the partitions of a topic, and who was in sync, at a time and before and after it."""
     query, topic = request.query, request.name
     query.allow("at", "span", "page")
-    history, now = console.readings.history(), time.time()
+    history, now = console.readings.history.get(), time.time()
     at = _asked(query, history, now)
     known = history.topic(topic)
     times = known.times
@@ -113,7 +113,7 @@ def topic_history(console: Console, request: PageRequest) -> Content:
     then = _state(changes, at)
     window = _window(query, at, max(times[0], history.begins_at or 0.0), now)
     facts = {
-        "topic": topic, "is_there": topic in console.readings.cluster().topics_by_name,
+        "topic": topic, "is_there": topic in console.readings.cluster.get().topics_by_name,
         "at_ms": round(at * 1000), "is_now": query.text("at") == "", "shown": shown,
         "rows": [(number, then.get(number)) for number in shown.items],
         **_slider(query, history, times, at, now, ("topics", topic, "history")),
@@ -127,7 +127,7 @@ def topic_history(console: Console, request: PageRequest) -> Content:
     }  # fmt: skip
     sql = f"SELECT * FROM isr_history WHERE topic = {sql_text(topic)} ORDER BY partition, version"
     sources = Sources([console.command("events", *option("--topic", topic), "--since", "P7D")], (sql,))
-    return Content("topic_history.html", f"History of {topic}", console.readings.cluster().at, facts, sources)
+    return Content("topic_history.html", f"History of {topic}", console.readings.cluster.get().at, facts, sources)
 
 
 def _slider(

@@ -143,7 +143,7 @@ class MetadataTimeline:
 
     def read_on(self) -> SeenHistory:
         """The history up to the newest version. Raises KafkaStorageException."""
-        if self._seen is not None and not self._events.is_behind():
+        if self._seen is not None and not self._events.history.is_behind():
             return self._seen
         for version, events in self._events.read_versions():
             self._known.extend(events)

@@ -124,7 +124,7 @@ def messages(console: Console, request: PageRequest) -> Content:
     """Committed records of a topic."""
     query = request.query
     query.allow(*_PARAMETERS)
-    seen = console.readings.cluster()
+    seen = console.readings.cluster.get()
     topic, partitions = topic_of(seen, request.name)
     known = [p.registration.partition for p in partitions]
     number = query.optional("partition", whole_number(0, 2**31 - 1))

@@ -175,7 +175,11 @@ class _OwnCluster:
 
 class ConsoleReadings:
     """The readings of one cluster. Threads share it; methods raise LakelogExceptions, and OSErrors of roots. `seconds`:
-    for how long a reading of the tables counts. `loss_patience`: the seconds that a page waits for a prediction."""
+    for how long a reading of the tables counts. `loss_patience`: the seconds that a page waits for a prediction.
+
+    `cluster`: as it is now, or was a moment ago. `history`: that of the metadata; raises TimeoutException while it is
+    read for the first time. `broker_configs`: the dynamic settings of brokers, by their names in the table.
+    `topic_ids`: of all topics by name, read after the call has begun."""
 
     def __init__(
         self, uri: str, config: Config, seconds: float = SECONDS, loss_patience: float = _LOSS_PATIENCE
@@ -189,25 +193,21 @@ class ConsoleReadings:
         self._errors = ErrorLog(logger, "console")
         self._warned_at = float("-inf")
         self._warnings: SeenCluster | None = None
-        self._cluster = SharedReading("the cluster", self._read_cluster, seconds)
+        self.cluster = SharedReading("the cluster", self._read_cluster, seconds)
         every = _SIZES_TIMES * seconds
         self._sizes = SharedReading("the sizes of logs", self._read_sizes, every, _SIZES_PATIENCE, True)
-        self._history = SharedReading("the history", self._read_history, seconds, _HISTORY_PATIENCE, True)
-        self._configs = SharedReading("the settings of brokers", self._read_configs, seconds)
-        self._topic_ids = SharedReading("the topics", self._read_topic_ids, 0.0)
+        self.history = SharedReading("the history", self._read_history, seconds, _HISTORY_PATIENCE, True)
+        self.broker_configs = SharedReading("the settings of brokers", self._read_configs, seconds)
+        self.topic_ids = SharedReading("the topics", self._read_topic_ids, 0.0)
         self._losses = KeyedReadings[LossQuestion, LossReport](seconds, _MOST_QUESTIONS, loss_patience, True)
         self._lags = KeyedReadings[object, dict[TopicPartition, Lag | LakelogException]](seconds, _MOST_QUESTIONS)
         self._past = KeyedReadings[object, Partitions](_PAST_SECONDS, _MOST_PAST)
         self._turns = threading.BoundedSemaphore(_MOST_RECORD_READERS)
 
-    def cluster(self) -> SeenCluster:
-        """The cluster as it is now, or was a moment ago."""
-        return self._cluster.get()
-
     @property
     def is_healthy(self) -> bool:
         """Whether the last reading of the cluster has succeeded."""
-        return not self._cluster.has_failed
+        return not self.cluster.has_failed
 
     def sizes(self) -> Mapping[int, ReplicaSizes]:
         """The sizes of replicas by broker, as far as logs were read by now."""
@@ -215,18 +215,6 @@ class ConsoleReadings:
             return self._sizes.get()
         except (LakelogException, OSError):
             return {}
-
-    def history(self) -> SeenHistory:
-        """The history of the metadata. Raises TimeoutException while it is read for the first time."""
-        return self._history.get()
-
-    def broker_configs(self) -> Mapping[str, Mapping[str, str]]:
-        """The dynamic settings of brokers, by their names in the table."""
-        return self._configs.get()
-
-    def topic_ids(self) -> Mapping[str, str]:
-        """The ids of all topics by name, read after the call has begun."""
-        return self._topic_ids.get()
 
     def what_if(self, asked: LossQuestion) -> LossReport:
         """What a loss does to the cluster. Raises as `predicted`, InvalidRequestException for a question that
@@ -242,7 +230,7 @@ class ConsoleReadings:
 
     def metadata_at(self, version: DatedVersion) -> Partitions:
         """The partitions as a version of the metadata has them. It never changes, so it is read once."""
-        seen = self.cluster()
+        seen = self.cluster.get()
 
         def read() -> Partitions:
             return MetadataTable.as_of(seen.root, version.at)[0].partitions
@@ -299,7 +287,7 @@ class ConsoleReadings:
         return seen
 
     def _read_sizes(self) -> dict[int, ReplicaSizes]:
-        seen = self.cluster()
+        seen = self.cluster.get()
         brokers = list(seen.roots.items())
         found = in_threads(lambda each: self._sizes_of(seen, each[1]), brokers, _READERS)
         return {broker: sizes for (broker, _), sizes in zip(brokers, found, strict=True) if sizes is not None}
@@ -315,7 +303,7 @@ class ConsoleReadings:
             return None
 
     def _read_history(self) -> SeenHistory:
-        seen = self.cluster()
+        seen = self.cluster.get()
         if self._timeline is None or self._timeline.cluster_id != seen.cluster_id:
             self._timeline = MetadataTimeline(seen.root, seen.cluster_id)
         return self._timeline.read_on()
@@ -332,7 +320,7 @@ class ConsoleReadings:
 
     def _predict(self, asked: LossQuestion) -> LossReport:
         with self._of_losses.opened() as cluster:
-            return predicted(cluster, asked, None, _refuse, None, self.cluster().state.rows)
+            return predicted(cluster, asked, None, _refuse, None, self.cluster.get().state.rows)
 
     def _read_lags(
         self, partitions: Mapping[TopicPartition, int | None]

@@ -30,7 +30,7 @@ def topics(console: Console, request: PageRequest) -> Content:
     """The topics whose names a search finds."""
     query = request.query
     query.allow("search", "by", "page")
-    seen, sizes = console.readings.cluster(), console.readings.sizes()
+    seen, sizes = console.readings.cluster.get(), console.readings.sizes()
     search, by = query.text("search"), query.choice("by", (SUBSTRING, REGEXP))
     shown = paged(_matching(seen.topics, search, by), query)
     found = {}
@@ -76,7 +76,7 @@ def topic_of(seen: SeenCluster, name: str) -> tuple[Topic, Sequence[Partition]]:
 def topic(console: Console, request: PageRequest) -> Content:
     """The partitions of a topic, with all their replicas."""
     request.query.allow("page")
-    seen, sizes = console.readings.cluster(), console.readings.sizes()
+    seen, sizes = console.readings.cluster.get(), console.readings.sizes()
     found, partitions = topic_of(seen, request.name)
     shown = paged(partitions, request.query)
     lines = [seen.line_of(partition) for partition in shown.items]
@@ -108,7 +108,7 @@ def _primary(sizes: Sizes, partition: Partition) -> int | None:
 def consumers(console: Console, request: PageRequest) -> Content:
     """The groups that read a topic."""
     request.query.allow()
-    seen = console.readings.cluster()
+    seen = console.readings.cluster.get()
     found, _ = topic_of(seen, request.name)
     facts = {"topic": found, "lines": seen.groups_of_topic(found.topic)}
     sql = (f"SELECT * FROM lag WHERE kind = 'group' AND topic = {sql_text(found.topic)}",)
@@ -119,9 +119,9 @@ def consumers(console: Console, request: PageRequest) -> Content:
 def topic_configs(console: Console, request: PageRequest) -> Content:
     """The settings of a topic, and where each comes from."""
     request.query.allow()
-    seen = console.readings.cluster()
+    seen = console.readings.cluster.get()
     found, _ = topic_of(seen, request.name)
-    all_brokers = console.readings.broker_configs().get(DEFAULT_NAME, {})
+    all_brokers = console.readings.broker_configs.get().get(DEFAULT_NAME, {})
     facts = {"topic": found, "settings": list(topic_settings(found.configs, all_brokers, {}))}
     command = console.command(
         "configs", "--describe", "--all", "--entity-type", "topics", *option("--entity-name", found.topic)

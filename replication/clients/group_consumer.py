@@ -145,7 +145,7 @@ class GroupConsumer:
             self._lose(error)
             raise
         except (CommitFailedException, IllegalGenerationException):
-            self.membership.refresh()
+            self.membership.table.read()
         except UnknownTopicIdException:
             self._is_outdated = True
         except LakelogException as error:
@@ -283,7 +283,7 @@ class GroupConsumer:
                 cluster.groups.commit(rows, deadline, generation)
                 break
             except IllegalGenerationException as error:  # of a generation that it has not seen yet, or without it
-                self.membership.refresh()
+                self.membership.table.read()
                 if self.membership.group.generation == generation:
                     raise CommitFailedException(f"group {group_id}: nothing was committed: {error}") from error
         self.positions.committed.update(offsets)

@@ -56,7 +56,7 @@ class GroupMembership:
         self._cluster = cluster
         self._config = config
         self._clock = clock
-        self._table = MemberTable.open_or_create(cluster.root, group_id)
+        self.table = MemberTable.open_or_create(cluster.root, group_id)
         self._liveness = MemberLiveness(lambda: clock()[0])
         self._beating = threading.Lock()
         self._beat_at = _NEVER
@@ -64,7 +64,7 @@ class GroupMembership:
     @property
     def group(self) -> ConsumerGroup:
         """The group as last read."""
-        return self._table.group
+        return self.table.group
 
     @property
     def member(self) -> GroupMember:
@@ -89,14 +89,10 @@ class GroupMembership:
     def poll(self) -> ConsumerGroup:
         """Reads the group if it has moved; in an object store a poll of the last half heartbeat interval will do.
         Raises as `member`."""
-        self._table.watch(self._config.heartbeat_interval_ms / 2000)
+        self.table.refresh(self._config.heartbeat_interval_ms / 2000)
         group = self.group
         self._own(group)
         return group
-
-    def refresh(self) -> ConsumerGroup:
-        """Reads the group as it is now."""
-        return self._table.read()
 
     def join(self, topics: Collection[str]) -> None:
         """Joins as a new member; a static one takes the place of the last one of its name. Raises
@@ -117,7 +113,7 @@ class GroupMembership:
         refresh_partitions(self._cluster)
         with self._beating:
             began_at, self.member_id = self._clock(), member_id  # before: the member can leave if this is interrupted
-            group = self._table.change(self.group_id, "join", decide, member_id)
+            group = self.table.change(self.group_id, "join", decide, member_id)
             self._heartbeat, self._beat_at = group.member(member_id).heartbeat, began_at
 
     def _new_id(self) -> str:
@@ -134,13 +130,13 @@ class GroupMembership:
         """
         with self._beating:
             max_staleness = self._config.heartbeat_interval_ms / 1000
-            self._cluster.topics.watch(max_staleness)
-            self._cluster.metadata.watch(max_staleness)
+            self._cluster.topics.refresh(max_staleness)
+            self._cluster.metadata.refresh(max_staleness)
             began_at = self._clock()
-            group = self._table.change(self.group_id, "heartbeat", self._checked, self.member_id)
+            group = self.table.change(self.group_id, "heartbeat", self._checked, self.member_id)
             self._beat_at = began_at
         if self._own(group).slot == min(member.slot for member in group.members):
-            self._table.maintain()
+            self.table.maintain()
 
     def _checked(self, group: ConsumerGroup) -> ConsumerGroup:
         found = self._own(group).heartbeat
@@ -167,7 +163,7 @@ class GroupMembership:
             taken = take(group, self._own(group).member_id)
             return None if taken == group else taken
 
-        return self._table.change(self.group_id, "take", decide)
+        return self.table.change(self.group_id, "take", decide)
 
     def give_up(self, partitions: Collection[AssignedPartition]) -> None:
         """Lets others take these partitions. Raises as `beat`."""
@@ -176,7 +172,7 @@ class GroupMembership:
             given = give_up(group, self._own(group).member_id, partitions)
             return None if given == group else given
 
-        self._table.change(self.group_id, "give up", decide)
+        self.table.change(self.group_id, "give up", decide)
 
     def leave(self) -> None:
         """Lets others take all of the member's partitions. A static member only stops its heartbeats: others take its
@@ -187,7 +183,7 @@ class GroupMembership:
         with self._beating:
             self._beat_at = _NEVER
             if self.instance_id is None:
-                remove_members(self._cluster, self._table, self.group_id, lambda _: {self.member_id})
+                remove_members(self._cluster, self.table, self.group_id, lambda _: {self.member_id})
 
     def _partitions(self, topics: Collection[str]) -> list[AssignedPartition]:
         return partitions_of_topics(self._cluster, topics)

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 from lakelog.replication.clients.accumulator import PendingRecords, PendingSend, answers_of
 from lakelog.replication.clients.arguments import function, mapping, milliseconds, seconds, text, whole_number
@@ -76,6 +76,7 @@ def _name_at() -> tuple[float, float]:
 
 _RETRIES = 2**31 - 1
 _TOPICS = 10_000  # of which a producer knows the number of partitions
+_remembering = threading.Lock()
 _RECORD_BYTES = 32  # offsets, timestamp and partition of a record in memory
 _DEFAULT = ProducerConfig()
 
@@ -125,7 +126,6 @@ class Producer(Closing):
         self._named = ProducerName(name, self._view.cluster) if name else None
         # By topic: its number of partitions, the largest record that it takes, and until when `produce` uses them.
         self._known: dict[str, tuple[int, RecordLimit, float]] = {}
-        self._remembering = threading.Lock()
         self._reports = DeliveryReports()
         own = self._view.cluster.config
         self._identity = ProducerIdentity(self._take_identity(time.monotonic() + own.request_timeout_ms / 1000))
@@ -286,13 +286,8 @@ class Producer(Closing):
             if known is None:
                 raise
             partitions = known[0]
-        limit = self._view.record_limit(topic)
-        with self._remembering:
-            self._known.pop(topic, None)
-            self._known[topic] = partitions, limit, time.monotonic() + RECENT_SECONDS
-            if len(self._known) > _TOPICS:  # a producer may see topics come and go for years
-                del self._known[next(iter(self._known))]  # the one that was looked up before all others
-        return partitions, limit
+        found = partitions, self._view.record_limit(topic), time.monotonic() + RECENT_SECONDS
+        return remember(self._known, topic, found)[:2]
 
     def _put(
         self, topic: str, records: Records, timeout_ms: int, is_awaited: bool
@@ -329,6 +324,20 @@ class Producer(Closing):
         else:
             each = answers_of(sends, answers) if answers is not None else []
         settle_each(partial(send.end, each[n] if each else None, error) for n, send in enumerate(sends))
+
+
+Known = TypeVar("Known")
+
+
+def remember(known: dict[str, Known], topic: str, value: Known) -> Known:
+    """Keeps a value of a topic. If there are too many topics, it forgets the one with the oldest value: a producer may
+    see topics come and go for years. Threads may share `known`."""
+    with _remembering:
+        known.pop(topic, None)
+        known[topic] = value
+        if len(known) > _TOPICS:
+            del known[next(iter(known))]
+    return value
 
 
 def raise_first_error(answers: Mapping[int, RecordMetadata]) -> None:

@@ -59,7 +59,7 @@ class TopicView:
 
     def partitions(self, topic: str, max_staleness: float | None = None) -> dict[int, PartitionRegistration]:
         """Reads the metadata and returns the topic's partitions by number. A poll gives a `max_staleness`, as for
-        `TypedTable.poll`.
+        `TypedTable.refresh`.
 
         Raises UnknownTopicOrPartitionException if the topic does not exist, InvalidTopicException if `topic` is not a
         str, KafkaStorageException.
@@ -74,8 +74,8 @@ class TopicView:
     def _partitions(self, topic: str, max_staleness: float | None) -> dict[int, PartitionRegistration]:
         topics, metadata = self.cluster.topics, self.cluster.metadata
         if max_staleness is not None:
-            topics.watch(max_staleness)
-            metadata.watch(max_staleness)
+            topics.refresh(max_staleness)
+            metadata.refresh(max_staleness)
             with suppress(UnknownTopicOrPartitionException):  # it may have been made since that poll
                 return partitions_of(topic, topics.topics, metadata.partitions)
         topics.refresh()
@@ -136,7 +136,7 @@ class TopicView:
         """The dynamic `message.max.bytes` of each broker that has one, by its name in the configs table."""
         try:
             with suppress(KafkaStorageException):
-                self.cluster.configs.watch(LONGEST_SECONDS)  # it rarely changes
+                self.cluster.configs.refresh(LONGEST_SECONDS)  # it rarely changes
             entities = self.cluster.configs.configs
         except KafkaStorageException:  # it was never read
             return {}
@@ -216,7 +216,7 @@ class TopicView:
         self, topic: str, partitions: Iterable[int], max_staleness: float | None = None
     ) -> dict[int, Leadership]:
         """Reads the metadata and the leader rows of those partitions that exist, each table once. A poll gives an
-        `max_staleness`, as for `TypedTable.poll`.
+        `max_staleness`, as for `TypedTable.refresh`.
 
         If a leader's table cannot be read, its partitions have the error. Raises UnknownTopicOrPartitionException.
         """

@@ -104,7 +104,7 @@ class ActiveController:
             AnswerRequest: lambda step: self.requests.answer(step.request, step.outcomes),
             ChangeTopics: self._change_topics,
             ChangeConfigs: lambda step: cluster.configs.change(step.put, self._cause(step.why), self._epoch),
-            UnregisterBroker: lambda step: cluster.unregister_broker(step.broker, self._cause(step.why)),
+            UnregisterBroker: lambda step: cluster.broker_directory.unregister(step.broker, self._cause(step.why)),
             ChangeMetadata: self._change_metadata,
         }
 

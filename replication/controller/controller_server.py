@@ -51,8 +51,9 @@ class Controller:
         self._active: ActiveController | None = None
         self._errors = ErrorLog(logger, f"controller {controller_id}", clock)
         self._waiter = CommitWaiter().listen(AdminTable.folder(cluster.root).uri)
-        self._awake = threading.Event()
-        self._awake.set()
+        # For controllers that share a process. Cleared, it freezes this one after its round, as SIGSTOP does a process.
+        self.awake = threading.Event()
+        self.awake.set()
         self._thread = threading.Thread(target=self._run, name=f"controller-{controller_id}", daemon=True)
         self._copier = ClusterCopier(cluster, clock)
         self.failure: FencedClusterRootException | None = None
@@ -74,25 +75,17 @@ class Controller:
     @property
     def is_paused(self) -> bool:
         """Whether it is frozen."""
-        return not self._awake.is_set()
+        return not self.awake.is_set()
 
     def start(self) -> None:
         """Stands for election. [CE-01]"""
         self._thread.start()
         logger.info("controller %s stands for election", self.controller_id)
 
-    def pause(self) -> None:
-        """Freezes it after its round, as SIGSTOP freezes a process. It serves controllers that share a process."""
-        self._awake.clear()
-
-    def resume(self) -> None:
-        """Lets it go on with the state that it had before."""
-        self._awake.set()
-
     def kill(self) -> None:
         """Ends it without resigning, as SIGKILL ends a process. It gives up an unfinished decision."""
         self._waiter.stop()
-        self._awake.set()
+        self.awake.set()
         self._thread.join()
         self._copier.stop()
 
@@ -103,7 +96,7 @@ class Controller:
         controller's claims refuse all later writes.
         """
         self._waiter.stop()
-        self._awake.set()
+        self.awake.set()
         self._thread.join(self._session_timeout)
         if self._held is not None:
             try:
@@ -122,7 +115,7 @@ class Controller:
 
     def _run(self) -> None:
         while self._waiter.wait(self._cluster.config.lakelog_poll_interval_ms):
-            self._awake.wait()
+            self.awake.wait()
             if not self._waiter.stopping.is_set():
                 self.round()
 

@@ -23,7 +23,9 @@ class FollowerWrites:
     """The writes of one broker session. Fetchers that find new segments at about the same time, as after a send to
     several leaders, append in one commit and publish in another.
 
-    `publish` writes the replica rows; its argument is the reason for the commit. `fetcher`: the one that calls.
+    `publish` writes the replica rows; its argument is the reason for the commit. `fetcher`: the one that calls. `rows`:
+    `add` of a fetcher and a reason publishes the rows with all that the fetcher has done. Raises
+    StaleBrokerEpochException and KafkaStorageException.
     """
 
     def __init__(self, log: ReplicaLog, name: str, publish: Callable[[str], object]) -> None:
@@ -31,7 +33,7 @@ class FollowerWrites:
         self._name = name
         self._write_rows = publish
         self._appends = GroupCommit(self._append)
-        self._rows = GroupCommit(self._publish)
+        self.rows = GroupCommit(self._publish)
 
     def expect(self, fetcher: object, size: int = 0) -> None:
         """The fetcher has found new segments, or begins to copy segments of so many bytes, and will append them."""
@@ -44,21 +46,16 @@ class FollowerWrites:
         """Commits what the fetcher has copied. Raises as `append_as_follower` and the error of this fetch."""
         self._appends.add(fetcher, _Append(fetcher, fetched))
 
-    def publish(self, fetcher: object, why: str) -> None:
-        """Publishes the replica rows with all that the fetcher has done. Raises StaleBrokerEpochException and
-        KafkaStorageException."""
-        self._rows.add(fetcher, why)
-
     def done(self, fetcher: object) -> None:
         """Ends a round of the fetcher: other fetchers wait for it no more."""
         self._appends.give_up(fetcher)
-        self._rows.give_up(fetcher)
+        self.rows.give_up(fetcher)
 
     def _append(self, appends: Sequence[_Append]) -> Sequence[Exception | None]:
         errors = append_as_follower(self._log, [append.fetched for append in appends], self._name)
         for append, error in zip(appends, errors, strict=True):
             if error is None:  # before any of them goes on, so that each waits for the others' rows
-                self._rows.expect(append.fetcher)
+                self.rows.expect(append.fetcher)
         return errors
 
     def _publish(self, reasons: Sequence[str]) -> Sequence[Exception | None]:

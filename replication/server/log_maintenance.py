@@ -63,21 +63,20 @@ class _Stopping(Exception):
     """The broker stops, and a compaction or cleaning under way is given up."""
 
 
-class LogMaintenance:
-    """Maintains one log, round after round, until it is stopped."""
+class LogMaintenance(PeriodicTask):
+    """Maintains one log, round after round, in a thread of its own until it is stopped."""
 
     def __init__(
         self, name: str, log: ReplicaLog, replicas: Replicas, cache: MetadataCache, config: Config,
         pause_point: PausePoint, spark: SparkSession,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self._name = name
+        super().__init__(name, "maintenance", config.log_cleaner_backoff_ms, pause_point, self.run_once)
         self._log = log
         self._replicas = replicas
         self._spark = spark
         self._cache = cache
         self._config = config
-        self._pause_point = pause_point
         self._wall_clock = wall_clock
         self._cleaner = FileCleaner(log.root, config.log_segment_delete_delay_ms / 1000)
         again = config.lakelog_scrub_interval_ms
@@ -104,15 +103,10 @@ class LogMaintenance:
             "deletion of files": self._clean,
         }
         self._errors = {what: ErrorLog(logger, f"{name}: {what}") for what in self._parts}
-        self._thread = PeriodicTask(name, "maintenance", config.log_cleaner_backoff_ms, pause_point, self.run_once)
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread after the part that it is running, and waits for it. A compaction that waits is given up."""
-        self._thread.stop()
+        super().stop()
         self._log_compactions(is_last=True)
 
     def run_once(self) -> None:
@@ -128,31 +122,31 @@ class LogMaintenance:
             except LakelogException as error:
                 self._errors[what].failed(error)
             except Exception:  # for example from an unforeseen fault in a file: the other parts go on
-                logger.exception("%s: %s: unexpected error", self._name, what)
+                logger.exception("%s: %s: unexpected error", self._who, what)
 
     def _scrub(self) -> None:
         rounds = _SCRUB_ROUNDS if self._log.root.is_local else _REMOTE_SCRUB_ROUNDS
         self._is_scrub_round = self._rounds % rounds == 0
         if self._is_scrub_round and self._log.scrub():
-            logger.error("%s: files of the log have broken or work again", self._name)
+            logger.error("%s: files of the log have broken or work again", self._who)
         self._rounds += 1
 
     def _scrub_digests(self) -> None:
         broken = self._digests.run_once()
         if broken:
-            logger.error("%s: %d files of the log differ from what was committed", self._name, broken)
+            logger.error("%s: %d files of the log differ from what was committed", self._who, broken)
 
     def _undo_other_writers(self) -> None:
         """Undoes what another tool has written: at once, and if some of its files are left, again with each scrub.
         [OL-01]"""
         foreign, rewritten_at = foreign_files(self._log.current()), self._log.rewritten_at
         if (foreign, rewritten_at) != self._foreign or (foreign and self._is_scrub_round):
-            undo_other_writers(self._log, self._name)
+            undo_other_writers(self._log, self._who)
         self._foreign = foreign_files(self._log.current()), rewritten_at
 
     def _delete_old_segments(self) -> None:
         expiration = self._config.producer_id_expiration_ms
-        delete_old_segments(self._log, self._now() - expiration * 1000, self._name)
+        delete_old_segments(self._log, self._now() - expiration * 1000, self._who)
 
     def _clean(self) -> None:
         """Deletes the files that no version needs; none while a partition is offline, because a removed file may still
@@ -160,7 +154,7 @@ class LogMaintenance:
         self._note_removed()
         is_whole = not self._log.current().faulty()
         if self._deletes_files and not is_whole:
-            logger.warning("%s: no file of the log is deleted while partitions are offline", self._name)
+            logger.warning("%s: no file of the log is deleted while partitions are offline", self._who)
         self._deletes_files = is_whole
         if is_whole:
             self._cleaner.clean(lambda: self._log.refresh().segments)
@@ -176,7 +170,7 @@ class LogMaintenance:
         starts = {partition: self._start_of(hosted) for partition, hosted in self._replicas.led().items()}
         if starts:
             self._pause_point.pass_through()
-            raise_log_starts(self._log, starts, self._name, "retention")
+            raise_log_starts(self._log, starts, self._who, "retention")
         self._retained_at = time.monotonic()
 
     def _start_of(self, hosted: HostedPartition) -> StartOf:
@@ -196,7 +190,7 @@ class LogMaintenance:
         config, ends_at = self._config, time.monotonic() + _COMPACTION_SECONDS
         failed: CorruptRecordException | None = None
         for partition, hosted, to_clean in self._logs_to_clean() if config.log_cleaner_enable else ():
-            if self._thread.stopping.is_set() or time.monotonic() >= ends_at:
+            if self.stopping.is_set() or time.monotonic() >= ends_at:
                 break
             self._pause_point.pass_through()
             if not _takes_records(self._log.current().known(partition), hosted):
@@ -205,7 +199,7 @@ class LogMaintenance:
             try:
                 cleaned = clean(
                     self._log, partition, to_clean, retention_ms, self._now(), config.log_cleaner_dedupe_buffer_size,
-                    self._name, self._pace(), self._on_each,
+                    self._who, self._pace(), self._on_each,
                 )  # fmt: skip
             except _Stopping:
                 return
@@ -215,7 +209,7 @@ class LogMaintenance:
             self._note_removed()
             if cleaned is not None and cleaned.bytes_before:
                 logger.info(
-                    "%s: cleaned %s up to offset %d: files of %d bytes have %d bytes now", self._name,
+                    "%s: cleaned %s up to offset %d: files of %d bytes have %d bytes now", self._who,
                     hosted.registration.name, *cleaned,
                 )  # fmt: skip
         if failed is not None:
@@ -250,7 +244,7 @@ class LogMaintenance:
                     # Light: then the commit looks each file up in the store.
                     return [found and found.light for found in on_executors(self._spark, call, segments)]
                 except ExecutorsFailed as error:
-                    logger.warning("%s: the driver cleans %d segments itself: %s", self._name, len(segments), error)
+                    logger.warning("%s: the driver cleans %d segments itself: %s", self._who, len(segments), error)
             return in_turn(pace)(call, segments)
 
         return on_each
@@ -266,11 +260,11 @@ class LogMaintenance:
         most = min(config.log_cleaner_max_bytes, rate * _COMPACTION_SECONDS)
         limits = config.log_segment_bytes, config.log_cleaner_min_files, most
         for _ in range(_COMPACTIONS if config.log_cleaner_enable else 0):
-            if self._thread.stopping.is_set() or time.monotonic() >= ends_at:
+            if self.stopping.is_set() or time.monotonic() >= ends_at:
                 return
             self._pause_point.pass_through()
             try:
-                replaced = compact(self._log, *limits, self._name, self._pace())
+                replaced = compact(self._log, *limits, self._who, self._pace())
             except _Stopping:
                 return
             self._note_removed()
@@ -284,12 +278,12 @@ class LogMaintenance:
         """Logs how much was compacted, once a minute at most, and at the end."""
         now = time.monotonic()
         if self._compactions and (is_last or now - self._logged_at >= _LOG_LINE_SECONDS):
-            logger.info("%s: %d compactions of %d small files", self._name, self._compactions, self._compacted)
+            logger.info("%s: %d compactions of %d small files", self._who, self._compactions, self._compacted)
             self._compactions, self._compacted, self._logged_at = 0, 0, now
 
     def _wait(self, seconds: float) -> None:
         """Raises _Stopping once the broker stops, and BrokerKilled."""
-        if self._thread.stopping.wait(seconds):
+        if self.stopping.wait(seconds):
             raise _Stopping
         self._pause_point.pass_through()
 

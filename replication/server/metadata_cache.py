@@ -34,7 +34,7 @@ class MetadataCache:
         self, cluster: Cluster, clock: Callable[[], float] = time.monotonic, listener: CommitListener | None = None
     ) -> None:
         self.cluster = cluster
-        self._listener = (listener or CommitWaiter()).listen(MetadataTable.folder(cluster.root).uri)
+        self.listener = (listener or CommitWaiter()).listen(MetadataTable.folder(cluster.root).uri)
         self._liveness = Liveness(cluster.config.broker_session_timeout_ms, clock)
         self._replica_tables: dict[int, tuple[tuple[str, int], ReplicaTable]] = {}
         self._partitions: Mapping[TopicIdPartition, PartitionRegistration] = {}
@@ -59,7 +59,7 @@ class MetadataCache:
     def poll(self) -> bool:
         """Like `refresh`, but in an object store it may take older polls of this process."""
         self._have_topics_moved(self.cluster.topics.poll())
-        self.cluster.configs.watch(LONGEST_SECONDS)
+        self.cluster.configs.refresh(LONGEST_SECONDS)
         self.cluster.metadata.poll()
         return self._show(self.cluster.poll_brokers)
 
@@ -78,10 +78,6 @@ class MetadataCache:
 
     def _roots(self) -> dict[int, str]:
         return {broker_id: registration.root for broker_id, registration in self.cluster.brokers.items()}
-
-    def wake(self) -> None:
-        """Wakes the listener, as a commit to one of its tables does."""
-        self._listener.wake()
 
     @property
     def version(self) -> int:
@@ -191,5 +187,5 @@ class MetadataCache:
         if known is None or known[0] != process:
             root = self.cluster.storage_of(broker_id, registration.root)
             known = self._replica_tables[broker_id] = process, ReplicaTable.open(root)
-            self._listener.listen(ReplicaTable.folder(root).uri)
+            self.listener.listen(ReplicaTable.folder(root).uri)
         return known[1]

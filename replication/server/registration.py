@@ -120,7 +120,7 @@ class Registration:
         """Raises StaleBrokerEpochException if a newer process has registered, or the broker was unregistered. It does
         not need the broker's root. In an object store it may find out some seconds later; a write finds out at once."""
         with self._lock:
-            self.table.watch(LONGEST_SECONDS)
+            self.table.refresh(LONGEST_SECONDS)
             self._check_is_ours(self.table.fence)
 
     def beat(self, log: LogIdentity | None, **figures: int | None) -> None:

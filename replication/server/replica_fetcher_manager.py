@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from lakelog.replication.protocol.fetch_state import InitialFetchState, PartitionFetchState, fetcher_id
+from lakelog.replication.protocol.fetch_state import FetchStates, InitialFetchState, PartitionFetchState, fetcher_id
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 
 # How long a broker waits for a fetcher to end before it goes on: the fetcher's source may hang.
@@ -31,22 +31,16 @@ class SourceBroker(NamedTuple):
 
 
 class FetcherThread(Protocol):
-    """The part of a fetcher that the manager uses."""
+    """The part of a fetcher that the manager uses. `states`: the fetch states of its partitions. Once they are removed
+    there, nothing more of them is appended."""
+
+    states: FetchStates
 
     def start(self) -> None:
         """Begins to fetch, and returns at once."""
 
     def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
         """Adds partitions to fetch. A partition that it has under the same leader epoch stays as it is."""
-
-    def remove_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Stops fetching partitions. Once it returns, nothing more of them is appended."""
-
-    def partition_count(self) -> int:
-        """The number of partitions."""
-
-    def fetch_states(self) -> Mapping[TopicIdPartition, PartitionFetchState]:
-        """The fetch states of its partitions."""
 
     def shutdown(self, seconds: float | None = None) -> None:
         """Ends fetching for good; nothing more is appended. Waits for the end at most `seconds`, by default as long as
@@ -113,11 +107,11 @@ class ReplicaFetcherManager:
         """Removes partitions from their fetchers. An idle fetcher runs until `shutdown_idle_fetchers`. [FM-07]"""
         removed = list(partitions)
         for fetcher in self.fetchers().values():
-            fetcher.remove_partitions(removed)
+            fetcher.states.remove(removed)
 
     def shutdown_idle_fetchers(self) -> None:
         """Stops and removes the fetchers without partitions. [FM-08]"""
-        idle = {key: fetcher for key, fetcher in self.fetchers().items() if fetcher.partition_count() == 0}
+        idle = {key: fetcher for key, fetcher in self.fetchers().items() if len(fetcher.states) == 0}
         for key, fetcher in idle.items():
             fetcher.shutdown(_SHUTDOWN_SECONDS)
             with self._lock:
@@ -125,7 +119,7 @@ class ReplicaFetcherManager:
 
     def fetch_states(self) -> dict[TopicIdPartition, PartitionFetchState]:
         """The fetch states of all followed partitions that a fetcher has."""
-        return {p: state for fetcher in self.fetchers().values() for p, state in fetcher.fetch_states().items()}
+        return {p: state for fetcher in self.fetchers().values() for p, state in fetcher.states.all().items()}
 
     def close_all_fetchers(self) -> None:
         """Stops every fetcher. [BR-04]"""

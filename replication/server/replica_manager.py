@@ -291,7 +291,7 @@ class LeaderRoundReads:
         self._polled_at: dict[int, float] = {}
         self._max_staleness = min(LONGEST_SECONDS, replica_lag_time_max_ms / 3000)
         self._rows = FollowerStatusReader(
-            self._read_rows, replica_lag_time_max_ms / 2000, clock, self._polled_at.__getitem__, cache.wake
+            self._read_rows, replica_lag_time_max_ms / 2000, clock, self._polled_at.__getitem__, cache.listener.wake
         )
 
     def follower_rows(self, step: ReadFollowerRows) -> FollowersSeen:

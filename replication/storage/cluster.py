@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from lakelog.replication.config import Config, Owner
 from lakelog.replication.errors import (
@@ -89,7 +88,7 @@ class Cluster:
         self.config = _with_sessions(config.in_cluster(dict(identity["configs"])), root)
         self.metadata = MetadataTable.open(self.root)
         self.topics = TopicTable.open(self.root)
-        self._brokers = BrokerDirectory(self.root)
+        self.broker_directory = BrokerDirectory(self.root)
 
     def _read_identity(self, root: StorageRoot, config: Config) -> Row:
         """The identity of the cluster. One of several roots may be behind so far that only the others have it."""
@@ -240,19 +239,19 @@ class Cluster:
 
     def refresh_brokers(self) -> Mapping[int, BrokerRegistration]:
         """The registrations of all brokers, read again where they have moved."""
-        self._brokers.refresh()
+        self.broker_directory.refresh()
         return self.brokers
 
     def poll_brokers(self) -> Mapping[int, BrokerRegistration]:
         """Like `refresh_brokers`, but in an object store a registration is read four times in three heartbeat
         intervals. A staler view would make brokers that are late with a heartbeat look dead."""
-        self._brokers.refresh(self.config.broker_heartbeat_interval_ms / 1000 * HEARTBEAT_STALENESS)
+        self.broker_directory.refresh(self.config.broker_heartbeat_interval_ms / 1000 * HEARTBEAT_STALENESS)
         return self.brokers
 
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
         """The registrations as last read, by broker id."""
-        return self._brokers.registrations
+        return self.broker_directory.registrations
 
     def maintain(self) -> None:
         """Keeps the cluster's tables cheap to open; for the active controller, which owns them, now and then."""
@@ -266,12 +265,7 @@ class Cluster:
     @property
     def unregistered_brokers(self) -> frozenset[int]:
         """The brokers whose registration was removed, as last read."""
-        return self._brokers.unregistered
-
-    def unregister_broker(self, broker_id: int, cause: Mapping[str, Any]) -> bool:
-        """Removes the registration of a broker, if it has not moved since it was last read. Returns whether the broker
-        is unregistered now. Raises KafkaStorageException."""
-        return self._brokers.unregister(broker_id, cause)
+        return self.broker_directory.unregistered
 
     def registration(self, broker_id: int) -> BrokerRegistration:
         """The registration of a broker as last read. Raises BrokerNotAvailableException if it has never registered."""

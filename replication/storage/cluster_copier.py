@@ -33,7 +33,8 @@ class _Snapshot(NamedTuple):
 
 
 class _RootCopier:
-    """Writes the newest snapshot to the root of one broker."""
+    """Writes the newest snapshot to the root of one broker. `worker`: once dropped, it writes no more than the snapshot
+    that it has begun."""
 
     def __init__(self, broker_id: int, root: StorageRoot) -> None:
         self.root = root
@@ -42,15 +43,11 @@ class _RootCopier:
         self._broker_epoch = -1
         self._written: dict[str, tuple[CopySource, list[Row]]] = {}
         self._copy: ClusterCopy | None = None
-        self._worker = RootWorker(f"the copy of the cluster's tables in {root.uri}", self._close)
+        self.worker = RootWorker(f"the copy of the cluster's tables in {root.uri}", self._close)
 
     def offer(self, snapshot: _Snapshot, broker_epoch: int) -> None:
         """Begins to write a snapshot to the root of a broker with this epoch."""
-        self._worker.begin("tables", lambda: self._write(snapshot, broker_epoch))
-
-    def stop(self) -> None:
-        """Writes no more than the snapshot that it has begun."""
-        self._worker.drop()
+        self.worker.begin("tables", lambda: self._write(snapshot, broker_epoch))
 
     def _close(self) -> None:
         self._copy = None
@@ -105,7 +102,7 @@ class ClusterCopier:
             known = self._roots.get(broker_id)
             if known is None or known.root.uri != registration.root:
                 if known is not None:
-                    known.stop()
+                    known.worker.drop()
                 known = _RootCopier(broker_id, self._cluster.storage_of(broker_id, registration.root))
                 self._roots[broker_id] = known
             known.offer(snapshot, registration.broker_epoch)
@@ -113,7 +110,7 @@ class ClusterCopier:
     def stop(self) -> None:
         """Ends the copies, but for one that hangs in its store: it ends after the tables that it was given."""
         for root in list(self._roots.values()):
-            root.stop()
+            root.worker.drop()
         self._roots.clear()
         self._due_at = 0.0
 
@@ -121,7 +118,7 @@ class ClusterCopier:
         """The tables, as the controller has read them, or as they were some seconds ago at most."""
         cluster = self._cluster
         for table in (cluster.groups, cluster.producers):
-            table.watch(self._seconds)
+            table.refresh(self._seconds)
         found = {
             TOPICS: cluster.topics.snapshot(),
             CONFIGS: cluster.configs.snapshot(),

@@ -101,19 +101,16 @@ class _Stopped(Exception):
 
 
 class StoreProbe:
-    """A probe of one root, which a thread runs. `stop` ends it from another thread, before its next request."""
+    """A probe of one root, which a thread runs. `stopping`: another thread sets it to end the probe before its next
+    request; it removes its folder."""
 
     def __init__(self, root: StorageRoot) -> None:
         self.facts = StoreFacts(root.uri, root.is_local)
         self._root = root
         self._folder = root.child(f"{PROBE}{uuid.uuid4().hex}")
-        self._is_stopped = threading.Event()
+        self.stopping = threading.Event()
         self._written = set[str]()  # names of files that may be there
         self._times = defaultdict[str, list[float]](list)
-
-    def stop(self) -> None:
-        """Lets the probe remove its folder, and do nothing else."""
-        self._is_stopped.set()
 
     def run(self) -> None:
         """Probes the root. Errors of the store become facts."""
@@ -125,7 +122,7 @@ class StoreProbe:
             finally:
                 self._remove()
         facts.milliseconds = {kind: median(times) * 1000 for kind, times in self._times.items()}
-        if not self._is_stopped.is_set():
+        if not self.stopping.is_set():
             facts.step = ""
 
     # What this process may do
@@ -188,7 +185,7 @@ class StoreProbe:
         return True
 
     def _timed(self, kind: str, call: Callable[[], T]) -> T:
-        if self._is_stopped.is_set():
+        if self.stopping.is_set():
             raise _Stopped
         self.facts.step = kind
         started = time.perf_counter()

@@ -225,11 +225,11 @@ def test_ap_04_kip_345_a_static_member_that_hangs_stays_for_its_session(member, 
     heartbeat._polled_at -= 1
     for _ in range(2):
         heartbeat.work()
-    (found,) = membership.refresh().members
+    (found,) = membership.table.read().members
     assert (found.heartbeat, len(found.owned)) == (1, 2), "no heartbeat since it has joined"
     assert caplog.text.count("stops heartbeats: poll was not called for") == 1
     assert got(a.poll(0)) == []
-    assert (membership.refresh().members[0].heartbeat, assigned(a)) == (2, [0, 1])
+    assert (membership.table.read().members[0].heartbeat, assigned(a)) == (2, [0, 1])
 
 
 def test_ap_04_kip_345_of_two_copies_of_a_static_member_one_ends(member):

@@ -115,7 +115,7 @@ def test_td_04_bc_01_a_deletion_does_not_wait_for_a_broker_that_is_unregistered(
 def test_td_04_fo_04_a_deletion_goes_on_at_failover_without_a_broker_that_is_unregistered(world):
     delete_flights(world)
     world.cluster.refresh_brokers()
-    assert world.cluster.unregister_broker(4, {"who": "the last controller"})
+    assert world.cluster.broker_directory.unregister(4, {"who": "the last controller"})
     world.fail_over()
     apply(world)
     assert topics(world) == (set(), set())

@@ -73,9 +73,9 @@ def test_bc_01_a_broker_id_with_a_live_process_elsewhere_is_refused(spark, clust
     refused = broker(spark, cluster, root)
     refresh = BrokerTable.refresh
 
-    def beat_and_refresh(table):
+    def beat_and_refresh(table, *given):
         elsewhere.update(7, "heartbeat")
-        return refresh(table)
+        return refresh(table, *given)
 
     monkeypatch.setattr(BrokerTable, "refresh", beat_and_refresh)
     with pytest.raises(DuplicateBrokerRegistrationException, match="broker 1 is at work at /elsewhere"):

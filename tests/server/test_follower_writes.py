@@ -39,7 +39,7 @@ class Fetches:
         try:
             self.writes.append(partition, self.fetched[partition])
             if publish:
-                self.writes.publish(partition, "fetched")
+                self.writes.rows.add(partition, "fetched")
         except Exception as error:
             self.errors.append(error)
         finally:

@@ -165,7 +165,9 @@ def beating(cluster, root, monkeypatch):
     made = BrokerTable.open_or_create(cluster.root, 2)
     made.register(lambda _: BrokerRegistration(2, storage.uri, None, 1, -1, False, None, "log", 0))
     refresh = BrokerTable.refresh
-    monkeypatch.setattr(BrokerTable, "refresh", lambda seen: (made.update(1, "heartbeat"), refresh(seen))[1])
+    monkeypatch.setattr(
+        BrokerTable, "refresh", lambda seen, *given: (made.update(1, "heartbeat"), refresh(seen, *given))[1]
+    )
     return storage
 
 

@@ -321,7 +321,7 @@ def test_na_04_no_compaction_begins_after_a_minute(world, monkeypatch):
 
 def test_na_04_a_compaction_that_waits_ends_with_its_broker(root, caplog):
     world = World(root, **{"log.cleaner.io.max.bytes.per.second": 200})
-    stopping, waits = world.maintenance._thread.stopping, []
+    stopping, waits = world.maintenance.stopping, []
     wait = stopping.wait
     stopping.wait = lambda seconds: waits.append(seconds) or wait(seconds)
     world.maintenance.start()
@@ -331,7 +331,7 @@ def test_na_04_a_compaction_that_waits_ends_with_its_broker(root, caplog):
 
 
 def test_br_04_a_compaction_that_waits_ends_with_its_killed_broker(world, monkeypatch):
-    monkeypatch.setattr(world.maintenance._thread.stopping, "wait", lambda _: world.pause_point.kill())
+    monkeypatch.setattr(world.maintenance.stopping, "wait", lambda _: world.pause_point.kill())
     world.maintenance._is_in_use = lambda: True
     with pytest.raises(BrokerKilled):
         world.maintenance.run_once()

@@ -66,7 +66,7 @@ def test_mc_01_mc_03_a_cache_has_topics_partitions_and_brokers(cluster, clock):
         (MetadataCache.refresh, (Cluster, "refresh_brokers"), "metadata"),
         (MetadataCache.refresh, (ConfigTable, "refresh"), "topics"),
         (MetadataCache.poll, (Cluster, "poll_brokers"), "metadata"),
-        (MetadataCache.poll, (ConfigTable, "watch"), "topics"),
+        (MetadataCache.poll, (ConfigTable, "refresh"), "topics"),
     ],
 )
 def test_mc_01_a_refresh_after_a_failed_one_reports_the_changes_of_both(

@@ -1,8 +1,10 @@
 """Which fetcher gets which partitions. The fetchers only record their calls."""
 
+import time
+
 import pytest
 
-from lakelog.replication.protocol.fetch_state import InitialFetchState, fetcher_id
+from lakelog.replication.protocol.fetch_state import FetchStates, InitialFetchState, fetcher_id
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.replica_fetcher_manager import BrokerIdAndFetcherId, ReplicaFetcherManager, SourceBroker
 
@@ -12,24 +14,14 @@ class RecordingFetcher:
 
     def __init__(self, key, root, events):
         self.key, self.root, self._events = key, root, events
-        self.partitions = {}
+        self.states = FetchStates(time.monotonic)
 
     def start(self):
         self._events.append(("start", self.key))
 
     def add_partitions(self, partitions):
         self._events.append(("add", self.key, sorted(partitions)))
-        self.partitions.update(partitions)
-
-    def remove_partitions(self, partitions):
-        for partition in partitions:
-            self.partitions.pop(partition, None)
-
-    def partition_count(self):
-        return len(self.partitions)
-
-    def fetch_states(self):
-        return self.partitions
+        self.states.assign(partitions)
 
     def shutdown(self, seconds=None):
         self._events.append(("shutdown", self.key))
@@ -61,7 +53,7 @@ def world():
 
 def test_fm_02_partitions_of_one_leader_share_a_fetcher(world):
     world.add(followed(0, leader=1), followed(1, leader=1), followed(2, leader=2))
-    counts = {key.broker_id: f.partition_count() for key, f in world.manager.fetchers().items()}
+    counts = {key.broker_id: len(f.states) for key, f in world.manager.fetchers().items()}
     assert counts == {1: 2, 2: 1}
 
 
@@ -69,8 +61,8 @@ def test_fm_03_several_fetchers_divide_partitions_by_fetcher_id():
     world = World(num_replica_fetchers=3)
     world.add(*(followed(partition, leader=1) for partition in range(9)))
     for key, fetcher in world.manager.fetchers().items():
-        assert {fetcher_id("t", p.partition, 3) for p in fetcher.partitions} == {key.fetcher_id}
-    assert sum(f.partition_count() for f in world.manager.fetchers().values()) == 9
+        assert {fetcher_id("t", p.partition, 3) for p in fetcher.states.all()} == {key.fetcher_id}
+    assert sum(len(f.states) for f in world.manager.fetchers().values()) == 9
 
 
 def test_fm_04_a_new_fetcher_is_started_before_it_gets_its_partitions(world):
@@ -106,7 +98,7 @@ def test_fm_07_an_emptied_fetcher_runs_on(world):
     world.add(followed(0, leader=1))
     world.manager.remove_fetcher_for_partitions([TopicIdPartition("t", 0)])
     (fetcher,) = world.manager.fetchers().values()
-    assert fetcher.partition_count() == 0
+    assert len(fetcher.states) == 0
     assert ("shutdown", fetcher.key) not in world.events
 
 

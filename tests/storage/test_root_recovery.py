@@ -545,7 +545,7 @@ def test_a_controller_whose_rounds_fail_copies_all_the_same(lake, monkeypatch):
 def test_a_controller_that_cannot_read_a_table_says_so_once(lake, monkeypatch, caplog):
     time = Clock()
     copier = copier_of(lake, time)
-    monkeypatch.setattr(GroupTable, "watch", raises(KafkaStorageException("a torn commit")))
+    monkeypatch.setattr(GroupTable, "refresh", raises(KafkaStorageException("a torn commit")))
     for _ in range(3):
         copier.poll(CONTROLLER)
         time.now += LOCAL_SECONDS

@@ -163,7 +163,7 @@ def test_a_probe_that_is_stopped_removes_its_folder(store):
 
     def stop_after_the_first_put(answer, method, url, headers, body):
         if method == "PUT":
-            probe.stop()
+            probe.stopping.set()
         return answer(method, url, headers, body)
 
     store.fault = stop_after_the_first_put

@@ -403,6 +403,6 @@ class _Fetcher(ReplicaFetcher):
         pass
 
     def run(self, lagging: Iterable[TopicIdPartition]) -> None:
-        self._states.fell_behind(lagging)
+        self.states.fell_behind(lagging)
         while self._fetch():
             pass

@@ -69,12 +69,18 @@ class EmbeddedCluster(ClusterUnderTest):
     def pause(self, server: Server) -> None:
         """Freezes a server as SIGSTOP does."""
         found = self._server(server)
-        (found.pause_point if isinstance(found, Broker) else self._local.controllers[str(server)]).pause()
+        if isinstance(found, Broker):
+            found.pause_point.pause()
+        else:
+            self._local.controllers[str(server)].awake.clear()
 
     def resume(self, server: Server) -> None:
         """Resumes a server as SIGCONT does."""
         found = self._server(server)
-        (found.pause_point if isinstance(found, Broker) else self._local.controllers[str(server)]).resume()
+        if isinstance(found, Broker):
+            found.pause_point.resume()
+        else:
+            self._local.controllers[str(server)].awake.set()
 
     def stop(self, server: Server) -> None:
         """Stops a server in order, as SIGTERM does."""

@@ -420,29 +420,8 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._error = error
 
     @plain_errors
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
-        """Raises the error of the option or column when Spark asks where the query starts."""
-        self._refuse()
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
-        """Raises it when Spark asks how far the next micro-batch reads."""
-        self._refuse()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
-        """Raises it when Spark asks for the limit of a micro-batch."""
-        self._refuse()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """Raises it when Spark asks where a query with Trigger.AvailableNow ends."""
-        self._refuse()
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Raises it when Spark asks for the tasks of a micro-batch."""
-        self._refuse()
-
-    def read(self, partition: InputPartition) -> NoReturn:
-        """Raises it when a task asks for its records."""
-        self._refuse()
+    initialOffset = latestOffset = getDefaultReadLimit = _refuse  # noqa: N815 (Spark's names)
+    prepareForTriggerAvailableNow = partitions = read = _refuse  # noqa: N815 (Spark's names)

@@ -137,7 +137,7 @@ class FetchRunner:
             AppendFetched: self._append,
             FollowHighWatermarks: context.follow_high_watermarks,
             RaiseLogStarts: lambda step: follow_log_starts(log, step.starts, name),
-            PublishReplicas: lambda step: context.writes.publish(self, step.why),
+            PublishReplicas: lambda step: context.writes.rows.add(self, step.why),
         }
 
     def stop_following(self) -> None:
@@ -259,7 +259,7 @@ class FetchRunner:
             self._states.delay(partition, error, self._limits.backoff_ms)
         self._context.pause_point.pass_through()
         with suppress(KafkaStorageException):  # the broker publishes the rows later
-            self._context.writes.publish(self, "delayed")
+            self._context.writes.rows.add(self, "delayed")
 
     def _log_delays(self, before: Mapping[TopicIdPartition, PartitionFetchState]) -> None:
         """Logs each new error once, in one line with all its partitions."""

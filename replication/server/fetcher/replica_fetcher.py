@@ -12,14 +12,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakelog.replication.config import Config
 from lakelog.replication.errors import StaleBrokerEpochException
-from lakelog.replication.protocol.fetch_state import FetchStates, InitialFetchState, PartitionFetchState
+from lakelog.replication.protocol.fetch_state import FetchStates, InitialFetchState
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.server.executors import error_line
 from lakelog.replication.server.fetcher.fetch_runner import FetchRunner
@@ -168,7 +168,9 @@ class QueryStart:
 
 
 class ReplicaFetcher:
-    """One streaming query, from one source broker, for the partitions of one fetcher id."""
+    """One streaming query, from one source broker, for the partitions of one fetcher id. `states`: their fetch states.
+    Those that are removed are not fetched any more once a running append to them has ended: that does not wait for a
+    hanging source. [FM-07]"""
 
     def __init__(
         self, spark: SparkSession, broker_id: int, key: BrokerIdAndFetcherId, source: StorageRoot,
@@ -176,7 +178,7 @@ class ReplicaFetcher:
     ) -> None:  # fmt: skip
         self.name = f"broker-{broker_id}:{fetcher_name(key)}"
         self._spark, self._broker_id, self._pause_point = spark, broker_id, pause_point
-        self._config, self._states = config, states
+        self._config, self.states = config, states
         self._round = work
         folder = checkpoints.child(fetcher_name(key))
         self._follower_query = FollowerQuery(spark, self.name, folder, self._process)
@@ -199,20 +201,8 @@ class ReplicaFetcher:
 
     def add_partitions(self, partitions: Mapping[TopicIdPartition, InitialFetchState]) -> None:
         """Adds partitions to fetch. A partition that it has under the same leader epoch stays as it is. [FS-02]"""
-        if self._states.assign(partitions):
+        if self.states.assign(partitions):
             self._ask()
-
-    def remove_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Stops fetching partitions, after a running append to them. It does not wait for a hanging source. [FM-07]"""
-        self._states.remove(partitions)
-
-    def partition_count(self) -> int:
-        """The number of partitions."""
-        return len(self._states)
-
-    def fetch_states(self) -> Mapping[TopicIdPartition, PartitionFetchState]:
-        """The fetch states of its partitions."""
-        return self._states.all()
 
     def _ask(self) -> None:
         """Asks for a round at once."""
@@ -292,7 +282,7 @@ class ReplicaFetcher:
     def _is_due(self) -> bool:
         """Whether a round was asked for, a delay is over, or the leader's log or rows have changed. It polls the
         leader first, so that any round takes the new segments."""
-        return self._round.is_round_due() or self._is_asked.is_set() or self._states.has_due()
+        return self._round.is_round_due() or self._is_asked.is_set() or self.states.has_due()
 
     def _fetch(self) -> bool:
         """Runs a round. Returns whether more can be fetched at once; then it has asked for the next one."""
@@ -366,7 +356,7 @@ class ReplicaFetcher:
         It removes all partitions first, so that nothing more is appended. Then it waits for the end at most `seconds`,
         by default `lakelog.storage.timeout.ms`: a source that hangs forever must not hang its followers.
         """
-        self._states.remove(self._states.all())
+        self.states.remove(self.states.all())
         if self._ending is None:
             self._ending = threading.Thread(target=self._end, name=f"{self.name}-shutdown", daemon=True)
             self._ending.start()

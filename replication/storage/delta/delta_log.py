@@ -510,11 +510,6 @@ class DeltaLog:
         """All data files of the version, in no order. Small files of its last commit may have their content."""
         return list(self._files.values())
 
-    def statistics(self) -> list[dict[str, Any]]:
-        """One row a data file of the version, with the columns `min.<column>` and `max.<column>`. It opens the table.
-        Raises KafkaStorageException."""
-        return add_actions(open_version(self.root, self.version), flatten=True).to_pylist()
-
     def commit(
         self,
         cause: Mapping[str, Any],

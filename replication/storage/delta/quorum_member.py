@@ -475,8 +475,7 @@ class _Voter:
 class _FileVoter(_Voter):
     """A root's part of a vote on a file, which always reads the root's state."""
 
-    def _create(self, step: CreateEvent) -> bool:
-        return self._put(step)
+    _create = _Voter._put
 
     def _state(self, step: ReadRootState) -> RootState:
         return RootState(self._member.identity(), has_previous=True, is_sealed=False)

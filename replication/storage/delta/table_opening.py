@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deltalake import Field, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -23,7 +23,7 @@ from lakelog.replication.storage.delta.commit_format import ACTIONS, ENGINE, che
 from lakelog.replication.storage.delta.log_recovery import find_end, read_tail
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
-from lakelog.replication.storage.delta.table_handle import TableHandle
+from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
 from lakelog.schemas import Table
 
 logger = logging.getLogger(__name__)
@@ -116,6 +116,12 @@ def open_version(root: StorageRoot, version: int) -> TableHandle:
         raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
     _check_protocol(root, found)
     return found
+
+
+def file_statistics(root: StorageRoot, version: int) -> list[dict[str, Any]]:
+    """A row for each data file of a version, with the columns `min.<column>` and `max.<column>`. Raises as
+    `open_version`."""
+    return list(add_actions(open_version(root, version), flatten=True).to_pylist())
 
 
 def _open_as_far_as_it_goes(root: StorageRoot, error: Exception) -> Opened:

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.data_file_name import is_data_file, is_snapshot, named_digest
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.table_opening import file_statistics
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.segment import Segment, read_file, read_records, read_segment, size_fault
 
@@ -114,13 +115,13 @@ def read_segments(
 
 
 def with_statistics(
-    segments: Sequence[Segment | BrokenSegment], statistics: Callable[[], Iterable[Mapping[str, Any]]]
+    root: StorageRoot, version: int, segments: Sequence[Segment | BrokenSegment]
 ) -> list[Segment | BrokenSegment]:
-    """Adds the table's statistics to broken segments. It calls `statistics` only if there is a broken segment. Raises
+    """Adds the table's statistics to broken segments. It opens the table at this version only if there is one. Raises
     KafkaStorageException for one that the table does not have any more."""
     if not any(isinstance(segment, BrokenSegment) for segment in segments):
         return list(segments)
-    known = {file["path"]: ranges(file) for file in statistics()}
+    known = {file["path"]: ranges(file) for file in file_statistics(root, version)}
     unknown = [s.fault for s in segments if isinstance(s, BrokenSegment) and s.file.name not in known]
     if unknown:
         raise KafkaStorageException(f"{unknown[0]}; its table has no such file: it was put back or made again")

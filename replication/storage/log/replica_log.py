@@ -202,7 +202,7 @@ class ReplicaLog:
         self._is_doubtful = True
         self._unplaced.clear()
         check_commits(self.root, newest=1)
-        segments = with_statistics(self._segments(self._log.active_files()), self._log.statistics)
+        segments = with_statistics(self.root, self._log.version, self._segments(self._log.active_files()))
         self._txns = Transactions(self._log)  # the version may be another commit now
         state = LogState(self._transaction_version)  # a new one: other threads may be reading the old one
         state.topics.update(self._state.topics)

@@ -18,6 +18,7 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import CHANGE_ROOTS, Commit
 from lakelog.replication.storage.delta.commit_format import read_commit
+from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_history import commit_times
 from lakelog.replication.storage.in_threads import in_threads
@@ -67,7 +68,7 @@ class MetadataHistory:
 
     def is_behind(self) -> bool:
         """Polls the table; whether it has a version that was not read. Raises KafkaStorageException."""
-        self._table.poll()
+        self._table.refresh(self._table.root.poll_staleness(LONGEST_SECONDS))
         return self._last < self._table.version
 
     def read_on(self, at: float | None = None) -> Iterator[MetadataCommit]:
@@ -168,17 +169,13 @@ class ClusterEvent(NamedTuple):
 
 class ClusterEvents:
     """The events of a cluster in order, each once. `since` and `until` in seconds since the epoch: none before that,
-    and none after it. Raises as `Cluster.open`, and KafkaStorageException."""
+    and none after it. `history`: the versions that it reads. Raises as `Cluster.open`, and KafkaStorageException."""
 
     def __init__(self, cluster: StorageRoot, since: float | None = None) -> None:
-        self._history = MetadataHistory(cluster, since)
+        self.history = MetadataHistory(cluster, since)
         self._since = since
         self._rows: dict[TopicIdPartition, Row] = {}
         self._lost: set[int] = set()  # brokers
-
-    def is_behind(self) -> bool:
-        """As `MetadataHistory.is_behind`."""
-        return self._history.is_behind()
 
     def read_on(self, until: float | None = None) -> Iterator[ClusterEvent]:
         """The events that it has not read yet. Raises KafkaStorageException."""
@@ -186,7 +183,7 @@ class ClusterEvents:
 
     def read_versions(self, until: float | None = None) -> Iterator[tuple[MetadataCommit, list[ClusterEvent]]]:
         """The versions that it has not read yet, each with its events. Raises KafkaStorageException."""
-        for version in self._history.read_on(until):
+        for version in self.history.read_on(until):
             found = [*_of_cluster(version), *self._of_partitions(version)]
             news = [event for event in found if self._is_news(event)]
             yield version, [event for event in news if self._since is None or event.at >= self._since]

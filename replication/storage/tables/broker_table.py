@@ -248,8 +248,8 @@ class BrokerDirectory:
         return is_gone
 
     def refresh(self, max_staleness: float | None = None) -> None:
-        """Reads every registration again that has moved. A poll gives a `max_staleness`, as for `TypedTable.watch`, and
-        in an object store this process lists new brokers every 5 s, and every 15 s where nothing happens.
+        """Reads every registration again that has moved. A poll gives a `max_staleness`, as for `TypedTable.refresh`,
+        and in an object store this process lists new brokers every 5 s, and every 15 s where nothing happens.
 
         A table that cannot be read has no heartbeats: its broker counts as dead once its heartbeat has stood still for
         long enough, as any other. Raises InconsistentClusterRootException, and KafkaStorageException if no table can be
@@ -275,7 +275,7 @@ class BrokerDirectory:
     def _refresh(self, broker_id: int, max_staleness: float | None) -> None:
         table = self._tables.get(broker_id)
         if table is not None:
-            table.refresh() if max_staleness is None else table.watch(max_staleness)
+            table.refresh(max_staleness)
             table.read_sign(max_staleness)
         else:
             table = BrokerTable.open_if_registered(self._cluster, broker_id, max_staleness)

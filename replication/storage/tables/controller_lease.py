@@ -34,7 +34,7 @@ class ControllerLease(TypedTable[Lease | None]):
     def watched(self, max_staleness: float) -> Lease | None:
         """The row. In an object store it may come from an earlier poll of this process, at most `max_staleness` seconds
         old."""
-        self.watch(max_staleness)
+        self.refresh(max_staleness)
         self._read_sign(max_staleness)
         return self.lease
 

@@ -134,8 +134,8 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         return {row.key[1]: row.committed_offset for row in self._value if row.group_id == group_id}
 
     def read(self, max_staleness: float | None = None) -> list[CommittedOffset]:
-        """The offsets of all groups, as the table has them now. A poll gives a `max_staleness`, as for `watch`."""
-        self.refresh() if max_staleness is None else self.watch(max_staleness)
+        """The offsets of all groups, as the table has them now. A poll gives a `max_staleness`, as for `refresh`."""
+        self.refresh(max_staleness)
         return self._value
 
     def delete(

@@ -236,11 +236,6 @@ class StateTable:
         with self._lock:
             return TableState(self._log.table_id, self._log.version, self._log.unique_id or "")
 
-    def snapshot(self) -> tuple[int, list[Row]]:
-        """The version that was last read, and its rows."""
-        with self._lock:
-            return self._log.version, self._rows
-
     def transaction_version(self, app_id: str) -> int | None:
         """The version that `app_id` last committed to this table, as last read."""
         with self._lock:
@@ -259,15 +254,18 @@ class StateTable:
         with self._lock:
             return self._log.polled_at
 
-    def refresh(self) -> bool:
-        """Reads the table again if it has moved. Returns whether it had. What is decided on it must read it by itself,
-        as `update` does: a read may go on without a majority of the cluster roots."""
-        return self._move(None, is_read=True)
+    def refresh(self, max_staleness: float | None = None) -> bool:
+        """Reads the table again if it has moved. Returns whether it had. In an object store, with a `max_staleness` in
+        seconds, it may use an earlier poll of this process that is at most so old.
+
+        What is decided on it must read it by itself, as `update` does: a read may go on without a majority of the
+        cluster roots."""
+        return self._move(max_staleness, is_read=max_staleness is None)
 
     def refresh_versions(self, max_staleness: float | None = None) -> list[list[Row]]:
-        """As `refresh`, or as `watch` with a `max_staleness`, and returns the rows of each version since the last read
-        that has changed them, oldest first. A version whose file cannot be read any more is left out, and so are those
-        that a clean-up has deleted: the newest one is always there."""
+        """As `refresh`, and returns the rows of each version since the last read that has changed them, oldest first. A
+        version whose file cannot be read any more is left out, and so are those that a clean-up has deleted: the newest
+        one is always there."""
         with self._lock:
             before, commits = self._rows, self._log.move(max_staleness, is_read=max_staleness is None)
             found = [rows for commit in (commits or ())[:-1] if commit.adds and (rows := self._rows_of(commit))]
@@ -279,15 +277,6 @@ class StateTable:
         with suppress(FileNotFoundError, CorruptRecordException):
             return self._read(commit.adds)
         return None
-
-    def poll(self, max_staleness: float = LONGEST_SECONDS) -> bool:
-        """Like `refresh`, but in an object store it may use an earlier poll of this process: at most `max_staleness`
-        seconds old, and less while commits are frequent."""
-        return self.watch(self._log.root.poll_staleness(max_staleness))
-
-    def watch(self, max_staleness: float | None) -> bool:
-        """Like `poll`, but with a fixed maximum staleness; None reads the table in any case, to decide on it."""
-        return self._move(max_staleness)
 
     def _move(self, max_staleness: float | None, *, is_read: bool = False, for_commit: bool = False) -> bool:
         with self._lock:
@@ -350,7 +339,7 @@ class StateTable:
 
     def _newest_names(self) -> set[str]:
         """The names of the newest version, which others may have written since the owner's last read."""
-        self.watch(None)  # it would delete the files of a newer version
+        self._move(None)  # it would delete the files of a newer version
         return self._names
 
     def update(
@@ -532,7 +521,7 @@ class TypedTable(Generic[Value]):
 
     def snapshot(self) -> tuple[int, list[Row]]:
         """The version of the table that was last read, and its rows, which nobody may change."""
-        return self._table.snapshot()
+        return self._table.decoded(lambda rows: (self._table.version, rows))
 
     @property
     def polled_at(self) -> float:
@@ -540,18 +529,14 @@ class TypedTable(Generic[Value]):
         the rows: another thread may refresh the table in between."""
         return self._table.polled_at
 
-    def refresh(self) -> bool:
-        """Reads the table again if it has moved. Returns whether it had."""
-        return self._table.refresh()
+    def refresh(self, max_staleness: float | None = None) -> bool:
+        """Reads the table again if it has moved. Returns whether it had. In an object store, with a `max_staleness` in
+        seconds, it may use an earlier poll of this process that is at most so old."""
+        return self._table.refresh(max_staleness)
 
     def poll(self, max_staleness: float = LONGEST_SECONDS) -> bool:
-        """Like `refresh`, but in an object store it may use an earlier poll of this process: at most `max_staleness`
-        seconds old, and less while commits are frequent."""
-        return self._table.poll(max_staleness)
-
-    def watch(self, max_staleness: float) -> bool:
-        """Like `poll`, but with a fixed maximum staleness."""
-        return self._table.watch(max_staleness)
+        """As `refresh` with a `max_staleness` that is shorter while commits are frequent."""
+        return self._table.refresh(self.root.poll_staleness(max_staleness))
 
     def maintain(self) -> None:
         """Writes a checkpoint if one is due, and deletes files that no version needs. For the table's owner, the active
@@ -564,7 +549,7 @@ class ClientTable(TypedTable[Value]):
 
     def maintain(self) -> None:
         """As in `TypedTable`, but reads first what clients have written."""
-        self.watch(_MAINTENANCE_SECONDS)
+        self.refresh(_MAINTENANCE_SECONDS)
         super().maintain()
 
 

@@ -101,8 +101,8 @@ def test_fm_07_br_04_a_source_that_hangs_does_not_keep_a_broker_from_stopping_to
     made = fetcher_of(root, fetch.states, fetch.round)
     hung = in_background(lambda: made._fetch())
     assert source.is_entered.wait(30)
-    assert ends(in_background({"remove": lambda: made.remove_partitions([P0]), "shutdown": made.shutdown}[stop]))
-    assert made.partition_count() == 0
+    assert ends(in_background({"remove": lambda: made.states.remove([P0]), "shutdown": made.shutdown}[stop]))
+    assert len(made.states) == 0
     source.let_go()
     assert ends(hung)
     assert (fetch.log.refresh().version, fetch.published) == (0, [])

@@ -917,7 +917,7 @@ def test_a_home_at_which_any_read_of_the_process_has_failed_is_left(roots):
     def home_after_failures(*names):
         for name in names:
             fail_at(process, name, roots)
-        table.watch(0.0)
+        table.refresh(0.0)
         return home_of(process)
 
     assert home_after_failures("b") == "a"
@@ -968,7 +968,7 @@ def test_a_root_that_was_emptied_is_no_home_where_reads_have_failed(roots):
     roots.folders["b"].mkdir()
     for name, expected in [("a", "c"), ("c", "a")]:
         fail_at(process, name, roots)
-        table.watch(0.0)
+        table.refresh(0.0)
         assert home_of(process) == expected
 
 

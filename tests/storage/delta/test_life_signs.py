@@ -265,7 +265,7 @@ def test_signs_go_to_the_roots_that_vote_although_those_that_did_are_on(cluster,
     elif learns == "by a commit":
         table.update(1, "heartbeat", storage_error="broken")
     elif learns == "by a poll":  # at its home, which votes no more
-        table.watch(0.0)
+        table.refresh(0.0)
     else:
         table.refresh()
     number = table.update(1, "heartbeat").heartbeat - table.version

@@ -281,7 +281,7 @@ def test_sr_03_a_broken_file_still_has_its_owners_when_another_one_is_whole_agai
     assert (set(opened.current().broken), opened.current().broken_for_nobody()) == ({only.name}, [])
 
 
-def test_a_broken_file_that_its_table_does_not_have_any_more_is_named():
+def test_a_broken_file_that_its_table_does_not_have_any_more_is_named(log):
     broken = BrokenSegment(AddedFile("part.parquet", 5), "/log/part.parquet: is gone")
     with pytest.raises(KafkaStorageException, match="is gone; its table has no such file"):
-        with_statistics([broken], list)
+        with_statistics(log.root, log.refresh().version, [broken])

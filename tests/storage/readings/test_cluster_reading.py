@@ -73,7 +73,7 @@ def test_li_01_a_registration_that_cannot_be_read_hides_no_other(world):
 
 def test_bc_01_a_broker_that_was_unregistered_has_no_row_and_hides_no_other(world):
     world.cluster.refresh_brokers()
-    assert world.cluster.unregister_broker(2, {"who": "test"})
+    assert world.cluster.broker_directory.unregister(2, {"who": "test"})
     assert [r["broker_id"] for r in rows(world, "brokers")] == [1]
     assert rows(world, "replicas", 2) == []
 

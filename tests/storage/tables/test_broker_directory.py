@@ -118,7 +118,7 @@ def test_li_01_a_store_that_cannot_be_read_at_all_is_an_error(cluster, monkeypat
     directory = BrokerDirectory(cluster)
     poll(directory)
 
-    def away(_):
+    def away(*_):
         raise KafkaStorageException("503")
 
     monkeypatch.setattr(BrokerTable, "refresh", away)

@@ -45,7 +45,7 @@ class InlineFetcher(ReplicaFetcher):
         self._loop.longest = 0.0  # no thread wakes one that stays open
 
     def shutdown(self, seconds: float | None = None) -> None:
-        self._states.remove(self._states.all())
+        self.states.remove(self.states.all())
 
     def step(self, all_of_it: bool = False) -> None:
         """Runs a step. Every third one is a micro-batch, and the others run a round only if one is due. `all_of_it`: a

@@ -71,7 +71,7 @@ def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = 
 
     def attempt(max_staleness: float | None) -> int | None:
         with table._lock:
-            table.watch(max_staleness)
+            table._move(max_staleness)
             decided.append(decided[0] if decided else change(list(table._rows)))
             return None if decided[0] is None else table._commit(dict(cause), decided[0], txns)
 
