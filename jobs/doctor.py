@@ -316,14 +316,14 @@ def _of_this_machine(limits: Limits) -> Iterator[Finding]:
 
 def _of_executors() -> list[Finding]:
     """The executors of a Spark session that is started for this, against this process."""
-    from lakelog.jobs.admin.executor_versions import executors_of, tell  # other checks need no Spark
-    from lakelog.jobs.launch.session import job_session
+    from lakelog.jobs.launch.session import job_session  # other checks need no Spark
 
     pins, optional = doctor_probes.pins()
     try:
         spark = job_session("lakelog doctor")
         try:
-            return executor_findings(_SPARK, tell([*pins]), executors_of(spark, [*pins]), pins, optional)
+            here, found = doctor_probes.tell([*pins]), doctor_probes.executors_of(spark, [*pins])
+            return executor_findings(_SPARK, here, found, pins, optional)
         finally:
             spark.stop()
     except LakelogException as error:

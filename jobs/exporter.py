@@ -4,8 +4,16 @@ It only reads tables, anew at each scrape, and needs no Spark and no controller.
 it serves lakelog_up 0 and no metric of the cluster. One exporter is enough for a cluster.
 """
 
+from __future__ import annotations
+
 import argparse
+import logging
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 
 from lakelog.jobs.cli.addresses import LOOPBACK, Address, host_name, port_number
 from lakelog.jobs.cli.console import OK, log_to_stderr, run, say
@@ -13,13 +21,18 @@ from lakelog.jobs.cli.options import add_command_config, add_log_format, add_log
 from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.verb_parser import VerbParser, add_cluster, parser_of
 from lakelog.jobs.cli.waiting import stop_signals, wait_until
-from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
-from lakelog.jobs.metrics.exposition import Labels, is_label_name
-from lakelog.jobs.metrics.metric_families import LABEL_NAMES
+from lakelog.jobs.metrics.cluster_counters import ClusterCounters
+from lakelog.jobs.metrics.exposition import Family, Labels, is_label_name
+from lakelog.jobs.metrics.metric_families import LABEL_NAMES, metric_families, scrape_families
 from lakelog.jobs.metrics.metrics_server import MetricsServer
+from lakelog.jobs.metrics.scrape_reader import Scrape, ScrapeReader
+from lakelog.replication.config import Config
+from lakelog.replication.error_log import ErrorLog
+from lakelog.replication.errors import LakelogException
 
 _LISTEN = f"{LOOPBACK}:9308"  # the port of kafka_exporter
 _PAUSE = 0.1  # s in which the process hears that it is to stop
+logger = logging.getLogger(__name__)
 
 
 def main(argv: list[str]) -> int:
@@ -88,6 +101,45 @@ def _export(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         say(f"Serving the metrics of {args.cluster} at http://{server.address}/metrics")
         wait_until(is_signalled, pause=_PAUSE)
     return OK
+
+
+class ClusterScrapes:
+    """The scrapes of one cluster, each of which reads it anew. They come one after another, whoever asks. While the
+    cluster cannot be read, they have `lakelog_up 0`, and no metric of an earlier scrape."""
+
+    def __init__(self, uri: str, config: Config, labels: Labels, has_sizes: bool = False) -> None:
+        """Reads the cluster once, so that counters begin here. `has_sizes`: see `ScrapeReader`. Raises as
+        `Cluster.open` and `ScrapeReader.read`."""
+        self._open, self._labels = partial(ScrapeReader, uri, config, has_sizes), labels
+        self._lock = threading.Lock()
+        self._counters = ClusterCounters()
+        self._errors = ErrorLog(logger, "scrape")
+        self._reader: ScrapeReader | None = self._open()
+        self._counters.observe(self._reader.read())
+
+    def scrape(self) -> Iterator[Family]:
+        """Reads the cluster, and returns its metrics as they are now. Several threads read it one after another."""
+        with self._lock:
+            started = time.monotonic()
+            found = self._read()
+            counts = None if found is None else self._counters.observe(found)
+            seconds = time.monotonic() - started
+        of_scrape = scrape_families(found is not None, seconds, self._labels)
+        if found is None or counts is None:
+            return of_scrape
+        return chain(of_scrape, metric_families(found, counts, self._labels))
+
+    def _read(self) -> Scrape | None:
+        """None if the cluster root cannot be read. Then the next scrape opens it anew."""
+        try:
+            self._reader = self._reader or self._open()
+            found = self._reader.read()
+        except (LakelogException, OSError) as error:
+            self._reader = None
+            self._errors.failed(error)
+            return None
+        self._errors.worked()
+        return found
 
 
 if __name__ == "__main__":

@@ -35,7 +35,16 @@ from lakelog.jobs.admin.cluster_status import (
     with_warnings,
 )
 from lakelog.jobs.admin.heartbeats import SILENT, observe
-from lakelog.jobs.admin.problem_watch import UNREADABLE, ProblemChange, ProblemWatch, change_lines, change_object
+from lakelog.jobs.admin.problem_alerts import (
+    UNREADABLE,
+    ProblemChange,
+    ProblemPosts,
+    ProblemWatch,
+    Webhook,
+    change_lines,
+    change_object,
+    webhook_url,
+)
 from lakelog.jobs.admin.published_rows import published_rows
 from lakelog.jobs.cli.console import FAILED, HTML, JSON, OK, Lines, Report, run, say
 from lakelog.jobs.cli.numbers import whole_number
@@ -44,7 +53,6 @@ from lakelog.jobs.cli.settings import settings
 from lakelog.jobs.cli.times import local_time
 from lakelog.jobs.cli.verb_parser import VerbParser
 from lakelog.jobs.cli.waiting import until_signalled, wait_until
-from lakelog.jobs.cli.webhook import Webhook, WebhookFailed, webhook_url
 from lakelog.jobs.web.status_page import StatusPage
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.storage.cluster import Cluster
@@ -53,7 +61,6 @@ from lakelog.replication.storage.root_changes import RootChanges
 
 WEBHOOK_VARIABLE = "LAKELOG_WEBHOOK"
 _DAY = 86_400
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # s between two posts that fail
 
 
 def main(argv: list[str]) -> int:
@@ -146,7 +153,7 @@ def _follow(args: argparse.Namespace, webhook: Webhook | None) -> int:
     """Tells what begins and ends until a signal comes."""
     polls = _ClusterPolls(args)
     printed = ProblemWatch(args.least_seconds)
-    posted = _Posts(webhook, polls.uri, args.least_seconds) if webhook else None
+    posted = ProblemPosts(webhook, polls.uri, args.least_seconds) if webhook else None
     to = f", and posts them to {webhook.name}" if webhook else ""
     say(f"lakelog: follows the problems of {polls.uri}{to}")
     with until_signalled() as is_stopped:
@@ -174,36 +181,6 @@ def _print_change(change: ProblemChange, uri: str, output: str) -> None:
         Lines([json.dumps(change_object(uri, change, now))]).show()
     else:
         Lines([local_time(now), *change_lines(change)]).show()
-
-
-class _Posts:
-    """Posts changes. While the receiver does not take them, what is posted next is the newest state."""
-
-    def __init__(self, webhook: Webhook, uri: str, least: float) -> None:
-        self._webhook, self._uri = webhook, uri
-        self.watch = ProblemWatch(least)
-        self._pause, self._next_at, self._said = _FIRST_PAUSE, 0.0, ""
-
-    def post_until(self, deadline: float, is_stopped: Callable[[], bool]) -> None:
-        """Posts what is to be told, if anything is, and again after a pause if that fails, up to a monotonic time."""
-        while (change := self.watch.change()) is not None and self._next_at < deadline:
-            _wait(is_stopped, self._next_at)
-            if is_stopped():
-                return
-            try:
-                self._webhook.post(change_object(self._uri, change, time.time()))
-            except WebhookFailed as error:
-                self._has_failed(str(error))
-            else:
-                self.watch.was_told(change)
-                self._pause, self._said = _FIRST_PAUSE, ""
-
-    def _has_failed(self, error: str) -> None:
-        self._next_at = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        if error != self._said:
-            self._said = error
-            say(f"lakelog: the webhook fails, and is tried again: {error}")
 
 
 def cluster_state(cluster: Cluster) -> ClusterState:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import re
+import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from lakelog.jobs.admin.doctor_findings import Executor
 from lakelog.jobs.launch.installed import java_environment
 from lakelog.jobs.launch.spark_submit import spark_home
 from lakelog.replication.errors import InvalidConfigurationException, LakelogException
@@ -25,7 +28,12 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.store_probe import StoreProbe
 from lakelog.schemas import BROKERS, CONTROLLER
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _CLEAN_UP_SECONDS = 10.0
+_EXECUTORS_SECONDS = 120.0  # a container may have to start first
+_MOST_TASKS = 64
 _COMMITS = 3
 _PIN = re.compile(r"([A-Za-z0-9_.-]+)==([^;\s]+)(?:\s*;\s*extra\s*==\s*['\"](\w+)['\"])?")
 _SPARK = "spark"  # the extra of pyproject.toml that only brokers need
@@ -135,6 +143,25 @@ def installed(names: Iterable[str]) -> dict[str, str | None]:
 def python_version() -> str:
     """That of this Python, such as 3.11.7."""
     return platform.python_version()
+
+
+def executors_of(spark: SparkSession, names: Sequence[str]) -> list[Executor]:
+    """A few tasks of Spark, each of which tells what its Python worker has. `names`: the packages to look for.
+
+    Raises InvalidConfigurationException if the workers cannot import Lakelog or the session has no Delta, and
+    ExecutorsFailed if Spark has no executor.
+    """
+    from lakelog.replication.server.executors import on_executors  # imported late: other checks need no Spark
+    from lakelog.replication.server.spark_check import check_spark
+
+    check_spark(spark)
+    tasks = range(min(_MOST_TASKS, max(2, spark.sparkContext.defaultParallelism)))
+    return on_executors(spark, partial(tell, tuple(names)), tasks, _EXECUTORS_SECONDS)
+
+
+def tell(names: Sequence[str], _: int = 0) -> Executor:
+    """What this process has. Spark pickles it by its name, so a worker has to import this module."""
+    return Executor(socket.gethostname(), python_version(), tuple(installed(names).items()))
 
 
 def delta_jars() -> tuple[str, list[str]]:

@@ -14,8 +14,18 @@ from lakelog.replication.frames.expressions import (
     milliseconds_between,
     missing_records,
 )
-from lakelog.schemas.views.offset_views import CONSUMER_GROUPS, ISR_HISTORY, LAG, LEADER_EPOCHS, LOG_FILES
-from lakelog.schemas.views.state_views import BROKER_STATES, CONTROLLER_STATE, PARTITIONS, REPLICA_STATES, TOPIC_STATES
+from lakelog.schemas.views.cluster_views import (
+    BROKER_STATES,
+    CONSUMER_GROUPS,
+    CONTROLLER_STATE,
+    ISR_HISTORY,
+    LAG,
+    LEADER_EPOCHS,
+    LOG_FILES,
+    PARTITIONS,
+    REPLICA_STATES,
+    TOPIC_STATES,
+)
 
 _LEADS = "leader >= 0"
 _COUNT = "size(replicas) - size(adding_replicas)"

@@ -1,15 +1,19 @@
 """The views that `lakelog.register_views` makes over the tables of a cluster, and the rows that they are made of."""
 
-from lakelog.schemas.views.offset_views import (
+from lakelog.schemas.views.cluster_views import (
+    BROKER_STATES,
     CONSUMER_GROUPS,
+    CONTROLLER_STATE,
     EVENT_HISTORY,
     ISR_HISTORY,
     LAG,
     LEADER_EPOCHS,
     LOG_FILES,
+    PARTITIONS,
+    REPLICA_STATES,
+    TOPIC_STATES,
+    View,
 )
-from lakelog.schemas.views.state_views import BROKER_STATES, CONTROLLER_STATE, PARTITIONS, REPLICA_STATES, TOPIC_STATES
-from lakelog.schemas.views.view import View
 
 VIEWS = {
     view.name: view

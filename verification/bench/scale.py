@@ -12,7 +12,7 @@ from typing import Any
 
 from lakelog.jobs.cli.console import Row
 from lakelog.jobs.cli.progress import counting_bar
-from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
+from lakelog.jobs.exporter import ClusterScrapes
 from lakelog.jobs.metrics.exposition import TEXT_FORMAT, Labels, page
 from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException

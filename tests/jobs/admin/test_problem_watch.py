@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lakelog.jobs.admin.cluster_status import Problem
-from lakelog.jobs.admin.problem_watch import ProblemWatch, change_lines, change_object, key_of
+from lakelog.jobs.admin.problem_alerts import ProblemWatch, change_lines, change_object, key_of
 from tests.clock import Clock
 
 DEAD = Problem("broker 2 is dead: its last heartbeat was 30 s ago", (), "start it again")

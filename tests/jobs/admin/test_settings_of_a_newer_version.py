@@ -18,7 +18,7 @@ from lakelog.jobs import (
     topics,
     what_if,
 )
-from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
+from lakelog.jobs.exporter import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.protocol.topic import Entity, Topic

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lakelog.jobs.cli.webhook import Webhook, WebhookFailed, webhook_url
+from lakelog.jobs.admin.problem_alerts import Webhook, WebhookFailed, webhook_url
 
 SECRET = "/services/T0/B0/secret"
 

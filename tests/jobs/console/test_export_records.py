@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakelog.jobs import export_records
-from lakelog.jobs.console import record_files
 from tests.jobs.console.two_topics import TwoTopics, append, filled, record
 from tests.storage.logs import P0, P1, TOPIC
 
@@ -100,7 +99,7 @@ def test_a_file_that_comes_meanwhile_is_kept(export: Run, tmp_path: Path, monkey
         out.write_text("of another process")
         link(*given)
 
-    monkeypatch.setattr(record_files.os, "link", late)
+    monkeypatch.setattr(export_records.os, "link", late)
     status, _, err = export("--out", out)
     assert (status, out.read_text()) == (1, "of another process")
     assert "is there already" in err
@@ -133,7 +132,7 @@ ENDS: dict[str, tuple[str, str, Callable[..., None]]] = {
 def test_no_half_file_gets_the_name(
     export: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, end: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(getattr(record_files, place), name, end)
+    monkeypatch.setattr(getattr(export_records, place), name, end)
     monkeypatch.setattr(export_records, "_MAX_BYTES", 1)  # several writes
     out = tmp_path / "out.json"
     if end is _is_told:

@@ -6,7 +6,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from lakelog.jobs.console.record_formatter import formatter_of
+from lakelog.jobs.console_consumer import formatter_of
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
 from lakelog.schemas import LOG
 from tests.storage.logs import NOON, log_rows

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
+from lakelog.jobs.exporter import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels
 from tests.clients.world import World
 from tests.jobs.metrics.scraped import LONG, live_world

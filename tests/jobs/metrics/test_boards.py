@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from lakelog.jobs.cli.addresses import Address
-from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
+from lakelog.jobs.exporter import ClusterScrapes
 from lakelog.jobs.metrics.exposition import TEXT_FORMAT, Labels
 from lakelog.jobs.metrics.exposition import page as exposed
 from lakelog.jobs.metrics.jvm_figures import JvmReader

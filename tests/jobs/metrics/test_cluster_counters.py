@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
+from lakelog.jobs.exporter import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from tests.clients.world import World

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakelog.jobs import log_dirs
-from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
+from lakelog.jobs.exporter import ClusterScrapes
 from lakelog.jobs.metrics.exposition import OPEN_METRICS, TEXT_FORMAT, Labels
 from lakelog.jobs.metrics.metric_families import METRICS_SERVED, OF_THE_SCRAPE
 from lakelog.replication.clients.consumer import Consumer

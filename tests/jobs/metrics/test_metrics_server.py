@@ -16,7 +16,7 @@ import pytest
 
 from lakelog.jobs import exporter
 from lakelog.jobs.cli.addresses import Address
-from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
+from lakelog.jobs.exporter import ClusterScrapes
 from lakelog.jobs.metrics.exposition import OPEN_METRICS, TEXT_FORMAT, Labels, content_type
 from lakelog.jobs.metrics.metrics_server import MetricsServer
 from tests.clients.world import World
@@ -136,7 +136,7 @@ def test_a_cluster_that_is_away_has_no_metrics_and_its_error_is_logged_once(
     pages = [scrape(scrapes) for _ in range(5)]
     assert [page.of("lakelog_up") for page in pages] == [[0]] * 5
     assert {name for page in pages for name in page.names()} == OF_THE_SCRAPE
-    logged = [record for record in caplog.records if record.name.endswith("cluster_scrapes")]
+    logged = [record for record in caplog.records if record.name.endswith("exporter")]
     assert {record.levelno for record in logged} == {logging.WARNING}
     # The open tables meet one error, and opening them again may meet another one.
     assert len(logged) == len({record.getMessage() for record in logged}) <= 2

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakelog.jobs.metrics.cluster_scrapes import ClusterScrapes
+from lakelog.jobs.exporter import ClusterScrapes
 from lakelog.jobs.metrics.exposition import Labels
 from lakelog.replication.config import Config
 from lakelog.replication.storage.tables.group_tables import CommittedOffset

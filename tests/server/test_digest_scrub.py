@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
+from lakelog.replication.server.log_maintenance import DigestScrub
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.digest_scrub import DigestScrub
 from lakelog.verification.memory_root import MemoryRoot, MemoryStore
 from tests.clock import Clock
 from tests.storage.logs import P0, P1, fill, new_log, values
