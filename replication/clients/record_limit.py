@@ -124,17 +124,15 @@ def record_sizes(records: pa.Table) -> pa.ChunkedArray:
     sizes, headers = record_bytes(records), records["headers"]
     if headers.null_count == len(headers):
         return sizes
-    return pc.add(sizes, pa.chunked_array([_header_bytes(chunk) for chunk in headers.chunks], pa.int64()))
-
-
-def _header_bytes(headers: pa.ListArray) -> pa.Array:
-    """The bytes of the names and values of each record's headers: differences of running totals over all headers."""
-    pairs = headers.flatten()
-    sizes = (pc.fill_null(pc.binary_length(pc.struct_field(pairs, name)), 0) for name in ("key", "value"))
-    totals = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(pc.add(*sizes).cast(pa.int64()))])
-    counts = pc.fill_null(pc.list_value_length(headers), 0).cast(pa.int64())
-    ends = pc.cumulative_sum(counts)
-    return pc.subtract(totals.take(ends), totals.take(pc.subtract(ends, counts)))
+    of_headers = []  # the bytes of their names and values: differences of running totals over all headers
+    for chunk in headers.chunks:
+        pairs = chunk.flatten()
+        parts = (pc.fill_null(pc.binary_length(pc.struct_field(pairs, name)), 0) for name in ("key", "value"))
+        totals = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(pc.add(*parts).cast(pa.int64()))])
+        counts = pc.fill_null(pc.list_value_length(chunk), 0).cast(pa.int64())
+        ends = pc.cumulative_sum(counts)
+        of_headers.append(pc.subtract(totals.take(ends), totals.take(pc.subtract(ends, counts))))
+    return pc.add(sizes, pa.chunked_array(of_headers, pa.int64()))
 
 
 class RefusedRecord(NamedTuple):

@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from lakelog.replication.clients.record_limit import RecordLimit
-from lakelog.replication.config import Config, TopicConfig, broker_configs, topic_configs
+from lakelog.replication.config import Config, TopicConfig, topic_configs
 from lakelog.replication.errors import (
-    InvalidConfigurationException,
     KafkaStorageException,
     LakelogException,
     LeaderNotAvailableException,
@@ -23,7 +22,7 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
-from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, check_is_text, check_topic_id, partitions_of
+from lakelog.replication.protocol.topic import DEFAULT_NAME, check_is_text, check_topic_id, partitions_of
 from lakelog.replication.protocol.value_schema import schema_of
 from lakelog.replication.protocol.value_type import FieldsType
 from lakelog.replication.storage.cluster import Cluster
@@ -36,7 +35,7 @@ from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.schemas import LOG
 
-_MESSAGE_MAX_BYTES, _MIN_INSYNC_REPLICAS = "message.max.bytes", "min.insync.replicas"
+_MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 Process: TypeAlias = tuple[str, int]  # a broker's root and broker epoch
 _MOST_VIEWS = 8
@@ -122,8 +121,12 @@ class TopicView:
         values = schema_of(topic, found.configs) if found and settings.value_schema_validation else None
         if found is not None and "max.message.bytes" in found.configs:
             return RecordLimit(topic, own, needs_key=needs_key, values=values)
-        by_broker = self._dynamic_limits()
-        limit = by_broker.pop(DEFAULT_NAME, own)
+        by_broker: Mapping[str, int] = {}
+        with suppress(KafkaStorageException):  # it was never read
+            with suppress(KafkaStorageException):
+                self.cluster.configs.refresh(LONGEST_SECONDS)  # it rarely changes
+            by_broker = self.cluster.configs.message_max_bytes
+        limit = by_broker.get(DEFAULT_NAME, own)
         limits = {int(name): each for name, each in by_broker.items() if name.isdigit()}
 
         def leaders() -> dict[int, int]:
@@ -131,22 +134,6 @@ class TopicView:
             return {number: registration.leader for number, registration in found.items()}
 
         return RecordLimit(topic, limit, limits, leaders, needs_key, values)
-
-    def _dynamic_limits(self) -> dict[str, int]:
-        """The dynamic `message.max.bytes` of each broker that has one, by its name in the configs table."""
-        try:
-            with suppress(KafkaStorageException):
-                self.cluster.configs.refresh(LONGEST_SECONDS)  # it rarely changes
-            entities = self.cluster.configs.configs
-        except KafkaStorageException:  # it was never read
-            return {}
-        found = dict[str, int]()
-        for (kind, name), configs in entities.items():
-            if kind == BROKER_TYPE and _MESSAGE_MAX_BYTES in configs:
-                with suppress(InvalidConfigurationException):  # a person has written the row: others count
-                    own = broker_configs({_MESSAGE_MAX_BYTES: configs[_MESSAGE_MAX_BYTES]})
-                    found[name] = int(own[_MESSAGE_MAX_BYTES])
-        return found
 
     def log(self, broker_id: int) -> ReplicaLog:
         """A handle on a broker's log. It is opened again when a new process of the broker has registered.

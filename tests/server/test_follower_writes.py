@@ -47,7 +47,7 @@ class Fetches:
 
     def together(self, *partitions):
         """Fetches of which the first waits for the others."""
-        for group in (self.writes._appends, self.writes._rows):
+        for group in (self.writes._appends, self.writes.rows):
             group._took = LONG
         for partition in partitions:
             self.writes.expect(partition, 1)
@@ -119,7 +119,7 @@ def test_ft_09_two_fetches_of_one_partition_never_follow_one_another_in_one_comm
 
 
 def test_a_group_commit_does_not_wait_for_a_large_copy(fetches):
-    for group in (fetches.writes._appends, fetches.writes._rows):
+    for group in (fetches.writes._appends, fetches.writes.rows):
         group._took = LONG
     fetches.writes.expect(P1)
     fetches.writes.expect(P1, 2 << 20)
@@ -129,7 +129,7 @@ def test_a_group_commit_does_not_wait_for_a_large_copy(fetches):
 
 @pytest.mark.parametrize("step", ["append", "publish"])
 def test_a_group_commit_does_not_wait_for_a_round_that_ended_early(fetches, step):
-    for group in (fetches.writes._appends, fetches.writes._rows):
+    for group in (fetches.writes._appends, fetches.writes.rows):
         group._took = LONG
     fetches.writes.expect(P1, 1)
     first = in_background(lambda: fetches.fetch(P0))

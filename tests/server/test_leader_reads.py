@@ -41,7 +41,11 @@ class World:
         self.clock, self.reads = Clock(), {2: lambda: {P0: "row of 2"}, 3: lambda: {P0: "row of 3"}}
         self.woken = threading.Event()
         self.newer = set()
-        cache = SimpleNamespace(replica_table=self.table, wake=self.woken.set, check_generation=self.check_generation)
+        cache = SimpleNamespace(
+            replica_table=self.table,
+            listener=SimpleNamespace(wake=self.woken.set),
+            check_generation=self.check_generation,
+        )
         self.view = LeaderRoundReads(1, new_log(root, P0), cache, 10_000, self.clock)
 
     def table(self, broker):

@@ -66,7 +66,8 @@ class World:
         self.fetchers, self.pause_point, self.clock = Fetchers(), pause_point or PausePoint(), Clock()
         self.wanted = []
         self.cache = SimpleNamespace(
-            version=7, brokers=dict, alive_brokers=set, min_isr=lambda _: 1, topics={}, wake=lambda: None,
+            version=7, brokers=dict, alive_brokers=set, min_isr=lambda _: 1, topics={},
+            listener=SimpleNamespace(wake=lambda: None),
             replica_table=self.unreachable, alter_partitions=self.alter_partitions,
             fence_isr_changes=self.fence_isr_changes,
         )  # fmt: skip

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from lakelog.replication.config import broker_configs
+from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, Configs, Entity
-from lakelog.replication.storage.tables.state_table import ControlledTable, Row
+from lakelog.replication.storage.tables.state_table import ControlledTable, Row, StateTable
 from lakelog.schemas import CONFIGS
+
+_MESSAGE_MAX_BYTES = "message.max.bytes"
 
 
 class ConfigTable(ControlledTable[Configs]):
     """The configs table of a cluster."""
 
     TABLE = CONFIGS
+
+    def __init__(self, table: StateTable) -> None:
+        super().__init__(table)
+        self._limits: tuple[Configs, Mapping[str, int]] = {}, {}  # the settings that were last read, and those of them
 
     @property
     def configs(self) -> Configs:
@@ -22,6 +31,21 @@ class ConfigTable(ControlledTable[Configs]):
 
     def _decode(self, rows: list[Row]) -> Configs:
         return {Entity(row["entity_type"], row["entity_name"]): dict(row["configs"]) for row in rows}
+
+    @property
+    def message_max_bytes(self) -> Mapping[str, int]:
+        """The `message.max.bytes` of each broker that has one, as last read, by its name in the table. One that is not
+        valid is left out: a person may have written the row."""
+        configs = self.configs
+        if self._limits[0] is not configs:
+            found = dict[str, int]()
+            for (kind, name), own in configs.items():
+                if kind == BROKER_TYPE and _MESSAGE_MAX_BYTES in own:
+                    with suppress(InvalidConfigurationException):
+                        text = broker_configs({_MESSAGE_MAX_BYTES: own[_MESSAGE_MAX_BYTES]})[_MESSAGE_MAX_BYTES]
+                        found[name] = int(text)
+            self._limits = configs, found
+        return self._limits[1]
 
     def of_broker(self, broker_id: int) -> dict[str, str]:
         """The settings of a broker, as last read: its own over those of all brokers. Kafka: `DynamicBrokerConfig`."""
