@@ -161,7 +161,7 @@ def test_ap_06_a_limit_that_cannot_be_read_is_the_one_that_was_read_last(world, 
     def fail(*_):
         raise KafkaStorageException("out of reach")
 
-    for name, limit in (("open", 1048588), ("watch", 99)):
+    for name, limit in (("open", 1048588), ("refresh", 99)):
         with monkeypatch.context() as patch:
             patch.setattr("lakelog.replication.storage.tables.config_table.ConfigTable." + name, fail)
             with pytest.raises(RecordTooLargeException, match=f"max.message.bytes is {limit};"):

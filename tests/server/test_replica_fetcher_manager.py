@@ -111,8 +111,8 @@ def test_fm_08_idle_fetchers_are_stopped_and_forgotten(world):
 
 
 def test_br_02_fm_01_the_state_of_a_partition_is_its_fetchers(world):
-    world.add(followed(0, leader=1), followed(1, leader=2))
-    assert world.manager.fetch_states()[TopicIdPartition("t", 1)].leader == 2
+    world.add(followed(0, leader=1), followed(1, leader=2, epoch=5))
+    assert world.manager.fetch_states()[TopicIdPartition("t", 1)].leader_epoch == 5
     assert TopicIdPartition("t", 7) not in world.manager.fetch_states()
 
 

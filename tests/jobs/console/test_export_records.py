@@ -6,10 +6,12 @@ import json
 import os
 import signal
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -114,25 +116,32 @@ def _dies(*_: Any) -> None:
     raise Killed
 
 
-def _is_told(*_: Any) -> None:
+def _is_told(*_: Any) -> bytes:
     os.kill(os.getpid(), signal.SIGTERM)
+    return b""
+
+
+@contextmanager
+def _dies_at_the_end(file: BinaryIO, _: str) -> Iterator[Callable[[pa.Table], object]]:
+    yield lambda records: file.write(b"{}\n" * records.num_rows)
+    raise Killed
 
 
 # Where it dies, and how.
-ENDS: dict[str, tuple[str, str, Callable[..., None]]] = {
-    "at a write": ("_JsonLines", "write", _dies),
-    "at the end": ("_JsonLines", "close", _dies),
-    "at the sync": ("os", "fsync", _dies),
-    "at the name": ("os", "link", _dies),
-    "by a signal": ("_JsonLines", "write", _is_told),
+ENDS: dict[str, tuple[str, object]] = {
+    "at a write": ("json_lines", _dies),
+    "at the end": ("FORMATS", {"json": _dies_at_the_end}),
+    "at the sync": ("os.fsync", _dies),
+    "at the name": ("os.link", _dies),
+    "by a signal": ("json_lines", _is_told),
 }
 
 
-@pytest.mark.parametrize(("place", "name", "end"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(("place", "end"), ENDS.values(), ids=ENDS)
 def test_no_half_file_gets_the_name(
-    export: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, end: Callable[..., None]
+    export: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, end: object
 ) -> None:
-    monkeypatch.setattr(getattr(export_records, place), name, end)
+    monkeypatch.setattr(f"lakelog.jobs.export_records.{place}", end)
     monkeypatch.setattr(export_records, "_MAX_BYTES", 1)  # several writes
     out = tmp_path / "out.json"
     if end is _is_told:
