@@ -126,11 +126,6 @@ class CommitTracker:
         sure, at = self._sure
         return not self._root.is_local and version == sure and time.monotonic() - at < seconds
 
-    def may_follow(self, version: int) -> bool:
-        """Whether the commit is there, so that another one may follow it, by a poll that is recent enough for a
-        writer."""
-        return self.is_sure(version, SURE_FOR_COMMITS_SECONDS) or self.is_there(version)
-
     def _poll(self, version: int) -> tuple[Stamp | None, bool]:
         """The stamp of the commit after a version, None without one, and whether the version is still there. One
         look-up is enough if it was there a moment ago and no commit follows."""
@@ -311,13 +306,10 @@ class DeltaLog:
             # A clean-up may have deleted commits of the handle; a newer checkpoint has their content.
             with suppress(DeltaError, OSError):
                 return self._handle.transaction_version(app_id)  # it reads the log anew for each call
-        self._handle_uri, self._handle = self.root.home_uri, self._open_version()
-        return transaction_of(self.root, self._handle, app_id)
-
-    def _open_version(self) -> TableHandle:
         if self.root.guard is not None:
             self.root.guard.check()
-        return open_version(self.root, self.version)
+        self._handle_uri, self._handle = self.root.home_uri, open_version(self.root, self.version)
+        return transaction_of(self.root, self._handle, app_id)
 
     def move(
         self, max_staleness: float | None = None, *, is_read: bool = False, for_commit: bool = False
@@ -540,7 +532,8 @@ class DeltaLog:
             *facts, follows=self._unique_id, overwrite=overwrite, data_change=data_change, expire=expire
         )
         try:
-            if not self.root.is_sequential and not self._commits.may_follow(self.version):
+            is_sure = self.root.is_sequential or self._commits.is_sure(self.version, SURE_FOR_COMMITS_SECONDS)
+            if not is_sure and not self._commits.is_there(self.version):
                 raise FileNotFoundError(f"version {self.version} is gone")
             stamp = self.root.put_if_absent(commit_name(expected), content)
             if stamp is None:
