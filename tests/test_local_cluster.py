@@ -303,4 +303,4 @@ def test_several_fetchers_for_one_source(spark, root):
         raise_first_error(Producer(two.cluster_uri, config=Config()).send("t", table(b"a", b"b", b"c", b"d", **parts)))
         fetchers = two.brokers[2].fetcher_manager.fetchers()
         assert sorted(key.fetcher_id for key in fetchers) == [0, 1]
-        assert [fetcher.partition_count() for fetcher in fetchers.values()] == [2, 2]
+        assert [len(fetcher.states) for fetcher in fetchers.values()] == [2, 2]
