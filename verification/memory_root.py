@@ -44,15 +44,14 @@ _STATISTICS = {"numRecords": "num_records", "nullCount": "null_count", "minValue
 SCHEME = "memory"
 
 
-def create_table(store: MemoryStore, uri: str, content: bytes) -> MemoryTable:
-    """A handle on a new table. Raises CommitFailedError if a table, or a part of its log, exists."""
+def create_table(store: MemoryStore, uri: str, content: bytes) -> None:
+    """Makes a table. Raises CommitFailedError if a table, or a part of its log, exists."""
 
     def put() -> bool:
         return not _log_files(store, uri) and store.put_if_absent(f"{uri}/{commit_name(0)}", content)
 
     if not store.faults.commit(uri, put):
         raise CommitFailedError("Generic error: A Delta Lake table already exists at that location.")
-    return MemoryTable(store, uri)
 
 
 def _log_files(store: MemoryStore, uri: str) -> Mapping[str, File]:
@@ -476,9 +475,9 @@ class MemoryRoot(StorageRoot):
         except (FileNotFoundError, DeltaError):
             return False
 
-    def create_table(self, commit: bytes) -> MemoryTable:
+    def create_table(self, commit: bytes) -> None:
         """Makes a Delta table here. Raises CommitFailedError if one exists, OSError if the store fails."""
-        return create_table(self.store, self.uri, commit)
+        create_table(self.store, self.uri, commit)
 
     def _found(self, name: str) -> File:
         with reading(self.path(name)):

@@ -1,10 +1,11 @@
 """The commits of one Delta table, written and replayed file by file.
 
-delta-rs makes and opens tables and writes checkpoints. Commits it writes and reads a hundred times as slowly as these
-files take, with listings in between, and it checks almost nothing. So this module has every rule of a safe commit: it
-writes exactly the next version, if no other writer has, and retries nothing. It counts a refusal only after it has read
-that version, and its own commit only if the one before it still exists: there may be a hole by now. Each commit has the
-unique id of the one before it, so that no commit of another history of the table is ever replayed: see `log_recovery`.
+delta-rs writes checkpoints, and opens most tables: see `replayed_table`. Commits it writes and reads a hundred times as
+slowly as these files take, with listings in between, and it checks almost nothing. So this module has every rule of a
+safe commit: it writes exactly the next version, if no other writer has, and retries nothing. It counts a refusal only
+after it has read that version, and its own commit only if the one before it still exists: there may be a hole by now.
+Each commit has the unique id of the one before it, so that no commit of another history of the table is ever replayed:
+see `log_recovery`.
 `CommitTracker` has the commits that a reader or writer has seen, and `DeltaLog` a table at a version.
 """
 
@@ -37,6 +38,7 @@ from lakelog.replication.storage.delta.commit_format import (
 )
 from lakelog.replication.storage.delta.commit_listeners import note_commit, notify_listeners
 from lakelog.replication.storage.delta.log_recovery import recover_log
+from lakelog.replication.storage.delta.replayed_table import files_of
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
@@ -201,9 +203,7 @@ class DeltaLog:
         self._synced = -1  # up to this version the names of commits are durable, as far as this process has seen to it
         self._txns: dict[str, int | None] = {}  # those after the version of the handle, and those that were asked for
         self._inlined: list[str] = []  # files whose content is in the last commit
-        actions = add_actions(handle)
-        paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
-        self._files = {path: AddedFile(path, size) for path, size in zip(paths, sizes, strict=True)}
+        self._files = {file.name: file for file in files_of(handle)}
         self._is_before_torn = bool(tail) and tail[-1].version > self._version  # a checkpoint that cannot be read
         self._commits.remember(self._version, newest.stamp if newest else None)
         self._note_state()

@@ -141,8 +141,8 @@ class QuorumRoot(StorageRoot):
         size = self.quorum.commit(self.names, commit.version, str(commit.info[NONCE]), content, files)
         return (size, _DECIDED) if size else None
 
-    def create_table(self, commit: bytes) -> TableHandle:
-        """Makes a table, and returns a handle. Raises CommitFailedError if one exists, or KafkaStorageException.
+    def create_table(self, commit: bytes) -> None:
+        """Makes a table. Raises CommitFailedError if one exists, or KafkaStorageException.
 
         A commit of the table `cluster`, which all processes see, makes it, so that two processes never make it twice.
         While a cluster is formatted, its tables are made at all roots at once.
@@ -156,7 +156,6 @@ class QuorumRoot(StorageRoot):
             is_made = True
         if not is_made:
             raise CommitFailedError(f"{self.uri}: a table exists already")
-        return self.open_table()
 
     @property
     def is_local(self) -> bool:

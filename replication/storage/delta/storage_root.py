@@ -298,9 +298,9 @@ class StorageRoot(ABC):
         except (FileNotFoundError, pa.ArrowException, OSError):
             return False
 
-    def create_table(self, commit: bytes) -> TableHandle:
-        """Makes a Delta table here with its first commit, and returns a handle. Raises CommitFailedError if one
-        exists, or a part of its log, and DeltaError, KafkaStorageException, OSError."""
+    def create_table(self, commit: bytes) -> None:
+        """Makes a Delta table here with its first commit. Raises CommitFailedError if one exists, or a part of its log,
+        and DeltaError, KafkaStorageException, OSError."""
         log = self.child("_delta_log")
         log.create_folder()
         there = [name for name in log.list() if name[:20].isdigit()]
@@ -309,7 +309,6 @@ class StorageRoot(ABC):
         if there or (log.put_if_absent(first, commit) is None and log.read(first) != commit):
             raise CommitFailedError(f"{self.uri}: a table exists already")
         log.sync_folder()
-        return self.open_table()
 
     # Names, sizes and stamps
 

@@ -21,6 +21,7 @@ from lakelog.replication.errors import CorruptRecordException, InconsistentClust
 from lakelog.replication.storage.delta.commit import Commit
 from lakelog.replication.storage.delta.commit_format import ACTIONS, ENGINE, check_commits
 from lakelog.replication.storage.delta.log_recovery import find_end, read_tail
+from lakelog.replication.storage.delta.replayed_table import replayed
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
@@ -54,7 +55,9 @@ def create_table(root: StorageRoot, table: Table) -> TableHandle:
         configuration["delta.setTransactionRetentionDuration"] = table.transaction_retention
     try:
         features = () if root.admits_writers else _FEATURES
-        return root.create_table(first_commit(Schema(columns), table.name, table.description, configuration, features))
+        root.create_table(first_commit(Schema(columns), table.name, table.description, configuration, features))
+        known = replayed(root)
+        return root.open_table() if known is None else known[0]
     except CommitFailedError as error:
         raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} exists already") from error
     except (DeltaError, OSError) as error:
@@ -88,6 +91,9 @@ def open_table(root: StorageRoot) -> Opened:
     Raises InconsistentClusterIdException if no table exists, KafkaStorageException if the store does not say, or if
     another tool has raised the table's protocol.
     """
+    if (known := replayed(root)) is not None:
+        _check_protocol(root, known[0])
+        return Opened(*known)
     try:
         found = root.open_table()
     except TableNotFoundError as error:  # delta-rs raises this for an unreadable folder and for a file, too

@@ -26,7 +26,8 @@ AN_HOUR = {"delta.logRetentionDuration": "interval 1 hours"}
 
 def create(root, configuration=None) -> DeltaLog:
     root.create_folder()
-    return DeltaLog(root, root.create_table(first_commit(SCHEMA, "name", "description", configuration or AN_HOUR)))
+    root.create_table(first_commit(SCHEMA, "name", "description", configuration or AN_HOUR))
+    return opened(root)
 
 
 def go_on(log, *numbers):

@@ -73,8 +73,8 @@ def test_after_a_commit_the_answers_are_new(log):
     assert after == [opened.transaction_version(name) for name in NAMES] != before
 
 
-def test_delta_rs_searches_the_log_once_for_each_name(log, monkeypatch):
-    opened, asked, search = DeltaLog.open(log.root), [], DeltaTable.transaction_version
+def test_delta_rs_searches_the_log_once_for_each_name(checkpointed, monkeypatch):
+    opened, asked, search = DeltaLog.open(checkpointed.root), [], DeltaTable.transaction_version
     monkeypatch.setattr(
         DeltaTable, "transaction_version", lambda table, name: asked.append(name) or search(table, name)
     )

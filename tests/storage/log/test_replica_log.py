@@ -73,11 +73,11 @@ def test_a_log_is_made_once_and_opened_only_where_it_is(root, log):
 
 @pytest.mark.parametrize("failed", [DeltaError("Kernel error: no space"), OSError("no space")])
 def test_a_table_that_cannot_be_made_does_not_read_as_one_that_exists(root, monkeypatch, failed):
-    def open_table(*_):
+    def create_table(*_):
         raise failed
 
     made = StorageRoot.of(root)
-    monkeypatch.setattr(type(made), "open_table", open_table)
+    monkeypatch.setattr(type(made), "create_table", create_table)
     with pytest.raises(KafkaStorageException, match=r"cannot be written: .*no space"):
         ReplicaLog.create(made)
 
