@@ -190,14 +190,14 @@ def test_a_root_that_hangs_is_one_line_and_holds_up_no_other(lakelog: Run, store
     (tmp_path / "root").mkdir()
     let_go = threading.Event()
     store.fault = faults.hangs(let_go)
-    words = ("--timeout", "5", "--command-config", tmp_path / "patient.properties", "-o", "json")
+    words = ("--timeout", "2", "--command-config", tmp_path / "patient.properties", "-o", "json")
     try:
         code, out, _ = lakelog(doctor, "--roots", "s3://faulty/hanging", tmp_path / "root", *words)
     finally:
         let_go.set()
     (line,) = findings(out, "hanging")
     assert (code, line["check"], line["result"]) == (1, "access", "wrong")
-    assert line["found"] == "it does not answer to a LIST within 5 s"
+    assert line["found"] == "it does not answer to a LIST within 2 s"
     assert bad(out, str(tmp_path / "root")) == []
 
 

@@ -331,6 +331,7 @@ def test_ft_05_segments_after_the_longest_time_are_for_the_next_micro_batch(fetc
     def takes_long():
         fetcher.time.now += 40
         fetcher.work.news = True
+        fetcher.it._wake()  # news end the pause before the next poll
         again = run()
         fetcher.work.has_appended |= len(fetcher.work.runs) == first_append
         return again
