@@ -21,6 +21,7 @@ from lakelog.replication.storage.delta.commit import NONCE, Stamp
 from lakelog.replication.storage.delta.commit_format import parsed
 from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.quorum_folder import QuorumFolder
+from lakelog.replication.storage.delta.replayed_table import newest_handle
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import TableHandle
 
@@ -183,7 +184,7 @@ class QuorumRoot(StorageRoot):
         if version is None:
             newest = self.quorum.bring_newest(self.names)
             with suppress(TableNotFoundError):
-                handle: TableHandle = self._at_home(lambda home: home.open_table())
+                handle = self._at_home(newest_handle)
                 if handle.version() >= newest:
                     return handle
             self.quorum.home.doubt()  # it may have been emptied just now, or another root is the home

@@ -104,7 +104,7 @@ def replayed(root: StorageRoot) -> tuple[ReplayedTable, Sequence[Commit]] | None
         return None
     names = root.child("_delta_log").list()
     numbered = [name for name in names if name[:20].isdigit()]
-    if HINT in names or not numbered or not all(map(is_commit, numbered)) or int(numbered[-1][:20]) >= len(numbered):
+    if HINT in names or not numbered or not all(map(is_commit, numbered)):
         return None
     try:
         commits = [read_commit(root, version) for version in range(len(numbered))]
@@ -121,6 +121,13 @@ def replayed(root: StorageRoot) -> tuple[ReplayedTable, Sequence[Commit]] | None
     ):
         return None
     return ReplayedTable(root, commits, made), commits
+
+
+def newest_handle(root: StorageRoot) -> TableHandle:
+    """A handle on the newest version of a table: `replayed`, or else that of `StorageRoot.open_table`, which says what
+    it raises."""
+    known = replayed(root)
+    return root.open_table() if known is None else known[0]
 
 
 def files_of(handle: TableHandle) -> list[AddedFile]:

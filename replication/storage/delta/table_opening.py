@@ -21,7 +21,7 @@ from lakelog.replication.errors import CorruptRecordException, InconsistentClust
 from lakelog.replication.storage.delta.commit import Commit
 from lakelog.replication.storage.delta.commit_format import ACTIONS, ENGINE, check_commits
 from lakelog.replication.storage.delta.log_recovery import find_end, read_tail
-from lakelog.replication.storage.delta.replayed_table import replayed
+from lakelog.replication.storage.delta.replayed_table import newest_handle, replayed
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
 from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
@@ -56,8 +56,7 @@ def create_table(root: StorageRoot, table: Table) -> TableHandle:
     try:
         features = () if root.admits_writers else _FEATURES
         root.create_table(first_commit(Schema(columns), table.name, table.description, configuration, features))
-        known = replayed(root)
-        return root.open_table() if known is None else known[0]
+        return newest_handle(root)
     except CommitFailedError as error:
         raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} exists already") from error
     except (DeltaError, OSError) as error:

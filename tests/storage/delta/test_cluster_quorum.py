@@ -1293,6 +1293,7 @@ def test_a_home_that_is_emptied_while_a_table_is_opened_there_is_left(roots, mon
 
     process = roots.process("a")
     add(StateTable.open(process.child("producers"), PRODUCERS), "p")
+    monkeypatch.setattr(LocalRoot, "is_local", False)  # else its commits say enough
     monkeypatch.setattr(LocalRoot, "open_table", open_emptied)
     assert names(StateTable.open(process.child("producers"), PRODUCERS)) == ["p"]
     assert process.quorum.home.root.uri == str(roots.folders["b"])

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from lakelog.replication.storage.delta import replayed_table
 from lakelog.replication.storage.delta.checkpoint import HINT
 from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_format import commit_name, read_commit
@@ -136,6 +137,13 @@ def test_any_other_log_is_left_to_delta_rs(folder, change):
     filled(folder, 3)
     assert replayed(folder) is not None
     change(folder)
+    assert replayed(folder) is None
+
+
+def test_where_a_checkpoint_is_no_commit_is_read_for_nothing(folder, monkeypatch):
+    checkpoint(filled(folder, 3))
+    folder.child("_delta_log").delete(HINT)
+    monkeypatch.setattr(replayed_table, "read_commit", lambda *_: pytest.fail("was read"))
     assert replayed(folder) is None
 
 
