@@ -41,7 +41,7 @@ from lakelog.replication.storage.delta.log_recovery import recover_log
 from lakelog.replication.storage.delta.replayed_table import files_of
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.delta.store_errors import reason
-from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
+from lakelog.replication.storage.delta.table_handle import TableHandle
 from lakelog.replication.storage.delta.table_opening import (
     create_table,
     open_table,
