@@ -300,8 +300,8 @@ class Producer(Closing):
         try:
             self._sender.put(send, is_awaited)
         except BaseException:
-            if send.future.cancel():  # after an interruption it may be in the queue
-                send.release()
+            if send.future.cancel():  # after an interruption it may be in the queue, which frees it again
+                given.__exit__()
             raise
         return send.future
 
