@@ -96,14 +96,14 @@ def config_pairs(text: str) -> dict[str, str]:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that stand in no brackets."""
+    """The parts between commas that stand in no brackets; all parts if a bracket is open at the end."""
     parts, start, depth = list[str](), 0, 0
     for found in _SIGN.finditer(text):
         depth = max(0, depth + {"[": 1, "]": -1, ",": 0}[found[0]])
         if found[0] == "," and not depth:
             parts.append(text[start : found.start()])
             start = found.end()
-    return [*parts, text[start:]]
+    return text.split(",") if depth else [*parts, text[start:]]
 
 
 def config_keys(text: str) -> list[str]:
