@@ -790,7 +790,7 @@ def test_two_of_three_roots_lose_nothing_and_one_may(lake):
 
 def test_settings_of_a_newer_version_are_kept_and_one_replica_may_have_been_enough(lake):
     """Nobody here knows how many replicas `a majority` of them is."""
-    configs = {"min.insync.replicas": "a majority", "x.of.topics": "1"}
+    configs = {"min.insync.replicas": "a majority", "x.of.recovered.topics": "1"}
     old = lake.opened("cluster")
     old.topics.change([Topic(TOPIC, TOPIC_ID, 1, configs)], (), {})
     old.configs.change({Entity("brokers", "1"): {"x.of.brokers": "1"}}, {})
