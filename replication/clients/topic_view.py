@@ -150,9 +150,13 @@ class TopicView:
 
     def log_roots(self, topic: str) -> dict[int, StorageRoot]:
         """The folder of the log of each partition's leader; while it cannot be opened, that of another replica or of
-        another leader. For files that no commit has yet. Raises as `partitions`, and KafkaStorageException if none
-        opens."""
-        partitions = self.partitions(topic, RECENT_SECONDS)
+        another leader. For files that no commit has yet, so while the metadata cannot be read, what was read last
+        counts. Raises as `partitions`, and KafkaStorageException if none opens."""
+        try:
+            partitions = self.partitions(topic, RECENT_SECONDS)
+        except KafkaStorageException:
+            topics, metadata = self.cluster.topics, self.cluster.metadata
+            partitions = partitions_of(topic, topics.topics, metadata.partitions)
         opened = dict[int, StorageRoot | LakelogException]()
 
         def first_of(brokers: Iterable[int]) -> StorageRoot | None:

@@ -119,3 +119,13 @@ def test_records_are_staged_at_the_leader_or_at_another_replica_while_its_log_ca
     os.rename(world.roots[1].uri, world.roots[1].uri + "-away")
     with pytest.raises(KafkaStorageException, match="no log of its brokers can be opened to stage records: "):
         found()
+
+
+def test_records_are_staged_at_the_leaders_that_were_known_last_while_the_metadata_cannot_be_read(world):
+    """The send then waits for the metadata until its deadline."""
+    seen = view(world)
+    known = seen.log_roots(TOPIC)
+    os.rename(world.uri, world.uri + "-away")
+    with pytest.raises(KafkaStorageException):
+        seen.partitions(TOPIC)
+    assert seen.log_roots(TOPIC) == known
