@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from lakelog.replication.clients.records import partitions_of, split, to_records
 from lakelog.replication.errors import KafkaStorageException, LakelogException, error_or
 from lakelog.replication.protocol.append import PartitionAppend
 from lakelog.replication.protocol.record_batch import TopicIdPartition
+from lakelog.replication.storage.delta.data_file_name import staged_prefix
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.encoded_batches import StagedRecords, stage
@@ -60,10 +62,14 @@ class SparkRecordSet:
     ) -> None:  # fmt: skip
         self._spark = records.sparkSession
         self._segment_bytes = segment_bytes
-        job = _StageRecords(
-            topic, partitions, sticky, time.time_ns() // 1000, segment_bytes, roots, limit and limit.strictest
-        )
-        found: list[_Staged | LakelogException] = _run(records, job)
+        prefix, now = staged_prefix(), time.time_ns() // 1000
+        job = _StageRecords(topic, partitions, sticky, now, segment_bytes, roots, limit and limit.strictest, prefix)
+        found: list[_Staged | LakelogException]
+        try:
+            found = _run(records, job)
+        except BaseException:  # an error of the DataFrame itself: the tasks have not told what they have staged
+            _delete(partial(_files_with, prefix, {*roots.values()}))
+            raise
         tasks = [each for each in found if isinstance(each, _Staged)]
         self._records: dict[int, list[StagedRecords]] = {}
         for each in (each for task in tasks for each in task.records):
@@ -84,11 +90,7 @@ class SparkRecordSet:
         return self
 
     def __exit__(self, *error: object) -> None:
-        files = {(each.root, each.name) for found in self._records.values() for each in found}
-        try:
-            in_threads(lambda file: file[0].delete(file[1]), sorted(files, key=lambda file: file[1]), _READERS)
-        except KafkaStorageException as failure:  # the brokers delete the files a day later
-            logger.warning("files of a send stay for a day: %s", failure)
+        _delete(lambda: {(each.root, each.name) for found in self._records.values() for each in found})
 
     def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
         """Writes in tasks. One has all records of a partition."""
@@ -126,6 +128,19 @@ class SparkRecordSet:
         return shares
 
 
+def _delete(find: Callable[[], Collection[tuple[StorageRoot, str]]]) -> None:
+    """Deletes files, by folder and name."""
+    try:
+        files = sorted(find(), key=lambda file: file[1])
+        in_threads(lambda file: file[0].delete(file[1]), files, _READERS)
+    except KafkaStorageException as failure:  # the brokers delete the files a day later
+        logger.warning("files of a send stay for a day: %s", failure)
+
+
+def _files_with(prefix: str, roots: Collection[StorageRoot]) -> list[tuple[StorageRoot, str]]:
+    return [(root, name) for root in roots for name in root.list() if name.startswith(prefix)]
+
+
 def _run(frame: DataFrame, job: Callable[[Iterator[pa.RecordBatch]], Any]) -> list[Any]:
     """The result of `job` for each partition of a DataFrame, in their order, or the LakelogException that it raised:
     Spark would wrap it in the stack trace of a worker."""
@@ -159,6 +174,7 @@ class _StageRecords:
     segment_bytes: int
     roots: Mapping[int, StorageRoot]
     limit: RecordLimit | None
+    prefix: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> _Staged:
         found = _Staged([], [])
@@ -188,11 +204,11 @@ class _StageRecords:
     def _put(self, root: StorageRoot, parts: Sequence[tuple[str, int, pa.Table]]) -> list[StagedRecords]:
         others = [other for other in dict.fromkeys(self.roots.values()) if other != root]
         try:
-            return stage(root, parts)
+            return stage(root, parts, self.prefix)
         except KafkaStorageException:
             for other in others:
                 with suppress(KafkaStorageException):
-                    return stage(other, parts)
+                    return stage(other, parts, self.prefix)
             raise
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import ArithmeticException
 from pyspark.sql import functions as F
 
+from lakelog.replication.clients import spark_record_set
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.record_limit import RecordLimit
 from lakelog.replication.clients.record_set import DRIVER_ROWS
@@ -164,6 +166,27 @@ def test_a_record_that_is_refused_leaves_nothing_and_no_stack_trace(spark, root,
         given_to(log, numbers(spark).withColumn(column, F.expr(value)), limit=RecordLimit(TOPIC, 50))
     assert "Traceback" not in str(raised.value)
     assert not staged(log)
+
+
+@pytest.mark.parametrize(
+    "error", [ArithmeticException("division by zero"), KeyboardInterrupt()], ids=["error", "Ctrl-C"]
+)
+def test_a_job_that_ends_after_tasks_have_staged_records_leaves_nothing(spark, root, monkeypatch, error):
+    """The last task meets an error of the DataFrame itself, or the caller is interrupted."""
+    log, run = new_log(root, P0, P1), spark_record_set._run
+    kept = given_to(log, numbers(spark, 10, 1))
+
+    def run_and_fail(frame, job):
+        run(frame, job)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_record_set, "_run", run_and_fail)
+        with pytest.raises(type(error)):
+            given_to(log, numbers(spark))
+    assert len(staged(log)) == 1  # that of another send
+    with kept:
+        assert sum(map(len, written(log, writer(kept, log)(BEGIN)).values())) == 10
 
 
 def test_staged_files_of_a_send_that_was_killed_go_a_day_later(spark, root):

@@ -33,9 +33,14 @@ def snapshot_name(digest: str) -> str:
     return _new_name(_PRODUCERS, digest)
 
 
-def staged_name() -> str:
+def staged_prefix() -> str:
+    """A new prefix of the names of one send's files of `staged_name`."""
+    return f"staged-{uuid.uuid4().hex}-"
+
+
+def staged_name(prefix: str) -> str:
     """A new name for a file of records that no commit has yet: tasks put it beside a log, and segments get them."""
-    return f"staged-{uuid.uuid4().hex}.parquet"
+    return f"{prefix}{uuid.uuid4().hex}.parquet"
 
 
 def foreign_name(digest: str) -> str:

@@ -191,12 +191,13 @@ class StagedRecords:
         return records
 
 
-def stage(root: StorageRoot, parts: Sequence[tuple[str, int, pa.Table]]) -> list[StagedRecords]:
-    """Puts parts as in `encode_batches` into a new file of a log's folder, and returns them. A file that nobody deletes
-    goes a day later, with other files that no commit has. Raises KafkaStorageException."""
+def stage(root: StorageRoot, parts: Sequence[tuple[str, int, pa.Table]], prefix: str) -> list[StagedRecords]:
+    """Puts parts as in `encode_batches` into a new file of a log's folder, whose name has the prefix of a send, and
+    returns them. A file that nobody deletes goes a day later, with other files that no commit has. Raises
+    KafkaStorageException."""
     encoded_parts = [encode_batches([part]) for part in parts]
     whole = pa.py_buffer(b"".join(content for content, _ in encoded_parts))
-    name, start, found = staged_name(), 0, list[StagedRecords]()
+    name, start, found = staged_name(prefix), 0, list[StagedRecords]()
     root.put(name, whole)
     for content, (batch,) in encoded_parts:
         nbytes = sum(group.nbytes for group in ParquetContent(content).row_groups)
