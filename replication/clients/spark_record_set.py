@@ -194,10 +194,12 @@ class _StageRecords:
         if (limit := self.limit) is not None:
             routed = records.append_column("partition", numbers).append_column("topic", _repeated(self.topic, numbers))
             found.refused.extend(refused_records(routed, lambda _: limit))
+        anywhere = next(iter(self.roots.values()))  # for a partition that the topic has lost: the send refuses it
         by_root: dict[StorageRoot, list[tuple[str, int, pa.Table]]] = {}
         for number, part in split(records, numbers).items():
             batches = ArrowRecords(part).batches(0, min(self.segment_bytes, _CHUNK_BYTES))
-            by_root.setdefault(self.roots[number], []).extend((self.topic, number, each.table) for each in batches)
+            root = self.roots.get(number, anywhere)
+            by_root.setdefault(root, []).extend((self.topic, number, each.table) for each in batches)
         for root, parts in by_root.items():
             found.records.extend(self._put(root, parts))
 

@@ -189,6 +189,13 @@ def test_a_job_that_ends_after_tasks_have_staged_records_leaves_nothing(spark, r
         assert sum(map(len, written(log, writer(kept, log)(BEGIN)).values())) == 10
 
 
+def test_a_partition_that_the_topic_has_no_more_is_staged_anywhere(spark, root):
+    """The topic was made again with fewer partitions while the DataFrame ran; the send then refuses the partition."""
+    log = new_log(root, P0, P1)
+    with given_to(log, numbers(spark), roots={0: log.root}) as given:
+        assert given.counts == {0: COUNT // 2, 1: COUNT // 2}
+
+
 def test_staged_files_of_a_send_that_was_killed_go_a_day_later(spark, root):
     log = new_log(root, P0, P1)
     times = iter((0.0, 1000.0, 80_000.0, 87_500.0))
