@@ -173,7 +173,8 @@ class Producer(Closing):
         """Begins to append records, and returns a future of the answers of `send`, without waiting for them.
 
         Several sends are on their way at the same time; each partition keeps the order of the calls. Small sends to a
-        topic share a commit: a send waits `linger_ms` for others. `timeout_ms` begins with the call.
+        topic share a commit: a send waits `linger_ms` for others. `timeout_ms` begins with the call, but for a DataFrame
+        once Spark has run it.
 
         The call itself raises what `send` would raise at once: errors of the records and of the topic,
         KafkaStorageException, TimeoutException if there is no memory in time, and IllegalStateException after `close`.
@@ -292,10 +293,11 @@ class Producer(Closing):
     def _put(
         self, topic: str, records: Records, timeout_ms: int, is_awaited: bool
     ) -> Future[dict[int, RecordMetadata]]:  # fmt: skip
-        deadline = time.monotonic() + milliseconds(timeout_ms, "timeout_ms") / 1000
+        seconds_to_send = milliseconds(timeout_ms, "timeout_ms") / 1000
         partitions, limit = self._look_up(topic)
         segment_bytes, roots = self._view.cluster.config.log_segment_bytes, partial(self._view.log_roots, topic)
         given = record_set(topic, records, partitions, segment_bytes, limit, roots)
+        deadline = time.monotonic() + seconds_to_send  # from here on: Spark may run a DataFrame for long
         send = PendingSend(topic, given, timeout_ms, deadline)
         try:
             self._sender.put(send, is_awaited)
