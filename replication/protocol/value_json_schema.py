@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
+from lakelog.replication.errors import one_line
 from lakelog.replication.protocol.value_type import FieldsType, FieldType, KeyedType, ListType, ScalarType, ValueField
 
 _COMMENTS = frozenset(
@@ -32,6 +33,7 @@ _FORMATS = {"date": "DATE", "date-time": "TIMESTAMP"}  # others of text say noth
 _INTEGERS = {"int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT"}
 _FLOATS = {"float32": "FLOAT", "float64": "DOUBLE", "float": "FLOAT", "double": "DOUBLE"}
 _DEEPEST = 32
+_MOST_DIGITS = 4300  # Python reads no longer whole number, because that takes quadratic time
 
 
 class _Found(NamedTuple):
@@ -47,6 +49,8 @@ def parse_json_schema(text: str) -> FieldsType:
         raise ValueError(f"is no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise ValueError(f"has too many brackets inside one another; allowed: {_DEEPEST} types") from None
+    except ValueError:
+        raise ValueError(f"has a number with too many digits; allowed: up to {_MOST_DIGITS}") from None
     found = _type_of(given, "", 0)
     if not isinstance(found.type, FieldsType):
         _fail("", "is no object with properties", '{"type": "object", "properties": {"item": {"type": "string"}}}')
@@ -68,7 +72,7 @@ def _type_of(given: Any, place: str, depth: int) -> _Found:
     names = given.get("type")
     types = [names] if isinstance(names, str) else names if isinstance(names, list) else []
     others = [name for name in types if name != _NULL]
-    if len(others) != 1 or others[0] not in _WORDS:
+    if len(others) != 1 or not isinstance(others[0], str) or others[0] not in _WORDS:
         _fail(place, f"has the type {json.dumps(names)[:60]}", f"one of {', '.join(_WORDS)}, or one of them and null")
     (name,) = others
     _check_words(given, place, ("type", *_WORDS[name]))
@@ -135,7 +139,10 @@ def _object_type(given: Mapping[str, Any], place: str, depth: int) -> FieldType:
         _fail(place, f"has required {json.dumps(required)[:60]}", "a list of names that are in properties")
     fields = list[ValueField]()
     for name, each in properties.items():
-        found = _type_of(each, f"{place}.{name}" if place else name, depth + 1)
+        where = f"{place}.{name}" if place else name
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            _fail(one_line(where), "has half of a surrogate pair", "text that UTF-8 can hold")
+        found = _type_of(each, where, depth + 1)
         fields.append(ValueField(name, found.type, name in required and not found.may_be_null))
     _check_capitals(fields, place)
     return FieldsType(tuple(fields), is_closed=not more)

@@ -71,6 +71,13 @@ OBJECT = '{"type": "object", "properties": '
             OBJECT + '{"a": {"type": "string", "pattern": "x"}}}',
             'at a has the word "pattern"; allowed there: contentEncoding, format, type, and comments such as',
         ),
+        (OBJECT + '{"a": {"type": [{}]}}}', f"at a has the type [{{}}]; allowed there: {TYPES}"),
+        (OBJECT + '{"a": {"type": [["string"], "null"]}}}', 'at a has the type [["string"], "null"]; allowed'),
+        ('{"default": ' + "1" * 5000 + "}", "has a number with too many digits; allowed: up to 4300"),
+        (
+            OBJECT + '{"\\ud800": {"type": "string"}}}',
+            "at \\ud800 has half of a surrogate pair; allowed there: text that",
+        ),
         (OBJECT + '{"a": {"$ref": "#/x", "type": "string"}}}', 'at a has the word "$ref"'),
         (OBJECT + '{"a": {"type": "array", "items": [{}]}}}', "at a[] is no object"),
         (
