@@ -14,10 +14,11 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
 
+from lakelog.replication.errors import one_line
 from lakelog.replication.protocol.value_type import FieldsType, FieldType, KeyedType, ListType, ScalarType
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -43,7 +44,8 @@ class ValueMisfit(ValueError):
         return ValueMisfit(self.fault, f"{place}{dot}{self.place}")
 
     def __str__(self) -> str:
-        return f"{f'field {self.place}' if self.place else 'the value'} {self.fault}"
+        # JSON can hold half of a surrogate pair, which Arrow's text cannot
+        return one_line(f"{f'field {self.place}' if self.place else 'the value'} {self.fault}")
 
 
 class JsonDecoder:
@@ -67,6 +69,8 @@ class JsonDecoder:
             raise
         except RecursionError:
             raise ValueMisfit("is no JSON that can be read: it has too many brackets inside one another") from None
+        except InvalidOperation:
+            raise ValueMisfit("is no JSON that can be read: a number has too large an exponent") from None
         except ValueError as error:  # a number of more than 4,300 digits
             raise ValueMisfit(f"is no JSON that can be read: {str(error).partition(';')[0]}") from None
         decoded: Mapping[str, Any] = self._convert(found)
@@ -197,13 +201,17 @@ def _decimal_converter(type: ScalarType) -> Convert:
         if value.__class__ not in (int, Decimal):
             raise _misfit(value, type)
         number = Decimal(value)
-        _, digits, exponent = number.as_tuple()
+        sign, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int), "JSON has no infinite number"
-        while digits and digits[-1] == 0 and len(digits) > 1:
-            digits, exponent = digits[:-1], exponent + 1
-        if digits != (0,) and (-exponent > scale or len(digits) + exponent > before_the_point):
+        kept = bytes(digits).rstrip(b"\0")
+        if not kept:
+            return Decimal(0)
+        zeros = len(digits) - len(kept)
+        if -exponent - zeros > scale or len(digits) + exponent > before_the_point:
             raise _misfit(value, type)
-        return number if digits != (0,) else Decimal(0)
+        if exponent < 0 < zeros:  # Arrow refuses a number with many zeros after the point, or makes another one of it
+            return Decimal((sign, tuple(kept), exponent + zeros))
+        return number
 
     return convert
 

@@ -3,6 +3,7 @@
 import datetime as dt
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients.value_decoder import JsonDecoder, ValueMisfit, misfit_of
@@ -44,6 +45,9 @@ HALF = NOON + dt.timedelta(milliseconds=500)
         ("DECIMAL(5, 2)", "1.234", "is 1.234, it must be DECIMAL(5, 2)"),
         ("DECIMAL(5, 2)", "1000", "is 1000, it must be DECIMAL(5, 2)"),
         ("DECIMAL(5, 2)", "1e999999999", "it must be DECIMAL(5, 2)"),
+        ("DECIMAL(5, 2)", "1" + "0" * 25 + "e-24", Decimal(10)),
+        ("DECIMAL(5, 2)", "1e" + "9" * 25, "is no JSON that can be read: a number has too large an exponent"),
+        ("DECIMAL(5, 2)", "0e-" + "9" * 25, "is no JSON that can be read: a number has too large an exponent"),
         ("DECIMAL(38, 38)", "0." + "1" * 38, Decimal("0." + "1" * 38)),
         ("STRING", '"sp\\u00e4ti"', "späti"),
         ("STRING", '""', ""),
@@ -123,6 +127,25 @@ def test_a_value_of_a_closed_schema_has_no_other_fields():
     assert [misfit_of(schema, value) for value in (b'{"a": 1}', b"{}", b'{"a": 1, "c": 1, "b": 2}')] == [
         None, None, "field b is not in the schema, which takes no others",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("zeros", [60, 20_000, 1_000_000])
+def test_zeros_at_the_end_of_a_decimal_change_nothing_for_arrow(zeros):
+    found = JsonDecoder(parse_ddl("a DECIMAL(5, 2)"))(b'{"a": 1.5' + b"0" * zeros + b"}")
+    assert pa.array([found["a"]], pa.decimal128(5, 2)).to_pylist() == [Decimal("1.50")]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value", "misfit"),
+    [
+        ("a INT", b'{"a": "\\ud800"}', 'field a is "\\ud800", it must be INT'),
+        ("a MAP<STRING, INT>", b'{"a": {"\\ud800": 1}}', "field a{\\ud800} is half of a surrogate pair"),
+    ],
+)
+def test_a_misfit_is_text_that_arrow_can_hold_whatever_the_value_has(ddl, value, misfit):
+    found = misfit_of(parse_ddl(ddl), value)
+    assert found.startswith(misfit)
+    assert pa.array([found], pa.string()).to_pylist() == [found]
 
 
 def test_a_misfit_shows_no_more_of_a_value_than_a_reader_needs():
