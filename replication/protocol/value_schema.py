@@ -18,7 +18,6 @@ from lakelog.replication.protocol.value_type import (
     ListType,
     ScalarType,
     parse_ddl,
-    quoted,
 )
 
 SCHEMA, TYPE = "value.schema", "value.schema.type"
@@ -181,7 +180,7 @@ def one_schema(schemas: Mapping[str, FieldsType | None]) -> FieldsType:
             raise InvalidConfigurationException(f"topic {topic} has no {SCHEMA}; to set it: {_how(topic)}")
         if found != schemas[first]:
             raise InvalidConfigurationException(
-                f"topics {first} and {topic} have different schemas of values ({quoted(SCHEMA)}); read them one by one"
+                f"topics {first} and {topic} have different schemas of values ({SCHEMA}); read them one by one"
             )
     found = schemas[first]
     assert found is not None, "it was checked above"
