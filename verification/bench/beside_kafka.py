@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TIMEOUT_MS, WARM_UP = 120_000, "warm-up"
 _SMALL, _TWENTY_MB = DataSet(PARTITIONS, 100), DataSet(20_000, 1000)
 _CONFIGS = {"min.insync.replicas": 2}
-SMALL, LARGE, READ = "acknowledged sends", "acknowledged sends, each after the other", "reads of all partitions"
+SMALL, LARGE, READ = "acknowledged sends, small", "acknowledged sends, large", "reads of all partitions"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Side(Protocol):
 def measure_beside_kafka(plan: KafkaPlan) -> Compared:
     """Starts both clusters, and does each step with one and then with the other. Shows a progress bar on stderr.
 
-    Raises InvalidConfigurationException if Kafka's client is not installed.
+    Raises InvalidConfigurationException if Kafka's client is not installed, or as `running_kafka`.
     """
     try:
         from lakelog.verification.clusters.kafka_cluster import VERSION, running_kafka

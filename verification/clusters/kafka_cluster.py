@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from lakelog.jobs.launch.delta_jars import resolve
 from lakelog.jobs.launch.spark_submit import spark_home
+from lakelog.replication.errors import InvalidConfigurationException
 
 VERSION = "4.3.1"
 _PACKAGES = f"org.apache.kafka:kafka_2.13:{VERSION},org.apache.kafka:kafka-tools:{VERSION}"
@@ -104,7 +105,8 @@ class KafkaCluster:
 
 @contextmanager
 def running_kafka(folder: Path, brokers: int = 1) -> Iterator[KafkaCluster]:
-    """Starts brokers with their data in a folder, and stops them. Raises TimeoutError if they do not start."""
+    """Starts brokers with their data in a folder, and stops them. Raises TimeoutError if they do not start, and
+    InvalidConfigurationException if LAKELOG_KAFKA_JARS has no Kafka."""
     jars, found = _jars(folder), _free_ports(2 * brokers)
     ports, quorums = found[:brokers], found[brokers:]
     with ExitStack() as servers:
@@ -165,5 +167,9 @@ def _free_ports(count: int) -> list[int]:
 
 def _jars(folder: Path) -> Path:
     if given := os.environ.get("LAKELOG_KAFKA_JARS"):
+        if not any(Path(given).glob("*kafka_2.13*.jar")):
+            raise InvalidConfigurationException(
+                f"LAKELOG_KAFKA_JARS is {given!r}; allowed: a folder with the jars of Kafka {VERSION}"
+            )
         return Path(given)
     return resolve(_PACKAGES, folder / "ivy")[0].parent

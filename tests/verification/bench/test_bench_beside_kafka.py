@@ -1,6 +1,7 @@
 """`bench kafka` without Kafka: it compares the records of both sides before it shows a time."""
 
 import sys
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -64,4 +65,13 @@ def test_without_kafkas_client_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     monkeypatch.delitem(sys.modules, "lakelog.verification.clusters.kafka_cluster", raising=False)
     with pytest.raises(InvalidConfigurationException, match=r"^bench kafka needs Kafka's client: pip install"):
+        measure_beside_kafka(QUICK_KAFKA)
+
+
+def test_a_folder_without_kafkas_jars_is_refused_by_its_name(monkeypatch, tmp_path):
+    for name in ("confluent_kafka", "confluent_kafka.admin"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    monkeypatch.delitem(sys.modules, "lakelog.verification.clusters.kafka_cluster", raising=False)
+    monkeypatch.setenv("LAKELOG_KAFKA_JARS", str(tmp_path))
+    with pytest.raises(InvalidConfigurationException, match=r"^LAKELOG_KAFKA_JARS is '.*'; allowed: a folder with the"):
         measure_beside_kafka(QUICK_KAFKA)
