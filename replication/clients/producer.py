@@ -173,8 +173,8 @@ class Producer(Closing):
         """Begins to append records, and returns a future of the answers of `send`, without waiting for them.
 
         Several sends are on their way at the same time; each partition keeps the order of the calls. Small sends to a
-        topic share a commit: a send waits `linger_ms` for others. `timeout_ms` begins with the call, but for a DataFrame
-        once Spark has run it.
+        topic share a commit: a send waits `linger_ms` for others. `timeout_ms` begins with the call; for a DataFrame it
+        begins once Spark has run it.
 
         The call itself raises what `send` would raise at once: errors of the records and of the topic,
         KafkaStorageException, TimeoutException if there is no memory in time, and IllegalStateException after `close`.

@@ -1,6 +1,7 @@
 """Large sends: the tasks of a DataFrame stage its records once, and each write of a partition has them in one order."""
 
 import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,10 +9,10 @@ import pytest
 from pyspark.errors import ArithmeticException
 from pyspark.sql import functions as F
 
-from lakelog.replication.clients import spark_record_set
+from lakelog.replication.clients import producer, spark_record_set
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.record_limit import RecordLimit
-from lakelog.replication.clients.record_set import DRIVER_ROWS
+from lakelog.replication.clients.record_set import DRIVER_ROWS, record_set
 from lakelog.replication.clients.spark_record_set import SparkRecordSet
 from lakelog.replication.errors import (
     CorruptRecordException,
@@ -230,3 +231,16 @@ def test_a_large_send_that_is_refused_leaves_no_staged_file(spark, root):
     with pytest.raises(IllegalStateException, match="closed"):
         producer.send(TOPIC, numbers(spark, DRIVER_ROWS + 1, 3))
     assert not all_staged(root)
+
+
+def test_the_time_that_spark_takes_for_a_dataframe_is_not_that_of_the_send(root, monkeypatch):
+    world, now, passed = World(root), time.monotonic, [0.0]
+
+    def run_for_long(*given):
+        passed[0] += 100
+        return record_set(*given)
+
+    monkeypatch.setattr(producer, "record_set", run_for_long)
+    monkeypatch.setattr(time, "monotonic", lambda: now() + passed[0])
+    with Producer(world.uri, acks=1) as sender:
+        raise_first_error(sender.send_async(TOPIC, ["a"], timeout_ms=30_000).result())
