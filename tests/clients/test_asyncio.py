@@ -147,7 +147,7 @@ def test_a_call_of_produce_that_is_cancelled_sends_its_record_once_or_not_at_all
 
 def test_a_record_that_fails_after_its_future_was_cancelled_is_logged(world, caplog):
     async def run():
-        async with AIOProducer(Producer(world.uri, acks=1, delivery_timeout_ms=1)) as producer:
+        async with AIOProducer(Producer(world.uri, acks=1, delivery_timeout_ms=500)) as producer:
             world.change(leader=-1, leader_epoch=1)
             (await producer.produce(TOPIC, value="a", partition=0)).cancel()
         await asyncio.sleep(0)
