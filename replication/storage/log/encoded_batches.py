@@ -111,10 +111,7 @@ class EncodedRecords:
 
     def batches(self, start: int, segment_bytes: int) -> Iterator[NewRecords]:
         """The batch as it is. It is decoded if it is too large, or if the log has some of its records."""
-        if start == 0 and self.nbytes <= segment_bytes:
-            yield self
-        elif start < self.num_rows:
-            yield from ArrowRecords(self.table).batches(start, segment_bytes)
+        return _whole_or_decoded(self, start, segment_bytes)
 
     def piece(self, header: BatchHeader) -> Piece:
         """The row groups, with the columns that follow from the header."""
@@ -127,6 +124,13 @@ class EncodedRecords:
             return table.append_column("timestamp", timestamps).select(STATS_COLUMNS)
 
         return CopiedBatches((header,), groups, stats_columns)
+
+
+def _whole_or_decoded(records: NewRecords, start: int, segment_bytes: int) -> Iterator[NewRecords]:
+    if start == 0 and records.nbytes <= segment_bytes:
+        yield records
+    elif start < records.num_rows:
+        yield from ArrowRecords(records.table).batches(start, segment_bytes)
 
 
 @dataclass(frozen=True)
@@ -168,10 +172,7 @@ class StagedRecords:
 
     def batches(self, start: int, segment_bytes: int) -> Iterator[NewRecords]:
         """The batch as it is. It is read if it is too large, or if the log has some of its records."""
-        if start == 0 and self.nbytes <= segment_bytes:
-            yield self
-        elif start < self.num_rows:
-            yield from ArrowRecords(self.table).batches(start, segment_bytes)
+        return _whole_or_decoded(self, start, segment_bytes)
 
     def piece(self, header: BatchHeader) -> Piece:
         """The row groups, with the columns that follow from the header."""
