@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from lakelog.replication.clients.record_limit import RecordLimit, RefusedRecord, refused_records
 from lakelog.replication.clients.records import partitions_of, split, to_records
+from lakelog.replication.clients.sink.routed_records import LARGE_BYTES
 from lakelog.replication.errors import KafkaStorageException, LakelogException, error_or
 from lakelog.replication.protocol.append import PartitionAppend
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -30,11 +31,10 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.encoded_batches import StagedRecords, stage
 from lakelog.replication.storage.log.log_append import Positions, SegmentWriter
-from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords, digests_of, segment_writer
+from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords, digests_of, joined, segment_writer
 from lakelog.replication.storage.log.segment import Segment
 
 _CHUNK_BYTES = 32 * 1024 * 1024  # of a task's records are encoded together
-_SMALL_BYTES = 256 * 1024  # batches of a partition with fewer bytes become one: each costs a header and row groups
 _SHARE_BYTES = 64 * 1024 * 1024  # for a task that writes segments
 _READERS = 8  # of small batches at the same time
 _PACKED = "packed binary"
@@ -192,7 +192,8 @@ class _StageRecords:
         records = to_records(table, self.now, self.topic)
         numbers = partitions_of(table, records, self.topic, self.partitions, self.sticky)
         if (limit := self.limit) is not None:
-            routed = records.append_column("partition", numbers).append_column("topic", _repeated(self.topic, numbers))
+            topics = pa.repeat(self.topic, len(numbers))
+            routed = records.append_column("partition", numbers).append_column("topic", topics)
             found.refused.extend(refused_records(routed, lambda _: limit))
         anywhere = next(iter(self.roots.values()))  # for a partition that the topic has lost: the send refuses it
         by_root: dict[StorageRoot, list[tuple[str, int, pa.Table]]] = {}
@@ -212,10 +213,6 @@ class _StageRecords:
                 with suppress(KafkaStorageException):
                     return stage(other, parts, self.prefix)
             raise
-
-
-def _repeated(topic: str, numbers: pa.ChunkedArray) -> pa.Array:
-    return pa.repeat(topic, len(numbers))
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -258,15 +255,9 @@ class _Digests:
 
 
 def _joined(given: Sequence[StagedRecords]) -> list[NewRecords]:
-    """The records, with adjacent small batches as one. So the records of many tasks do not become a batch each."""
-    small = [each for each in given if each.nbytes < _SMALL_BYTES]
-    tables = dict(zip((id(each) for each in small), in_threads(lambda each: each.table, small, _READERS), strict=True))
-    found, waiting = list[NewRecords](), list[pa.Table]()
-    for each in given:
-        if id(each) in tables:
-            waiting.append(tables[id(each)])
-            continue
-        found += [ArrowRecords(pa.concat_tables(waiting))] if waiting else []
-        waiting = []
-        found.append(each)
-    return found + ([ArrowRecords(pa.concat_tables(waiting))] if waiting else [])
+    """The records, with adjacent small batches read and joined."""
+
+    def read_if_small(records: StagedRecords) -> NewRecords:
+        return ArrowRecords(records.table) if records.nbytes < LARGE_BYTES else records
+
+    return joined(in_threads(read_if_small, given, _READERS))

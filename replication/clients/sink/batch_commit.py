@@ -41,7 +41,7 @@ from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, P
 from lakelog.replication.protocol.producer_state import increment_sequence, records_between
 from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.send_round import SendOptions
-from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords
+from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords, joined
 from lakelog.replication.storage.staged_batch import Origin, Part, Sequences, Staged, StagedBatch
 from lakelog.replication.storage.tables.producer_table import producer_id_of
 
@@ -125,20 +125,7 @@ def staged_records(stage: SinkStage, parts: Sequence[Part]) -> Iterator[tuple[st
                 for partition, rows in split(ours.drop_columns(["partition"]), ours["partition"]).items():
                     found.setdefault(topic, {}).setdefault(partition, []).append(ArrowRecords(rows))
     for topic, by_partition in sorted(found.items()):
-        yield topic, PartitionedRecords({number: _joined(given) for number, given in by_partition.items()})
-
-
-def _joined(given: Sequence[NewRecords]) -> list[NewRecords]:
-    """The records, with adjacent tables joined. So the records of many small tasks are one batch: a log keeps the
-    header of each batch in memory."""
-    found = list[NewRecords]()
-    for each in given:
-        last = found[-1] if found else None
-        if isinstance(each, ArrowRecords) and isinstance(last, ArrowRecords):
-            found[-1] = ArrowRecords(pa.concat_tables([last.table, each.table]))
-        else:
-            found.append(each)
-    return found
+        yield topic, PartitionedRecords({number: joined(given) for number, given in by_partition.items()})
 
 
 class KnownProducer(NamedTuple):

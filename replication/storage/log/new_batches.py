@@ -99,6 +99,16 @@ class ArrowRecords:
         return DecodedBatches((header,), pa.table({name: columns[name] for name in LOG.names}))
 
 
+def joined(given: Iterable[NewRecords]) -> list[NewRecords]:
+    """The records, with adjacent tables in memory as one. So the records of many small tasks are one batch: a log keeps
+    the header of each batch in memory."""
+    found = list[NewRecords]()
+    for in_memory, run in groupby(given, key=lambda each: isinstance(each, ArrowRecords)):
+        records = list(run)
+        found += [ArrowRecords(pa.concat_tables(each.table for each in records))] if in_memory else records
+    return found
+
+
 def digests_of(given: Sequence[NewRecords], parts: Sequence[range]) -> list[str]:
     """The digests of parts of some records. A part is a range of them, counted from 0."""
     if not parts:
