@@ -4,7 +4,6 @@ Processes are spawned, never forked: a fork of a process that has used delta-rs 
 """
 
 import multiprocessing
-import socket
 import threading
 import time
 import traceback
@@ -23,15 +22,6 @@ def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30.0) -
         assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"
         pause.wait(0.01)
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface on which nobody listens now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def race(

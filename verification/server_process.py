@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -120,3 +121,10 @@ class ServerProcess:
             status = -signal.SIGKILL
         self.kill()
         return status
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface on which nobody listens now. All are held until the last is found."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(each.getsockname()[1]) for each in sockets]

@@ -12,7 +12,8 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from tests.processes import free_ports, wait_until
+from lakelog.verification.server_process import free_ports
+from tests.processes import wait_until
 
 PACKAGE = "azurite@3.35.0"
 # The account that every Azurite has, and its documented key.

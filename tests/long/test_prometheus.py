@@ -22,8 +22,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.clusters.process_cluster import SMALL
-from lakelog.verification.server_process import ServerProcess
-from tests.processes import free_ports
+from lakelog.verification.server_process import ServerProcess, free_ports
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 RULES = CONF / "lakelog-alerts.yml"

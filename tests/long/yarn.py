@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from lakelog.jobs.launch.spark_submit import spark_home
+from lakelog.verification.server_process import free_ports
 from tests.processes import wait_until
 
 _SECONDS = 300  # each run downloads 155 jars
@@ -45,7 +45,8 @@ class Yarn:
 def yarn(folder: Path) -> Iterator[Yarn]:
     """Runs one node with 2 cores and 4 GB on the loopback interface."""
     jars, conf = _jars(folder), folder / "conf"
-    ports = _free_ports("scheduler", "tracker", "client", "admin", "web", "node", "localizer")
+    names = ("scheduler", "tracker", "client", "admin", "web", "node", "localizer")
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
     conf.mkdir()
     (conf / "log4j.properties").write_text(_LOG4J)
     _write(conf / "core-site.xml", {"fs.defaultFS": "file:///", "hadoop.tmp.dir": str(folder / "tmp")})
@@ -115,15 +116,6 @@ def _server(log: Path, conf: Path, jars: Path, main: str) -> Iterator[None]:
                 server.wait(60)
             except subprocess.TimeoutExpired:
                 server.kill()
-
-
-def _free_ports(*names: str) -> dict[str, int]:
-    """Held together until all are found, so that no two are the same."""
-    with ExitStack() as held:
-        found = {name: held.enter_context(socket.socket()) for name in names}
-        for port in found.values():
-            port.bind(("127.0.0.1", 0))
-        return {name: int(port.getsockname()[1]) for name, port in found.items()}
 
 
 def _answer(address: str) -> str:

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from lakelog.jobs.launch.delta_jars import resolve
 from lakelog.jobs.launch.spark_submit import spark_home
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.verification.server_process import free_ports
 
 VERSION = "4.3.1"
 _PACKAGES = f"org.apache.kafka:kafka_2.13:{VERSION},org.apache.kafka:kafka-tools:{VERSION}"
@@ -107,7 +108,7 @@ class KafkaCluster:
 def running_kafka(folder: Path, brokers: int = 1) -> Iterator[KafkaCluster]:
     """Starts brokers with their data in a folder, and stops them. Raises TimeoutError if they do not start, and
     InvalidConfigurationException if LAKELOG_KAFKA_JARS has no Kafka."""
-    jars, found = _jars(folder), _free_ports(2 * brokers)
+    jars, found = _jars(folder), free_ports(2 * brokers)
     ports, quorums = found[:brokers], found[brokers:]
     with ExitStack() as servers:
         for number, port in enumerate(ports, 1):
@@ -156,13 +157,6 @@ def _wait_for(port: int) -> None:
             return
         pause.wait(0.1)
     raise TimeoutError(f"Kafka does not listen on port {port}")
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        return [
-            held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)
-        ]  # all are held until the last is found
 
 
 def _jars(folder: Path) -> Path:
