@@ -67,6 +67,12 @@ def replica_rows(cluster, topic, partition=0):
     return [row for t in tables for key, row in t.replicas.items() if key == (topic_id, partition)]
 
 
+def wait_for_leaders(cluster, topic):
+    """Until the leaders of a new topic have their roles: an earlier attempt of a send is repeated after a poll."""
+    for partition in ON_EACH:
+        wait_until(lambda p=partition: LEADER_ROLE in {row.role for row in replica_rows(cluster, topic, p)}, "a leader")
+
+
 def logs_are_equal(cluster, topic, partition=0):
     key = cluster.admin().describe_topic(topic).partitions[partition].topic_id_partition
     logs = [ReplicaLog.open(StorageRoot.of(cluster.broker_uri(broker)).child("log")) for broker in (1, 2, 3)]
@@ -140,16 +146,14 @@ def test_ap_02_acks_1_is_answered_by_the_leader_and_acks_0_by_nobody(cluster, to
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_do_02_within_a_process_no_acknowledgement_waits_for_a_poll(cluster, topic, monkeypatch, replicas):
     with Producer(cluster.cluster_uri, config=Config(lakelog_poll_interval_ms=600_000)) as producer:
+        wait_for_leaders(cluster, topic)
         raise_first_error(producer.send(topic, table(b"first"), timeout_ms=60_000))
         wait_until(lambda: len(cluster.queries()) == 6, "each follower's query")
         name, assignment = next(_topics), {partition: found[:replicas] for partition, found in ON_EACH.items()}
         for module in (commit_listeners, periodic_task, replica_fetcher):
             monkeypatch.setattr(module, "until_poll", lambda _: 20.0)
         AdminClient(cluster.cluster_uri, Config(request_timeout_ms=10_000)).create_topic(name, assignment=assignment)
-        for partition in ON_EACH:  # an attempt before that would be repeated after a poll
-            wait_until(
-                lambda p=partition: LEADER_ROLE in {row.role for row in replica_rows(cluster, name, p)}, "a leader"
-            )
+        wait_for_leaders(cluster, name)
         for _ in range(5):
             raise_first_error(producer.send(name, table(*[b"value"] * 30), timeout_ms=10_000))
 
