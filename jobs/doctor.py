@@ -1,9 +1,10 @@
 """Checks what a cluster depends on, before production and when something is odd: a line for each check.
 
 It probes each root of the cluster: what this process may do there, whether the store keeps the promises on which
-commits depend, how fast it is, and whether its clock is right. It checks the versions of packages, Java, the disks of
-this machine, and what `status` says. --roots checks roots before `format` makes them. It writes to a folder of its own
-in each root, and removes that at the end. With --spark it also starts a Spark session, and asks its executors.
+commits depend, how fast it is, whether its clock is right, and which rules of its bucket it tells of. It checks the
+versions of packages, Java, the disks of this machine, and what `status` says. --roots checks roots before `format`
+makes them. It writes to a folder of its own in each root, and removes that at the end. With --spark it also starts a
+Spark session, and asks its executors.
 
 The exit status is for monitors: 0 if nothing is wrong, 1 if something is, 2 for wrong usage. Warnings do not change it.
 """
@@ -41,6 +42,7 @@ from lakelog.jobs.admin.doctor_findings import (
     format_finding,
     jar_finding,
     java_finding,
+    not_checked,
     package_findings,
     root_findings,
     status_finding,
@@ -68,10 +70,6 @@ _SECONDS = 30
 _CONTROLLERS = 2  # one that is active, and one that stands by; standby controllers are in no table
 _RECENT_SECONDS = 3600.0  # an older commit may be that of a copied table, whose files are newer
 _CLUSTER, _MACHINE, _SPARK = "the cluster", "this machine", "Spark"
-_NOT_CHECKED = (
-    "lifecycle rules and versioning of the buckets. A rule that deletes or archives objects destroys the cluster; "
-    "docs/doctor.md says how to look"
-)
 
 
 def main(argv: list[str]) -> int:
@@ -258,7 +256,7 @@ class _Checkup:
     @property
     def not_checked(self) -> list[str]:
         """What the command cannot check."""
-        return [_NOT_CHECKED] if any(not each.probe.facts.is_local for each in self._roots) else []
+        return not_checked((each.subject, each.probe.facts) for each in self._roots)
 
     def findings(self) -> Iterator[Finding]:
         """A finding for each check of the roots and of the cluster, in the order in which they are shown."""

@@ -5,7 +5,7 @@ Nothing here reads or writes anything. Limits are derived from the settings of b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from lakelog.jobs.cli.numbers import size_text
@@ -13,6 +13,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.protocol.quorum_slot import majority
 from lakelog.replication.storage import cluster_copier
 from lakelog.replication.storage.delta import freshness
+from lakelog.replication.storage.delta.object_headers import ToldRules
 from lakelog.replication.storage.delta.store_requests import DOLLARS
 from lakelog.replication.storage.store_probe import (
     CONDITIONAL_PUT,
@@ -102,7 +103,7 @@ def root_findings(
     found = [_access(subject, facts, needs, is_judged_for_excess)]
     if not facts.may:
         return found
-    found += _promises(subject, facts)
+    found += [*_promises(subject, facts), *_bucket_rules(subject, facts)]
     if WRITE in facts.may:
         found += [*_latency(subject, facts, limits), *_clock_of_store(subject, facts, limits)]
     if facts.disk is not None:
@@ -181,6 +182,92 @@ def _promises(subject: str, facts: StoreFacts) -> Iterator[Finding]:
         elif facts.kept.issuperset(promises):
             yield Finding(subject, check, OKAY, well)
 
+
+# The rules of a bucket
+
+_AZURE = ("az", "abfs", "abfss")
+_HOW_TO_LOOK = "docs/doctor.md says how to look"
+_DEAR = ("STANDARD_IA", "ONEZONE_IA", "GLACIER_IR", "NEARLINE", "COLDLINE", "ARCHIVE", "Cool", "Cold")
+
+# What the headers of objects do not tell, by the schemes of the stores' URIs.
+_NEVER_TOLD = {
+    ("s3", "s3a"): (
+        "in S3: lifecycle rules for other objects than those that were looked at, rules that archive objects later, "
+        "and object lock, unless this process may s3:GetObjectRetention"
+    ),
+    ("gs",): (
+        "in Google Cloud Storage: lifecycle rules with another condition than an age, such as a prefix, rules that "
+        "change the storage class later, versioning, and soft delete"
+    ),
+    _AZURE: "in Azure: lifecycle rules, soft delete, and immutability policies of containers",
+}
+
+
+def not_checked(roots: Iterable[tuple[str, StoreFacts]]) -> list[str]:
+    """What the checks of these roots cannot tell, by their subjects and facts. Roots on a disk have no such rules."""
+    remote = [(subject, facts) for subject, facts in roots if not facts.is_local]
+    schemes = {_scheme(facts) for _, facts in remote}
+    return [
+        *(
+            f"{words}. A rule that deletes or archives objects destroys the cluster; {_HOW_TO_LOOK}"
+            for those, words in _NEVER_TOLD.items()
+            if schemes.intersection(those)
+        ),
+        *(
+            f"in {subject}: all lifecycle rules, versioning, object lock and storage classes, because this process "
+            f"cannot sign the URL that asks for them: {facts.unsigned}"
+            for subject, facts in remote
+            if facts.unsigned
+        ),
+    ]
+
+
+def _scheme(facts: StoreFacts) -> str:
+    return facts.uri.partition("://")[0]
+
+
+def _bucket_rules(subject: str, facts: StoreFacts) -> Iterator[Finding]:
+    told = facts.told
+    yield from _expiry(subject, facts)
+    if archived := [path for path, rules in told.items() if rules.archived]:
+        found = f"{archived[0]} cannot be read, because it is in {told[archived[0]].archived}"
+        do = "restore what lies below the root, and remove the rule or the tier that has archived it"
+        yield Finding(subject, "storage class", WRONG, found + _share(archived, told), do)
+    elif dear := [path for path, rules in told.items() if rules.storage_class in _DEAR]:
+        found = f"{dear[0]} is in {told[dear[0]].storage_class}, where reads and early deletions cost extra"
+        do = "give the bucket a default class for data in use, and remove rules that change the class below the root"
+        yield Finding(subject, "storage class", WARNING, found + _share(dear, told), do)
+    if any(rules.version for rules in told.values()):
+        found = "the bucket keeps versions, which cost space: give non-current ones a rule that expires them"
+        yield Finding(subject, "versioning", OKAY, found)
+    if locked := [path for path, rules in told.items() if rules.lock]:
+        found = f"{locked[0]} is locked {told[locked[0]].lock}"
+        do = "remove the default retention of the bucket, or shorten it: brokers delete many files, which then stay"
+        yield Finding(subject, "object lock", WARNING, found + _share(locked, told), do)
+
+
+def _expiry(subject: str, facts: StoreFacts) -> Iterator[Finding]:
+    told, check = facts.told, "lifecycle rules"
+    untold = facts.untold or next((rules.untold for rules in told.values() if rules.untold), "")
+    if expiring := [path for path, rules in told.items() if rules.expires]:
+        first = min(expiring, key=lambda path: told[path].expires)
+        rule = f"the lifecycle rule {told[first].rule!r}" if told[first].rule else "a lifecycle rule"
+        found = f"{rule} deletes objects of this root: {first} on {told[first].expires}"
+        do = "remove the rule, or limit it to what lies outside of the root: it would destroy the cluster"
+        yield Finding(subject, check, WRONG, found + _share(expiring, told), do)
+    elif untold:
+        found = f"the store does not say whether a rule deletes its objects: {untold}"
+        yield Finding(subject, check, WARNING, found, f"look at the rules of the bucket: {_HOW_TO_LOOK}")
+    elif told and _scheme(facts) not in _AZURE:
+        found = f"the store tells of no rule that deletes its objects; looked at: {len(told)}"
+        yield Finding(subject, check, OKAY, found)
+
+
+def _share(some: Sequence[str], told: Mapping[str, ToldRules]) -> str:
+    return f" ({len(some)} of the {len(told)} objects that were looked at)"
+
+
+# Latency
 
 _SHOWN_KINDS = ("PUT", "GET", "LIST", "HEAD", "DELETE")
 

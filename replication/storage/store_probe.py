@@ -1,5 +1,5 @@
 """Probes the store of one root: what this process may do there, whether the store keeps the promises on which commits
-depend, how fast it answers, and how far its clock is from that of this machine.
+depend, how fast it answers, how far its clock is from that of this machine, and which rules of its bucket it tells of.
 
 All files of a probe are in a folder of its own in the root, which it removes at its end, also after an error. A process
 that is killed leaves the folder; a later probe removes it once it is an hour old by the store's clock. `format` takes a
@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,11 +22,13 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.storage.delta.commit_format import is_commit, read_commit
 from lakelog.replication.storage.delta.conditional_put import PROBE, takes_second_put
+from lakelog.replication.storage.delta.object_headers import SigningException, ToldRules
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_requests import PART_BYTES
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.schemas import CLUSTER
+from lakelog.schemas import BROKERS, CLUSTER, LOG, MEMBERS, STATE_TABLES
 
 LIST, READ, WRITE, DELETE = "list", "read", "write", "delete"  # what a process may do
 OPERATIONS = (LIST, READ, WRITE, DELETE)
@@ -39,6 +41,8 @@ CONTENT = "content"
 SYNC = "fsync"
 PROMISES = (CONDITIONAL_PUT, READ_AFTER_WRITE, LIST_AFTER_WRITE, READ_AFTER_DELETE, LIST_AFTER_DELETE, CONTENT, SYNC)
 
+_TABLES = tuple(table.name for table in (*STATE_TABLES, LOG) if table not in (BROKERS, MEMBERS))  # those are folders
+_COMMITS = 3  # one of the newest has added a segment
 _ROUNDS = 3  # a store that keeps a promise by luck breaks it in one of them
 _OLD_SECONDS = 3600.0
 _STORE_TIME_SECONDS = 1.0  # some stores tell whole seconds
@@ -77,8 +81,9 @@ class StoreFacts:
     `may`: the operations that have worked. `refused`: why others did not, by operation. `kept`: the promises that the
     store has kept. `broken`: how it has broken others. `milliseconds`: the median time of a request by its kind.
     `clock_ahead`: the seconds by which the store's clock is ahead of that of this machine, within `clock_doubt`
-    seconds. `removed`: files and folders of killed probes that were removed. `left`: the path of what this probe could
-    not remove. `step`: what the probe does now; empty at its end.
+    seconds. `told`: what the store tells of objects, by their paths. `unsigned`: why this process cannot ask for that.
+    `untold`: why the store has not answered. `removed`: files and folders of killed probes that were removed. `left`:
+    the path of what this probe could not remove. `step`: what the probe does now; empty at its end.
     """
 
     uri: str
@@ -90,6 +95,9 @@ class StoreFacts:
     milliseconds: dict[str, float] = field(default_factory=dict)
     clock_ahead: float | None = None
     clock_doubt: float = 0.0
+    told: dict[str, ToldRules] = field(default_factory=dict)
+    unsigned: str = ""
+    untold: str = ""
     removed: int = 0
     left: str = ""
     disk: Disk | None = None
@@ -138,7 +146,8 @@ class StoreProbe:
                 return False
             with suppress(OSError):
                 facts.disk = Disk.of(root.uri)
-        if not self._try(LIST, "LIST", root.list):
+        there: list[str] = []
+        if not self._try(LIST, "LIST", lambda: there.extend(root.list())):
             return is_refusal(facts.refused[LIST])
         commits = root.child(CLUSTER.name, "_delta_log")
         names: list[str] = []
@@ -146,6 +155,8 @@ class StoreProbe:
             names = [name for name in self._timed("LIST", commits.list) if name.endswith(".json")]
         if names:
             self._try(READ, "GET", lambda: commits.read(names[-1]))
+        if not root.is_local and READ not in facts.refused:
+            self._look_at_tables([name for name in _TABLES if name in there])
         return True
 
     def _may_write(self) -> bool:
@@ -161,7 +172,8 @@ class StoreProbe:
                 self._try(DELETE, "DELETE", lambda: folder.delete("first"))
             return False
         after = time.time()
-        self._try(READ, "GET", lambda: folder.read("first"))
+        if self._try(READ, "GET", lambda: folder.read("first")):
+            self._look_at(folder, "first")
         with suppress(KafkaStorageException):
             written = self._timed("LIST", folder.modified).get("first")
             if written is not None:
@@ -192,6 +204,41 @@ class StoreProbe:
         found = call()
         self._times[kind].append(time.perf_counter() - started)
         return found
+
+    # The rules of the bucket
+
+    def _look_at_tables(self, tables: Iterable[str]) -> None:
+        """Looks at the oldest commit of each table, which rules on the age of objects meet first, and at a new segment:
+        a rule may be on a part of the root. What is deleted meanwhile does not count."""
+        for table in tables:
+            folder = self._root.child(table)
+            with suppress(LakelogException, FileNotFoundError):
+                commits = sorted(filter(is_commit, self._timed("LIST of a table", folder.child("_delta_log").list)))
+                if commits:
+                    self._look_at(folder.child("_delta_log"), commits[0])
+                if table == LOG.name:
+                    self._look_at_a_segment(folder, [int(name[:20]) for name in commits[-_COMMITS:]])
+
+    def _look_at_a_segment(self, log: StorageRoot, versions: Iterable[int]) -> None:
+        for version in versions:
+            if added := self._timed("GET", partial(read_commit, log, version)).adds:
+                self._look_at(log, added[0].name)
+                return
+
+    def _look_at(self, folder: StorageRoot, name: str) -> None:
+        """Notes what the store tells of an object. It is asked for no other one if it does not answer."""
+        facts = self.facts
+        if folder.is_local or facts.unsigned or facts.untold:
+            return
+        try:
+            headers = self._timed("HEAD by a signed URL", lambda: folder.headers(name))
+            facts.told[folder.path(name)] = ToldRules.of(headers)
+        except FileNotFoundError:
+            return
+        except SigningException as error:
+            facts.unsigned = _words(error)
+        except LakelogException as error:
+            facts.untold = _words(error)
 
     # The promises
 
@@ -286,6 +333,8 @@ class StoreProbe:
         self._timed("large PUT", lambda: self._folder.put(name, content))
         if self._timed("large GET", lambda: self._folder.read(name)) != content:
             return f"a file of {size} bytes does not come back byte for byte"
+        if size == _TWO_PARTS:
+            self._look_at(self._folder, name)  # a rule may be on large objects
         if self._folder.sizes([name]) != [size]:
             return f"a file of {size} bytes has another size in the store"
         start = size // 3

@@ -1,4 +1,4 @@
-"""Object stores of several makes: many processes append to one log, and a cluster loses a leader."""
+"""Object stores of several makes: many processes append to one log, a cluster loses a leader, and rules are told."""
 
 import json
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.segment_copy import copy_segment
+from lakelog.replication.storage.store_probe import StoreProbe
 from lakelog.verification.bench.counting_store import counting_store
 from tests.long.azurite import azurite
 from tests.long.cloud_storage import cloud_storage
@@ -59,6 +60,16 @@ def test_the_store_copies_a_segment_within_its_bucket(store, monkeypatch):
     monkeypatch.setattr(ObjectRoot, "put", None)
     copied = copy_segment(source, segment, target)
     assert target.read(copied.name) == source.read(segment.name)
+
+
+@pytest.mark.parametrize(("store", "signs"), [("s3", True), ("azure", True), ("gcs", False)], indirect=["store"])
+def test_a_probe_asks_the_store_for_rules_by_a_signed_url(store, signs):
+    """The credentials for Google's store here are no key that signs."""
+    uri, options = store
+    probe = StoreProbe(StorageRoot.of(f"{uri}/lake", options))
+    probe.run()
+    facts = probe.facts
+    assert (len(facts.told), facts.untold, not facts.unsigned) == (2 if signs else 0, "", signs)
 
 
 @pytest.mark.parametrize("store", ["s3", "slow s3", "azure", "gcs"], indirect=True)

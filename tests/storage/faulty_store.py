@@ -5,12 +5,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 from lakelog.verification.s3.server import Response, StoreServer, error
 from tests.hanging import ends, in_background
 
 Answer = Callable[[str, str, dict[str, str], bytes], Response]
 Fault = Callable[[Answer, str, str, dict[str, str], bytes], Response]
+SIGNATURE = "X-Amz-Signature="  # in a URL that is signed
 BUCKET = "faulty"  # no other test asks one of that name: clients of a process are kept by it
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "told-to-nobody", "AWS_REGION": "us-east-1"}
 
@@ -128,6 +130,28 @@ def an_hour_ahead(store: FaultyStore) -> Fault:
         return found
 
     return ahead
+
+
+def with_headers(prefix: str = "", **headers: str) -> Fault:
+    """It sends these headers with each object whose key begins with the prefix."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def told(answer, method, url, headers, body):
+        found, key = answer(method, url, headers, body), unquote(url.partition("?")[0]).removeprefix(f"/{BUCKET}/")
+        is_object = found.status == 200 and key.startswith(prefix) and not is_listing(url)
+        return found._replace(headers={**found.headers, **named}) if is_object else found
+
+    return told
+
+
+def expires(day: str = "Thu, 31 Dec 2026 00:00:00 GMT", rule: str = "old%20files", prefix: str = "") -> Fault:
+    """Its bucket has a lifecycle rule that deletes objects whose keys begin with the prefix: S3 says so with each of
+    them, at midnight of a day, and encodes the rule's id."""
+    return with_headers(prefix, x_amz_expiration=f'expiry-date="{day}", rule-id="{rule}"')
+
+
+def refuses_signed_urls(answer, method, url, headers, body):
+    return error(403, "AccessDenied") if SIGNATURE in url else answer(method, url, headers, body)
 
 
 def hangs(until: threading.Event) -> Fault:

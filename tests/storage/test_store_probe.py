@@ -10,7 +10,9 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.conditional_put import PROBE
+from lakelog.replication.storage.delta.object_headers import ToldRules
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.delta.store_requests import PART_BYTES
 from lakelog.replication.storage.store_probe import (
     CONDITIONAL_PUT,
     CONTENT,
@@ -30,6 +32,7 @@ from lakelog.replication.storage.store_probe import (
 )
 from tests.storage import faulty_store as faults
 from tests.storage.faulty_store import FaultyStore, faulty_store
+from tests.storage.logs import P0, new_log, request, send
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +148,37 @@ def test_a_clock_that_is_an_hour_ahead_is_measured(store):
     assert facts.clock_ahead is not None
     assert abs(facts.clock_ahead - 3600) <= facts.clock_doubt
     assert facts.broken == {}
+
+
+def test_the_rules_of_a_part_of_a_root_are_found_at_its_tables_and_segments(store):
+    where = StorageRoot.of("s3://faulty/b1", store.options)
+    log = new_log(where.child("log"), P0)
+    send(log, request(P0, 3))
+    store.fault = faults.expires(prefix="b1/log/leader-")
+    told = probed(where).told
+    (segment,) = [path for path, rules in told.items() if rules.expires]
+    assert segment in [f"s3://faulty/{key}" for key in store.objects()]
+    assert (told[segment].expires, told[segment].rule) == ("2026-12-31", "old files")
+    assert "s3://faulty/b1/log/_delta_log/00000000000000000000.json" in told
+
+
+def test_small_and_large_objects_of_a_new_root_are_looked_at(store):
+    facts = probed(StorageRoot.of("s3://faulty/none", store.options))
+    assert [path.rpartition("/")[2] for path in facts.told] == ["first", f"content-{PART_BYTES + 1}"]
+    assert set(facts.told.values()) == {ToldRules()}
+
+
+def test_a_store_is_not_asked_again_for_rules_that_it_does_not_tell(store):
+    asked = []
+
+    def refused(answer, method, url, headers, body):
+        asked.extend([url] * (faults.SIGNATURE in url))
+        return faults.refuses_signed_urls(answer, method, url, headers, body)
+
+    store.fault = refused
+    facts = probed(root_in(store))
+    assert (len(asked), facts.untold, facts.told) == (1, "the store refuses access (403 Forbidden)", {})
+    assert facts.may == set(OPERATIONS)
 
 
 def test_a_store_that_hangs_ends_the_probe_with_an_error_by_its_time_out(store):

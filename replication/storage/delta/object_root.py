@@ -132,6 +132,13 @@ class ObjectRoot(StorageRoot):
             return super().checkpoint_table(version)
         return self.open_table(version)
 
+    def headers(self, name: str) -> Mapping[str, str]:
+        """The headers with which the store answers a HEAD of a file. It waits for half of `timeout_ms`, and does not
+        repeat an attempt. Raises FileNotFoundError, KafkaStorageException, and SigningException."""
+        client = client_arguments(self.options, self.timeout_ms)["client_options"]
+        with reading(self.path(name)), os_errors():
+            return self._store.headers(self._key(name), client, self.timeout_ms / 2000)
+
     def list(self) -> list[str]:
         """Names of the files and folders directly below this root; empty if there are none. Raises
         KafkaStorageException, also if there is no such bucket."""

@@ -347,6 +347,12 @@ class StorageRoot(ABC):
         """The files directly below this root and their times of writing, in seconds since the epoch."""
         return {name: time for name, (_, time) in self._files().items()}
 
+    def headers(self, name: str) -> Mapping[str, str]:
+        """What the store tells of a file beside its content: headers of HTTP, their names in lower case. A file of a
+        disk has none. Raises FileNotFoundError, KafkaStorageException, and SigningException if this process has no
+        credentials with which it can ask."""
+        return {}
+
     # Reading
 
     @abstractmethod

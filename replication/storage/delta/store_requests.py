@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import ObjectStore
 
+from lakelog.replication.storage.delta.object_headers import headers_of
+
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ListResult, ObjectMeta, PutResult
 
@@ -89,6 +91,11 @@ class CountedStore:
         """What the store knows of an object."""
         with self._counter.request("HEAD"):
             return self.store.head(key)
+
+    def headers(self, key: str, client_options: Mapping[str, str], seconds: float) -> dict[str, str]:
+        """The headers of an object, see `headers_of`."""
+        with self._counter.request("HEAD"):
+            return headers_of(self.store, key, client_options, seconds)
 
     def get(self, key: str, options: GetOptions | None = None) -> GetResult:
         """An object, or a part of it."""

@@ -19,6 +19,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.conditional_put import PROBE
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.verification.s3.server import Response, error
 from tests.clients.world import World
 from tests.jobs.admin.seen import living_world, written
 from tests.processes import wait_until
@@ -150,6 +151,16 @@ FAULTS: dict[str, tuple[Any, Bad]] = {
     "its clock is an hour off": (faults.an_hour_ahead, [("clock", "warning")]),
     "it may not be written": (lambda _: faults.refuses("PUT", "POST", "DELETE"), [("access", "wrong")]),
     "wrong credentials": (lambda _: faults.with_other_keys, [("access", "wrong")]),
+    "a lifecycle rule": (lambda _: faults.expires(), [("lifecycle rules", "wrong")]),
+    "a lifecycle rule for others": (lambda _: faults.expires(prefix="newer/"), []),
+    "it does not tell rules": (
+        lambda _: faults.with_headers(x_amz_expiration="NotImplemented"),
+        [("lifecycle rules", "warning")],
+    ),
+    "it refuses signed URLs": (lambda _: faults.refuses_signed_urls, [("lifecycle rules", "warning")]),
+    "versions": (lambda _: faults.with_headers(x_amz_version_id="3"), []),
+    "an archive": (lambda _: faults.with_headers(x_amz_storage_class="GLACIER"), [("storage class", "wrong")]),
+    "a lock": (lambda _: faults.with_headers(x_amz_object_lock_mode="GOVERNANCE"), [("object lock", "warning")]),
 }
 
 
@@ -164,8 +175,51 @@ def test_each_fault_of_a_store_is_one_line_and_nothing_is_left(
     assert code == any(result == "wrong" for *_, result in expected)
     assert all(each["do"] for each in findings(out) if each["result"] != "ok")
     assert store.objects() == before
-    assert "lifecycle rules" in json.loads(out)["not_checked"][0]
+    (not_checked,) = json.loads(out)["not_checked"]
+    assert not_checked.startswith("in S3: lifecycle rules for other objects than those that were looked at")
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in out
+
+
+def test_a_lifecycle_rule_is_named_with_what_it_deletes_and_when(lakelog: Run, store: FaultyStore) -> None:
+    store.fault = faults.expires(prefix="cluster/metadata/")
+    code, out, _ = lakelog(doctor, "--cluster", "s3://faulty/cluster", "-o", "json")
+    (line,) = [each for each in findings(out, "s3://faulty") if each["check"] == "lifecycle rules"]
+    first = "s3://faulty/cluster/metadata/_delta_log/00000000000000000000.json"
+    assert (code, line["result"]) == (1, "wrong")
+    assert line["found"].startswith(
+        f"the lifecycle rule 'old files' deletes objects of this root: {first} on 2026-12-31 (1 of the "
+    )
+
+
+ASKED = {
+    "it answers": lambda *_: None,
+    "it refuses": lambda *_: error(403, "AccessDenied"),
+    "it fails": lambda *_: error(503, "SlowDown"),
+    "it sends the client to another address": lambda url: Response(302, b"", {"Location": url.replace("new", "other")}),
+    "it sends nonsense": lambda *_: Response(200, b"", {"x-amz-expiration": "\x1b[31m", "Bad Header": "\t"}),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_the_signature_of_a_url_is_a_secret(
+    lakelog: Run, store: FaultyStore, caplog: pytest.LogCaptureFixture, asked: Any
+) -> None:  # fmt: skip
+    signatures = list[str]()
+
+    def noting(answer: Any, method: str, url: str, *rest: Any) -> Response:
+        found = answer(method, url, *rest)
+        if faults.SIGNATURE not in url:
+            return found
+        signatures.append(url.partition(faults.SIGNATURE)[2].partition("&")[0])
+        return asked(url) or found
+
+    store.fault = noting
+    _, out, err = lakelog(doctor, "--roots", "s3://faulty/new", "-o", "json")
+    assert signatures, "no URL was signed"
+    for secret in (*signatures, faults.SIGNATURE, KEYS["AWS_SECRET_ACCESS_KEY"]):
+        assert secret not in out + err + caplog.text
+    assert "\x1b" not in out
+    assert (err, findings(out, "new")[0]["result"]) == ("", "ok")
 
 
 def test_a_store_that_refuses_deletes_keeps_one_file_which_is_named_and_removed_later(

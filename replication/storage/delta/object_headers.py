@@ -1,0 +1,156 @@
+"""The headers of an object, and what they tell of the rules of its bucket.
+
+obstore hands out no such header, so Python's own HTTP client asks a URL that obstore has signed. The URL is a secret:
+who has it may read the object for a while. No error has it.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import Literal, NamedTuple, cast
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote
+from urllib.request import BaseHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
+
+from obstore import sign
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
+
+from lakelog.replication.storage.delta.store_errors import words_of
+
+_VALID = timedelta(minutes=15)  # S3 believes a clock that is off by so much
+_TRUE = ("1", "true", "on", "yes", "y")
+_LONGEST = 80  # characters that are shown of a header
+_EXPIRY, _RULE = re.compile(r'expiry-date="([^"]*)"'), re.compile(r'rule-id="([^"]*)"')
+_ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")  # of S3; those of other stores can be read at once
+
+
+class SigningException(Exception):
+    """The credentials for a store cannot sign URLs."""
+
+
+class ToldRules(NamedTuple):
+    """What a store tells of one object. A text is empty if it tells nothing.
+
+    `expires`: the day on which a lifecycle rule deletes the object, such as 2026-12-31. `rule`: the id of the rule.
+    `untold`: the store's answer in place of that day, if it has not told it. `version`: of the object, in a bucket
+    with versioning. `lock`: until when the object is kept. `storage_class`: the class, or tier, if it is named.
+    `archived`: the class or tier out of which the object must be restored before it can be read.
+    """
+
+    expires: str = ""
+    rule: str = ""
+    untold: str = ""
+    version: str = ""
+    lock: str = ""
+    storage_class: str = ""
+    archived: str = ""
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> ToldRules:
+        """What these headers tell; their names are in lower case. They are those of S3's HeadObject, of HEAD in
+        Google's XML API, and of Azure's Get Blob Properties."""
+        given = {name: _plain(value) for name, value in headers.items()}
+        expires, rule, untold = _expiry(given)
+        tier, storage_class = given.get("x-ms-access-tier", ""), given.get("x-amz-storage-class", "")
+        archived = given.get("x-amz-archive-status", "")
+        if storage_class in _ARCHIVES:
+            archived = storage_class
+        elif tier == "Archive":
+            archived = tier
+        version = given.get("x-amz-version-id") or given.get("x-ms-version-id", "")
+        return cls(
+            expires, rule, untold,
+            "" if version == "null" else version,  # in S3 that of an object which was put without versioning
+            _lock(given),
+            storage_class or given.get("x-goog-storage-class", "") or tier,
+            archived,
+        )  # fmt: skip
+
+
+def _expiry(given: Mapping[str, str]) -> tuple[str, str, str]:
+    """When a rule deletes the object, the id of the rule, and what the store says if it does not tell."""
+    amazon, google = given.get("x-amz-expiration", ""), given.get("x-goog-expiration", "")
+    if not amazon:
+        return _day(google), "", ""
+    expiry, rule = _EXPIRY.search(amazon), _RULE.search(amazon)
+    if not expiry:
+        return "", "", amazon  # directory buckets answer NotImplemented
+    return _day(expiry[1]), _plain(unquote(rule[1])) if rule else "", ""
+
+
+def _lock(given: Mapping[str, str]) -> str:
+    for until, mode in (
+        ("x-amz-object-lock-retain-until-date", "x-amz-object-lock-mode"),
+        ("x-goog-object-lock-retain-until-date", "x-goog-object-lock-mode"),
+        ("x-ms-immutability-policy-until-date", "x-ms-immutability-policy-mode"),
+    ):
+        if given.get(until) or given.get(mode):
+            return f"until {_day(given.get(until, '')) or 'an unknown day'} ({given.get(mode, 'no mode').lower()})"
+    is_held = given.get("x-amz-object-lock-legal-hold") == "ON" or given.get("x-ms-legal-hold") == "true"
+    return "until its legal hold is removed" if is_held else ""
+
+
+def _day(text: str) -> str:
+    """The day of a date of HTTP or of ISO 8601; another text stays as it is."""
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        try:
+            return parse(text).date().isoformat()
+        except ValueError:
+            continue
+    return text
+
+
+def _plain(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text[:_LONGEST])
+
+
+def headers_of(store: ObjectStore, key: str, options: Mapping[str, str], seconds: float) -> dict[str, str]:
+    """The headers with which a store answers a HEAD of an object; their names are in lower case. `options`: those of
+    the store's HTTP client. `seconds`: how long it waits for an answer.
+
+    Raises SigningException if no URL can be signed, FileNotFoundError, and OSError.
+    """
+    # In Azure a right to read holds for a HEAD, and obstore signs no right for that. Other stores sign the method.
+    method: Literal["GET", "HEAD"] = "GET" if isinstance(store, AzureStore) else "HEAD"
+    try:
+        url = sign(cast(S3Store | GCSStore | AzureStore, store), method, key, _VALID)
+    except BaseError as error:
+        raise SigningException(words_of(error)) from None
+    try:
+        with _client(options).open(Request(url, method="HEAD"), timeout=seconds) as answer:
+            return {name.lower(): value for name, value in answer.headers.items()}
+    except (OSError, HTTPException, ValueError) as error:
+        failed = _without_url(error)
+    raise failed  # here, so that it does not bring along an error that has the URL
+
+
+def _client(options: Mapping[str, str]) -> OpenerDirector:
+    """A client with the proxy of a store's options, or that of the environment, and with its trust in certificates."""
+    handlers = list[BaseHandler]()
+    if options.get("allow_invalid_certificates", "").lower() in _TRUE:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        handlers.append(HTTPSHandler(context=context))
+    if proxy := options.get("proxy_url"):
+        handlers.append(ProxyHandler({"http": proxy, "https": proxy}))
+    return build_opener(*handlers)
+
+
+def _without_url(error: Exception) -> OSError:
+    if isinstance(error, HTTPError):
+        error.close()
+        if error.code == HTTPStatus.NOT_FOUND:
+            return FileNotFoundError("status code: 404 Not Found")
+        known = {status.value: status.phrase for status in HTTPStatus}
+        return OSError(f"status code: {error.code} {known.get(error.code, '')}".rstrip())
+    cause = error.reason if isinstance(error, URLError) else error
+    if isinstance(cause, OSError):
+        return OSError(cause.strerror or str(cause) or type(cause).__name__)
+    return OSError(type(cause).__name__)  # some texts of these have the URL
