@@ -43,29 +43,34 @@ class _Found(NamedTuple):
 
 def parse_json_schema(text: str) -> FieldsType:
     """The fields of a JSON Schema of an object. Raises ValueError, in words that follow the name of the setting."""
+    found = _type_of(load_json(text), "", 0)
+    if not isinstance(found.type, FieldsType):
+        refuse_at("", "is no object with properties", '{"type": "object", "properties": {"item": {"type": "string"}}}')
+    return found.type
+
+
+def load_json(text: str) -> Any:
+    """What a text of JSON says. Raises ValueError, in words that follow the name of the setting."""
     try:
-        given = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"is no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise ValueError(f"has too many brackets inside one another; allowed: {_DEEPEST} types") from None
     except ValueError:
         raise ValueError(f"has a number with too many digits; allowed: up to {_MOST_DIGITS}") from None
-    found = _type_of(given, "", 0)
-    if not isinstance(found.type, FieldsType):
-        _fail("", "is no object with properties", '{"type": "object", "properties": {"item": {"type": "string"}}}')
-    return found.type
 
 
-def _fail(place: str, has: str, allowed: str) -> NoReturn:
+def refuse_at(place: str, has: str, allowed: str) -> NoReturn:
+    """Raises ValueError for a place in a schema, in words that follow the name of the setting."""
     raise ValueError(f"{f'at {place}' if place else 'at its top'} {has}; allowed there: {allowed}")
 
 
 def _type_of(given: Any, place: str, depth: int) -> _Found:
     if not isinstance(given, Mapping):
-        _fail(place, "is no object", 'a schema such as {"type": "string"}')
+        refuse_at(place, "is no object", 'a schema such as {"type": "string"}')
     if depth > _DEEPEST:
-        _fail(place, "lies too deep", f"at most {_DEEPEST} types inside one another")
+        refuse_at(place, "lies too deep", f"at most {_DEEPEST} types inside one another")
     for word in ("oneOf", "anyOf"):
         if word in given:
             return _with_null(given, word, place, depth)
@@ -73,7 +78,9 @@ def _type_of(given: Any, place: str, depth: int) -> _Found:
     types = [names] if isinstance(names, str) else names if isinstance(names, list) else []
     others = [name for name in types if name != _NULL]
     if len(others) != 1 or not isinstance(others[0], str) or others[0] not in _WORDS:
-        _fail(place, f"has the type {json.dumps(names)[:60]}", f"one of {', '.join(_WORDS)}, or one of them and null")
+        refuse_at(
+            place, f"has the type {json.dumps(names)[:60]}", f"one of {', '.join(_WORDS)}, or one of them and null"
+        )
     (name,) = others
     _check_words(given, place, ("type", *_WORDS[name]))
     return _Found(_typed(name, given, place, depth), len(types) > 1)
@@ -85,7 +92,7 @@ def _with_null(given: Mapping[str, Any], word: str, place: str, depth: int) -> _
     choices = given[word] if isinstance(given[word], list) else []
     others = [each for each in choices if each != {"type": _NULL}]
     if len(choices) != 2 or len(others) != 1:
-        _fail(place, f"has {word} of other types", f'{word} of {{"type": "null"}} and one schema')
+        refuse_at(place, f"has {word} of other types", f'{word} of {{"type": "null"}} and one schema')
     return _Found(_type_of(others[0], place, depth + 1).type, True)
 
 
@@ -93,7 +100,7 @@ def _check_words(given: Mapping[str, Any], place: str, known: tuple[str, ...]) -
     for word in given:
         if word not in known and word not in _COMMENTS:
             words = ", ".join(sorted({*known, "type"}))
-            _fail(place, f"has the word {json.dumps(word[:40])}", f"{words}, and comments such as description")
+            refuse_at(place, f"has the word {json.dumps(word[:40])}", f"{words}, and comments such as description")
 
 
 def _typed(name: str, given: Mapping[str, Any], place: str, depth: int) -> FieldType:
@@ -122,7 +129,7 @@ def _text_type(given: Mapping[str, Any], place: str) -> ScalarType:
 def _one_of(given: Mapping[str, Any], word: str, known: Mapping[str, str], place: str) -> str:
     found = given[word]
     if not isinstance(found, str) or found not in known:
-        _fail(place, f"has {word} {json.dumps(found)[:40]}", ", ".join(known))
+        refuse_at(place, f"has {word} {json.dumps(found)[:40]}", ", ".join(known))
     return known[found]
 
 
@@ -131,17 +138,17 @@ def _object_type(given: Mapping[str, Any], place: str, depth: int) -> FieldType:
     if properties is None and isinstance(more, Mapping) and "required" not in given:
         return KeyedType(_type_of(more, f"{place}{{}}", depth + 1).type)
     if not isinstance(properties, Mapping) or not properties:
-        _fail(place, "has no properties", "properties, or additionalProperties with a schema")
+        refuse_at(place, "has no properties", "properties, or additionalProperties with a schema")
     if not isinstance(more, bool):
-        _fail(place, "has properties, and a schema for others", "additionalProperties true or false")
+        refuse_at(place, "has properties, and a schema for others", "additionalProperties true or false")
     required = given.get("required", [])
     if not isinstance(required, list) or any(not isinstance(each, str) or each not in properties for each in required):
-        _fail(place, f"has required {json.dumps(required)[:60]}", "a list of names that are in properties")
+        refuse_at(place, f"has required {json.dumps(required)[:60]}", "a list of names that are in properties")
     fields = list[ValueField]()
     for name, each in properties.items():
         where = f"{place}.{name}" if place else name
         if any("\ud800" <= letter <= "\udfff" for letter in name):
-            _fail(one_line(where), "has half of a surrogate pair", "text that UTF-8 can hold")
+            refuse_at(one_line(where), "has half of a surrogate pair", "text that UTF-8 can hold")
         found = _type_of(each, where, depth + 1)
         fields.append(ValueField(name, found.type, name in required and not found.may_be_null))
     _check_capitals(fields, place)
@@ -154,4 +161,4 @@ def _check_capitals(fields: list[ValueField], place: str) -> None:
     for field in fields:
         first = names.setdefault(field.name.lower(), field.name)
         if first != field.name:
-            _fail(place, f"has the properties {first} and {field.name}", "names that differ in more than capitals")
+            refuse_at(place, f"has the properties {first} and {field.name}", "names that differ in more than capitals")

@@ -1,0 +1,192 @@
+"""How a reader by one Avro schema reads what another one has written, by Avro's rules of schema resolution.
+
+Compatibility and decoding follow from one tree of actions: a change is compatible if no action fails. Avro: `Resolver`.
+Where Avro lets a logical type become another one, which would make other values of the bytes, this does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from lakelog.replication.protocol.value_avro import (
+    NULL,
+    AvroArray,
+    AvroField,
+    AvroMap,
+    AvroRecord,
+    AvroScalar,
+    AvroType,
+    AvroUnion,
+    may_be_null,
+)
+
+_WIDER = {
+    "int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",),
+    "string": ("bytes",), "bytes": ("string",),
+}  # fmt: skip
+_ALLOWED = "the same type, or a wider one as in Avro (int to long to float to double, string to bytes and back)"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """It cannot be read. `writer` and `reader`: what each schema has at this place."""
+
+    writer: str
+    reader: str
+    allowed: str
+
+
+@dataclass(frozen=True)
+class ReadScalar:
+    """Read what the writer's type is, and make the reader's of it. `unknown`: symbols of the writer's enum that the
+    reader does not take."""
+
+    writer: AvroScalar
+    reader: AvroScalar
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReadItems:
+    """Read an array."""
+
+    items: Action
+
+
+@dataclass(frozen=True)
+class ReadValues:
+    """Read a map."""
+
+    values: Action
+
+
+@dataclass(frozen=True)
+class ReadUnion:
+    """Read which branch of the writer's union it is, and then that."""
+
+    branches: tuple[Action, ...]
+
+
+@dataclass(frozen=True)
+class ReadField:
+    """Read a field of the writer. `target`: the reader's field, None to leave it out."""
+
+    name: str
+    target: str | None
+    action: Action
+
+
+@dataclass(frozen=True)
+class ReadRecord:
+    """Read the writer's fields in their order. `defaults`: of the reader's fields that the writer does not have.
+    `missing`: those of them that have no default."""
+
+    fields: tuple[ReadField, ...]
+    defaults: tuple[tuple[str, AvroType, Any], ...]
+    missing: tuple[str, ...]
+
+
+Action: TypeAlias = Fault | ReadScalar | ReadItems | ReadValues | ReadUnion | ReadRecord
+
+
+def resolve(writer: AvroType, reader: AvroType) -> Action:
+    """What a reader does with bytes of the writer."""
+    if isinstance(writer, AvroUnion):
+        return ReadUnion(tuple(_branch(branch, writer, reader) for branch in writer.branches))
+    if isinstance(reader, AvroUnion):
+        reader = reader.type
+    if isinstance(writer, AvroRecord) and isinstance(reader, AvroRecord) and _is_named(writer, reader):
+        return _record(writer, reader)
+    if isinstance(writer, AvroArray) and isinstance(reader, AvroArray):
+        return ReadItems(resolve(writer.items, reader.items))
+    if isinstance(writer, AvroMap) and isinstance(reader, AvroMap):
+        return ReadValues(resolve(writer.values, reader.values))
+    if isinstance(writer, AvroScalar) and isinstance(reader, AvroScalar) and _is_read_as(writer, reader):
+        unknown = tuple(each for each in writer.symbols if each not in reader.symbols) if not reader.default else ()
+        return ReadScalar(writer, reader, unknown)
+    return Fault(str(writer), str(reader), _ALLOWED)
+
+
+def _branch(branch: AvroType, writer: AvroUnion, reader: AvroType) -> Action:
+    if branch != NULL:
+        return resolve(branch, reader)
+    if may_be_null(reader):
+        return ReadScalar(NULL, NULL)
+    return Fault(str(writer), str(reader), "a type that may be null")
+
+
+def _is_named(writer: AvroRecord | AvroScalar, reader: AvroRecord | AvroScalar) -> bool:
+    """Names match without their namespaces, or by an alias of the reader's type."""
+    return writer.name.rpartition(".")[2] == reader.name.rpartition(".")[2] or writer.name in reader.aliases
+
+
+def _is_read_as(writer: AvroScalar, reader: AvroScalar) -> bool:
+    if writer.kind == reader.kind:
+        is_kind = not writer.name or (_is_named(writer, reader) and writer.size == reader.size)
+    else:
+        is_kind = reader.kind in _WIDER.get(writer.kind, ()) and reader.logical != "decimal"
+    return is_kind and _is_meant_as(writer, reader)
+
+
+def _is_meant_as(writer: AvroScalar, reader: AvroScalar) -> bool:
+    """A type that has no logical type may get one, and lose it."""
+    if not (writer.logical and reader.logical):
+        return True
+    return (writer.logical, writer.scale) == (reader.logical, reader.scale) and writer.precision <= reader.precision
+
+
+def _record(writer: AvroRecord, reader: AvroRecord) -> ReadRecord:
+    sources = _sources(writer, reader)
+    fields = tuple(
+        ReadField(each.name, sources[each.name].name, resolve(each.type, sources[each.name].type))
+        if each.name in sources
+        else ReadField(each.name, None, resolve(each.type, each.type))
+        for each in writer.fields
+    )
+    found = {each.name for each in sources.values()}
+    others = [each for each in reader.fields if each.name not in found]
+    defaults = tuple((each.name, each.type, each.default) for each in others if each.has_default)
+    return ReadRecord(fields, defaults, tuple(each.name for each in others if not each.has_default))
+
+
+def _sources(writer: AvroRecord, reader: AvroRecord) -> dict[str, AvroField]:
+    """The reader's field that each of the writer's is read as: that of its name, otherwise one with such an alias."""
+    names = {each.name for each in writer.fields}
+    found = {each.name: each for each in reader.fields if each.name in names}
+    for each in reader.fields:
+        alias = next((alias for alias in each.aliases if alias in names - found.keys()), None)
+        if each.name not in names and alias is not None:
+            found[alias] = each
+    return found
+
+
+def first_fault(action: Action, place: str = "") -> tuple[str, Fault] | None:
+    """The first place where values of the writer may not be read, and why; None if all can be."""
+    if isinstance(action, Fault):
+        return place, action
+    if isinstance(action, ReadScalar):
+        return (place, symbol_fault(action)) if action.unknown else None
+    if isinstance(action, ReadItems):
+        return first_fault(action.items, f"{place}[]")
+    if isinstance(action, ReadValues):
+        return first_fault(action.values, f"{place}{{}}")
+    if isinstance(action, ReadUnion):
+        return next(filter(None, (first_fault(branch, place) for branch in action.branches)), None)
+    dot = f"{place}." if place else ""
+    if action.missing:
+        return f"{dot}{action.missing[0]}", MISSING
+    of_fields = (first_fault(each.action, f"{dot}{each.target or each.name}") for each in action.fields)
+    return next(filter(None, of_fields), None)
+
+
+MISSING = Fault("missing", "without a default", "a field with a default")
+
+
+def symbol_fault(action: ReadScalar) -> Fault:
+    """Why a reader does not take some symbols of an enum."""
+    return Fault(
+        f"an enum with the symbol {action.unknown[0]}",
+        "an enum without it",
+        "to keep the symbol, or an enum with a default",
+    )
