@@ -25,6 +25,7 @@ from lakelog.replication.properties import Setting, text_of
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.topic import DEFAULT_NAME
+from lakelog.replication.protocol.value_schema import shown
 from lakelog.replication.storage.cluster import Cluster
 
 _GOES_WITH = {"add_config": ("alter",), "delete_config": ("alter",), "dry_run": ("alter",), "all": ("describe",)}
@@ -139,7 +140,9 @@ def _show(which: str, found: Mapping[str, list[Row]], args: argparse.Namespace) 
 
 
 def _line(row: Row) -> str:
-    return f"  {row['key']}={row['value']}" + (f" source={row['source']}" if "source" in row else "")
+    return f"  {row['key']}={shown(str(row['key']), str(row['value']))}" + (
+        f" source={row['source']}" if "source" in row else ""
+    )
 
 
 def _dynamic_row(config: tuple[str, str]) -> Row:

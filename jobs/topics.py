@@ -17,6 +17,7 @@ from lakelog.replication.errors import TopicExistsException, UnknownTopicOrParti
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.reassignment import is_reassigning
+from lakelog.replication.protocol.value_schema import shown
 from lakelog.replication.storage.cluster import Cluster
 
 # Words of the help, and a rule: of a partition and its topic's min.insync.replicas.
@@ -242,7 +243,7 @@ def _show(
 def _lines(described: TopicDescription) -> list[str]:
     """As kafka-topics.sh prints it: tabs between the fields."""
     topic = described.topic
-    configs = ",".join(f"{key}={value}" for key, value in topic.configs.items())
+    configs = ",".join(f"{key}={shown(key, value)}" for key, value in topic.configs.items())
     factor = _replication_factor(described.partitions[0]) if described.partitions else 0
     mark = "\tMarkedForDeletion: true" if topic.deleting else ""
     head = (

@@ -127,9 +127,11 @@ class Settings:
     leader_replication_throttled_replicas: str = key("", ThrottledReplicas(), "topic")
     follower_replication_throttled_replicas: str = key("", ThrottledReplicas(), "topic")
     value_schema: str | None = key(None, OptionalText(), "topic")
-    value_schema_type: str = key("DDL", Choice("DDL", "JSON"), "topic")
+    value_schema_type: str = key("DDL", Choice("DDL", "JSON", "AVRO"), "topic")
     value_schema_compatibility: str = key("BACKWARD", Choice("NONE", "BACKWARD", "FORWARD", "FULL"), "topic")
     value_schema_validation: bool = key(False, Boolean(), "topic")
+    value_schema_id: int = key(-1, Integer(-1), "topic")
+    value_schema_history: str | None = key(None, OptionalText(), "topic")
     cordoned_log_dirs: str = key("", CordonedLogDirs(), "dynamic")
 
 
@@ -309,6 +311,8 @@ class TopicConfig:
     value_schema_type: str
     value_schema_compatibility: str
     value_schema_validation: bool
+    value_schema_id: int
+    value_schema_history: str | None
 
     @property
     def deletes(self) -> bool:

@@ -215,7 +215,8 @@ def test_a_topic_overrides_its_broker():
         retention_bytes=-1, cleanup_policy="delete", min_cleanable_dirty_ratio=0.5, min_compaction_lag_ms=0,
         max_compaction_lag_ms=2**63 - 1, delete_retention_ms=86_400_000, leader_replication_throttled_replicas="",
         follower_replication_throttled_replicas="", value_schema=None, value_schema_type="DDL",
-        value_schema_compatibility="BACKWARD", value_schema_validation=False,
+        value_schema_compatibility="BACKWARD", value_schema_validation=False, value_schema_id=-1,
+        value_schema_history=None,
     )  # fmt: skip
     assert broker.topic({}) == kept
     own = {"min.insync.replicas": "3", "unclean.leader.election.enable": "true", "retention.ms": "-1"}
@@ -244,9 +245,10 @@ def test_a_topic_overrides_its_broker():
         ("follower.replication.throttled.replicas", "all", r"\* or partition:broker"),
         ("leader.replication.throttled.rate", "5", "unknown key"),
         ("value.schema", "a\ud800 INT", "any text in UTF-8"),
-        ("value.schema.type", "ddl", "it must be DDL or JSON"),
+        ("value.schema.type", "ddl", "it must be DDL or JSON or AVRO"),
         ("value.schema.compatibility", "BACKWARD_TRANSITIVE", "NONE or BACKWARD or FORWARD or FULL"),
         ("value.schema.validation", "yes", "true or false"),
+        ("value.schema.id", "7a", "an integer from -1 to 2147483647"),
     ],
 )
 def test_th_02_dr_01_what_a_topics_settings_may_be(key, value, allowed):

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lakelog.replication.clients.value_decoder import misfit_of
 from lakelog.replication.errors import InvalidRecordException, RecordTooLargeException
+from lakelog.replication.protocol.schema_history import AvroValues
 from lakelog.replication.protocol.value_schema import SCHEMA, VALIDATION
 from lakelog.replication.protocol.value_type import FieldsType
 from lakelog.replication.storage.log.segment import record_bytes
@@ -30,7 +31,8 @@ class RecordLimit:
 
     def __init__(
         self, topic: str, limit: int, by_broker: Mapping[int, int] | None = None,
-        leaders: Callable[[], Mapping[int, int]] = dict, needs_key: bool = False, values: FieldsType | None = None,
+        leaders: Callable[[], Mapping[int, int]] = dict, needs_key: bool = False,
+        values: FieldsType | AvroValues | None = None,
     ) -> None:  # fmt: skip
         self._topic = topic
         self._limit = limit
@@ -100,7 +102,7 @@ class RecordLimit:
             self.check_fits(misfit, partitions[number].as_py(), number)
 
 
-def misfits(records: pa.Table, values: FieldsType | None) -> Iterator[tuple[int, str]]:
+def misfits(records: pa.Table, values: FieldsType | AvroValues | None) -> Iterator[tuple[int, str]]:
     """The numbers of the records whose values do not fit a schema, and why. Tombstones fit."""
     if values is None:
         return

@@ -22,8 +22,9 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, NO_LEADER, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import Leadership, ReplicaStatus
+from lakelog.replication.protocol.schema_history import AvroValues
 from lakelog.replication.protocol.topic import DEFAULT_NAME, check_is_text, check_topic_id, partitions_of
-from lakelog.replication.protocol.value_schema import schema_of
+from lakelog.replication.protocol.value_schema import avro_of, schema_of
 from lakelog.replication.protocol.value_type import FieldsType
 from lakelog.replication.storage.cluster import Cluster
 from lakelog.replication.storage.delta.commit_listeners import CommitListener
@@ -110,6 +111,12 @@ class TopicView:
             raise UnknownTopicOrPartitionException(f"no topic {topic}, and so no schema of its values")
         return schema_of(topic, found.configs)
 
+    def avro_values(self, topic: str) -> AvroValues | None:
+        """By which schemas the values of a topic are decoded, by the last poll of the topics; None unless its schema is
+        one of Avro. Raises InvalidConfigurationException for a schema that this version does not know."""
+        found = self.cluster.topics.topics.get(topic)
+        return avro_of(topic, found.configs) if found else None
+
     def record_limit(self, topic: str) -> RecordLimit:
         """Which records a topic takes, by the last poll of the topics. The largest one: by the topic's own setting,
         otherwise by that of the leader of a partition, or of all brokers, from the configs table; otherwise by that of
@@ -118,7 +125,9 @@ class TopicView:
         config, found = self.cluster.config, self.cluster.topics.topics.get(topic)
         settings = config.topic(found.configs if found else {})
         own, needs_key = settings.max_message_bytes, settings.compacts
-        values = schema_of(topic, found.configs) if found and settings.value_schema_validation else None
+        values: FieldsType | AvroValues | None = None
+        if found is not None and settings.value_schema_validation:
+            values = avro_of(topic, found.configs) or schema_of(topic, found.configs)
         if found is not None and "max.message.bytes" in found.configs:
             return RecordLimit(topic, own, needs_key=needs_key, values=values)
         by_broker: Mapping[str, int] = {}

@@ -18,7 +18,9 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
 
-from lakelog.replication.errors import one_line
+from lakelog.replication.clients.avro_decoder import AvroDecoder
+from lakelog.replication.clients.value_misfit import ValueMisfit
+from lakelog.replication.protocol.schema_history import AvroValues
 from lakelog.replication.protocol.value_type import FieldsType, FieldType, KeyedType, ListType, ScalarType
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -28,24 +30,6 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.A)
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.A)
 _FRAME = 5  # bytes in front of a value. Confluent: `AbstractKafkaSchemaSerDe`
 _SHOWN = 40  # characters of a value in an error
-
-
-class ValueMisfit(ValueError):
-    """A value that does not fit its schema. `str()` names the field, what it has, and what is allowed."""
-
-    def __init__(self, fault: str, place: str = "") -> None:
-        super().__init__(fault)
-        self.fault = fault
-        self.place = place
-
-    def within(self, place: str) -> ValueMisfit:
-        """The same, found in a part of a larger value."""
-        dot = "." if self.place and not self.place.startswith(("[", "{")) else ""
-        return ValueMisfit(self.fault, f"{place}{dot}{self.place}")
-
-    def __str__(self) -> str:
-        # JSON can hold half of a surrogate pair, which Arrow's text cannot
-        return one_line(f"{f'field {self.place}' if self.place else 'the value'} {self.fault}")
 
 
 class JsonDecoder:
@@ -77,16 +61,19 @@ class JsonDecoder:
         return decoded
 
 
+Decode: TypeAlias = Callable[[bytes], Mapping[str, Any]]
+
+
 @lru_cache(maxsize=100)
-def decoder_of(type: FieldsType) -> JsonDecoder:
+def decoder_of(values: FieldsType | AvroValues) -> Decode:
     """The decoder of a schema. It is made once, as making it costs more than a value."""
-    return JsonDecoder(type)
+    return AvroDecoder(values) if isinstance(values, AvroValues) else JsonDecoder(values)
 
 
-def misfit_of(type: FieldsType, value: bytes) -> str | None:
+def misfit_of(values: FieldsType | AvroValues, value: bytes) -> str | None:
     """Why a value does not fit a schema, None if it fits."""
     try:
-        decoder_of(type)(value)
+        decoder_of(values)(value)
     except ValueMisfit as error:
         return str(error)
     return None

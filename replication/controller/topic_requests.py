@@ -40,7 +40,7 @@ from lakelog.replication.protocol.topic import (
     check_not_internal,
     check_topic_name,
 )
-from lakelog.replication.protocol.value_schema import check_schema_change
+from lakelog.replication.protocol.value_schema import check_schema_change, shown, with_history
 
 Assignment = Mapping[int, Sequence[int]]
 
@@ -63,6 +63,7 @@ def create_topic(
     check_not_internal(topic, "an admin client")
     settings = topic_configs(configs or {}, f"topic {topic}")
     check_schema_change(topic, {}, settings)
+    settings = with_history(topic, {}, settings, settings)
     found = decision.topic(topic)
     if found is not None and found.topic_id != topic_id:
         raise TopicExistsException(f"topic {topic} " + ("is being deleted" if found.deleting else "exists already"))
@@ -188,8 +189,10 @@ def alter_configs(decision: Decision, topic: str, put: Mapping[str, object], del
     if unknown:
         raise InvalidConfigurationException(f"topic {topic}: unknown key {unknown[0]}; {', '.join(TOPIC_KEYS)} exist")
     kept = {key: value for key, value in found.configs.items() if key not in delete}
-    settings = {**kept, **topic_configs(put, f"topic {topic}", kept)}
+    texts = topic_configs(put, f"topic {topic}", kept)
+    settings = {**kept, **texts}
     check_schema_change(topic, found.configs, settings)
+    settings = with_history(topic, found.configs, settings, texts)
     decision.topics[topic] = replace(found, configs=settings)
     offline = [
         r.topic_id_partition
@@ -197,7 +200,7 @@ def alter_configs(decision: Decision, topic: str, put: Mapping[str, object], del
         if decision.partition_state(r.topic_id_partition) == PartitionState.OFFLINE
     ]
     partition_state_machine.handle_state_changes(decision, offline, PartitionState.ONLINE)
-    return ", ".join(f"{key}={value}" for key, value in decision.topics[topic].configs.items()) or "no settings"
+    return ", ".join(f"{key}={shown(key, value)}" for key, value in settings.items()) or "no settings"
 
 
 def alter_broker_configs(decision: Decision, broker: str, put: Mapping[str, object], delete: Sequence[str]) -> str:

@@ -1,15 +1,26 @@
 """The schema of a topic's values: which changes of it are allowed.
 
 Confluent's Schema Registry has the words and the definitions of compatibility: `SchemaProvider`, `CompatibilityLevel`.
-It compares a new schema with the latest one, and so does this. Delta's type widening says which types are wider.
+It compares a new schema with the latest one, and so does this. Delta's type widening says which types are wider, of
+Avro its rules of schema resolution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.protocol.avro_resolution import first_fault, resolve
+from lakelog.replication.protocol.schema_history import (
+    AvroValues,
+    parse_history,
+    parsed_avro,
+    shown_history,
+    with_schema,
+    written,
+)
+from lakelog.replication.protocol.value_avro import AvroSchema
 from lakelog.replication.protocol.value_json_schema import parse_json_schema
 from lakelog.replication.protocol.value_type import (
     FieldsType,
@@ -22,9 +33,12 @@ from lakelog.replication.protocol.value_type import (
 
 SCHEMA, TYPE = "value.schema", "value.schema.type"
 COMPATIBILITY, VALIDATION = "value.schema.compatibility", "value.schema.validation"
-DDL, JSON = "DDL", "JSON"
+ID, HISTORY = "value.schema.id", "value.schema.history"
+DDL, JSON, AVRO = "DDL", "JSON", "AVRO"
 NONE, BACKWARD, FORWARD, FULL = "NONE", "BACKWARD", "FORWARD", "FULL"
-_PARSERS: Mapping[str, Callable[[str], FieldsType]] = {DDL: parse_ddl, JSON: parse_json_schema}
+_PARSERS: Mapping[str, Callable[[str], FieldsType]] = {
+    DDL: parse_ddl, JSON: parse_json_schema, AVRO: lambda text: parsed_avro(text).columns,
+}  # fmt: skip
 _KEYS = (SCHEMA, TYPE, COMPATIBILITY, VALIDATION)
 _LONGEST = 65_536  # characters of a schema: the topics table is read whole
 
@@ -57,6 +71,64 @@ def schema_of(topic: str, configs: Mapping[str, str]) -> FieldsType | None:
         raise InvalidConfigurationException(f"topic {topic}: {SCHEMA} {error}") from None
 
 
+def avro_of(topic: str, configs: Mapping[str, str]) -> AvroValues | None:
+    """By which schemas the values of a topic are decoded, if its settings have one of Avro. Raises as `schema_of`."""
+    if configs.get(TYPE) != AVRO or schema_of(topic, configs) is None:
+        return None
+    try:
+        return AvroValues(_history(configs))
+    except ValueError as error:
+        raise InvalidConfigurationException(f"topic {topic}: {error}") from None
+
+
+def _history(configs: Mapping[str, str]) -> str:
+    """The history in a topic's settings, with their schema at its end if it is one of Avro. Raises ValueError, which
+    names the setting."""
+    name = HISTORY
+    try:
+        found = parse_history(configs.get(HISTORY, ""))
+        if configs.get(SCHEMA) and configs.get(TYPE) == AVRO:
+            name = SCHEMA
+            found = with_schema(found, parsed_avro(configs[SCHEMA]), _ids(configs))
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
+    return written(found) if found else ""
+
+
+def _ids(configs: Mapping[str, str]) -> tuple[int, ...]:
+    found = configs.get(ID, "")
+    return (int(found),) if found.isdecimal() else ()
+
+
+def with_history(
+    topic: str, before: Mapping[str, str], after: Mapping[str, str], put: Collection[str]
+) -> dict[str, str]:
+    """The settings that a topic would have, with the schemas of Avro that it has had. `put`: those that are set now.
+    The id of a schema goes with it.
+
+    Raises InvalidConfigurationException for a schema or an id that values would name alike with an earlier one, an id
+    without a schema of Avro, too many schemas, and a history that is none.
+    """
+    found = dict(after)
+    is_avro = bool(found.get(SCHEMA)) and found.get(TYPE) == AVRO
+    if ID in found and ID not in put and any(found.get(key) != before.get(key) for key in (SCHEMA, TYPE)):
+        del found[ID]
+    if ID in put and _ids(found) and not is_avro:
+        raise InvalidConfigurationException(f"topic {topic}: {ID} is {found[ID]}, it needs a {SCHEMA} of {TYPE}={AVRO}")
+    if not is_avro and HISTORY not in found:
+        return found
+    try:
+        history = _history(found)
+    except ValueError as error:
+        raise InvalidConfigurationException(f"topic {topic}: {error}") from None
+    return {**found, HISTORY: history} if history else {key: found[key] for key in found if key != HISTORY}
+
+
+def shown(key: str, value: str) -> str:
+    """A setting as people read it: of a history the names of its schemas."""
+    return shown_history(value) if key == HISTORY else value
+
+
 @lru_cache(maxsize=1000)
 def _parsed(kind: str, text: str) -> FieldsType:
     return _PARSERS[kind](text)
@@ -77,7 +149,7 @@ def check_schema_change(topic: str, before: Mapping[str, str], after: Mapping[st
     level = after.get(COMPATIBILITY, BACKWARD)
     if new is None or level == NONE or not before.get(SCHEMA):
         return
-    fault = _incompatibility(level, schema_of(topic, before), new)
+    fault = _incompatibility(topic, level, before, after)
     if fault:
         raise InvalidConfigurationException(
             f"topic {topic}: {SCHEMA} is not {level} compatible with the one that stands: {fault}; "
@@ -85,13 +157,37 @@ def check_schema_change(topic: str, before: Mapping[str, str], after: Mapping[st
         )
 
 
-def _incompatibility(level: str, old: FieldsType | None, new: FieldsType) -> str | None:
+def _incompatibility(topic: str, level: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
     """Why a level does not allow a change. BACKWARD: readers by the new schema read values of the old one; FORWARD: the
     reverse; FULL: both."""
-    if old is None or old == new:
+    old, new, types = (
+        schema_of(topic, before),
+        schema_of(topic, after),
+        [each.get(TYPE, DDL) for each in (before, after)],
+    )
+    if old is None or new is None:
         return None
-    fault = unreadable(new, old, "new") if level in (BACKWARD, FULL) else None
-    return fault or (unreadable(old, new, "old") if level in (FORWARD, FULL) else None)
+    sides = [each for each, levels in (("new", (BACKWARD, FULL)), ("old", (FORWARD, FULL))) if level in levels]
+    if AVRO in types:
+        if types != [AVRO, AVRO]:
+            return f"{TYPE} is {types[0]} there and {types[1]} here, whose values differ; allowed: to keep it"
+        avro = parsed_avro(before[SCHEMA]), parsed_avro(after[SCHEMA])
+        return next(filter(None, (_unreadable_avro(*avro, which) for which in sides)), None)
+    readers = {"new": (new, old), "old": (old, new)}
+    return next(filter(None, (unreadable(*readers[which], which) for which in sides if old != new)), None)
+
+
+def _unreadable_avro(old: AvroSchema, new: AvroSchema, which: str) -> str | None:
+    writer, reader, whose = (old, new, "old") if which == "new" else (new, old, "new")
+    found = first_fault(resolve(writer.type, reader.type))
+    if found is None:
+        return None
+    place, fault = found
+    where = f"field {place}" if place else "the value"
+    return (
+        f"{where} is {_short(fault.writer)} in the {whose} schema and {_short(fault.reader)} in the {which} one; "
+        f"allowed: {fault.allowed}"
+    )
 
 
 def unreadable(reader: FieldType, writer: FieldType, which: str, place: str = "") -> str | None:
@@ -164,7 +260,7 @@ def _is_wider(reader: ScalarType, writer: ScalarType) -> bool:
     return writer.name in _DIGITS and reader.precision - reader.scale >= _DIGITS[writer.name]
 
 
-def _short(found: FieldType) -> str:
+def _short(found: FieldType | str) -> str:
     text = str(found)
     return text if len(text) <= 60 else f"{text[:60]}…"
 

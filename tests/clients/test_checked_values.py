@@ -1,5 +1,7 @@
 """`value.schema.validation`: every way to send refuses a value that does not fit the schema of its topic."""
 
+import json
+
 import pyarrow as pa
 import pytest
 
@@ -11,6 +13,7 @@ from lakelog.replication.clients.sink.topic_writer import TopicWriter
 from lakelog.replication.clients.spark_record_set import SparkRecordSet
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
 from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.value_avro import parse_avro
 from lakelog.replication.protocol.value_type import parse_ddl
 from tests.clients.world import led_world
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, new_log, values
@@ -73,6 +76,32 @@ def test_every_way_to_send_refuses_a_value_that_does_not_fit(world, send, more):
     assert written(world) == [GOOD, None]
 
 
+AVRO = '{"type": "record", "name": "Sale", "fields": [{"name": "delay", "type": "int"}]}'
+WIDER = AVRO.replace('"int"', '"long"')
+
+
+@pytest.mark.parametrize("send", [by_rows, by_table, by_produce, by_sink])
+def test_a_value_in_avro_names_a_schema_that_the_topic_has_had(world, send):
+    """It may be an earlier one."""
+    history = json.dumps([{"schema": json.loads(AVRO), "ids": [7]}])
+    more = {"value.schema": WIDER, "value.schema.type": "AVRO", "value.schema.history": history}
+    configure(world, **more)
+    good = [b"\xc3\x01" + parse_avro(text).fingerprint + b"\x0a" for text in (AVRO, WIDER)]
+    good.append(b"\0\0\0\0\7\x0a")
+    with Producer(world.uri, acks=1) as producer:
+        send(producer, world, *good, None)
+        for bad, words in (
+            (b"\0\0\0\0\x08\x0a", "the value has the schema id 8, which value.schema.history does not have; to add it"),
+            (b"\x0a", "the value does not name its schema; allowed: Avro's single-object encoding"),
+            (good[0] + b"\0", "the value has 1 more bytes than its schema has"),
+            (good[0][:-1], "field delay ends too early"),
+        ):
+            with pytest.raises(InvalidRecordException) as refused:
+                send(producer, world, bad)
+            assert f"does not fit value.schema: {words}" in str(refused.value)
+    assert written(world) == [*good, None]
+
+
 def test_values_are_not_checked_unless_the_topic_asks_for_it(world):
     configure(world, **{"value.schema.validation": None})
     with Producer(world.uri, acks=1) as producer:
@@ -82,7 +111,7 @@ def test_values_are_not_checked_unless_the_topic_asks_for_it(world):
 
 def test_a_schema_that_the_producer_does_not_know_lets_nothing_pass_unchecked(world):
     configure(world, **{"value.schema.type": "PROTOBUF"})
-    text = "^topic flights: value.schema.type is 'PROTOBUF'; this version knows DDL, JSON$"
+    text = "^topic flights: value.schema.type is 'PROTOBUF'; this version knows DDL, JSON, AVRO$"
     with Producer(world.uri, acks=1) as producer, pytest.raises(InvalidConfigurationException, match=text):
         by_rows(producer, world, GOOD)
     assert written(world) == []

@@ -1,5 +1,6 @@
 """Topics are created, extended and configured."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -303,6 +304,24 @@ def test_a_topic_takes_a_schema_that_goes_with_the_one_that_stands(put, delete, 
 def test_a_topic_is_created_with_a_schema_that_parses(configs, error):
     decision = create(Active(context(partition())), partitions=1, configs=configs)
     assert errors(decision) == {"new": error}
+
+
+def test_the_schemas_of_avro_that_a_topic_has_had_are_written_with_its_settings():
+    """One row holds them all. So a controller that dies leaves both, or none."""
+    text = '{"type":"record","name":"Sale","fields":[{"name":"item","type":"bytes"}]}'
+    old, new = text, text.replace("bytes", "string")
+    active = Active(context(partition()))
+    put = {"value.schema": old, "value.schema.type": "AVRO", "value.schema.id": 7}
+    decision = active.ask("alter_configs", topic="flights", put=put, delete=[])
+    assert errors(decision) == {"flights": None}
+    decision = active.ask("alter_configs", topic="flights", put={"value.schema": new}, delete=[])
+    (topic,) = decision.topics.values()
+    assert "value.schema.history=2 schemas: " in decision.outcomes["flights"].message
+    history = json.loads(topic.configs["value.schema.history"])
+    assert [(each["ids"], each["schema"]) for each in history] == [([7], json.loads(old)), ([], json.loads(new))]
+    assert "value.schema.id" not in topic.configs
+    made = create(Active(context(partition())), partitions=1, configs={**put, "value.schema": new})
+    assert [each["ids"] for each in json.loads(made.topics["new"].configs["value.schema.history"])] == [[7]]
 
 
 @pytest.mark.parametrize(("allowed", "elected"), [(True, {"flights-0": (2, (2,))}), (False, {})])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from lakelog.replication.clients.offset_lookup import EARLIEST, LATEST, offset_for
@@ -27,6 +27,7 @@ from lakelog.replication.errors import (
 from lakelog.replication.protocol.delayed_operation import check_offset_available
 from lakelog.replication.protocol.partition_registration import PartitionRegistration
 from lakelog.replication.protocol.record_batch import OffsetRange, TopicPartition
+from lakelog.replication.protocol.schema_history import AvroValues
 from lakelog.replication.protocol.value_schema import one_schema
 from lakelog.replication.protocol.value_type import FieldsType
 
@@ -89,6 +90,13 @@ class PartitionView:
         InvalidConfigurationException if a topic has none, another one, or one that this version does not know."""
         self.view.cluster.topics.refresh()
         return one_schema({topic: self.view.value_schema(topic) for topic in self.topics()})
+
+    def avro_values(self, topics: Iterable[str]) -> dict[str, AvroValues]:
+        """By which schemas the values of those of the topics are decoded that have one of Avro, as it is now. Raises
+        InvalidConfigurationException for one that this version does not know."""
+        self.view.cluster.topics.refresh()
+        found = {topic: self.view.avro_values(topic) for topic in topics}
+        return {topic: values for topic, values in found.items() if values is not None}
 
     def _chosen(self, found: Registered, must_exist: bool) -> Registered:
         if not self.options.assigned:

@@ -4,8 +4,8 @@ neither JVM nor Delta. Spark: `KafkaRelation`, `KafkaBatch`."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import pyarrow as pa
@@ -17,9 +17,10 @@ from lakelog.replication.clients.source.partition_view import PartitionView, Reg
 from lakelog.replication.clients.source.read_plan import Bounds, FindAgain, PlannedRows, plan_rows, plan_tasks
 from lakelog.replication.clients.source.source_columns import arrow_schema
 from lakelog.replication.clients.source.source_options import SourceOptions
-from lakelog.replication.clients.source.typed_values import TypedValues
+from lakelog.replication.clients.source.typed_values import TypedValues, avro_decoders
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException
 from lakelog.replication.protocol.record_batch import OffsetRange
+from lakelog.replication.protocol.schema_history import AvroValues
 from lakelog.replication.storage.log.partition_rows import read_row_ranges
 
 logger = logging.getLogger(__name__)
@@ -30,9 +31,11 @@ _MOVES = 5
 
 @dataclass
 class TopicTask(InputPartition):
-    """What one task reads. The columns were checked before."""
+    """What one task reads. The columns were checked before. `avro`: by which schemas the values of topics are decoded
+    that have values in Avro, if they are typed."""
 
     planned: list[PlannedRows]
+    avro: Mapping[str, AvroValues] = field(default_factory=dict)
 
 
 class TopicReader(DataSourceReader):
@@ -51,7 +54,7 @@ class TopicReader(DataSourceReader):
     @plain_errors
     def partitions(self) -> list[InputPartition]:
         """The tasks of the read."""
-        return [TopicTask(task) for task in plan_tasks(self._options, self._planned())]
+        return topic_tasks(self._options, self._schema, partition_view(self._options), self._planned())
 
     def _planned(self) -> list[PlannedRows]:
         view = partition_view(self._options)
@@ -77,6 +80,20 @@ class TopicReader(DataSourceReader):
         return records_of(partition, self._options, self._schema)
 
 
+def topic_tasks(
+    options: SourceOptions, schema: StructType, view: PartitionView, planned: Sequence[PlannedRows]
+) -> list[InputPartition]:
+    """The tasks that read the planned records. The schemas of Avro are those that are known once the records are there,
+    so that a schema that was set before its first record is among them."""
+    tasks = plan_tasks(options, planned)
+    if not options.typed_values:
+        return [TopicTask(task) for task in tasks]
+    avro = view.avro_values({each.topic for each in planned})
+    avro_decoders(schema, avro)
+    topics = [{each.topic for each in task} for task in tasks]
+    return [TopicTask(task, {t: avro[t] for t in of if t in avro}) for task, of in zip(tasks, topics, strict=True)]
+
+
 def records_of(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The records of one task. For a read without tasks Spark makes one of its own, which has no records."""
     if not isinstance(task, TopicTask):
@@ -84,7 +101,7 @@ def records_of(task: InputPartition, options: SourceOptions, schema: StructType)
     wanted, find_again = arrow_schema(schema, options.typed_values), FindAgain(options, partition_view)
     if not options.typed_values:
         return plain_iteration(read_task(task.planned, wanted, find_again))
-    typed = TypedValues(schema, wanted, options.fails_fast)
+    typed = TypedValues(schema, wanted, options.fails_fast, task.avro)
     return plain_iteration(map(typed, read_task(task.planned, typed.stored, find_again)))
 
 

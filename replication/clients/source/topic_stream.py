@@ -20,10 +20,10 @@ from lakelog.replication.clients.partition_reader import OpenPartition
 from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.source.offset_spec import LATEST, OffsetSpec
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
-from lakelog.replication.clients.source.read_plan import Bounds, PlannedRows, plan_rows, plan_tasks
+from lakelog.replication.clients.source.read_plan import Bounds, PlannedRows, plan_rows
 from lakelog.replication.clients.source.source_columns import arrow_schema
 from lakelog.replication.clients.source.source_options import SourceOptions
-from lakelog.replication.clients.source.topic_reader import TopicTask, records_of
+from lakelog.replication.clients.source.topic_reader import records_of, topic_tasks
 from lakelog.replication.errors import (
     InvalidConfigurationException,
     LakelogException,
@@ -239,7 +239,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = self._open()
         begun, ended = (SourceOffset.from_json(each, view.cluster_id) for each in (start, end))
         planned = view.retried(lambda: self._planned(view, begun, ended))
-        return [TopicTask(task) for task in plan_tasks(self._options, planned)]
+        return topic_tasks(self._options, self._schema, view, planned)
 
     def _planned(self, view: PartitionView, begun: SourceOffset, ended: SourceOffset) -> list[PlannedRows]:
         begun = ended.begun if begun.is_initial and ended.begun else begun

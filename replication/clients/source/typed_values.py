@@ -6,14 +6,17 @@ Spark: `from_json` with the modes of `ParseMode`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 
-from lakelog.replication.clients.value_decoder import ValueMisfit, decoder_of
+from lakelog.replication.clients.avro_decoder import AvroDecoder
+from lakelog.replication.clients.value_decoder import Decode, decoder_of
+from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
+from lakelog.replication.protocol.schema_history import AvroValues
 from lakelog.replication.protocol.value_type import (
     ALLOWED_TYPES,
     SCALAR_TYPES,
@@ -63,17 +66,27 @@ def _type_of(type: DataType, place: str) -> FieldType:
     return ScalarType(name)
 
 
+def avro_decoders(schema: StructType, avro: Mapping[str, AvroValues]) -> dict[str, Decode]:
+    """The decoders of topics with values in Avro. Raises InvalidConfigurationException for columns that the schema of
+    a topic does not have."""
+    return {topic: AvroDecoder(values, spark_values(schema)) for topic, values in avro.items()}
+
+
 class TypedValues:
     """Turns a batch of records as the log has them into one of the wanted columns, with values decoded.
 
-    `stored`: the columns that it needs. `fails_fast`: raises InvalidRecordException for a value that does not fit,
+    `avro`: of the topics whose values are in Avro. All others have values in JSON. `stored`: the columns that it needs.
+    `fails_fast`: raises InvalidRecordException for a value that does not fit,
     which names its record; otherwise it is null, and the column `value_error` says why. A tombstone is null without
     an error.
     """
 
-    def __init__(self, schema: StructType, wanted: pa.Schema, fails_fast: bool) -> None:
+    def __init__(
+        self, schema: StructType, wanted: pa.Schema, fails_fast: bool, avro: Mapping[str, AvroValues] = {}
+    ) -> None:  # fmt: skip
         self._wanted, self._fails_fast = wanted, fails_fast
-        self._decode: Callable[[bytes], Mapping[str, Any]] = decoder_of(spark_values(schema))
+        self._json = decoder_of(spark_values(schema))
+        self._avro = avro_decoders(schema, avro)
         self._type = wanted.field("value").type
         names = (name for name in wanted.names if name not in ("value", VALUE_ERROR, *_PLACE))
         self.stored = pa.schema(
@@ -84,10 +97,11 @@ class TypedValues:
         """The batch in the wanted columns. Raises InvalidRecordException, as the class says."""
         rows = list[Mapping[str, Any] | None]()
         faults = list[str | None]()
+        decode = self._decoder(batch)
         for number, value in enumerate(batch.column("value")):
             fault = None
             try:
-                rows.append(None if not value.is_valid else self._decode(value.as_py()))
+                rows.append(None if not value.is_valid else decode(value.as_py()))
             except ValueMisfit as error:
                 fault = str(error)
                 if self._fails_fast:
@@ -97,6 +111,12 @@ class TypedValues:
         made = {"value": self._structs(rows), VALUE_ERROR: pa.array(faults, pa.string())}
         columns = [made[name] if name in made else batch.column(name) for name in self._wanted.names]
         return pa.RecordBatch.from_arrays(columns, schema=self._wanted)
+
+    def _decoder(self, batch: pa.RecordBatch) -> Decode:
+        """That of the topic of a batch, which has one alone."""
+        if not self._avro or not batch.num_rows:
+            return self._json
+        return self._avro.get(batch.column("topic")[0].as_py(), self._json)
 
     def _structs(self, rows: Sequence[Mapping[str, Any] | None]) -> pa.StructArray:
         """Arrow makes columns of lists five times as fast as of dicts."""

@@ -1,7 +1,11 @@
 """Typed values: the fields of a topic's schema in the column `value`."""
 
+import datetime as dt
+import io
 import json
+from decimal import Decimal
 
+import fastavro
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -30,10 +34,13 @@ from lakelog.replication.errors import (
     UnknownTopicOrPartitionException,
 )
 from lakelog.replication.protocol.topic import Topic
+from lakelog.replication.protocol.value_avro import parse_avro
+from lakelog.replication.protocol.value_schema import with_history
 from tests.clients.source.reads import options_of, rows, schema
 from tests.clients.world import led_world
 from tests.storage.logs import P0, TOPIC, TOPIC_ID
 
+NOON = dt.datetime(2026, 11, 30, 12)
 DDL = "item STRING NOT NULL, price DECIMAL(10, 2)"
 VALUE = StructType([StructField("item", StringType(), False), StructField("price", DecimalType(10, 2))])
 COLUMNS = {"value": VALUE, "partition": IntegerType(), "offset": LongType(), "value_error": StringType()}
@@ -229,6 +236,144 @@ def test_typed_values_are_columns_in_batch_stream_and_sql(spark, world, tmp_path
     assert spark.read.format("lakelog").options(**given, typedValues="true").load().schema["value"].dataType == (
         StructType([StructField("z", IntegerType())])
     )
+
+
+def record(*fields, name="Sale"):
+    return json.dumps({"type": "record", "name": name, "fields": [{"name": n, **more} for n, more in fields]})
+
+
+OLD = record(("item", {"type": "string"}), ("count", {"type": "int"}))
+NEW = record(
+    ("item", {"type": "string"}), ("count", {"type": "long"}),
+    ("note", {"type": ["null", "string"], "default": None}),
+)  # fmt: skip
+IN_AVRO = StructType([StructField("item", StringType(), False), StructField("count", LongType(), False)])
+
+
+def of_avro(*schemas):
+    """The settings of a topic that has had these schemas, with ids from 7 on."""
+    settings = {"value.schema.type": "AVRO"}
+    for number, text in enumerate(schemas):
+        after = {**settings, "value.schema": text, "value.schema.id": str(7 + number)}
+        settings = with_history(TOPIC, settings, after, after)
+    return settings
+
+
+def name(text):
+    return b"\xc3\x01" + parse_avro(text).fingerprint
+
+
+def put_in_avro(world, *schemas, topic=TOPIC, topic_id=TOPIC_ID):
+    world.cluster.topics.change([Topic(topic, topic_id, 2, of_avro(*schemas))], (), {"who": "test"})
+
+
+def test_each_value_in_avro_is_decoded_by_the_schema_that_wrote_it(world):
+    put_in_avro(world, OLD, NEW)
+    contents = [
+        name(OLD) + b"\x06tea\x0a",
+        b"\0\0\0\0\x08\x06tea\x0a\2\x04ok",
+        name(record(("a", {"type": "int"}))) + b"\0",
+    ]
+    fill(world, *contents)
+    options = typed(world, startingOffsets=f'{{"{TOPIC}": {{"0": {len(SENT)}, "1": 0}}}}')
+    columns = columns_of(options, partition_view(options).value_schema())
+    assert "`value` STRUCT<`item`: STRING NOT NULL, `count`: BIGINT NOT NULL, `note`: STRING>," in columns
+    whole = StructType([*IN_AVRO.fields, StructField("note", StringType())])
+    reader = TopicReader(options, schema(**{**COLUMNS, "value": whole}))
+    found = [(row["value"], row["value_error"]) for row in rows(reader, reader.partitions())]
+    assert found[:2] == [
+        ({"item": "tea", "count": 5, "note": None}, None), ({"item": "tea", "count": 5, "note": "ok"}, None),
+    ]  # fmt: skip
+    assert found[2][0] is None
+    assert found[2][1].startswith("the value has the schema fingerprint ")
+    narrow = TopicReader(options, schema(**{**COLUMNS, "value": IN_AVRO}))
+    assert rows(narrow, narrow.partitions())[0]["value"] == {"item": "tea", "count": 5}
+    last = f'{{"{TOPIC}": {{"0": {len(SENT) + 2}, "1": 0}}}}'
+    failing = TopicReader(typed(world, mode="FAILFAST", startingOffsets=last), schema(**{**COLUMNS, "value": IN_AVRO}))
+    with pytest.raises(InvalidRecordException, match=r"^flights-0, record at offset 7: the value has the schema fing"):
+        rows(failing, failing.partitions())
+
+
+def test_a_stream_decodes_by_schemas_that_came_after_it_began_and_keeps_its_columns(world):
+    put_in_avro(world, OLD)
+    columns = {**COLUMNS, "value": StructType([IN_AVRO.fields[0], StructField("count", IntegerType(), False)])}
+    reader = TopicStreamReader(typed(world, startingOffsets="latest"), schema(**columns))
+    start = reader.initialOffset()
+    fill(world, name(OLD) + b"\x06tea\x0a")
+    middle = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert [row["value"] for row in rows(reader, reader.partitions(start, middle))] == [{"item": "tea", "count": 5}]
+    newer = record(("item", {"type": "string"}), ("count", {"type": "int"}), ("more", {"type": "int", "default": 0}))
+    put_in_avro(world, OLD, newer)
+    fill(world, name(newer) + b"\x06tea\x0a\0")
+    end = reader.latestOffset(middle, reader.getDefaultReadLimit())
+    found = rows(reader, reader.partitions(middle, end))
+    assert [(row["value"], row["value_error"]) for row in found] == [({"item": "tea", "count": 5}, None)]
+
+
+def test_topics_in_avro_and_in_json_are_read_together(world):
+    put_in_avro(world, OLD, topic="others", topic_id="others-id")
+    configure(world, "item STRING NOT NULL, count INT NOT NULL")
+    schema_of({"cluster": world.uri, "typedValues": "true", "subscribePattern": ".*"})
+    view = partition_view(typed(world))
+    assert [*view.avro_values([TOPIC, "others"])] == ["others"]
+
+
+def test_columns_that_the_schema_in_avro_does_not_have_are_refused_when_the_read_is_planned(world):
+    put_in_avro(world, OLD)
+    reader = TopicReader(typed(world), schema(value=StructType([StructField("price", IntegerType())])))
+    with pytest.raises(
+        InvalidConfigurationException, match=r"^schema: value.schema has no field value.price; allowed: "
+    ):
+        reader.partitions()
+
+
+AVRO_TYPES = record(
+    ("a", {"type": "boolean"}), ("b", {"type": "int"}), ("c", {"type": "long"}), ("d", {"type": "float"}),
+    ("e", {"type": "double"}), ("f", {"type": "bytes"}), ("g", {"type": "string"}),
+    ("h", {"type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}}),
+    ("i", {"type": {"type": "fixed", "name": "F", "size": 2}}),
+    ("j", {"type": ["null", {"type": "array", "items": ["null", "int"]}]}),
+    ("k", {"type": {"type": "map", "values": json.loads(record(("x", {"type": "long"}), name="R"))}}),
+    ("l", {"type": {"type": "int", "logicalType": "date"}}),
+    ("m", {"type": {"type": "long", "logicalType": "timestamp-millis"}}),
+    ("n", {"type": {"type": "long", "logicalType": "local-timestamp-micros"}}),
+    ("o", {"type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}}),
+    ("p", {"type": ["null", "R"]}),
+)  # fmt: skip
+ROWS = [
+    {
+        "a": True, "b": -5, "c": 2**53 + 1, "d": 0.5, "e": 1.5, "f": b"\0\xff", "g": "späti", "h": "B", "i": b"hi",
+        "j": [1, None], "k": {"x": {"x": 1}}, "l": dt.date(2026, 11, 30), "m": NOON.replace(tzinfo=dt.UTC), "n": NOON,
+        "o": Decimal("3.50"), "p": {"x": 7},
+    },
+    {
+        "a": False, "b": 0, "c": 0, "d": 0.0, "e": 0.0, "f": b"", "g": "", "h": "A", "i": b"\0\0", "j": None, "k": {},
+        "l": dt.date(1, 1, 1), "m": dt.datetime(9999, 12, 31, tzinfo=dt.UTC), "n": dt.datetime(1, 1, 1),
+        "o": Decimal("-0.01"), "p": None,
+    },
+]  # fmt: skip
+
+
+def test_values_in_avro_are_columns_of_spark(spark, world):
+    """fastavro wrote the values: what Spark has is what was written."""
+    put_in_avro(world, AVRO_TYPES)
+    contents = []
+    for row in ROWS:
+        buffer = io.BytesIO()
+        fastavro.schemaless_writer(buffer, json.loads(AVRO_TYPES), row)
+        contents.append(name(AVRO_TYPES) + buffer.getvalue())
+    fill(world, *contents)
+    frame = spark.read.format("lakelog").options(cluster=world.uri, subscribe=TOPIC, typedValues="true").load()
+    found = frame.where(f"offset >= {len(SENT)}").orderBy("offset").select("value.*", "value_error")
+    utc = found.withColumn("m", F.date_format(F.col("m"), "yyyy-MM-dd HH")).collect()
+    assert [row["m"][:10] for row in utc] == ["2026-11-30", "9999-12-31"]
+    assert [each.simpleString() for each in (found.schema["m"].dataType, found.schema["n"].dataType)] == [
+        "timestamp", "timestamp_ntz",
+    ]  # fmt: skip
+    for row, expected in zip(utc, ROWS, strict=True):
+        got = row.asDict(recursive=True)
+        assert got.pop("value_error") is None
+        assert {key: got[key] for key in got if key != "m"} == {key: expected[key] for key in expected if key != "m"}
 
 
 def test_failfast_and_a_topic_without_a_schema_end_a_query_with_one_sentence(spark, world):

@@ -10,6 +10,7 @@ from lakelog.jobs import configs, topics
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import KEYS, TOPIC_KEYS
 from lakelog.replication.protocol.topic import Entity
+from lakelog.replication.protocol.value_avro import parse_avro
 from lakelog.replication.storage.cluster import Cluster
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)
@@ -43,6 +44,20 @@ def test_each_setting_of_a_topic_has_its_source(on_t: Run, properties: Path) -> 
     assert found["min.insync.replicas"] == ("1", "DYNAMIC_TOPIC_CONFIG")
     assert found["retention.ms"] == ("5000", "STATIC_BROKER_CONFIG")
     assert found["leader.replication.throttled.replicas"] == ("", "DEFAULT_CONFIG")
+
+
+def test_the_schemas_of_avro_that_a_topic_has_had_are_shown_by_their_names(on_t: Run) -> None:
+    text = '{"type":"record","name":"Sale","fields":[{"name":"a","type":"int"},{"name":"b","type":["null","int"]}]}'
+    given = f"value.schema=[{text}],value.schema.type=AVRO,value.schema.id=7"
+    assert on_t(configs, "--alter", *TOPIC, "--add-config", given)[0] == 0
+    name = parse_avro(text).fingerprint.hex()
+    for verb, words in ((configs, TOPIC), (topics, ("--topic", "t"))):
+        assert f"value.schema.history=1 schema: {name} id 7" in on_t(verb, "--describe", *words)[1]
+    rows = json.loads(on_t(configs, "--describe", *TOPIC, "-o", "json")[1])
+    (history,) = (json.loads(row["value"]) for row in rows if row["key"] == "value.schema.history")
+    assert history == [{"fingerprint": name, "ids": [7], "schema": json.loads(text)}]
+    assert on_t(configs, "--alter", *TOPIC, "--delete-config", "value.schema,value.schema.history")[0] == 0
+    assert "value.schema.history" not in on_t(configs, "--describe", *TOPIC)[1]
 
 
 def test_ap_06_the_largest_record_of_a_topic_is_its_own_or_that_of_all_brokers(
