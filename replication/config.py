@@ -37,6 +37,10 @@ from lakelog.replication.properties import (
 
 logger = logging.getLogger(__name__)
 
+_COMPATIBILITIES = Choice(
+    "NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"
+)
+
 # `dynamic`: a broker's setting that can change while the broker runs.
 Scope = Literal["broker", "cluster", "topic", "dynamic"]
 
@@ -128,7 +132,7 @@ class Settings:
     follower_replication_throttled_replicas: str = key("", ThrottledReplicas(), "topic")
     value_schema: str | None = key(None, OptionalText(), "topic")
     value_schema_type: str = key("DDL", Choice("DDL", "JSON", "AVRO"), "topic")
-    value_schema_compatibility: str = key("BACKWARD", Choice("NONE", "BACKWARD", "FORWARD", "FULL"), "topic")
+    value_schema_compatibility: str = key("BACKWARD", _COMPATIBILITIES, "topic")
     value_schema_validation: bool = key(False, Boolean(), "topic")
     value_schema_id: int = key(-1, Integer(-1), "topic")
     value_schema_history: str | None = key(None, OptionalText(), "topic")

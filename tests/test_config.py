@@ -246,7 +246,7 @@ def test_a_topic_overrides_its_broker():
         ("leader.replication.throttled.rate", "5", "unknown key"),
         ("value.schema", "a\ud800 INT", "any text in UTF-8"),
         ("value.schema.type", "ddl", "it must be DDL or JSON or AVRO"),
-        ("value.schema.compatibility", "BACKWARD_TRANSITIVE", "NONE or BACKWARD or FORWARD or FULL"),
+        ("value.schema.compatibility", "BACK", "NONE or BACKWARD or BACKWARD_TRANSITIVE or FORWARD or"),
         ("value.schema.validation", "yes", "true or false"),
         ("value.schema.id", "7a", "an integer from -1 to 2147483647"),
     ],

@@ -1,13 +1,14 @@
 """The schema of a topic's values: which changes of it are allowed.
 
 Confluent's Schema Registry has the words and the definitions of compatibility: `SchemaProvider`, `CompatibilityLevel`.
-It compares a new schema with the latest one, and so does this. Delta's type widening says which types are wider, of
-Avro its rules of schema resolution.
+It compares a new schema with the latest one, or with all of them, and so does this. Delta's type widening says which
+types are wider, of Avro its rules of schema resolution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 
 from lakelog.replication.errors import InvalidConfigurationException
@@ -35,7 +36,7 @@ SCHEMA, TYPE = "value.schema", "value.schema.type"
 COMPATIBILITY, VALIDATION = "value.schema.compatibility", "value.schema.validation"
 ID, HISTORY = "value.schema.id", "value.schema.history"
 DDL, JSON, AVRO = "DDL", "JSON", "AVRO"
-NONE, BACKWARD, FORWARD, FULL = "NONE", "BACKWARD", "FORWARD", "FULL"
+NONE, BACKWARD, FORWARD, FULL, TRANSITIVE = "NONE", "BACKWARD", "FORWARD", "FULL", "_TRANSITIVE"
 _PARSERS: Mapping[str, Callable[[str], FieldsType]] = {
     DDL: parse_ddl, JSON: parse_json_schema, AVRO: lambda text: parsed_avro(text).columns,
 }  # fmt: skip
@@ -76,23 +77,29 @@ def avro_of(topic: str, configs: Mapping[str, str]) -> AvroValues | None:
     if configs.get(TYPE) != AVRO or schema_of(topic, configs) is None:
         return None
     try:
-        return AvroValues(_history(configs))
+        return _avro_values(*_parts(configs))
     except ValueError as error:
         raise InvalidConfigurationException(f"topic {topic}: {error}") from None
 
 
-def _history(configs: Mapping[str, str]) -> str:
-    """The history in a topic's settings, with their schema at its end if it is one of Avro. Raises ValueError, which
-    names the setting."""
+def _parts(configs: Mapping[str, str]) -> tuple[str, str, tuple[int, ...]]:
+    """The history, the schema and the id in a topic's settings, as far as they are those of Avro."""
+    is_avro = configs.get(TYPE) == AVRO
+    return configs.get(HISTORY, ""), configs.get(SCHEMA, "") if is_avro else "", _ids(configs)
+
+
+@lru_cache(maxsize=1000)
+def _avro_values(history: str, schema: str, ids: tuple[int, ...]) -> AvroValues:
+    """A history with a schema at its end. Raises ValueError, which names the setting."""
     name = HISTORY
     try:
-        found = parse_history(configs.get(HISTORY, ""))
-        if configs.get(SCHEMA) and configs.get(TYPE) == AVRO:
+        found = parse_history(history)
+        if schema:
             name = SCHEMA
-            found = with_schema(found, parsed_avro(configs[SCHEMA]), _ids(configs))
+            found = with_schema(found, parsed_avro(schema), ids)
     except ValueError as error:
         raise ValueError(f"{name} {error}") from None
-    return written(found) if found else ""
+    return AvroValues(written(found) if found else "")
 
 
 def _ids(configs: Mapping[str, str]) -> tuple[int, ...]:
@@ -118,7 +125,7 @@ def with_history(
     if not is_avro and HISTORY not in found:
         return found
     try:
-        history = _history(found)
+        history = _avro_values(*_parts(found)).history
     except ValueError as error:
         raise InvalidConfigurationException(f"topic {topic}: {error}") from None
     return {**found, HISTORY: history} if history else {key: found[key] for key in found if key != HISTORY}
@@ -147,34 +154,51 @@ def check_schema_change(topic: str, before: Mapping[str, str], after: Mapping[st
     if new is None and after.get(VALIDATION) == "true":
         raise InvalidConfigurationException(f"topic {topic}: {VALIDATION} is true, it needs a {SCHEMA}")
     level = after.get(COMPATIBILITY, BACKWARD)
-    if new is None or level == NONE or not before.get(SCHEMA):
+    if new is None or level == NONE:
         return
-    fault = _incompatibility(topic, level, before, after)
+    if level.endswith(TRANSITIVE) and after.get(TYPE) != AVRO:
+        raise InvalidConfigurationException(
+            f"topic {topic}: {COMPATIBILITY} is {level}, it needs {TYPE}={AVRO}, of which all schemas are kept"
+        )
+    which, fault = _incompatibility(topic, level, before, after, new)
     if fault:
         raise InvalidConfigurationException(
-            f"topic {topic}: {SCHEMA} is not {level} compatible with the one that stands: {fault}; "
+            f"topic {topic}: {SCHEMA} is not {level} compatible with the one {which}: {fault}; "
             f"{COMPATIBILITY}={NONE} allows any change"
         )
 
 
-def _incompatibility(topic: str, level: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-    """Why a level does not allow a change. BACKWARD: readers by the new schema read values of the old one; FORWARD: the
-    reverse; FULL: both."""
-    old, new, types = (
-        schema_of(topic, before),
-        schema_of(topic, after),
-        [each.get(TYPE, DDL) for each in (before, after)],
-    )
-    if old is None or new is None:
-        return None
-    sides = [each for each, levels in (("new", (BACKWARD, FULL)), ("old", (FORWARD, FULL))) if level in levels]
-    if AVRO in types:
-        if types != [AVRO, AVRO]:
-            return f"{TYPE} is {types[0]} there and {types[1]} here, whose values differ; allowed: to keep it"
-        avro = parsed_avro(before[SCHEMA]), parsed_avro(after[SCHEMA])
-        return next(filter(None, (_unreadable_avro(*avro, which) for which in sides)), None)
-    readers = {"new": (new, old), "old": (old, new)}
-    return next(filter(None, (unreadable(*readers[which], which) for which in sides if old != new)), None)
+def _incompatibility(
+    topic: str, level: str, before: Mapping[str, str], after: Mapping[str, str], new: FieldsType
+) -> tuple[str, str | None]:
+    """An earlier schema, and why a level does not allow to go on from it. BACKWARD: readers by the new schema read
+    values of the old one; FORWARD: the reverse; FULL: both. The transitive ones compare all earlier schemas."""
+    name = level.removesuffix(TRANSITIVE)
+    sides = [each for each, levels in (("new", (BACKWARD, FULL)), ("old", (FORWARD, FULL))) if name in levels]
+    old, types = schema_of(topic, before), [each.get(TYPE, DDL) for each in (before, after)]
+    which = "that stands"
+    if old is not None and AVRO in types and types != [AVRO, AVRO]:
+        return which, f"{TYPE} is {types[0]} there and {types[1]} here, whose values differ; allowed: to keep it"
+    if types[1] == AVRO:
+        kept = after.get(HISTORY, "") if level.endswith(TRANSITIVE) else ""
+        for which, earlier in _earlier(before.get(SCHEMA), kept):
+            for side in sides:
+                fault = _unreadable_avro(earlier, parsed_avro(after[SCHEMA]), side)
+                if fault:
+                    return which, fault
+    elif old is not None and old != new:
+        readers = {"new": (new, old), "old": (old, new)}
+        return which, next(filter(None, (unreadable(*readers[side], side) for side in sides)), None)
+    return which, None
+
+
+def _earlier(schema: str | None, history: str) -> Iterator[tuple[str, AvroSchema]]:
+    """The schemas of Avro that a new one is compared with, the newest first, and which they are."""
+    if schema:
+        yield "that stands", parsed_avro(schema)
+    with suppress(ValueError):  # what is no history is refused with its own words
+        for each in reversed(parse_history(history)):
+            yield f"with the fingerprint {each.schema.fingerprint.hex()}", each.schema
 
 
 def _unreadable_avro(old: AvroSchema, new: AvroSchema, which: str) -> str | None:

@@ -127,6 +127,52 @@ def test_a_refused_change_names_the_field_and_what_is_allowed(before, after, fau
     assert fault in str(refused.value)
 
 
+ADDED = {"name": "b", "type": "int", "default": 0}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "new", "level", "fault"),
+    [
+        # The schema that stands has no field b, and the one before it has a text there.
+        ([("a", "int"), ("b", "string")], [("a", "int"), ADDED], "BACKWARD", None),
+        (
+            [("a", "int"), ("b", "string")], [("a", "int"), ADDED], "BACKWARD_TRANSITIVE",
+            ": field b is string in the old schema and int in the new one; ",
+        ),
+        (
+            [("a", "int"), ("b", "string")], [("a", "int"), ADDED], "FULL_TRANSITIVE",
+            ": field b is string in the old schema and int in the new one; ",
+        ),
+        ([("a", "int"), ("b", "string")], [("a", "int"), ("c", "int")], "FORWARD", None),
+        (
+            [("a", "int"), ("b", "string")], [("a", "int"), ("c", "int")], "FORWARD_TRANSITIVE",
+            ": field b is missing in the new schema and without a default in the old one; ",
+        ),
+        ([("a", "int"), ADDED], [("a", "int"), ADDED], "FULL_TRANSITIVE", None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_transitive_compatibility_compares_every_earlier_schema(earlier, new, level, fault, stands):
+    before = Settings().alter(value_schema=record(*earlier), value_schema_type="AVRO")
+    name = parsed_avro(record(*earlier)).fingerprint.hex()
+    before.alter(**avro("a"))
+    if not stands:
+        before.alter(delete=["value.schema"])
+    after = {**before.now, "value.schema": record(*new), "value.schema.compatibility": level}
+    if fault is None:
+        check_schema_change("sales", before.now, after)
+        return
+    with pytest.raises(InvalidConfigurationException) as refused:
+        check_schema_change("sales", before.now, after)
+    assert f"is not {level} compatible with the one with the fingerprint {name}{fault}" in str(refused.value)
+
+
+def test_a_transitive_compatibility_needs_a_history():
+    text = "^topic sales: value.schema.compatibility is FULL_TRANSITIVE, it needs value.schema.type=AVRO, of which all"
+    with pytest.raises(InvalidConfigurationException, match=text):
+        check_schema_change("sales", {}, {"value.schema": "a INT", "value.schema.compatibility": "FULL_TRANSITIVE"})
+
+
 def test_any_change_is_allowed_where_none_is_compared():
     check_schema_change("sales", configs(JSON, type="JSON"), configs(record(("a", "int")), compatibility="NONE"))
 
