@@ -26,7 +26,7 @@ from lakelog.replication.storage.delta.store_errors import words_of
 
 _VALID = timedelta(minutes=15)  # S3 believes a clock that is off by so much
 _TRUE = ("1", "true", "on", "yes", "y")
-_LONGEST = 80  # characters that are shown of a header
+_LONGEST = 255  # characters that are shown of a header, those of the longest id of a rule
 _EXPIRY, _RULE = re.compile(r'expiry-date="([^"]*)"'), re.compile(r'rule-id="([^"]*)"')
 _ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")  # of S3; those of other stores can be read at once
 
@@ -56,8 +56,8 @@ class ToldRules(NamedTuple):
     def of(cls, headers: Mapping[str, str]) -> ToldRules:
         """What these headers tell; their names are in lower case. They are those of S3's HeadObject, of HEAD in
         Google's XML API, and of Azure's Get Blob Properties."""
+        expires, rule, untold = _expiry(headers)
         given = {name: _plain(value) for name, value in headers.items()}
-        expires, rule, untold = _expiry(given)
         tier, storage_class = given.get("x-ms-access-tier", ""), given.get("x-amz-storage-class", "")
         archived = given.get("x-amz-archive-status", "")
         if storage_class in _ARCHIVES:
@@ -74,14 +74,14 @@ class ToldRules(NamedTuple):
         )  # fmt: skip
 
 
-def _expiry(given: Mapping[str, str]) -> tuple[str, str, str]:
+def _expiry(headers: Mapping[str, str]) -> tuple[str, str, str]:
     """When a rule deletes the object, the id of the rule, and what the store says if it does not tell."""
-    amazon, google = given.get("x-amz-expiration", ""), given.get("x-goog-expiration", "")
+    amazon, google = headers.get("x-amz-expiration", ""), headers.get("x-goog-expiration", "")
     if not amazon:
         return _day(google), "", ""
     expiry, rule = _EXPIRY.search(amazon), _RULE.search(amazon)
     if not expiry:
-        return "", "", amazon  # directory buckets answer NotImplemented
+        return "", "", _plain(amazon)  # directory buckets answer NotImplemented
     return _day(expiry[1]), _plain(unquote(rule[1])) if rule else "", ""
 
 
@@ -104,7 +104,7 @@ def _day(text: str) -> str:
             return parse(text).date().isoformat()
         except ValueError:
             continue
-    return text
+    return _plain(text)
 
 
 def _plain(text: str) -> str:

@@ -19,6 +19,10 @@ TOLD = {
         {"x-amz-expiration": f'expiry-date="{DAY}", rule-id="tmp%2Fold%20files"'},
         ToldRules(expires="2026-12-31", rule="tmp/old files"),
     ),
+    "S3: a rule with the longest id": (
+        {"x-amz-expiration": f'expiry-date="{DAY}", rule-id="{"a" * 255}"'},
+        ToldRules(expires="2026-12-31", rule="a" * 255),
+    ),
     "S3: a rule without an id": ({"x-amz-expiration": f'expiry-date="{DAY}"'}, ToldRules(expires="2026-12-31")),
     "S3: a day that nobody can read": (
         {"x-amz-expiration": 'expiry-date="soon", rule-id="a"'},
