@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
@@ -130,9 +131,7 @@ def _chosen(fields: Mapping[str, AvroField], wanted: ValueField, place: str) -> 
         raise InvalidConfigurationException(f"schema: value.schema has no field {where}; allowed: {', '.join(fields)}")
     if wanted.is_required and may_be_null(each.type):
         raise InvalidConfigurationException(f"schema: field {where} is NOT NULL; by value.schema it may be null")
-    narrowed = _narrowed(each.type, wanted.type, where)
-    has_default = each.has_default and narrowed == each.type
-    return AvroField(each.name, narrowed, each.aliases, has_default, each.default)
+    return replace(each, type=_narrowed(each.type, wanted.type, where))
 
 
 def _reader_of(action: Action) -> Read:
@@ -143,7 +142,7 @@ def _reader_of(action: Action) -> Read:
     if isinstance(action, ReadItems):
         return _items_reader(_reader_of(action.items))
     if isinstance(action, ReadValues):
-        return _items_reader(_pair_reader(_reader_of(action.values)))
+        return _map_reader(_items_reader(_pair_reader(_reader_of(action.values))))
     if isinstance(action, ReadUnion):
         return _union_reader(tuple(map(_reader_of, action.branches)))
     return _record_reader(action)
@@ -209,6 +208,16 @@ def _items_reader(read_item: Read) -> Read:
                 found.append(item)
             count, at = _long(data, at)
         return found, at
+
+    return read
+
+
+def _map_reader(read_pairs: Read) -> Read:
+    """Of two values of one key the later one counts: Spark's maps have no key twice."""
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        pairs, at = read_pairs(data, at)
+        return list(dict(pairs).items()), at
 
     return read
 

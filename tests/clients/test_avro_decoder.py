@@ -82,6 +82,7 @@ NUMBERS = [(-(2**31), "ffffffff0f"), (2**31 - 1, "feffffff0f"), (-1, "01"), (64,
         ({"type": "array", "items": "int"}, b"\0", []),
         ({"type": "array", "items": "int"}, bytes.fromhex("03040204 0206 00"), [1, 2, 3]),
         ({"type": "map", "values": "int"}, bytes.fromhex("0202610a00"), [("a", 5)]),
+        ({"type": "map", "values": "int"}, bytes.fromhex("0402610a02610c00"), [("a", 6)]),
         (logical("int", "date"), b"\2", 1),
         (logical("long", "timestamp-millis"), b"\2", 1000),
         (logical("long", "timestamp-micros"), b"\2", 1),
@@ -387,6 +388,13 @@ NEW = record(("a", "long"), {"name": "c", "type": ["null", "int"], "default": No
 def test_the_columns_choose_the_schema_and_the_fields_of_the_reader(columns, expected):
     decode = AvroDecoder(values_of(OLD, NEW), columns and parse_ddl(columns))
     assert decode(named(OLD, b"\2\2x")) == expected
+
+
+def test_a_default_of_a_record_fits_the_fields_that_are_wanted():
+    more = {"type": "record", "name": "M", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "int"}]}
+    new = record(("a", "int"), {"name": "m", "type": more, "default": {"x": 1, "y": 2}})
+    decode = AvroDecoder(values_of(OLD, new), parse_ddl("m STRUCT<y: INT>"))
+    assert decode(named(OLD, b"\2\2x")) == {"m": {"y": 2}}
 
 
 @pytest.mark.parametrize(

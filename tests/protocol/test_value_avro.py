@@ -80,6 +80,43 @@ SCHEMAS = [
 ]  # fmt: skip
 
 
+def connect(type, name, **more):
+    """A type as Kafka Connect's converter writes it."""
+    return {"type": type, "connect.version": 1, "connect.name": f"io.debezium.{name}", **more}
+
+
+VALUE = {
+    "type": "record", "name": "Value", "connect.name": "db.shop.customers.Value", "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "email", "type": ["null", "string"], "default": None},
+        {"name": "since", "type": connect("long", "time.Timestamp", **{"connect.default": 0}), "default": 0},
+    ],
+}  # fmt: skip
+SNAPSHOT = connect("string", "data.Enum", **{"connect.parameters": {"allowed": "true,last,false"}})
+SOURCE = {
+    "type": "record", "name": "Source", "namespace": "io.debezium.connector.mysql", "fields": [
+        {"name": "snapshot", "type": [SNAPSHOT, "null"], "default": "false"}, {"name": "ts_ms", "type": "long"},
+    ],
+}  # fmt: skip
+ENVELOPE = json.dumps({
+    "type": "record", "name": "Envelope", "namespace": "db.shop.customers", "connect.version": 2, "fields": [
+        {"name": "before", "type": ["null", VALUE], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "source", "type": SOURCE}, {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ],
+})  # fmt: skip
+SCHEMAS.append(ENVELOPE)
+
+
+def test_the_schema_of_an_event_of_debezium_has_columns():
+    row = "STRUCT<`id`: INT NOT NULL, `email`: STRING, `since`: BIGINT NOT NULL>"
+    source = "STRUCT<`snapshot`: STRING, `ts_ms`: BIGINT NOT NULL>"
+    assert str(parse_avro(ENVELOPE).columns) == (
+        f"STRUCT<`before`: {row}, `after`: {row}, `source`: {source} NOT NULL, `op`: STRING NOT NULL, `ts_ms`: BIGINT>"
+    )
+
+
 @pytest.mark.parametrize("text", SCHEMAS)
 def test_the_canonical_form_and_the_fingerprint_are_those_of_avro(text):
     """fastavro is a peer."""
