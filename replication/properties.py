@@ -137,7 +137,11 @@ def text_of(value: object) -> str:
 
 def is_utf8(text: str) -> bool:
     """Whether UTF-8 can hold a text: a lone surrogate, such as a byte of a file name in another encoding, it cannot."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def faults(settings: Any) -> list[str]:
