@@ -22,6 +22,7 @@ from lakelog.jobs.web.page_kit import (
 )
 from lakelog.jobs.web.seen_cluster import SeenCluster, Sizes, TopicFigures, size_of
 from lakelog.replication.protocol.topic import DEFAULT_NAME, Topic
+from lakelog.replication.protocol.value_schema import shown
 
 SUBSTRING, REGEXP = "substring", "regexp"
 
@@ -122,7 +123,8 @@ def topic_configs(console: Console, request: PageRequest) -> Content:
     seen = console.readings.cluster.get()
     found, _ = topic_of(seen, request.name)
     all_brokers = console.readings.broker_configs.get().get(DEFAULT_NAME, {})
-    facts = {"topic": found, "settings": list(topic_settings(found.configs, all_brokers, {}))}
+    settings = topic_settings(found.configs, all_brokers, {})
+    facts = {"topic": found, "settings": [each._replace(value=shown(each.key, each.value)) for each in settings]}
     command = console.command(
         "configs", "--describe", "--all", "--entity-type", "topics", *option("--entity-name", found.topic)
     )  # fmt: skip

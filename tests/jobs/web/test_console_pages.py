@@ -13,6 +13,7 @@ from lakelog.jobs.web.metadata_timeline import DatedVersion, MetadataTimeline
 from lakelog.jobs.web.page_kit import Query, group_url
 from lakelog.jobs.web.web_app import PAGES
 from lakelog.replication.protocol.topic import Entity, Topic
+from lakelog.replication.protocol.value_avro import parse_avro
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from tests.clients.world import World
 from tests.jobs.metrics.scraped import fall_silent
@@ -125,12 +126,15 @@ def test_replicas_with_other_records_are_told(changing_world: World) -> None:
 
 
 def test_the_settings_of_a_topic_have_their_sources(changing_world: World) -> None:
-    configs = {"retention.ms": "86400000"}
+    schema = '{"type":"record","name":"Sale","fields":[{"name":"item","type":"string"}]}'
+    history = f'[{{"schema": {schema}, "ids": [7]}}]'
+    configs = {"retention.ms": "86400000", "value.schema.history": history}
     topic = Topic("flights", "flights-id", 2, configs)
     changing_world.cluster.topics.change([topic], (), {"who": "test"})
     with client_of(changing_world.uri) as client:
         page = opened(client, "/topics/flights/settings")
         assert page.row("retention.ms")[1:] == ["86400000", "dynamic topic config"]
+        assert page.row("value.schema.history")[1] == f"1 schema: {parse_avro(schema).fingerprint.hex()} id 7"
         assert page.row("cleanup.policy")[1:] == ["delete", "default"]
         assert opened(client, "/topics").row("flights")[8] == "24 h"
 
