@@ -206,7 +206,7 @@ GROUPS = Table(
 )
 
 
-# `<cluster root>/members/<group>`: the members of one consumer group.
+# `<cluster root>/members/<group>`: the members of one consumer group. After its deletion `<group>=n1`, then `=n2` …
 _PARTITIONS = "array<struct<topic:string,topic_id:string,partition:int>>"
 
 MEMBERS = Table(

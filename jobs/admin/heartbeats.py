@@ -165,7 +165,7 @@ def live_groups(cluster: Cluster, groups: Mapping[str, ConsumerGroup], wait: Wai
     """
     tables = {
         f"group {name}": Heartbeats(
-            MemberTable.folder(cluster.root, folder_of(name)),
+            MemberTable.folder(cluster.root, folder_of(name, cluster.groups.table_number(name))),
             max(member.session_timeout_ms for member in group.members) / 1000,
         )
         for name, group in groups.items()

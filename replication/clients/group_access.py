@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from lakelog.replication.clients.group_membership import remove_members
-from lakelog.replication.errors import GroupNotEmptyException, UnknownMemberIdException
+from lakelog.replication.errors import GroupNotEmptyException, KafkaStorageException, UnknownMemberIdException
 from lakelog.replication.protocol.consumer_group import (
     ConsumerGroup,
     GroupMember,
@@ -36,9 +36,22 @@ class GroupAccess:
         self._liveness = MemberLiveness(clock)
 
     def refresh(self) -> ConsumerGroup:
-        """Reads the group as it is now. A group without a table has never had a member."""
-        self._table = self._table or MemberTable.open_if_there(self._cluster.root, self.group_id)
-        return self._table.read() if self._table else ConsumerGroup()
+        """Reads the group as it is now. A group without a table has had no member for a while, or never. Raises
+        KafkaStorageException."""
+        groups, table = self._cluster.groups, self._table
+        while True:
+            number, found, error = groups.table_number(self.group_id), None, None
+            try:
+                self._table = table = MemberTable.find_newest(self._cluster.root, groups, self.group_id, table)
+                found = table.read() if table else None
+            except KafkaStorageException as failed:
+                error = failed
+            if found is not None and not found.is_closed:
+                return found
+            if groups.newest_table_number(self.group_id) == number:  # otherwise the group has another table by now
+                if error is not None:
+                    raise error
+                return found or ConsumerGroup()
 
     def live(self) -> list[GroupMember]:
         """The members that are not dead, by the heartbeats that this client has seen."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -145,7 +146,7 @@ class GroupConsumer:
             self._lose(error)
             raise
         except (CommitFailedException, IllegalGenerationException):
-            self.membership.table.read()
+            self._read_again()
         except UnknownTopicIdException:
             self._is_outdated = True
         except LakelogException as error:
@@ -153,6 +154,11 @@ class GroupConsumer:
                 raise
             self._log_once(error)
         return all_records({})
+
+    def _read_again(self) -> None:
+        """Reads the group. If its table is deleted, the next heartbeat or poll finds out that this is no member."""
+        with suppress(UnknownMemberIdException):
+            self.membership.read()
 
     def _log_once(self, error: LakelogException) -> None:
         """Logs an error once, and not with each attempt."""
@@ -283,7 +289,7 @@ class GroupConsumer:
                 cluster.groups.commit(rows, deadline, generation)
                 break
             except IllegalGenerationException as error:  # of a generation that it has not seen yet, or without it
-                self.membership.table.read()
+                self._read_again()
                 if self.membership.group.generation == generation:
                     raise CommitFailedException(f"group {group_id}: nothing was committed: {error}") from error
         self.positions.committed.update(offsets)

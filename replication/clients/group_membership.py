@@ -10,11 +10,18 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from lakelog.replication.clients.client_config import ConsumerConfig
 from lakelog.replication.error_log import ErrorLog
-from lakelog.replication.errors import FencedInstanceIdException, LakelogException, UnknownMemberIdException
+from lakelog.replication.errors import (
+    FencedInstanceIdException,
+    GroupIdNotFoundException,
+    KafkaStorageException,
+    LakelogException,
+    UnknownMemberIdException,
+)
 from lakelog.replication.protocol.consumer_group import (
     ConsumerGroup,
     GroupMember,
@@ -56,7 +63,7 @@ class GroupMembership:
         self._cluster = cluster
         self._config = config
         self._clock = clock
-        self.table = MemberTable.open_or_create(cluster.root, group_id)
+        self.table = MemberTable.open_newest(cluster.root, cluster.groups, group_id, None)
         self._liveness = MemberLiveness(lambda: clock()[0])
         self._beating = threading.Lock()
         self._beat_at = _NEVER
@@ -89,16 +96,41 @@ class GroupMembership:
     def poll(self) -> ConsumerGroup:
         """Reads the group if it has moved; in an object store a poll of the last half heartbeat interval will do.
         Raises as `member`."""
-        self.table.refresh(self._config.heartbeat_interval_ms / 2000)
+        with self._in_table():
+            self.table.refresh(self._config.heartbeat_interval_ms / 2000)
         group = self.group
         self._own(group)
         return group
 
+    def read(self) -> ConsumerGroup:
+        """Reads the group as it is now. Raises UnknownMemberIdException if its table is deleted, as then this is no
+        member any more, and KafkaStorageException."""
+        with self._in_table():
+            return self.table.read()
+
+    @contextmanager
+    def _in_table(self) -> Iterator[None]:
+        """Explains an error of a table that is deleted: this has slept for so long that the group was closed."""
+        try:
+            yield
+        except KafkaStorageException as error:
+            if self._has_moved():
+                raise UnknownMemberIdException(
+                    f"member {self.member_id} is not in the group: nobody has used that for a while, and its members "
+                    "are gone"
+                ) from error
+            raise
+
+    def _has_moved(self) -> bool:
+        """Whether the group has another table than this one by now, as far as that can be read."""
+        with suppress(KafkaStorageException):
+            return self._cluster.groups.newest_table_number(self.group_id) != self.table.number
+        return False
+
     def join(self, topics: Collection[str]) -> None:
         """Joins as a new member; a static one takes the place of the last one of its name. Raises
         InconsistentGroupProtocolException, KafkaStorageException."""
-        config, lowest = self._config, generation_of(self._cluster.groups.fence(self.group_id))
-        member_id = self._new_id()
+        config, member_id = self._config, self._new_id()
         new = GroupMember(
             member_id, config.client_id, socket.gethostname(), 0, config.session_timeout_ms, tuple(sorted(topics)),
             config.assignors, instance_id=self.instance_id,
@@ -111,10 +143,25 @@ class GroupMembership:
             return join(raised, new, self._partitions)
 
         refresh_partitions(self._cluster)
+        cluster, has_moved = self._cluster, True
         with self._beating:
-            began_at, self.member_id = self._clock(), member_id  # before: the member can leave if this is interrupted
-            group = self.table.change(self.group_id, "join", decide, member_id)
+            while has_moved:
+                self.table = MemberTable.open_newest(cluster.root, cluster.groups, self.group_id, self.table)
+                lowest = generation_of(cluster.groups.fences([self.group_id])[self.group_id])
+                began_at, self.member_id = self._clock(), member_id  # before: it can leave if this is interrupted
+                try:
+                    group = self.table.change(self.group_id, "join", decide, member_id)
+                except (GroupIdNotFoundException, KafkaStorageException) as error:
+                    if not self._table_is_over(error):
+                        raise
+                    continue
+                # A process that has slept may have joined a table that is closed, or has made a deleted one again.
+                has_moved = cluster.groups.newest_table_number(self.group_id) != self.table.number
             self._heartbeat, self._beat_at = group.member(member_id).heartbeat, began_at
+
+    def _table_is_over(self, error: LakelogException) -> bool:
+        """Whether the table that refuses a member was closed or deleted since it was opened."""
+        return isinstance(error, GroupIdNotFoundException) or self._has_moved()
 
     def _new_id(self) -> str:
         return f"{self.instance_id or self._config.client_id or 'consumer'}-{uuid.uuid4()}"
@@ -133,7 +180,8 @@ class GroupMembership:
             self._cluster.topics.refresh(max_staleness)
             self._cluster.metadata.refresh(max_staleness)
             began_at = self._clock()
-            group = self.table.change(self.group_id, "heartbeat", self._checked, self.member_id)
+            with self._in_table():
+                group = self.table.change(self.group_id, "heartbeat", self._checked, self.member_id)
             self._beat_at = began_at
         if self._own(group).slot == min(member.slot for member in group.members):
             self.table.maintain()
@@ -163,7 +211,8 @@ class GroupMembership:
             taken = take(group, self._own(group).member_id)
             return None if taken == group else taken
 
-        return self.table.change(self.group_id, "take", decide)
+        with self._in_table():
+            return self.table.change(self.group_id, "take", decide)
 
     def give_up(self, partitions: Collection[AssignedPartition]) -> None:
         """Lets others take these partitions. Raises as `beat`."""
@@ -172,7 +221,8 @@ class GroupMembership:
             given = give_up(group, self._own(group).member_id, partitions)
             return None if given == group else given
 
-        self.table.change(self.group_id, "give up", decide)
+        with self._in_table():
+            self.table.change(self.group_id, "give up", decide)
 
     def leave(self) -> None:
         """Lets others take all of the member's partitions. A static member only stops its heartbeats: others take its

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from lakelog.replication.errors import (
     FencedInstanceIdException,
+    GroupIdNotFoundException,
     IllegalGenerationException,
     InconsistentGroupProtocolException,
     UnknownMemberIdException,
@@ -60,10 +61,12 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class ConsumerGroup:
-    """A group in one generation. Members are in the order of their ids."""
+    """A group in one generation. Members are in the order of their ids. `is_closed`: the next members join another
+    table, as nobody has used the group for a while."""
 
     generation: int = 0
     members: tuple[GroupMember, ...] = ()
+    is_closed: bool = False
 
     def member(self, member_id: str) -> GroupMember:
         """Raises UnknownMemberIdException if the group has no such member, or not any more."""
@@ -116,8 +119,11 @@ def join(group: ConsumerGroup, member: GroupMember, partitions: PartitionsOf) ->
     subscribes as that one did, nothing is assigned anew: only the generation rises, which fences the last one.
 
     Kafka: `GroupCoordinator.handleJoinGroup`, `GroupCoordinator.updateStaticMemberAndRebalance` (KIP-345). Raises
-    InconsistentGroupProtocolException if no assignor is known to all.
+    InconsistentGroupProtocolException if no assignor is known to all, and GroupIdNotFoundException if the group is
+    closed (in Kafka: Dead).
     """
+    if group.is_closed:
+        raise GroupIdNotFoundException("the group is closed: nobody has used it for a while, and its members are gone")
     before = group.instance(member.instance_id)
     if before is not None:
         heir = replace(

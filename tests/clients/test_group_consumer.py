@@ -126,6 +126,23 @@ def test_ap_04_offsets_are_committed_at_the_next_poll_after_the_interval(member)
     assert a.committed(TOPIC) == {0: 3, 1: 2}
 
 
+def test_ap_04_a_member_whose_group_was_deleted_loses_its_partitions_and_joins_the_next_table(world, member):
+    a = member("a")
+    assert len(got(a.poll(0))) == 5
+    expel(world, a)
+    table = MemberTable.open_or_create(world.cluster.root, "g")
+    assert table.close(table.group.generation)
+    world.cluster.groups.move_on("g", table.number)
+    table.root.delete_table()
+    with pytest.raises(CommitFailedException, match="nothing was committed: "):
+        a.commit()
+    assert got(a.poll(0)) == []
+    assert a.heard[-1] == ("lost", [0, 1])
+    assert len(got(a.poll(0))) == 5
+    a.commit()
+    assert a.committed(TOPIC) == {0: 3, 1: 2}
+
+
 def test_ap_04_a_member_that_was_expelled_cannot_commit_and_begins_anew(world, member):
     a = member("a")
     a.poll(0)

@@ -21,6 +21,7 @@ from lakelog.replication.storage.delta.commit import NONCE, Stamp
 from lakelog.replication.storage.delta.commit_format import parsed
 from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.quorum_folder import QuorumFolder
+from lakelog.replication.storage.delta.quorum_member import FOLDER
 from lakelog.replication.storage.delta.replayed_table import newest_handle
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import TableHandle
@@ -223,6 +224,11 @@ class QuorumRoot(StorageRoot):
     def mark(self, name: str) -> str | None:
         return self._read(lambda home: home.mark(name))
 
+    def names_at_roots(self) -> list[str]:
+        """As `list`, at all roots that answer soon."""
+        found = self.quorum.at_others(self.names, lambda root: root.child(*self.names).list())
+        return sorted({name for names in (self.list(), *found) for name in names})
+
     def list(self) -> list[str]:
         return self._read(lambda home: home.list())
 
@@ -276,6 +282,16 @@ class QuorumRoot(StorageRoot):
         """Deletes the folder at all roots that answer."""
         self._at_home(lambda home: home.delete_folder())
         self.quorum.at_others(self.names, lambda root: root.child(*self.names).delete_folder())
+
+    def delete_table(self) -> None:
+        """As `StorageRoot.delete_table`. At each root the votes go last: without the commits they count no more, and
+        new ones do not count either."""
+
+        def delete(root: StorageRoot) -> None:
+            root.child(*self.names).delete_table()
+            root.child(FOLDER, *self.names).delete_folder()
+
+        self.quorum.at_majority(delete)
 
     def sync_folder(self, name: str = "") -> None:
         """As `StorageRoot.sync_folder`. Commits are durable by the votes of a majority, and each root syncs what is

@@ -26,7 +26,7 @@ from lakelog.replication.storage.delta.commit import ROOTS, SESSION, Commit, Sta
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.delta.table_opening import Opened, open_table, reopen_table
-from lakelog.schemas import BROKERS, CLUSTER, METADATA
+from lakelog.schemas import BROKERS, CLUSTER, MEMBERS, METADATA
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ class ClusterRootGuard:
 
     `describe` returns what lies at the root now, as in "is the root of cluster x". The tables in `brokers` may be made
     again, as an operator may move a broken one away: they are accepted as long as the other tables are the right ones.
-    The table of the process's own broker may not: see `hold`. `several`: makes the root of a cluster of the roots with
+    The table of the process's own broker may not: see `hold`. A table in `members` may go, as the controller deletes
+    it once nobody uses its group. `several`: makes the root of a cluster of the roots with
     these identities, see `join`; None if the process will not use them.
     """
 
@@ -201,8 +202,11 @@ class ClusterRootGuard:
         return opened
 
     def _accept(self, table: StorageRoot, opened: Opened, known: _Seen | None) -> None:
-        found = known and self._difference_of(self._name(table), known.state, opened)
-        if found:
+        name = self._name(table)
+        found = known and self._difference_of(name, known.state, opened)
+        if found and self._is_gone(name, found):
+            self._forget(name)
+        elif found:
             self._doubt(table)
             raise KafkaStorageException(f"{table.uri}: has changed while it was opened: {found.text}")
 
@@ -245,6 +249,29 @@ class ClusterRootGuard:
         return next((difference for difference in found if difference), None)
 
     def _still_there(self, name: str, known: _Seen) -> _Difference | None:
+        """Finds how a table differs from what was seen of it. A table of a group that is deleted is forgotten."""
+        try:
+            found = self._difference(name, known)
+        except KafkaStorageException:
+            if not _may_go(name):
+                raise
+            found = _Difference("table", "has a table of which a part is gone")  # the other tables tell whether all is
+        if found is None or not self._is_gone(name, found):
+            return found
+        self._forget(name)
+        return None
+
+    def _is_gone(self, name: str, found: _Difference) -> bool:
+        """Whether a table was deleted, and not the root that it lay in. A member that slept may have made it again. If
+        it is back at one of several roots, a majority may decide again on versions after those that this one has."""
+        return _may_go(name) and (found.kind == "table" or len(self._plain.parts) > 1)
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._seen.pop(name, None)
+            self._newest = None if self._newest == name else self._newest
+
+    def _difference(self, name: str, known: _Seen) -> _Difference | None:
         """Finds how a table differs from what was seen of it. One look-up is enough if its commit is still there."""
         table, state = self._table(name), known.state
         (stamp,) = table.stamps([commit_name(state.version)])
@@ -305,6 +332,11 @@ class ClusterRootGuard:
             f"the cluster root {self._plain.uri} {found.text}. This process reads and writes nothing there until the "
             "right root is back. Check that it is mounted there, and whether somebody has moved or restored it"
         )
+
+
+def _may_go(name: str) -> bool:
+    """Whether the controller may delete a table: that of the members of a group."""
+    return name.startswith(f"{MEMBERS.name}/")
 
 
 @lru_cache(maxsize=100)

@@ -321,6 +321,25 @@ class StorageRoot(ABC):
         """A mark that the store has given a file when it was made, None if there is no such file. A copy of the file,
         or the same file restored from a backup, has another one."""
 
+    def names_at_roots(self) -> list[str]:
+        """As `list`; of several cluster roots, the names at all that answer soon. Raises KafkaStorageException."""
+        return self.list()
+
+    def delete_table(self) -> None:
+        """Deletes the table here for good: nobody may make one of the same name again, as a process that slept may
+        still write its next commit or delete its files.
+
+        If this is interrupted, what is left is either the whole table or none: without a checkpoint and the first
+        commit no reader opens an older version. Of several cluster roots a majority deletes it, and the votes on it; a
+        root that does not answer now keeps it, for the next call. Raises KafkaStorageException.
+        """
+        log = self.child("_delta_log")
+        names = sorted(name for name in log.list() if name[:20].isdigit())
+        commits = [name for name in names if ".checkpoint" not in name]
+        for name in [*(name for name in names if name not in commits), *commits[:1]]:  # the newest checkpoint goes last
+            log.delete(name)
+        self.delete_folder()
+
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """The size in bytes of each file, None for one that does not exist."""
         return [stamp[0] if stamp else None for stamp in self.stamps(names)]

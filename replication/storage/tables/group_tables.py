@@ -1,5 +1,12 @@
 """The tables of consumer groups: `groups` has the offsets that they have committed, `members/<group>` their members.
-Kafka: `GroupMetadataManager`. [AP-04]"""
+Kafka: `GroupMetadataManager`. [AP-04]
+
+The table of a group's members is deleted once nobody has used the group for a while, and the next member makes another
+one: `members/<group>`, then `members/<group>=n1`, and so on. No name comes twice, because a process that slept may
+still write a commit under an old one. A `txn` of `groups` has the number of the group's table. A table is closed before
+the number rises, and nobody joins a closed one. A member looks at the number again after it has joined: so it finds out
+if it was late, and joins the next table.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
-from lakelog.replication.errors import InconsistentClusterIdException, InvalidGroupIdException
+from lakelog.replication.errors import InconsistentClusterIdException, InvalidGroupIdException, LakelogException
 from lakelog.replication.protocol.consumer_group import NO_FENCE, ConsumerGroup, GroupMember, check_may_commit, fence_of
 from lakelog.replication.protocol.offset_expiration import SeenGroup, idle_ms_after
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
@@ -21,6 +28,11 @@ from lakelog.replication.storage.tables.state_table import ClientTable, Row, Typ
 from lakelog.schemas import GROUPS, MEMBERS
 
 _GENERATION, _HEARTBEAT = "generation", "heartbeat"
+_CLOSED = "closed"  # 1: no member joins this table any more
+# The generation up to which only processes that look for the number of the table have changed the group since it was
+# last without members. Older versions do not: they know the first table alone.
+_MOVABLE = "movable"
+_NUMBERED = re.compile(r"(.+)=n(\d+)")  # no name of a group has such a folder: see `folder_of`
 _IDLE = "idle_ms"
 _LONGEST_NAME = 200  # characters of a folder; file systems allow 255
 _PARTITION_LISTS = ("assigned", "owned")
@@ -125,6 +137,25 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         """The fences of groups, as last read."""
         return {group_id: self._fence(group_id) for group_id in group_ids}
 
+    def table_number(self, group_id: str) -> int:
+        """The number of the table of the group's members, as last read: 0 is the first one."""
+        return self._table.transaction_version(_number_app_id(group_id)) or 0
+
+    def newest_table_number(self, group_id: str) -> int:
+        """As `table_number`, as the table has it now. Raises KafkaStorageException."""
+        self.refresh()
+        return self.table_number(group_id)
+
+    def move_on(self, group_id: str, number: int) -> None:
+        """Lets the members of a group join the table after the one of this number, which is closed. Anybody may do it:
+        the number never falls. Raises KafkaStorageException."""
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            return None if self.table_number(group_id) > number else rows
+
+        cause = {"who": "consumer", "why": "next members", "groups": [group_id]}
+        self._table.update(cause, change, {_number_app_id(group_id): number + 1})
+
     def _fence(self, group_id: str) -> int:
         return self._table.transaction_version(_group_app_id(group_id)) or NO_FENCE
 
@@ -211,6 +242,10 @@ def _group_app_id(group_id: str) -> str:
     return f"generation/{group_id}"
 
 
+def _number_app_id(group_id: str) -> str:
+    return f"members/{group_id}"
+
+
 class MemberTable(TypedTable[ConsumerGroup]):
     """The members of one group, in a table that is made when its first member joins. [AP-04]
 
@@ -221,26 +256,63 @@ class MemberTable(TypedTable[ConsumerGroup]):
     TABLE = MEMBERS
 
     @classmethod
-    def open_or_create(cls, cluster: StorageRoot, group_id: str) -> MemberTable:
-        """The table of a group, made if there is none. Raises InvalidGroupIdException for a name that is too long."""
-        folder = folder_of(group_id)
+    def open_or_create(cls, cluster: StorageRoot, group_id: str, number: int = 0) -> MemberTable:
+        """The table of a group with this number, made if there is none. Raises InvalidGroupIdException for a name that
+        is too long, KafkaStorageException."""
+        folder = folder_of(group_id, number)
         root = cls.folder(cluster, folder)
         if not root.is_alone():
-            return cls.open_or_create(cluster.current, group_id)
+            return cls.open_or_create(cluster.current, group_id, number)
         if not root.has_table():
             with suppress(InconsistentClusterIdException):  # another member was faster
                 return cls.create(cluster, folder)
         return cls.open(cluster, folder)
 
     @classmethod
-    def open_if_there(cls, cluster: StorageRoot, group_id: str) -> MemberTable | None:
-        """The table of a group; None if it never had a member, as one whose name is too long. An older version has
-        committed offsets under such names."""
+    def open_if_there(cls, cluster: StorageRoot, group_id: str, number: int = 0) -> MemberTable | None:
+        """The table of a group with this number; None if it had no member there, as a group whose name is too long. An
+        older version has committed offsets under such names."""
         try:
-            folder = folder_of(group_id)
+            folder = folder_of(group_id, number)
         except InvalidGroupIdException:
             return None
         return cls.open(cluster, folder) if last_version(cls.folder(cluster, folder)) >= 0 else None
+
+    @classmethod
+    def open_newest(
+        cls, cluster: StorageRoot, groups: GroupTable, group_id: str, known: MemberTable | None
+    ) -> MemberTable:
+        """The table that the next member of a group joins: the `known` one if it is that, else opened or made. Raises
+        as `open_or_create`."""
+        while True:
+            number = groups.newest_table_number(group_id)
+            try:
+                table = known if known is not None and known.number == number else None
+                table = table or cls.open_or_create(cluster, group_id, number)
+                if not table.read().is_closed:
+                    return table
+            except LakelogException:
+                if groups.newest_table_number(group_id) == number:
+                    raise
+                continue  # it was deleted meanwhile
+            groups.move_on(group_id, number)  # who has closed it may have died before it could
+
+    @classmethod
+    def find_newest(
+        cls, cluster: StorageRoot, groups: GroupTable, group_id: str, known: MemberTable | None
+    ) -> MemberTable | None:  # fmt: skip
+        """As `open_newest`, for who does not join: None if no member has joined the newest table yet, and a closed one
+        is as good. `groups` as last read. Raises KafkaStorageException."""
+        number = groups.table_number(group_id)
+        if known is not None and known.number == number:
+            return known
+        return cls.open_if_there(cluster, group_id, number)
+
+    @property
+    def number(self) -> int:
+        """The number of this table among those that the group has had."""
+        found = _NUMBERED.fullmatch(self.root.uri.rpartition("/")[2])
+        return int(found[2]) if found else 0
 
     @property
     def group(self) -> ConsumerGroup:
@@ -270,7 +342,7 @@ class MemberTable(TypedTable[ConsumerGroup]):
             found[:] = [before if after is None else _beaten(after, beats)]
             if after is None:
                 return None
-            txns.update(_txns(before, found[0]))
+            txns.update(_txns(before, found[0], self._movable))
             is_new = after.generation != before.generation
             cause["why"] = f"{why}: generation {after.generation}" if is_new else why
             return [_row(group_id, member) for member in found[0].members]
@@ -278,16 +350,40 @@ class MemberTable(TypedTable[ConsumerGroup]):
         self._table.update(cause, change, txns)
         return found[0]
 
+    def close(self, generation: int) -> bool:
+        """Closes the table if the group has no members, has had none since this generation, and is movable. Returns
+        whether the table is closed. Raises KafkaStorageException."""
+        is_closed = [False]
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            group = self._group(rows)
+            is_closed[0] = group.is_closed or (self.is_movable and not rows and group.generation == generation)
+            return rows if is_closed[0] and not group.is_closed else None
+
+        self._table.update({"who": "controller", "why": "close"}, change, {_CLOSED: 1})
+        return is_closed[0]
+
+    @property
+    def is_movable(self) -> bool:
+        """Whether only processes that look for the number of the table have changed the group since it was last without
+        members: those of older versions would go on in this table."""
+        return self._movable == (self._table.transaction_version(_GENERATION) or 0)
+
+    @property
+    def _movable(self) -> int:
+        return self._table.transaction_version(_MOVABLE) or 0
+
     def _group(self, rows: list[Row]) -> ConsumerGroup:
         return ConsumerGroup(
             self._table.transaction_version(_GENERATION) or 0,
             tuple(_member(row, self._table.transaction_version(_heartbeat(row["slot"])) or 0) for row in rows),
+            self._table.transaction_version(_CLOSED) is not None,
         )
 
 
-def folder_of(group_id: str) -> str:
-    """The folder of a group's table: letters, digits, `-` and `_` stand for themselves, other bytes are `=` and two hex
-    digits. Raises InvalidGroupIdException."""
+def folder_of(group_id: str, number: int = 0) -> str:
+    """The folder of a group's table of this number: letters, digits, `-` and `_` stand for themselves, other bytes are
+    `=` and two hex digits. `=n` and the number follow, if it is not the first table. Raises InvalidGroupIdException."""
     try:
         given = group_id.encode() if isinstance(group_id, str) else b""
     except UnicodeEncodeError:
@@ -298,14 +394,27 @@ def folder_of(group_id: str) -> str:
             f"group is {group_id!r}: a group has a name of 1 to {_LONGEST_NAME} characters, of which each "
             "that is no letter, digit, - or _ counts as three or more"
         )
-    return name
+    return f"{name}=n{number}" if number else name
 
 
 def groups_with_tables(cluster: StorageRoot) -> list[str]:
-    """The names of all groups that ever had a member."""
-    names = cluster.child(MEMBERS.name).list()
-    plain = (re.sub(rb"=([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), n.encode()) for n in names)
-    return sorted(name.decode("utf-8", "replace") for name in plain)
+    """The names of all groups that have a table of members."""
+    return sorted(_tables_of(cluster.child(MEMBERS.name).list()))
+
+
+def tables_at_roots(cluster: StorageRoot) -> dict[str, list[int]]:
+    """The groups that have a table of members at any of the cluster roots that answer, and the numbers of these."""
+    return _tables_of(cluster.child(MEMBERS.name).names_at_roots())
+
+
+def _tables_of(folders: Iterable[str]) -> dict[str, list[int]]:
+    numbers: dict[str, list[int]] = {}
+    for folder in folders:
+        found = _NUMBERED.fullmatch(folder)
+        name = (found[1] if found else folder).encode()
+        plain = re.sub(rb"=([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), name)
+        numbers.setdefault(plain.decode("utf-8", "replace"), []).append(int(found[2]) if found else 0)
+    return {name: sorted(found) for name, found in sorted(numbers.items())}
 
 
 def _beaten(group: ConsumerGroup, member_id: str | None) -> ConsumerGroup:
@@ -315,10 +424,13 @@ def _beaten(group: ConsumerGroup, member_id: str | None) -> ConsumerGroup:
     return group
 
 
-def _txns(before: ConsumerGroup, after: ConsumerGroup) -> dict[str, int]:
+def _txns(before: ConsumerGroup, after: ConsumerGroup, movable: int) -> dict[str, int]:
     beats = {member.slot: member.heartbeat for member in before.members}
     moved = {_heartbeat(m.slot): m.heartbeat for m in after.members if beats.get(m.slot) != m.heartbeat}
-    return {**moved, **({_GENERATION: after.generation} if after.generation != before.generation else {})}
+    if after.generation == before.generation:
+        return moved
+    is_movable = not before.members or movable == before.generation
+    return {**moved, _GENERATION: after.generation, **({_MOVABLE: after.generation} if is_movable else {})}
 
 
 def _heartbeat(slot: int) -> str:

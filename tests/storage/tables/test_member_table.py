@@ -4,13 +4,19 @@ import dataclasses
 
 import pytest
 
-from lakelog.replication.errors import InvalidGroupIdException, UnknownMemberIdException
+from lakelog.replication.errors import GroupIdNotFoundException, InvalidGroupIdException, UnknownMemberIdException
 from lakelog.replication.protocol.consumer_group import ConsumerGroup, give_up, join, take, to_give_up, without
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.group_tables import MemberTable, folder_of, groups_with_tables
+from lakelog.replication.storage.tables.group_tables import (
+    GroupTable,
+    MemberTable,
+    folder_of,
+    groups_with_tables,
+    tables_at_roots,
+)
 from tests.processes import race
 from tests.protocol.test_consumer_group import FOUR, member, shown
 
@@ -111,6 +117,48 @@ def test_ap_04_a_group_of_any_name_has_a_folder(storage, name):
     assert set(folder) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789=_-")
     MemberTable.open_or_create(storage, name)
     assert groups_with_tables(storage) == [name]
+
+
+@pytest.mark.parametrize("name", ["g", "my group", "g=n1", "=n", "n1", "x" * 200])
+def test_ap_04_a_later_table_of_a_group_has_a_folder_of_its_own(storage, name):
+    for number in (0, 1, 23):
+        assert MemberTable.open_or_create(storage, name, number).number == number
+    assert tables_at_roots(storage) == {name: [0, 1, 23]}
+    assert groups_with_tables(storage) == [name]
+
+
+CLOSED = {
+    "no member": ((), True),
+    "has left": (("join", "leave"), True),
+    "a member": (("join",), False),
+    "joined since": (("join", "leave", "join", "leave"), False),
+}
+
+
+@pytest.mark.parametrize(("changes", "is_closed"), CLOSED.values(), ids=CLOSED)
+def test_ap_04_a_table_is_closed_unless_somebody_has_joined_since(storage, changes, is_closed):
+    table = MemberTable.open_or_create(storage, "g")
+    for why in changes:
+        table.change("g", why, joins("a") if why == "join" else lambda group: without(group, {"a"}, FOUR))
+    seen = min(len(changes), 2)
+    assert table.close(seen) is is_closed
+    assert other(storage).group.is_closed is is_closed
+    assert table.close(seen) is is_closed, "again"
+
+
+def test_ap_04_nobody_joins_a_closed_table(table):
+    assert table.close(0)
+    with pytest.raises(GroupIdNotFoundException, match="is closed"):
+        table.change("g", "join", joins("a"))
+    assert table.read() == ConsumerGroup(0, (), is_closed=True)
+
+
+def test_ap_04_the_number_of_a_table_never_falls(storage):
+    groups = GroupTable.create(storage)
+    for number, newest in ((0, 1), (0, 1), (1, 2), (0, 2)):
+        groups.move_on("g", number)
+        assert groups.newest_table_number("g") == newest
+    assert GroupTable.open(storage).newest_table_number("other") == 0
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "ü" * 34])
