@@ -1,8 +1,13 @@
-"""The active controller removes offsets that have expired, and the members of groups whose members have all died.
+"""The active controller removes offsets that have expired, the members of groups whose members have all died, and the
+tables of members that nobody uses.
 
 A group has no coordinator: as long as one member lives, it removes the dead ones. Nobody does that for the last ones,
-so the controller does. Kafka: `GroupMetadataManager.cleanupGroupMetadata`, `GroupCoordinator.onExpireHeartbeat`.
-KIP-211. [AP-04]
+so the controller does. It deletes the table of a group that has had neither members nor offsets for a day: it lets
+others commit offsets, closes the table, names the next one, and deletes the files. Each step leads on from what an
+earlier controller has left at any of them. A table that is not the newest one of its group is deleted at each check
+that finds it: a cluster root that was away, or a process that slept, may bring it back.
+
+Kafka: `GroupMetadataManager.cleanupGroupMetadata`, `GroupCoordinator.onExpireHeartbeat`. KIP-211. [AP-04]
 """
 
 from __future__ import annotations
@@ -16,21 +21,24 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.consumer_group import ConsumerGroup, MemberLiveness, fence_of, without
 from lakelog.replication.protocol.offset_expiration import SeenGroup
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.log_recovery import find_end
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.replication.storage.tables.group_tables import MemberTable, OffsetKey, groups_with_tables
+from lakelog.replication.storage.tables.group_tables import MemberTable, OffsetKey, folder_of, tables_at_roots
 from lakelog.replication.storage.tables.state_table import Row
 
 logger = logging.getLogger(__name__)
 
 _TABLES_A_POLL = 16  # one read each, at the same time: a check of many groups must not delay other work
 _MS_A_MINUTE = 60_000
+_UNUSED_SECONDS = 86400.0  # as long as a file that no commit has: a group that comes back sooner keeps its table
 
 
 class GroupExpiration:
     """Checks every `offsets.retention.check.interval.ms` which offsets nobody uses.
 
     A check begins with the fences of all groups, then reads the members of some groups with each poll, and ends with
-    one commit of the offsets. The rows keep the idle time in ms, so that the next controller continues from there.
+    one commit of the offsets. The rows keep the idle time in ms, so that the next controller continues from there. Then
+    it closes or deletes one table of members with each poll. How long they were unused the next controller counts anew.
     """
 
     def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,11 +51,15 @@ class GroupExpiration:
         self._fences: Mapping[str, int] = {}
         self._seen_groups: dict[str, SeenGroup] = {}
         self._seen_rows: Mapping[OffsetKey, Row] = {}
+        self._unused: deque[_WatchedGroup] = deque()  # groups whose tables are to be closed
+        self._former: deque[tuple[str, int]] = deque()  # tables that are to be deleted, by group and number
+        self._late: dict[tuple[str, int], MemberLiveness] = {}  # of members that have joined one of these
 
     def check_if_due(self) -> None:
         """Begins a check that is due, or goes on with one. It logs an error, and the next check tries again: the time
         until then counts."""
         if self._unread is None and self._clock() < self._due_at:
+            self._delete_one()
             return
         try:
             unread = self._begun() if self._unread is None else self._unread
@@ -65,7 +77,12 @@ class GroupExpiration:
         self._due_at = self._clock() + self._cluster.config.offsets_retention_check_interval_ms / 1000
         groups = self._cluster.groups
         rows = groups.read()
-        with_tables = groups_with_tables(self._cluster.root)
+        tables = tables_at_roots(self._cluster.root)
+        newest = {name: groups.table_number(name) for name in tables}
+        self._unused.clear()
+        self._former = deque((name, each) for name, found in tables.items() for each in found if each < newest[name])
+        self._late = {key: self._late[key] for key in self._former if key in self._late}
+        with_tables = [name for name, found in tables.items() if newest[name] in found]
         self._watched = {name: self._watched.get(name) or _WatchedGroup(name, self._clock) for name in with_tables}
         without_table = {row.group_id for row in rows} - self._watched.keys()
         self._fences = groups.fences({*without_table, *with_tables})
@@ -86,27 +103,90 @@ class GroupExpiration:
         self._seen_rows, self._checked_at = found.left, self._clock()
         for name, count in sorted(found.expired.items()):
             logger.info("group %s: its offsets of %d partitions have expired", name, count)
+        with_offsets = {group_id for group_id, _ in found.left}
+        self._unused.extend(
+            watched for name, watched in self._watched.items() if watched.is_unused(name in with_offsets)
+        )
+
+    def _delete_one(self) -> None:
+        """Deletes a table, or closes that of a group. It logs an error, and the next check tries again."""
+        name = ""
+        try:
+            if self._former:
+                name, number = self._former.popleft()
+                self._delete(name, number)
+            elif self._unused:
+                watched = self._unused.popleft()
+                name = watched.group_id
+                if (closed := watched.close(self._cluster)) is not None:
+                    self._former.append((name, closed))
+        except LakelogException as error:
+            logger.warning("group %s: its former table of members stays for now: %s", name, error)
+
+    def _delete(self, name: str, number: int) -> None:
+        """Deletes a table that is not the newest one of its group, unless an older version of Lakelog uses it: then its
+        members send heartbeats there. A member of this version that was late has gone on to the newest table."""
+        root = self._cluster.root
+        folder = MemberTable.folder(root, folder_of(name, number))
+        has_begin = find_end(folder).last >= 0  # otherwise a deletion has ended half way
+        group = MemberTable.open(root, folder_of(name, number)).group if has_begin else ConsumerGroup()
+        is_known = (name, number) in self._late
+        dead = self._late.setdefault((name, number), MemberLiveness(self._clock)).dead(group)
+        live = [member for member in group.members if member.member_id not in dead]
+        if live and is_known:
+            logger.warning(
+                "group %s: member %s on %s is of an older version of Lakelog, and reads the same partitions as members "
+                "of newer ones: upgrade it. Its table is %s", name, live[0].member_id, live[0].host, folder.uri,
+            )  # fmt: skip
+        if live:
+            return
+        folder.delete_table()
+        logger.info("group %s: its table %s is deleted", name, folder.uri)
 
 
 class _WatchedGroup:
     """A group with a table of members, and the heartbeats that this controller has seen there."""
 
     def __init__(self, group_id: str, clock: Callable[[], float]) -> None:
-        self._group_id = group_id
+        self.group_id = group_id
+        self._clock = clock
+        self._group = ConsumerGroup()  # as last seen
+        self._unused_since: tuple[int, float] | None = None  # the generation, and since when nobody has used it
         self._liveness = MemberLiveness(clock)
         self._table: MemberTable | None = None
 
     def look(self, cluster: Cluster, fence: int) -> SeenGroup:
         """Reads the members, and removes them if all are dead: that moves the fence."""
-        self._table = self._table or MemberTable.open_if_there(cluster.root, self._group_id)
+        self._table = MemberTable.find_newest(cluster.root, cluster.groups, self.group_id, self._table)
         if self._table is None:
             return SeenGroup(fence, ConsumerGroup())
         group = self._table.read()
         if self._without_dead(group) is not None:
-            group = self._table.change(self._group_id, "expire", self._without_dead)
+            group = self._table.change(self.group_id, "expire", self._without_dead)
         if not group.members and fence < fence_of(group.generation, False):  # also after a crash between the two
-            cluster.groups.release(self._group_id, group.generation)
+            cluster.groups.release(self.group_id, group.generation)
+        self._group = group
         return SeenGroup(fence, group)
+
+    def is_unused(self, has_offsets: bool) -> bool:
+        """Whether the group has had neither members nor offsets for a day, so that its table is to be closed, or its
+        table is closed."""
+        if self._table is None or self._group.members or has_offsets or not self._table.is_movable:
+            self._unused_since = None
+            return False
+        now, generation = self._clock(), self._group.generation
+        if self._unused_since is None or self._unused_since[0] != generation:
+            self._unused_since = generation, now
+        return self._group.is_closed or now - self._unused_since[1] >= _UNUSED_SECONDS
+
+    def close(self, cluster: Cluster) -> int | None:
+        """Closes the table, names the next one, and returns the number of this one; None if somebody has joined."""
+        assert self._table is not None, "a group without a table is never unused"
+        cluster.groups.release(self.group_id, self._group.generation)  # the next table goes on with its generation
+        if not self._table.close(self._group.generation):
+            return None
+        cluster.groups.move_on(self.group_id, self._table.number)
+        return self._table.number
 
     def _without_dead(self, group: ConsumerGroup) -> ConsumerGroup | None:
         """The group without its members, in the next generation; None if it has none, or if one lives, which then
