@@ -3,6 +3,12 @@
 import threading
 from collections.abc import Callable
 
+import pytest
+
+from lakelog.replication.storage import in_threads
+from lakelog.replication.storage.delta import root_requests
+from tests.processes import wait_until
+
 SECONDS = 30.0
 
 
@@ -52,8 +58,18 @@ def wait_for_root_workers() -> None:
             assert ends(thread)
 
 
-def wait_for_late_requests() -> None:
-    """Waits until the requests to cluster roots for which no step has waited have ended: those to the slowest root."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("quorum "):
-            assert ends(thread)
+def wait_for_late_requests(hanging_at: str = "") -> None:
+    """Waits until the requests to cluster roots for which no step has waited have ended: those to the slowest root. Not
+    for those to the root `hanging_at`, a URI."""
+
+    def late() -> list[str]:
+        names = (thread.name for thread in threading.enumerate())
+        return [name for name in names if name.startswith("quorum ") and name != f"quorum {hanging_at}"]
+
+    wait_until(lambda: not late(), "no request is under way")
+
+
+def start_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on this process has too many threads to call several functions at the same time."""
+    for module in (in_threads, root_requests):
+        monkeypatch.setattr(module, "start_thread", raises(RuntimeError("can't start new thread")))

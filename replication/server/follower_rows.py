@@ -14,11 +14,11 @@ from typing import TypeAlias
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
+from lakelog.replication.storage.in_threads import start_thread
 
 Rows: TypeAlias = Mapping[TopicIdPartition, ReplicaStatus]
 
 _NOW = float("inf")
-_LINGER_SECONDS = 5.0  # a thread without work ends after so long; a leader reads them many times a second
 PATIENCE_SECONDS = 0.5  # how long a leader round waits for roots that were this fast the last time
 
 
@@ -76,9 +76,9 @@ class _Follower:
         self._when_late = when_late
         self._found: tuple[Rows | LakelogException, float] = ({}, float("-inf"))
         self._began_at = 0.0
-        self._ended, self._asked = threading.Event(), threading.Event()
+        self._ended = threading.Event()
         self._ended.set()
-        self._lock, self._has_thread = threading.Lock(), False
+        self._lock = threading.Lock()
         self._is_late = False  # an answer was given before the end of the read that is under way
         self.is_prompt = True
 
@@ -87,33 +87,11 @@ class _Follower:
         if self._ended.is_set():
             self._began_at = now
             self._ended.clear()
-            self._ask()
-
-    def _ask(self) -> None:
-        with self._lock:
-            self._asked.set()
-            if self._has_thread:
-                return
-            self._has_thread = True
-        try:
-            threading.Thread(target=self._serve, name=f"rows-of-broker-{self._broker}", daemon=True).start()
-        except RuntimeError:  # the process has too many threads; the next poll asks again
-            self._asked.clear()
-            self._has_thread = False
-            self._ended.set()
-            raise
-
-    def _serve(self) -> None:
-        """Polls whenever it is asked to. A thread for each poll would cost more than the poll."""
-        while True:
-            if self._asked.wait(_LINGER_SECONDS):
-                self._asked.clear()
-                self._poll()
-                continue
-            with self._lock:
-                if not self._asked.is_set():
-                    self._has_thread = False
-                    return
+            try:
+                start_thread(self._poll, f"rows-of-broker-{self._broker}")
+            except RuntimeError:  # the process has too many threads; the next poll tries again
+                self._ended.set()
+                raise
 
     def _poll(self) -> None:
         started, began_at = time.monotonic(), self._began_at

@@ -1,15 +1,56 @@
-"""Several calls at the same time, also while the interpreter ends: then Python's pools refuse new calls."""
+"""Several calls at the same time, also while the interpreter ends: then Python's pools refuse new calls.
+
+A thread that has ended its call waits a few seconds for another one: to start a thread takes several times as long as
+to wake one, and each step of a quorum of cluster roots needs one thread a root.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_LINGER_SECONDS = 5.0  # a thread without work ends after so long
+_Call: TypeAlias = Callable[[], object]
+
+# The threads that wait for a call, each with the queue from which it takes it. The last one has waited least.
+waiting = deque[tuple[threading.Thread, SimpleQueue[_Call]]]()
+os.register_at_fork(after_in_child=waiting.clear)  # a fork has none of these threads
+
+
+def start_thread(run: _Call, name: str) -> None:
+    """Calls `run` in a daemon thread of this name. Raises RuntimeError if no thread can be started."""
+    try:
+        thread, calls = waiting.pop()
+    except IndexError:
+        threading.Thread(target=partial(_serve, run), name=name, daemon=True).start()
+    else:
+        thread.name = name
+        calls.put(run)
+
+
+def _serve(run: _Call) -> None:
+    me = threading.current_thread(), SimpleQueue[_Call]()
+    while True:
+        run()
+        del run  # what it refers to may be large
+        me[0].name = "waits for a call"
+        waiting.append(me)
+        try:
+            run = me[1].get(timeout=_LINGER_SECONDS)
+        except Empty:
+            with suppress(ValueError):
+                waiting.remove(me)
+                return
+            run = me[1].get()  # `start_thread` has taken this thread just now
 
 
 def in_threads(call: Callable[[T], R], items: Iterable[T], most: int) -> list[R]:
@@ -34,15 +75,20 @@ def in_threads(call: Callable[[T], R], items: Iterable[T], most: int) -> list[R]
                 errors[number] = error
                 left.clear()
 
-    threads: list[threading.Thread] = []
+    def work_beside() -> None:
+        try:
+            work()
+        finally:
+            ended.put(None)
+
+    ended, started = SimpleQueue[None](), 0
     with suppress(RuntimeError):  # this process has too many threads
         for _ in range(min(most, len(left)) - 1):
-            thread = threading.Thread(target=work)
-            thread.start()
-            threads.append(thread)
+            start_thread(work_beside, "one of several calls")
+            started += 1
     work()
-    for thread in threads:
-        thread.join()
+    for _ in range(started):
+        ended.get()
     if errors:
         raise errors[min(errors)]
     return [results[number] for number in sorted(results)]

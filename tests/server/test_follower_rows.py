@@ -115,28 +115,9 @@ def test_fe_03_an_error_of_one_follower_is_returned_and_leaves_the_rows_of_other
     assert world.poll()[2] == "rows again"
 
 
-def threads():
-    return {thread for thread in threading.enumerate() if thread.name == "rows-of-broker-2"}
-
-
-def test_a_reader_thread_serves_many_polls_and_ends_without_polls(world, monkeypatch):
-    before = threads()
-    world.poll()
-    (mine,) = threads() - before
-    for _ in range(3):
-        world.poll()
-    assert threads() - before == {mine}
-    monkeypatch.setattr(follower_rows, "_LINGER_SECONDS", 0.0)
-    world.poll()
-    mine.join(30)
-    assert not mine.is_alive()
-    world.reads[2] = lambda: "newer rows of 2"
-    assert world.poll()[2] == "newer rows of 2", "another thread has read them"
-
-
 def test_a_reader_thread_that_failed_to_start_is_started_by_the_next_poll(world, monkeypatch):
     with monkeypatch.context() as changed:
-        changed.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
+        changed.setattr(follower_rows, "start_thread", raises(RuntimeError("can't start new thread")))
         with pytest.raises(RuntimeError):
             world.poll()
     assert world.poll() == {2: "rows of 2", 3: "rows of 3"}

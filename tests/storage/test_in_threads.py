@@ -1,10 +1,17 @@
 """Several calls at the same time, without a pool."""
 
+import subprocess
+import sys
 import threading
+from collections import deque
+from queue import Empty, SimpleQueue
 
 import pytest
 
-from lakelog.replication.storage.in_threads import in_threads
+from lakelog.replication.storage import in_threads as threads
+from lakelog.replication.storage.in_threads import in_threads, start_thread
+from tests.hanging import start_no_threads
+from tests.processes import wait_until
 
 
 @pytest.mark.parametrize(("most", "threads"), [(1, 1), (2, 2), (9, 3)])
@@ -38,8 +45,94 @@ def test_after_an_error_no_further_call_begins():
 
 
 def test_the_caller_works_alone_if_no_thread_can_be_started(monkeypatch):
-    def no_thread(_):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    start_no_threads(monkeypatch)
     assert in_threads(lambda item: item * 2, [1, 2, 3], 4) == [2, 4, 6]
+
+
+def named(name):
+    """The threads that work under this name, or have done so last."""
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+def run_in_thread(name="mine"):
+    """The thread that has run a call, after it has ended the call."""
+    found = []
+    start_thread(lambda: found.append(threading.current_thread()), name)
+    wait_until(lambda: found and not named(name), "the call has ended")
+    return found[0]
+
+
+def test_a_thread_that_has_ended_its_call_gets_the_next_one():
+    first = run_in_thread()
+    assert first.daemon
+    assert run_in_thread("another") is first
+
+
+def test_calls_at_the_same_time_have_threads_of_their_own():
+    meet = threading.Barrier(3)
+    for name in ("one", "two"):
+        start_thread(lambda: meet.wait(60), name)
+    assert len({*named("one"), *named("two")}) == 2
+    meet.wait(60)
+
+
+def test_a_thread_without_a_call_ends(monkeypatch):
+    monkeypatch.setattr(threads, "_LINGER_SECONDS", 0.0)
+    run_in_thread().join(60)  # it may have begun to wait before
+    ended = run_in_thread()
+    ended.join(60)
+    assert not ended.is_alive()
+    assert run_in_thread() is not ended
+
+
+def test_a_thread_whose_call_raises_gets_no_other(monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    failed = []
+
+    def fails():
+        failed.append(threading.current_thread())
+        raise ValueError("a fault")
+
+    start_thread(fails, "fails")
+    wait_until(lambda: failed and not failed[0].is_alive(), "the thread has ended")
+    assert run_in_thread() is not failed[0]
+
+
+def test_a_thread_that_is_found_at_the_end_of_its_wait_takes_the_call(monkeypatch):
+    """The call comes between the end of the wait and the thread's leaving the list of those that wait."""
+    calls = [threading.Event(), threading.Event()]
+    left = iter([call.set for call in calls])
+
+    class TakenLate(SimpleQueue):
+        def get(self, timeout=None):
+            if timeout is None:
+                return super().get()
+            if (call := next(left, None)) is not None:
+                start_thread(call, "the last moment")
+            raise Empty
+
+    monkeypatch.setattr(threads, "SimpleQueue", TakenLate)
+    monkeypatch.setattr(threads, "waiting", deque())
+    start_thread(lambda: None, "first")
+    assert all(call.wait(60) for call in calls)
+    wait_until(lambda: not named("the last moment"), "the thread has ended")
+    assert not threads.waiting
+
+
+FORKS = """
+import os
+from lakelog.replication.storage import in_threads as threads
+assert threads.in_threads(lambda item: item, [1, 2, 3], 3) == [1, 2, 3]
+while not threads.waiting:
+    pass
+child = os.fork()
+if child == 0:
+    print(threads.in_threads(lambda item: item, [1, 2], 2), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_fork_starts_threads_of_its_own():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "[1, 2]\n"

@@ -52,7 +52,7 @@ from lakelog.replication.storage.delta.commit_publisher import CommitPublisher
 from lakelog.replication.storage.delta.known_roots import NO_MAJORITY_SECONDS, KnownRoots
 from lakelog.replication.storage.delta.life_signs import LifeSigns
 from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember, TableName, packed
-from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests, start_thread
+from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests, run_beside
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
 
@@ -456,7 +456,7 @@ class ClusterQuorum:
             except (LakelogException, OSError) as error:
                 logger.debug("%s: %s", "/".join(table), error)
 
-        start_thread(run, "catch up")
+        run_beside(run, "catch up")
 
     def _has_vote_elsewhere(self, table: TableName, version: int) -> bool:
         others = [member for member in self.known.members.values() if member is not self.home]
@@ -740,7 +740,7 @@ class _Question:
     def __init__(self, call: Callable[[], int]) -> None:
         self.began_at = time.monotonic()
         self._answers = Answers()
-        start_thread(partial(self._run, call), "read")
+        run_beside(partial(self._run, call), "read")
 
     def _run(self, call: Callable[[], int]) -> None:
         answer: int | Exception = KafkaStorageException("a read was interrupted")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.storage.delta.quorum_member import QuorumMember
+from lakelog.replication.storage.in_threads import start_thread
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ class RootRequests:
                 answers.put(name, answer)
 
         if not is_away:
-            if start_thread(run, f"quorum {uri}", may_run_here=not hanging):
+            if run_beside(run, f"quorum {uri}", may_run_here=not hanging):
                 return True
             with self._lock:
                 pending.remove(began_at)
@@ -141,10 +142,10 @@ class RootRequests:
         return sum(began_at <= latest for began_at in tuple(self._pending.get(uri, ())))
 
 
-def start_thread(run: Callable[[], None], name: str, may_run_here: bool = True) -> bool:
+def run_beside(run: Callable[[], None], name: str, may_run_here: bool = True) -> bool:
     """Runs in a thread, or here and now if this process has too many or ends, and if it may. Whether it runs."""
     try:
-        threading.Thread(target=run, name=name, daemon=True).start()
+        start_thread(run, name)
     except RuntimeError:
         if may_run_here:
             run()

@@ -45,7 +45,7 @@ from lakelog.replication.storage.root_identity import read_identity
 from lakelog.replication.storage.tables import state_table
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import CLUSTER, PRODUCERS
-from tests.hanging import Hanging, ends, in_background, raises, wait_for_late_requests
+from tests.hanging import Hanging, ends, in_background, raises, start_no_threads, wait_for_late_requests
 from tests.processes import wait_until
 
 NAMES = "abc"
@@ -432,18 +432,14 @@ def test_votes_are_found_although_a_root_hangs(roots, hangs):
 
 
 def test_a_process_without_another_thread_asks_no_root_that_hangs(roots, monkeypatch):
-    root, start, asked = roots.process("a"), threading.Thread.start, []
+    root, asked = roots.process("a"), []
     table = StateTable.open(root.child("producers"), PRODUCERS)
     wait_for_late_requests()
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     hanging = hang_at(root, "c", roots, times=1)
+    wait_for_late_requests(str(roots.folders["c"]))
 
-    def start_no_more(thread):
-        if thread.name.startswith("quorum"):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_no_more)
+    start_no_threads(monkeypatch)
     root.quorum.at_majority(lambda each: asked.append(each.uri))
     add(table, "first")
     hanging.let_go()
@@ -664,10 +660,7 @@ def test_a_commit_need_not_be_read_again_though_an_older_one_was_read_last(roots
 def test_a_process_without_another_thread_asks_one_root_after_another(roots, monkeypatch):
     table = roots.table("a")
 
-    def start(_):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
+    start_no_threads(monkeypatch)
     add(table, "first")
     roots.remove("b")
     add(table, "second")
@@ -941,8 +934,10 @@ def test_a_root_at_which_requests_hang_is_asked_last_and_is_no_nearer_home(roots
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     monkeypatch.setattr(known_roots, "_NEARER_SECONDS", 0.0)
     known, hanging = process.quorum.known, hang_at(process, "b", roots, times=1)
+    wait_for_late_requests(str(roots.folders["b"]))
     found = known.at_home(lambda root: never_answers() if root.uri == str(roots.folders["a"]) else root.uri)
     assert found == str(roots.folders["c"])
+    wait_for_late_requests(str(roots.folders["b"]))
     assert [Path(each.root.uri).name for each in known.due_nearer_roots().values()] == ["a"]
     hanging.let_go()
 
@@ -986,7 +981,7 @@ def test_clusters_that_a_process_has_opened_find_out_once_that_a_store_does_not_
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_process_goes_back_to_a_nearer_root_that_answers_again(roots, monkeypatch, answers):
     """Once it has what the process has read."""
-    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     process = roots.process("a")
     table = StateTable.open(process.child("producers"), PRODUCERS)
     roots.remove("a")
@@ -1003,7 +998,7 @@ def test_a_process_goes_back_to_a_nearer_root_that_answers_again(roots, monkeypa
 
 
 def test_a_process_does_not_go_back_in_the_minute_after_it_has_left(roots, monkeypatch):
-    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     process = roots.process("a")
     assert names(StateTable.open(process.child("producers"), PRODUCERS)) == []
     fail_at(process, "a", roots)
@@ -1014,7 +1009,7 @@ def test_a_process_does_not_go_back_in_the_minute_after_it_has_left(roots, monke
 
 
 def test_a_process_does_not_go_back_to_a_root_that_votes_no_more(roots, monkeypatch):
-    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     process = roots.process("a")
     assert names(StateTable.open(process.child("producers"), PRODUCERS)) == []
     fail_at(process, "a", roots)
@@ -1324,6 +1319,7 @@ def test_a_home_at_which_a_request_hangs_is_left(roots, monkeypatch):
     wait_for_late_requests()
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     hanging = hang_at(process, "a", roots, times=1)
+    wait_for_late_requests(str(roots.folders["a"]))
     assert table.root.list() == ["_delta_log"]
     assert process.quorum.home.root.uri == str(roots.folders["b"])
     hanging.let_go()

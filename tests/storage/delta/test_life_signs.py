@@ -10,7 +10,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.errors import ControllerMovedException, KafkaStorageException
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
-from lakelog.replication.storage.delta import cluster_quorum
+from lakelog.replication.storage.delta import cluster_quorum, root_requests
 from lakelog.replication.storage.delta.cluster_quorum import ClusterQuorum
 from lakelog.replication.storage.delta.commit_format import newest_commit
 from lakelog.replication.storage.delta.commit_publisher import CommitPublisher
@@ -244,7 +244,7 @@ def test_a_poll_finds_in_time_what_was_decided_and_published_nowhere(cluster, fo
     monkeypatch.setattr(cluster.quorum, "_settle", lambda *_, **__: None)
     lease._table.update({"who": "test", "why": "elected"}, lambda _: [{"controller_id": "one", "controller_epoch": 1,
                                                                        "resigned": False}])  # fmt: skip
-    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     assert reader.watched(0.0).controller_id == "one"
 
 
@@ -304,7 +304,7 @@ def test_a_reader_whose_home_lacks_the_registration_of_a_broker_finds_it(
     registered(cluster)
     cluster.quorum.flush()
     move(folders, "c", (".away", ""))
-    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     for _ in range(1 if max_staleness is None else 2):
         directory.refresh(max_staleness)
     assert directory.registrations.keys() == {1}
@@ -330,7 +330,7 @@ def test_a_sign_of_a_later_epoch_lets_its_reader_catch_up(cluster, folders, monk
     cluster.quorum.flush()
     move(folders, "c", (".away", ""))
     monkeypatch.setattr(CommitPublisher, "bring_missing", lambda _: None)
-    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     monkeypatch.setattr(ClusterQuorum, "catch_up_now_and_then", lambda *_: None)
     table.update(2, "heartbeat")
     for _ in range(2):

@@ -180,9 +180,10 @@ def in_one_thread(changes: Changes, clock: Clock, rng: random.Random) -> None:
     changes.change(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
     changes.change("storage.tables.producer_table", "secrets", SimpleNamespace(randbits=rng.getrandbits))
     inline = SimpleNamespace(
-        Thread=AtOnce, Event=threading.Event, Lock=threading.Lock, Condition=threading.Condition
+        Thread=AtOnce, Event=threading.Event, Lock=threading.Lock, Condition=threading.Condition,
+        current_thread=threading.current_thread,
     )  # fmt: skip
-    changes.change("server.follower_rows", "_LINGER_SECONDS", 0.0)
+    changes.change("storage.in_threads", "_LINGER_SECONDS", 0.0)
     for place in (
         "server.follower_rows", "storage.log.broken_segments", "storage.in_threads", "storage.root_worker",
         "storage.delta.known_roots", "storage.delta.root_requests",

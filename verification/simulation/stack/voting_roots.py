@@ -31,7 +31,7 @@ from lakelog.schemas import METADATA
 from lakelog.verification.memory_root import File
 from lakelog.verification.simulation.stack.disasters import BreakableWorld
 from lakelog.verification.simulation.stack.faulty_store import StoreUser
-from lakelog.verification.simulation.stack.one_thread import AtOnce, Changes, NoPause
+from lakelog.verification.simulation.stack.one_thread import Changes, NoPause
 from lakelog.verification.simulation.stack.rates import (
     OTHERS_VOTE,
     ROOT_AWAY,
@@ -107,12 +107,13 @@ class VotingRoots:
         self.ledger.began_with_one_root = self._is_alone
         world.faults.reach = self.reach
         inline = SimpleNamespace(
-            Thread=self._thread, Lock=threading.Lock, Event=NoPause,
+            Lock=threading.Lock, Event=NoPause,
             Condition=lambda lock=None: _Waiting(self._wait, lock),
         )  # fmt: skip
         changes.change("storage.delta.cluster_quorum", "_QUORUMS", WeakSet())  # those that end with this process
         for place in ("cluster_quorum", "known_roots", "quorum_member", "root_requests"):
             changes.change(f"storage.delta.{place}", "threading", inline)
+        changes.change("storage.delta.root_requests", "start_thread", self._start_thread)
 
     @property
     def uri(self) -> str:
@@ -126,8 +127,8 @@ class VotingRoots:
 
     # Threads
 
-    def _thread(self, target: Callable[[], object], name: str = "", **_: object) -> AtOnce | _LateThread:
-        return _LateThread(self, target, name.removeprefix("quorum "))
+    def _start_thread(self, run: Callable[[], object], name: str) -> None:
+        self.begin(run, name.removeprefix("quorum "))
 
     def begin(self, target: Callable[[], object], uri: str) -> None:
         """Runs the work of a thread of the running process at one root, now or later."""
@@ -389,13 +390,6 @@ class VotingRoots:
 
 def _begun(actor: StoreUser) -> Sequence[object]:
     return list(getattr(actor, "begun", ()))
-
-
-class _LateThread:
-    """A thread of a process that asks one root."""
-
-    def __init__(self, roots: VotingRoots, target: Callable[[], object], uri: str) -> None:
-        self.start = lambda: roots.begin(target, uri)
 
 
 class _Waiting(threading.Condition):
