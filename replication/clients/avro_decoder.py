@@ -29,8 +29,7 @@ from lakelog.replication.protocol.avro_resolution import (
     resolve,
     symbol_fault,
 )
-from lakelog.replication.protocol.schema_history import AvroValues
-from lakelog.replication.protocol.value_avro import (
+from lakelog.replication.protocol.avro_schema import (
     AvroArray,
     AvroField,
     AvroMap,
@@ -41,6 +40,7 @@ from lakelog.replication.protocol.value_avro import (
     columns_of,
     may_be_null,
 )
+from lakelog.replication.protocol.schema_history import AvroValues
 from lakelog.replication.protocol.value_type import FieldsType, FieldType, KeyedType, ListType, ValueField
 
 Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # what is at a place of a value, and the place after it

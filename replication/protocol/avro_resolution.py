@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from lakelog.replication.protocol.value_avro import (
+from lakelog.replication.protocol.avro_schema import (
     NULL,
     AvroArray,
     AvroField,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from lakelog.replication.protocol.value_avro import (
+from lakelog.replication.protocol.avro_schema import (
     AvroArray,
     AvroMap,
     AvroRecord,

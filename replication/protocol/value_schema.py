@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.protocol.avro_resolution import first_fault, resolve
+from lakelog.replication.protocol.avro_schema import AvroSchema
 from lakelog.replication.protocol.schema_history import (
     AvroValues,
     parse_history,
@@ -21,7 +22,6 @@ from lakelog.replication.protocol.schema_history import (
     with_schema,
     written,
 )
-from lakelog.replication.protocol.value_avro import AvroSchema
 from lakelog.replication.protocol.value_json_schema import parse_json_schema
 from lakelog.replication.protocol.value_type import (
     FieldsType,

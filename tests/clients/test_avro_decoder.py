@@ -16,7 +16,7 @@ from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.protocol.schema_history import AvroValues, parsed_avro, with_schema, written
 from lakelog.replication.protocol.value_type import parse_ddl
-from tests.protocol.test_value_avro import ENUM, FIXED, logical, record
+from tests.protocol.test_avro_schema import ENUM, FIXED, logical, record
 
 
 def values_of(*schemas):

@@ -11,8 +11,8 @@ from fastavro.read import SchemaResolutionError
 from lakelog.replication.clients.avro_decoder import AvroDecoder
 from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.protocol.avro_resolution import first_fault, resolve
+from lakelog.replication.protocol.avro_schema import AvroArray, AvroMap, AvroRecord, AvroUnion
 from lakelog.replication.protocol.schema_history import AvroValues, parsed_avro, with_schema, written
-from lakelog.replication.protocol.value_avro import AvroArray, AvroMap, AvroRecord, AvroUnion
 
 PRIMITIVES = "boolean int long float double bytes string".split()
 WIDER = {"int": "long", "long": "double", "float": "double", "string": "bytes", "bytes": "string"}

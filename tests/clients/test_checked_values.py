@@ -12,8 +12,8 @@ from lakelog.replication.clients.sink.sink_options import parse_sink_options
 from lakelog.replication.clients.sink.topic_writer import TopicWriter
 from lakelog.replication.clients.spark_record_set import SparkRecordSet
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
+from lakelog.replication.protocol.avro_schema import parse_avro
 from lakelog.replication.protocol.topic import Topic
-from lakelog.replication.protocol.value_avro import parse_avro
 from lakelog.replication.protocol.value_type import parse_ddl
 from tests.clients.world import led_world
 from tests.storage.logs import P0, P1, TOPIC, TOPIC_ID, new_log, values

@@ -7,7 +7,7 @@ import pytest
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.protocol.schema_history import AvroValues, parse_history, parsed_avro, shown_history
 from lakelog.replication.protocol.value_schema import avro_of, check_schema_change, shown, with_history
-from tests.protocol.test_value_avro import ENUM, FIXED, logical, record
+from tests.protocol.test_avro_schema import ENUM, FIXED, logical, record
 
 
 def configs(schema=None, **more):

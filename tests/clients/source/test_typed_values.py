@@ -33,8 +33,8 @@ from lakelog.replication.errors import (
     InvalidRecordException,
     UnknownTopicOrPartitionException,
 )
+from lakelog.replication.protocol.avro_schema import parse_avro
 from lakelog.replication.protocol.topic import Topic
-from lakelog.replication.protocol.value_avro import parse_avro
 from lakelog.replication.protocol.value_schema import with_history
 from tests.clients.source.reads import options_of, rows, schema
 from tests.clients.world import led_world

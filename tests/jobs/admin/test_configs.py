@@ -9,8 +9,8 @@ import pytest
 from lakelog.jobs import configs, topics
 from lakelog.replication.clients.admin import AdminClient
 from lakelog.replication.config import KEYS, TOPIC_KEYS
+from lakelog.replication.protocol.avro_schema import parse_avro
 from lakelog.replication.protocol.topic import Entity
-from lakelog.replication.protocol.value_avro import parse_avro
 from lakelog.replication.storage.cluster import Cluster
 
 Run = Any  # what a verb has answered: (status, stdout, stderr)

@@ -12,8 +12,8 @@ from lakelog.jobs.web.leader_lanes import Window
 from lakelog.jobs.web.metadata_timeline import DatedVersion, MetadataTimeline
 from lakelog.jobs.web.page_kit import Query, group_url
 from lakelog.jobs.web.web_app import PAGES
+from lakelog.replication.protocol.avro_schema import parse_avro
 from lakelog.replication.protocol.topic import Entity, Topic
-from lakelog.replication.protocol.value_avro import parse_avro
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from tests.clients.world import World
 from tests.jobs.metrics.scraped import fall_silent

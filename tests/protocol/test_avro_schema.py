@@ -5,7 +5,7 @@ import json
 import fastavro
 import pytest
 
-from lakelog.replication.protocol.value_avro import fingerprint, parse_avro
+from lakelog.replication.protocol.avro_schema import fingerprint, parse_avro
 
 
 def record(*fields, **more):
