@@ -114,7 +114,7 @@ def with_schema(history: tuple[KnownSchema, ...], schema: AvroSchema, ids: tuple
     found = (*others, KnownSchema(schema, ids))
     if len(found) > _MOST_SCHEMAS:
         raise ValueError(f"would be schema {len(found)} of the topic; allowed: {_MOST_SCHEMAS}; {_WAY_OUT}")
-    length = len(written(found))
+    length = len(history_text(found))
     if length > _LONGEST:
         raise ValueError(f"would make a history of {length} characters; allowed: {_LONGEST}; {_WAY_OUT}")
     return found
@@ -145,7 +145,7 @@ def _meanings(type: AvroType) -> Iterator[tuple[str, int, int]]:
         yield from _meanings(getattr(type, parts[type.__class__]))
 
 
-def written(history: tuple[KnownSchema, ...]) -> str:
+def history_text(history: tuple[KnownSchema, ...]) -> str:
     """A history as the setting has it."""
     parts = (
         f'{{"fingerprint":"{each.schema.fingerprint.hex()}","ids":{json.dumps(list(each.ids), separators=(",", ":"))},'

@@ -16,11 +16,11 @@ from lakelog.replication.protocol.avro_resolution import first_fault, resolve
 from lakelog.replication.protocol.avro_schema import AvroSchema
 from lakelog.replication.protocol.schema_history import (
     AvroValues,
+    history_text,
     parse_history,
     parsed_avro,
     shown_history,
     with_schema,
-    written,
 )
 from lakelog.replication.protocol.value_json_schema import parse_json_schema
 from lakelog.replication.protocol.value_type import (
@@ -99,7 +99,7 @@ def _avro_values(history: str, schema: str, ids: tuple[int, ...]) -> AvroValues:
             found = with_schema(found, parsed_avro(schema), ids)
     except ValueError as error:
         raise ValueError(f"{name} {error}") from None
-    return AvroValues(written(found) if found else "")
+    return AvroValues(history_text(found) if found else "")
 
 
 def _ids(configs: Mapping[str, str]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import pytest
 from lakelog.replication.clients.avro_decoder import AvroDecoder
 from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.errors import InvalidConfigurationException
-from lakelog.replication.protocol.schema_history import AvroValues, parsed_avro, with_schema, written
+from lakelog.replication.protocol.schema_history import AvroValues, history_text, parsed_avro, with_schema
 from lakelog.replication.protocol.value_type import parse_ddl
 from tests.protocol.test_avro_schema import ENUM, FIXED, logical, record
 
@@ -24,7 +24,7 @@ def values_of(*schemas):
     history = ()
     for number, text in enumerate(schemas):
         history = with_schema(history, parsed_avro(text), (7 + number,))
-    return AvroValues(written(history))
+    return AvroValues(history_text(history))
 
 
 def named(schema, body):

@@ -12,7 +12,7 @@ from lakelog.replication.clients.avro_decoder import AvroDecoder
 from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.protocol.avro_resolution import first_fault, resolve
 from lakelog.replication.protocol.avro_schema import AvroArray, AvroMap, AvroRecord, AvroUnion
-from lakelog.replication.protocol.schema_history import AvroValues, parsed_avro, with_schema, written
+from lakelog.replication.protocol.schema_history import AvroValues, history_text, parsed_avro, with_schema
 
 PRIMITIVES = "boolean int long float double bytes string".split()
 WIDER = {"int": "long", "long": "double", "float": "double", "string": "bytes", "bytes": "string"}
@@ -133,7 +133,7 @@ def test_what_a_changed_schema_reads_is_what_fastavro_reads(seed):
         new = chance.changed(old)
         new = new if isinstance(new, dict) else next(each for each in new if each != "null")
         writer, reader = (parsed_avro(json.dumps(each)) for each in (old, new))
-        decode = AvroDecoder(AvroValues(written(with_schema(with_schema((), writer, ()), reader, ()))))
+        decode = AvroDecoder(AvroValues(history_text(with_schema(with_schema((), writer, ()), reader, ()))))
         for _ in range(4):
             buffer = io.BytesIO()
             fastavro.schemaless_writer(buffer, old, chance.datum(old))
