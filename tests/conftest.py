@@ -4,9 +4,11 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -47,6 +49,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> Spark
 def pytest_configure(config: pytest.Config) -> None:
     """Files keep their order. By default, pytest-xdist begins with those of many tests, which are the short ones."""
     config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each worker begins with other files, so that in a new checkout not every worker compiles all of them."""
+    given: Mapping[str, Any] = getattr(session.config, "workerinput", {})
+    if session.config.args == session.config.getini("testpaths") and given:
+        root, number = session.config.rootpath, int(given["workerid"].removeprefix("gw"))
+        files = (path.relative_to(root) for path in sorted(root.glob("tests/**/test_*.py")))
+        daily = [file for file in files if not {"verification", "long"}.intersection(file.parts)]
+        for file in daily[number :: given["workercount"]]:
+            with suppress(Exception):  # collection reports it
+                import_module(".".join(file.with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
