@@ -27,7 +27,7 @@ from lakelog.replication.storage.delta.store_errors import words_of
 _VALID = timedelta(minutes=15)  # S3 believes a clock that is off by so much
 _TRUE = ("1", "true", "on", "yes", "y")
 _LONGEST = 255  # characters that are shown of a header, those of the longest id of a rule
-_EXPIRY, _RULE = re.compile(r'expiry-date="([^"]*)"'), re.compile(r'rule-id="([^"]*)"')
+_EXPIRY, _RULE = re.compile(r'expiry-date="([^"]+)"'), re.compile(r'rule-id="([^"]*)"')
 _ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")  # of S3; those of other stores can be read at once
 
 
@@ -102,7 +102,7 @@ def _day(text: str) -> str:
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             return parse(text).date().isoformat()
-        except ValueError:
+        except (ValueError, OverflowError):
             continue
     return _plain(text)
 

@@ -28,6 +28,14 @@ TOLD = {
         {"x-amz-expiration": 'expiry-date="soon", rule-id="a"'},
         ToldRules(expires="soon", rule="a"),
     ),
+    "S3: a day with too many digits": (
+        {"x-amz-expiration": f'expiry-date="{DAY.replace("2026", "9" * 20)}", rule-id="a"'},
+        ToldRules(expires=DAY.replace("2026", "9" * 20), rule="a"),
+    ),
+    "S3: an empty day": (
+        {"x-amz-expiration": 'expiry-date="", rule-id="a"'},
+        ToldRules(untold='expiry-date="", rule-id="a"'),
+    ),
     "S3: a directory bucket": ({"x-amz-expiration": "NotImplemented"}, ToldRules(untold="NotImplemented")),
     "S3: versioning": ({"x-amz-version-id": "3HL4kqtJlcpXroDTDmJ"}, ToldRules(version="3HL4kqtJlcpXroDTDmJ")),
     "S3: versioning is suspended": ({"x-amz-version-id": "null"}, ToldRules()),
