@@ -16,7 +16,16 @@ from http.client import HTTPException
 from typing import Literal, NamedTuple, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote
-from urllib.request import BaseHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+)
 
 from obstore import sign
 from obstore.exceptions import BaseError
@@ -132,15 +141,21 @@ def headers_of(store: ObjectStore, key: str, options: Mapping[str, str], seconds
 
 
 def _client(options: Mapping[str, str]) -> OpenerDirector:
-    """A client with the proxy of a store's options, or that of the environment, and with its trust in certificates."""
-    handlers = list[BaseHandler]()
+    """A client with the proxy of a store's options, or that of the environment, and with its trust in certificates. It
+    follows no redirection: the answer would be that of another object, and another place would get the request."""
+    context = None
     if options.get("allow_invalid_certificates", "").lower() in _TRUE:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        handlers.append(HTTPSHandler(context=context))
-    if proxy := options.get("proxy_url"):
-        handlers.append(ProxyHandler({"http": proxy, "https": proxy}))
-    return build_opener(*handlers)
+    proxy = options.get("proxy_url")
+    client = OpenerDirector()
+    for handler in (
+        ProxyHandler({"http": proxy, "https": proxy} if proxy else None),
+        HTTPHandler(), HTTPSHandler(context=context), UnknownHandler(),
+        HTTPErrorProcessor(), HTTPDefaultErrorHandler(),
+    ):  # fmt: skip
+        client.add_handler(handler)
+    return client
 
 
 def _without_url(error: Exception) -> OSError:
@@ -153,4 +168,6 @@ def _without_url(error: Exception) -> OSError:
     cause = error.reason if isinstance(error, URLError) else error
     if isinstance(cause, OSError):
         return OSError(cause.strerror or str(cause) or type(cause).__name__)
+    if isinstance(cause, str):  # such as that of a proxy whose scheme Python's client does not know
+        return OSError(cause.partition("?")[0])
     return OSError(type(cause).__name__)  # some texts of these have the URL

@@ -160,6 +160,29 @@ def test_the_proxy_of_a_root_is_asked(store):
     assert behind.headers("x")["content-length"] == "0"
 
 
+def test_a_redirection_is_an_answer_and_not_followed(store):
+    """That of a gateway to its page to log in would look like a store without rules."""
+    asked = []
+
+    def moved(_answer, method, url, *_):
+        asked.append(method)
+        return Response(302, b"", {"Location": "/login"}) if faults.SIGNATURE in url else Response(200, b"log in", {})
+
+    store.fault = moved
+    with pytest.raises(KafkaStorageException, match=r"status code: 302 Found") as raised:
+        root_in(store).headers("x")
+    assert asked == ["HEAD"]
+    assert_has_no_secret(raised.value)
+
+
+def test_a_proxy_of_an_unknown_scheme_is_named(store, monkeypatch):
+    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(KafkaStorageException, match="cannot be read: unknown url type: socks5"):
+        root_in(store, AWS_ENDPOINT_URL="http://store.invalid").headers("x")
+
+
 def test_credentials_that_cannot_sign_are_told_without_the_secret():
     options = {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_SAS_KEY": "sv=2021&sig=secret"}
     with pytest.raises(SigningException) as raised:
