@@ -6,7 +6,7 @@ Where Avro lets a logical type become another one, which would make other values
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from lakelog.replication.protocol.avro_schema import (
@@ -141,13 +141,24 @@ def _record(writer: AvroRecord, reader: AvroRecord) -> ReadRecord:
     fields = tuple(
         ReadField(each.name, sources[each.name].name, resolve(each.type, sources[each.name].type))
         if each.name in sources
-        else ReadField(each.name, None, resolve(each.type, each.type))
+        else ReadField(each.name, None, resolve(each.type, _bare(each.type)))
         for each in writer.fields
     )
     found = {each.name for each in sources.values()}
     others = [each for each in reader.fields if each.name not in found]
     defaults = tuple((each.name, each.type, each.default) for each in others if each.has_default)
     return ReadRecord(fields, defaults, tuple(each.name for each in others if not each.has_default))
+
+
+def _bare(type: AvroType) -> AvroType:
+    """A type without its logical types: what nobody wants needs to be no date."""
+    if isinstance(type, AvroScalar):
+        return replace(type, logical="", precision=0, scale=0)
+    if isinstance(type, AvroRecord):
+        return replace(type, fields=tuple(replace(each, type=_bare(each.type)) for each in type.fields))
+    if isinstance(type, AvroArray):
+        return AvroArray(_bare(type.items))
+    return AvroMap(_bare(type.values)) if isinstance(type, AvroMap) else AvroUnion(tuple(map(_bare, type.branches)))
 
 
 def _sources(writer: AvroRecord, reader: AvroRecord) -> dict[str, AvroField]:

@@ -390,6 +390,26 @@ def test_the_columns_choose_the_schema_and_the_fields_of_the_reader(columns, exp
     assert decode(named(OLD, b"\2\2x")) == expected
 
 
+TIMES = {"type": "array", "items": {"type": "map", "values": ["null", logical("long", "timestamp-millis")]}}
+RECORD_OF_TIMES = {"type": "record", "name": "T", "fields": [{"name": "t", "type": TIMES}]}
+
+
+@pytest.mark.parametrize(
+    ("type", "datum"),
+    [
+        (logical("int", "date"), 2**31 - 1), (logical("bytes", "decimal", precision=2), b"\1\0"),
+        (RECORD_OF_TIMES, {"t": [{"k": 2**62}]}),
+    ],
+)  # fmt: skip
+def test_what_no_column_wants_may_lie_outside_of_its_logical_type(type, datum):
+    old, new = record(("a", "int"), ("b", type)), record(("a", "int"))
+    body = encoded(old.replace("logicalType", "doc"), {"a": 1, "b": datum})
+    assert decoded(old, new, body) == {"a": 1}
+    assert AvroDecoder(values_of(old), parse_ddl("a INT"))(named(old, body)) == {"a": 1}
+    with pytest.raises(ValueMisfit, match="field b"):
+        decoded(old, old, body)
+
+
 def test_a_default_of_a_record_fits_the_fields_that_are_wanted():
     more = {"type": "record", "name": "M", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "int"}]}
     new = record(("a", "int"), {"name": "m", "type": more, "default": {"x": 1, "y": 2}})
