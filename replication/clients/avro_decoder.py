@@ -10,7 +10,7 @@ anything is read, and each element has at least one byte. Avro: `GenericDatumRea
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
@@ -280,7 +280,9 @@ def _converted(type: AvroType, default: Any) -> Any:
 
 def _enum_reader(action: ReadScalar) -> Read:
     known, default = set(action.reader.symbols), action.reader.default
-    symbols = [each if each in known else default for each in action.writer.symbols]
+    symbols: Sequence[str | None] = action.writer.symbols
+    if not known.issuperset(symbols):
+        symbols = [each if each in known else default for each in symbols]
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         number, at = _long(data, at)

@@ -103,8 +103,8 @@ def resolve(writer: AvroType, reader: AvroType) -> Action:
     if isinstance(writer, AvroMap) and isinstance(reader, AvroMap):
         return ReadValues(resolve(writer.values, reader.values))
     if isinstance(writer, AvroScalar) and isinstance(reader, AvroScalar) and _is_read_as(writer, reader):
-        unknown = tuple(each for each in writer.symbols if each not in reader.symbols) if not reader.default else ()
-        return ReadScalar(writer, reader, unknown)
+        known = set(writer.symbols if reader.default else reader.symbols)
+        return ReadScalar(writer, reader, tuple(each for each in writer.symbols if each not in known))
     return Fault(str(writer), str(reader), _ALLOWED)
 
 

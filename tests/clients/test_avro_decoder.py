@@ -410,6 +410,13 @@ def test_what_no_column_wants_may_lie_outside_of_its_logical_type(type, datum):
         decoded(old, old, body)
 
 
+def test_an_enum_of_many_symbols_is_resolved_in_many_fields():
+    """In the time of some lists of symbols: comparing each symbol with each took minutes, in the controller."""
+    enum = {**ENUM, "symbols": [f"S{number}" for number in range(5000)]}
+    schema = record(("a", enum), *((f"f{number}", "E") for number in range(500)))
+    assert decoded(schema, schema, b"\2" * 501)["f499"] == "S1"
+
+
 def test_a_default_of_a_record_fits_the_fields_that_are_wanted():
     more = {"type": "record", "name": "M", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "int"}]}
     new = record(("a", "int"), {"name": "m", "type": more, "default": {"x": 1, "y": 2}})
