@@ -90,7 +90,7 @@ def _entry(given: Any) -> tuple[AvroSchema, tuple[int, ...]]:
         raise ValueError(
             f"has the fingerprint {json.dumps(named)[:40]}; that of its schema is {found.fingerprint.hex()}"
         )
-    return found, tuple(ids)
+    return found, tuple(dict.fromkeys(ids))
 
 
 def with_schema(history: tuple[KnownSchema, ...], schema: AvroSchema, ids: tuple[int, ...]) -> tuple[KnownSchema, ...]:

@@ -248,6 +248,11 @@ def test_a_history_can_be_given_as_that_of_another_topic():
     assert Settings().alter(value_schema_history=text, **avro("a", "b")).now[HISTORY] == first.now[HISTORY]
 
 
+def test_an_id_that_a_history_has_twice_is_kept_once():
+    text = json.dumps([{"schema": json.loads(avro("a")["value_schema"]), "ids": [7, 7]}])
+    assert Settings().alter(value_schema_history=text).known == [("a", 7)]
+
+
 def test_a_history_is_shown_by_the_names_of_its_schemas():
     topic = Settings().alter(**avro("a"), value_schema_id=7).alter(**avro("b"))
     first, second = (parsed_avro(avro(name)["value_schema"]).fingerprint.hex() for name in "ab")
