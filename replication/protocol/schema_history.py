@@ -61,7 +61,7 @@ def parsed_avro(text: str) -> AvroSchema:
 @lru_cache(maxsize=100)
 def parse_history(text: str) -> tuple[KnownSchema, ...]:
     """The schemas in a history, the oldest first. Raises ValueError, in words that follow the name of the setting."""
-    given = load_json(text) if text else []
+    given = load_json(text, around=2) if text else []
     if not isinstance(given, list):
         raise ValueError(f"is no list; allowed: {_LIKE}")
     found: tuple[KnownSchema, ...] = ()

@@ -33,6 +33,7 @@ _FORMATS = {"date": "DATE", "date-time": "TIMESTAMP"}  # others of text say noth
 _INTEGERS = {"int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT"}
 _FLOATS = {"float32": "FLOAT", "float64": "DOUBLE", "float": "FLOAT", "double": "DOUBLE"}
 _DEEPEST = 32
+_MOST_BRACKETS = 200  # types inside one another, with all that is around each
 _MOST_DIGITS = 4300  # Python reads no longer whole number, because that takes quadratic time
 
 
@@ -49,16 +50,35 @@ def parse_json_schema(text: str) -> FieldsType:
     return found.type
 
 
-def load_json(text: str) -> Any:
-    """What a text of JSON says. Raises ValueError, in words that follow the name of the setting."""
+def load_json(text: str, around: int = 0) -> Any:
+    """What a text of JSON says. `around`: how many brackets may be around a schema. Raises ValueError, in words that
+    follow the name of the setting.
+
+    How many brackets Python can read depends on what runs: a schema that a client takes must be one for all processes.
+    """
+    most = _MOST_BRACKETS + around
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"is no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
-        raise ValueError(f"has too many brackets inside one another; allowed: {_DEEPEST} types") from None
+        found, height = None, most + 1
     except ValueError:
         raise ValueError(f"has a number with too many digits; allowed: up to {_MOST_DIGITS}") from None
+    else:
+        height = _height(found, most)
+    if height > most:
+        raise ValueError(f"has too many brackets inside one another; allowed: {most}")
+    return found
+
+
+def _height(given: Any, most: int) -> int:
+    """How many brackets are inside one another; none are looked at beyond one more than `most`."""
+    height, level = 0, [given]
+    while height <= most and (level := [each for each in level if isinstance(each, dict | list)]):
+        level = [part for each in level for part in (each.values() if isinstance(each, dict) else each)]
+        height += 1
+    return height
 
 
 def refuse_at(place: str, has: str, allowed: str) -> NoReturn:

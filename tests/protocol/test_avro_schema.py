@@ -156,6 +156,9 @@ for number in range(1, 40):
     CHAIN.append({"type": "record", "name": f"R{number}", "fields": [{"name": "x", "type": f"R{number - 1}"}]})
     both = [{"name": name, "type": f"R{number - 1}"} for name in "xy"]
     DOUBLED.append({"type": "record", "name": f"R{number}", "fields": both})
+NESTED_LISTS: list[object] = []
+for _ in range(200):
+    NESTED_LISTS = [NESTED_LISTS]
 NAMES = "others than null, boolean, int, long, float, double, bytes, string"
 
 
@@ -168,7 +171,8 @@ def listed(types):
     [
         ("", "is no JSON: Expecting value at line 1, column 1"),
         ("item STRING", "is no JSON: Expecting value at line 1, column 1"),
-        ("[" * 100_000, "has too many brackets inside one another"),
+        ("[" * 100_000, "has too many brackets inside one another; allowed: 200"),
+        (record(("a", "int"), doc=NESTED_LISTS), "has too many brackets inside one another; allowed: 200"),
         ("1" * 5000, "has a number with too many digits"),
         ("5", "at its top has the type 5; allowed there: boolean, int, long,"),
         ("{}", "at its top has the type {}; allowed there: boolean, int,"),

@@ -253,6 +253,13 @@ def test_an_id_that_a_history_has_twice_is_kept_once():
     assert Settings().alter(value_schema_history=text).known == [("a", 7)]
 
 
+def test_a_schema_with_as_many_brackets_as_are_allowed_has_a_history():
+    lists: list[object] = []
+    for _ in range(198):  # and one around them, and that of the record
+        lists = [lists]
+    assert Settings().alter(**avro("a", doc=lists)).known == [("a",)]
+
+
 def test_a_history_is_shown_by_the_names_of_its_schemas():
     topic = Settings().alter(**avro("a"), value_schema_id=7).alter(**avro("b"))
     first, second = (parsed_avro(avro(name)["value_schema"]).fingerprint.hex() for name in "ab")
