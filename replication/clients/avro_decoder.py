@@ -54,8 +54,6 @@ _NO_NAME = (
 )
 _ADD = "to add it, set value.schema to the schema that wrote the value, and then back"
 _UNITS = {"timestamp-millis": 1000, "local-timestamp-millis": 1000, "timestamp-micros": 1, "local-timestamp-micros": 1}
-_YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000  # in µs since 1970
-_DAY = 86_400_000_000
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _EXACT = Context(prec=40)
 
@@ -375,20 +373,22 @@ _READERS: Mapping[str, Read] = {
 
 
 def _decimal(type: AvroScalar) -> Convert:
-    bound, scale = 10**type.precision, -type.scale
+    numbers, scale = _numbers(type), -type.scale
 
     def convert(found: bytes) -> Decimal:
         number = int.from_bytes(found, "big", signed=True)
-        if not found or not -bound < number < bound:
+        if not found or number not in numbers:
             raise ValueMisfit(f"has {len(found)} bytes, which are no {type}")
         return _EXACT.scaleb(Decimal(number), scale)
 
     return convert
 
 
-def _date(_: AvroScalar) -> Convert:
+def _date(type: AvroScalar) -> Convert:
+    numbers = _numbers(type)
+
     def convert(days: int) -> int:
-        if not _YEAR_1 <= days * _DAY < _YEAR_10000:
+        if days not in numbers:
             raise ValueMisfit(f"is day {days} since 1970, it must be a DATE of the years 1 to 9999")
         return days
 
@@ -396,15 +396,20 @@ def _date(_: AvroScalar) -> Convert:
 
 
 def _timestamp(type: AvroScalar) -> Convert:
-    unit = _UNITS[type.logical]
+    unit, numbers = _UNITS[type.logical], _numbers(type)
 
     def convert(number: int) -> int:
-        found = number * unit
-        if not _YEAR_1 <= found < _YEAR_10000:
+        if number not in numbers:
             raise ValueMisfit(f"is {number} as {type.logical}, it must be a TIMESTAMP of the years 1 to 9999")
-        return found
+        return number * unit
 
     return convert
+
+
+def _numbers(type: AvroScalar) -> range:
+    found = type.numbers
+    assert found is not None, "each type with a meaning has them"
+    return found
 
 
 _PROMOTIONS: Mapping[str, Convert] = {

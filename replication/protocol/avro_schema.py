@@ -31,6 +31,11 @@ _COLUMNS = {
     "timestamp-millis": "TIMESTAMP", "timestamp-micros": "TIMESTAMP",
     "local-timestamp-millis": "TIMESTAMP_NTZ", "local-timestamp-micros": "TIMESTAMP_NTZ",
 }  # fmt: skip
+_YEAR_1, _YEAR_10000 = -719_162, 2_932_897  # in days since 1970
+_PER_DAY = {
+    "date": 1, "timestamp-millis": 86_400_000, "timestamp-micros": 86_400_000_000,
+    "local-timestamp-millis": 86_400_000, "local-timestamp-micros": 86_400_000_000,
+}  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FULL_NAME = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})*")
 _DEEPEST = 32
@@ -66,6 +71,14 @@ class AvroScalar:
         if self.logical == "decimal":
             return ScalarType("DECIMAL", self.precision, self.scale)
         return ScalarType(_COLUMNS.get(self.logical) or _COLUMNS[self.kind])
+
+    @property
+    def numbers(self) -> range | None:
+        """The numbers that its logical type has in Spark; None for one that any number fits."""
+        if self.logical == "decimal":
+            return range(1 - 10**self.precision, 10**self.precision)
+        per_day = _PER_DAY.get(self.logical)
+        return range(_YEAR_1 * per_day, _YEAR_10000 * per_day) if per_day else None
 
 
 @dataclass(frozen=True)
@@ -417,9 +430,18 @@ def _field_default(each: AvroField, given: Mapping[str, Any], place: str) -> Any
 
 def _scalar_default(type: AvroScalar, given: Any, place: str) -> Any:
     found = _CHECKS[type.kind](type, given)
-    if found is None:
-        refuse_at(place, f"has the default {_shown(given)}", f"a default that is {type}")
+    if found is None or not _is_meant(type, found):
+        years = " of the years 1 to 9999" if type.logical in _PER_DAY else ""
+        refuse_at(place, f"has the default {_shown(given)}", f"a default that is {type}{years}")
     return found
+
+
+def _is_meant(type: AvroScalar, found: Any) -> bool:
+    """Whether a value is one of the logical type."""
+    numbers = type.numbers
+    if numbers is None or found == b"":
+        return numbers is None
+    return (int.from_bytes(found, "big", signed=True) if isinstance(found, bytes) else found) in numbers
 
 
 def _integer(bits: int) -> Callable[[AvroScalar, Any], Any]:
