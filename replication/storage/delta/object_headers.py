@@ -170,4 +170,7 @@ def _without_url(error: Exception) -> OSError:
         return OSError(cause.strerror or str(cause) or type(cause).__name__)
     if isinstance(cause, str):  # such as that of a proxy whose scheme Python's client does not know
         return OSError(cause.partition("?")[0])
-    return OSError(type(cause).__name__)  # some texts of these have the URL
+    name = type(cause).__name__  # the texts of some have the URL
+    return OSError(
+        f"it gives no answer in HTTP that can be read ({name})" if isinstance(cause, HTTPException) else name
+    )

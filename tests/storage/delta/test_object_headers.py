@@ -118,6 +118,10 @@ FAILS = {
     "it refuses": (failing(403, "AccessDenied"), r"the store refuses access \(status code: 403 Forbidden\)"),
     "it is busy": (failing(503, "SlowDown"), "status code: 503 Service Unavailable"),
     "it has a status of its own": (failing(599, "Odd"), "status code: 599"),
+    "it has headers that nobody can read": (
+        lambda *_: Response(200, b"", {"x-amz-expiration": "x" * 70_000}),
+        r"it gives no answer in HTTP that can be read \(LineTooLong\)",
+    ),
     "it sends the client round": (lambda _answer, _method, url, *_: Response(302, b"", {"Location": url}), "302 Found"),
 }
 
