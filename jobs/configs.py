@@ -25,7 +25,7 @@ from lakelog.replication.properties import Setting, text_of
 from lakelog.replication.protocol.admin_request import Outcome
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.topic import DEFAULT_NAME
-from lakelog.replication.protocol.value_schema import shown
+from lakelog.replication.protocol.value_schema import HISTORY, shown
 from lakelog.replication.storage.cluster import Cluster
 
 _GOES_WITH = {"add_config": ("alter",), "delete_config": ("alter",), "dry_run": ("alter",), "all": ("describe",)}
@@ -90,10 +90,17 @@ def carry_out(parser: argparse.ArgumentParser, args: argparse.Namespace, client:
 
 def config_pairs(text: str) -> dict[str, str]:
     """`a=1,b=[2,3]`: brackets hold together a value that has commas, as in Kafka. A key given twice is an error, unlike
-    there."""
-    pairs = list(map(config_pair, _split(text)))
+    there. A history of schemas is a list in JSON, whose own brackets do that."""
+    try:
+        pairs = list(map(config_pair, _split(text)))
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; a value with commas stands in brackets: key=[value]") from None
     check_once(key for key, _ in pairs)
-    return {key: re.sub(r"(?s)^\[(.*)\]$", r"\1", value) for key, value in pairs}
+    return {key: value if _is_list(key, value) else re.sub(r"(?s)^\[(.*)\]$", r"\1", value) for key, value in pairs}
+
+
+def _is_list(key: str, value: str) -> bool:
+    return key == HISTORY and not re.match(r"\[\s*\[", value)
 
 
 def _split(text: str) -> list[str]:

@@ -28,6 +28,8 @@ LEADER, FOLLOWER = "leader.replication.throttled.rate", "follower.replication.th
         ("a=[b", {"a": "[b"}),
         ("a=b],c=1", {"a": "b]", "c": "1"}),
         ('a=[{"x": ["y", "z"], "w": [1]}],b=2', {"a": '{"x": ["y", "z"], "w": [1]}', "b": "2"}),
+        ('value.schema.history=[{"ids": [7, 8]}, {}],b=2', {"value.schema.history": '[{"ids": [7, 8]}, {}]', "b": "2"}),
+        ('value.schema.history=[ [{"ids": [7, 8]}]]', {"value.schema.history": ' [{"ids": [7, 8]}]'}),
         ("a=[x INT,\n y DECIMAL(10, 2)]", {"a": "x INT,\n y DECIMAL(10, 2)"}),
     ],
 )
@@ -37,7 +39,7 @@ def test_brackets_hold_a_value_with_commas_together(text: str, pairs: dict[str, 
 
 @pytest.mark.parametrize("text", ["a", "a=1,b", "a=1,", "=1"])
 def test_a_setting_that_is_no_key_and_value_is_wrong_usage(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="not of the form key=value"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"form key=value; a value with commas .* key=\[value\]"):
         config_pairs(text)
 
 
