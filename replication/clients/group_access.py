@@ -66,7 +66,7 @@ class GroupAccess:
         if self._table:
             live = list(remove_members(self._cluster, self._table, self.group_id, self._liveness.dead).members)
         check_empty(self.group_id, live)
-        fence = self._cluster.groups.fence(self.group_id)
+        fence = self._cluster.groups.newest_fence(self.group_id)
         if has_members(fence) and not self._table:  # the table of its members was removed by hand
             self._cluster.groups.release(self.group_id, generation_of(fence) + 1)
 

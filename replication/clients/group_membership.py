@@ -147,7 +147,7 @@ class GroupMembership:
         with self._beating:
             while has_moved:
                 self.table = MemberTable.open_newest(cluster.root, cluster.groups, self.group_id, self.table)
-                lowest = generation_of(cluster.groups.fences([self.group_id])[self.group_id])
+                lowest = generation_of(cluster.groups.fence(self.group_id))
                 began_at, self.member_id = self._clock(), member_id  # before: it can leave if this is interrupted
                 try:
                     group = self.table.change(self.group_id, "join", decide, member_id)

@@ -85,7 +85,7 @@ class GroupExpiration:
         with_tables = [name for name, found in tables.items() if newest[name] in found]
         self._watched = {name: self._watched.get(name) or _WatchedGroup(name, self._clock) for name in with_tables}
         without_table = {row.group_id for row in rows} - self._watched.keys()
-        self._fences = groups.fences({*without_table, *with_tables})
+        self._fences = {name: groups.fence(name) for name in (*without_table, *with_tables)}
         self._seen_groups = {name: SeenGroup(self._fences[name], ConsumerGroup()) for name in without_table}
         return deque(with_tables)
 

@@ -218,7 +218,7 @@ def test_ap_04_a_crash_between_the_last_leave_and_its_release_is_made_good(world
     with pytest.raises(UnknownMemberIdException):
         commit(world, offset=6)
     look(world)
-    assert world.cluster.groups.fence("g") == fence_of(member.table.read().generation, False)
+    assert world.cluster.groups.newest_fence("g") == fence_of(member.table.read().generation, False)
     look(world)
     look(world, WEEK)
     assert committed(world) == []

@@ -84,7 +84,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
 
         def change(rows: list[Row]) -> list[Row] | None:
             for group in cause["groups"]:
-                check_may_commit(self._fence(group), generation, group)
+                check_may_commit(self.fence(group), generation, group)
             found = {_key(row): row for row in rows}
             merged = {**found, **{key: row for key, row in wanted.items() if found.get(key) != row}}
             return None if merged == found else [merged[key] for key in sorted(merged)]
@@ -101,7 +101,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         txns: dict[str, int] = {}
 
         def change(rows: list[Row]) -> list[Row]:
-            fence = self._fence(group_id)
+            fence = self.fence(group_id)
             check_may_commit(fence, generation, group_id)
             txns[_group_app_id(group_id)] = max(fence, fence_of(generation, True))
             return rows
@@ -119,7 +119,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         released = fence_of(generation, False)
 
         def change(rows: list[Row]) -> list[Row] | None:
-            if self._fence(group_id) >= released:
+            if self.fence(group_id) >= released:
                 return None
             return [
                 {**row, _IDLE: None} if row["group_id"] == group_id and row[_IDLE] is not None else row for row in rows
@@ -129,13 +129,13 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         self._table.update(cause, change, {_group_app_id(group_id): released}, deadline)
 
     def fence(self, group_id: str) -> int:
-        """The fence of a group, as the table has it now."""
-        self.refresh()
-        return self._fence(group_id)
+        """The fence of a group, as last read."""
+        return self._table.transaction_version(_group_app_id(group_id)) or NO_FENCE
 
-    def fences(self, group_ids: Iterable[str]) -> dict[str, int]:
-        """The fences of groups, as last read."""
-        return {group_id: self._fence(group_id) for group_id in group_ids}
+    def newest_fence(self, group_id: str) -> int:
+        """As `fence`, as the table has it now. Raises KafkaStorageException."""
+        self.refresh()
+        return self.fence(group_id)
 
     def table_number(self, group_id: str) -> int:
         """The number of the table of the group's members, as last read: 0 is the first one."""
@@ -155,9 +155,6 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
 
         cause = {"who": "consumer", "why": "next members", "groups": [group_id]}
         self._table.update(cause, change, {_number_app_id(group_id): number + 1})
-
-    def _fence(self, group_id: str) -> int:
-        return self._table.transaction_version(_group_app_id(group_id)) or NO_FENCE
 
     def committed(self, group_id: str) -> dict[TopicIdPartition, int]:
         """The offsets of a group, as the table has them now."""
@@ -179,7 +176,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         chosen = None if partitions is None else set(partitions)
 
         def change(rows: list[Row]) -> list[Row] | None:
-            check_may_commit(self._fence(group_id), None, group_id)
+            check_may_commit(self.fence(group_id), None, group_id)
             kept = [
                 row for row, offset in zip(rows, self._decode(rows), strict=True)
                 if offset.group_id != group_id or (chosen is not None and offset.key[1] not in chosen)
@@ -218,7 +215,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
             for row in rows:
                 key, group_id = _key(row), row["group_id"]
                 group = groups.get(group_id)
-                is_unused = group is not None and group.leaves_unused(row["topic"], self._fence(group_id))
+                is_unused = group is not None and group.leaves_unused(row["topic"], self.fence(group_id))
                 idle_ms = idle_ms_after(row[_IDLE], passed_ms if seen.get(key) == row else None, is_unused)
                 if idle_ms is not None and idle_ms >= retention_ms:
                     expired[group_id] += 1

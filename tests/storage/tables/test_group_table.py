@@ -132,9 +132,9 @@ def test_ap_04_a_claim_fences_older_members_and_everybody_else(storage):
     table.release("g", 3)
     table.release("g", 2)
     late.commit([row(0)])
-    assert (table.committed("g"), table.fence("g")) == ({key(): 0}, 6)
+    assert (table.committed("g"), table.newest_fence("g")) == ({key(): 0}, 6)
     late.delete("g")
-    assert (table.committed("g"), table.committed("h"), table.fence("g")) == ({}, {key(): 10}, 6)
+    assert (table.committed("g"), table.committed("h"), table.newest_fence("g")) == ({}, {key(): 10}, 6)
 
 
 def test_ap_04_a_release_does_not_undo_the_claim_of_a_newer_generation(storage):
