@@ -112,8 +112,8 @@ class TopicView:
         return schema_of(topic, found.configs)
 
     def avro_values(self, topic: str) -> AvroValues | None:
-        """By which schemas the values of a topic are decoded, by the last poll of the topics; None unless its schema is
-        one of Avro. Raises InvalidConfigurationException for a schema that this version does not know."""
+        """The Avro schemas by which the values of a topic are decoded, by the last poll of the topics; None unless its
+        schema is one of Avro. Raises InvalidConfigurationException for a schema that this version does not know."""
         found = self.cluster.topics.topics.get(topic)
         return avro_of(topic, found.configs) if found else None
 

@@ -30,7 +30,7 @@ _ALLOWED = "the same type, or a wider one as in Avro (int to long to float to do
 
 @dataclass(frozen=True)
 class Fault:
-    """It cannot be read. `writer` and `reader`: what each schema has at this place."""
+    """Fail: the value cannot be read. `writer` and `reader`: what each schema has here. Avro: `ErrorAction`."""
 
     writer: str
     reader: str
@@ -91,7 +91,7 @@ Action: TypeAlias = Fault | ReadScalar | ReadItems | ReadValues | ReadUnion | Re
 
 
 def resolve(writer: AvroType, reader: AvroType) -> Action:
-    """What a reader does with bytes of the writer."""
+    """What a reader by one schema does with bytes that another one has written. Avro: `Resolver.resolve`."""
     if isinstance(writer, AvroUnion):
         return ReadUnion(tuple(_branch(branch, writer, reader) for branch in writer.branches))
     if isinstance(reader, AvroUnion):

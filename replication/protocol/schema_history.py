@@ -41,8 +41,8 @@ class KnownSchema:
 
 @dataclass(frozen=True)
 class AvroValues:
-    """By which schemas the values of a topic are decoded. `history`: as the setting has it; the last schema is that of
-    the topic. It is text, which is compared and sent to a task in no time."""
+    """The Avro schemas by which the values of a topic are decoded. `history`: the setting, whose last schema is the
+    topic's own. It stays text, because text is compared and sent to a task in no time."""
 
     history: str
 
@@ -54,7 +54,7 @@ class AvroValues:
 
 @lru_cache(maxsize=1000)
 def parsed_avro(text: str) -> AvroSchema:
-    """As `parse_avro`, once for a text."""
+    """As `parse_avro`, which parses each text once in a process."""
     return parse_avro(text)
 
 
@@ -94,10 +94,10 @@ def _entry(given: Any) -> tuple[AvroSchema, tuple[int, ...]]:
 
 
 def with_schema(history: tuple[KnownSchema, ...], schema: AvroSchema, ids: tuple[int, ...]) -> tuple[KnownSchema, ...]:
-    """The history with a schema at its end. A schema that is there already moves, and keeps its ids.
+    """The history with a schema at its end. A schema that is there already moves to the end, and keeps its ids.
 
-    Raises ValueError, in words that follow the name of the setting, for a schema or an id that values would name alike
-    with another one, and for too many schemas.
+    Raises ValueError, in words that follow the name of the setting: for a schema with the fingerprint or an id of
+    another one, for too many schemas, and for too long a history.
     """
     for each in history:
         if each.schema.fingerprint == schema.fingerprint:

@@ -73,7 +73,8 @@ def schema_of(topic: str, configs: Mapping[str, str]) -> FieldsType | None:
 
 
 def avro_of(topic: str, configs: Mapping[str, str]) -> AvroValues | None:
-    """By which schemas the values of a topic are decoded, if its settings have one of Avro. Raises as `schema_of`."""
+    """The Avro schemas by which the values of a topic are decoded; None if its settings have none of Avro. Raises as
+    `schema_of`."""
     if configs.get(TYPE) != AVRO or schema_of(topic, configs) is None:
         return None
     try:
@@ -110,11 +111,11 @@ def _ids(configs: Mapping[str, str]) -> tuple[int, ...]:
 def with_history(
     topic: str, before: Mapping[str, str], after: Mapping[str, str], put: Collection[str]
 ) -> dict[str, str]:
-    """The settings that a topic would have, with the schemas of Avro that it has had. `put`: those that are set now.
-    The id of a schema goes with it.
+    """The settings `after` a change, with the history of the topic's Avro schemas brought up to date.
 
-    Raises InvalidConfigurationException for a schema or an id that values would name alike with an earlier one, an id
-    without a schema of Avro, too many schemas, and a history that is none.
+    `put`: the keys that the change sets. An id that the change does not set is removed with the schema that had it.
+    Raises InvalidConfigurationException for a schema or an id by which a value could mean an earlier schema, too, an id
+    without a schema of Avro, too many schemas, and a history that cannot be parsed.
     """
     found = dict(after)
     is_avro = bool(found.get(SCHEMA)) and found.get(TYPE) == AVRO
@@ -132,7 +133,7 @@ def with_history(
 
 
 def shown(key: str, value: str) -> str:
-    """A setting as people read it: of a history the names of its schemas."""
+    """The value of a topic's setting as people read it: for `value.schema.history` the names of its schemas."""
     return shown_history(value) if key == HISTORY else value
 
 
@@ -171,8 +172,11 @@ def check_schema_change(topic: str, before: Mapping[str, str], after: Mapping[st
 def _incompatibility(
     topic: str, level: str, before: Mapping[str, str], after: Mapping[str, str], new: FieldsType
 ) -> tuple[str, str | None]:
-    """An earlier schema, and why a level does not allow to go on from it. BACKWARD: readers by the new schema read
-    values of the old one; FORWARD: the reverse; FULL: both. The transitive ones compare all earlier schemas."""
+    """Words for an earlier schema, and why a level does not allow the new one after it; None if it is allowed.
+
+    BACKWARD: readers by the new schema read values of the old one; FORWARD: the reverse; FULL: both. The transitive
+    levels compare all earlier schemas, the others the one that stands. Confluent: `CompatibilityChecker`.
+    """
     name = level.removesuffix(TRANSITIVE)
     sides = [each for each, levels in (("new", (BACKWARD, FULL)), ("old", (FORWARD, FULL))) if name in levels]
     old, types = schema_of(topic, before), [each.get(TYPE, DDL) for each in (before, after)]
@@ -193,10 +197,10 @@ def _incompatibility(
 
 
 def _earlier(schema: str | None, history: str) -> Iterator[tuple[str, AvroSchema]]:
-    """The schemas of Avro that a new one is compared with, the newest first, and which they are."""
+    """The Avro schemas that a new one is compared with, the newest first, each after the words that name it."""
     if schema:
         yield "that stands", parsed_avro(schema)
-    with suppress(ValueError):  # what is no history is refused with its own words
+    with suppress(ValueError):  # `with_history` refuses such a history, and names the fault
         for each in reversed(parse_history(history)):
             yield f"with the fingerprint {each.schema.fingerprint.hex()}", each.schema
 

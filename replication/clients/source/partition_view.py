@@ -92,8 +92,8 @@ class PartitionView:
         return one_schema({topic: self.view.value_schema(topic) for topic in self.topics()})
 
     def avro_values(self, topics: Iterable[str]) -> dict[str, AvroValues]:
-        """By which schemas the values of those of the topics are decoded that have one of Avro, as it is now. Raises
-        InvalidConfigurationException for one that this version does not know."""
+        """The Avro schemas by which the values of each topic are decoded, as they are now. Topics with values in JSON
+        are left out. Raises InvalidConfigurationException for a schema that this version does not know."""
         self.view.cluster.topics.refresh()
         found = {topic: self.view.avro_values(topic) for topic in topics}
         return {topic: values for topic, values in found.items() if values is not None}

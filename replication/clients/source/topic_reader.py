@@ -4,7 +4,7 @@ neither JVM nor Delta. Spark: `KafkaRelation`, `KafkaBatch`."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -31,8 +31,8 @@ _MOVES = 5
 
 @dataclass
 class TopicTask(InputPartition):
-    """What one task reads. The columns were checked before. `avro`: by which schemas the values of topics are decoded
-    that have values in Avro, if they are typed."""
+    """What one task reads. The columns were checked before. `avro`: the schemas of the topics that have values in Avro;
+    empty for a read without typed values."""
 
     planned: list[PlannedRows]
     avro: Mapping[str, AvroValues] = field(default_factory=dict)
@@ -83,15 +83,22 @@ class TopicReader(DataSourceReader):
 def topic_tasks(
     options: SourceOptions, schema: StructType, view: PartitionView, planned: Sequence[PlannedRows]
 ) -> list[InputPartition]:
-    """The tasks that read the planned records. The schemas of Avro are those that are known once the records are there,
-    so that a schema that was set before its first record is among them."""
+    """The tasks that read the planned records. Raises InvalidConfigurationException for columns that the Avro schema of
+    a topic does not have.
+
+    The Avro schemas are read after the records were planned. So each schema that was set before its first record is
+    among them.
+    """
     tasks = plan_tasks(options, planned)
     if not options.typed_values:
         return [TopicTask(task) for task in tasks]
     avro = view.avro_values({each.topic for each in planned})
-    avro_decoders(schema, avro)
-    topics = [{each.topic for each in task} for task in tasks]
-    return [TopicTask(task, {t: avro[t] for t in of if t in avro}) for task, of in zip(tasks, topics, strict=True)]
+    avro_decoders(schema, avro)  # refuses wrong columns before a task begins
+    return [TopicTask(task, _of_topics(avro, {each.topic for each in task})) for task in tasks]
+
+
+def _of_topics(avro: Mapping[str, AvroValues], topics: Set[str]) -> dict[str, AvroValues]:
+    return {topic: values for topic, values in avro.items() if topic in topics}
 
 
 def records_of(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:

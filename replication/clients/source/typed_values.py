@@ -75,10 +75,9 @@ def avro_decoders(schema: StructType, avro: Mapping[str, AvroValues]) -> dict[st
 class TypedValues:
     """Turns a batch of records as the log has them into one of the wanted columns, with values decoded.
 
-    `avro`: of the topics whose values are in Avro. All others have values in JSON. `stored`: the columns that it needs.
-    `fails_fast`: raises InvalidRecordException for a value that does not fit,
-    which names its record; otherwise it is null, and the column `value_error` says why. A tombstone is null without
-    an error.
+    `avro`: the schemas of the topics that have values in Avro; all others have values in JSON. `stored`: the columns
+    that it needs. With `fails_fast` a value that does not fit raises InvalidRecordException, which names its record;
+    otherwise it is null, and the column `value_error` says why. A tombstone is null without an error.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class TypedValues:
         return pa.RecordBatch.from_arrays(columns, schema=self._wanted)
 
     def _decoder(self, batch: pa.RecordBatch) -> Decode:
-        """That of the topic of a batch, which has one alone."""
+        """The decoder of a batch's topic: all records of a batch are of one topic."""
         if not self._avro or not batch.num_rows:
             return self._json
         return self._avro.get(batch.column("topic")[0].as_py(), self._json)
