@@ -39,18 +39,19 @@ def start_thread(run: _Call, name: str) -> None:
 
 def _serve(run: _Call) -> None:
     me = threading.current_thread(), SimpleQueue[_Call]()
+    thread, calls = me
     while True:
         run()
         del run  # what it refers to may be large
-        me[0].name = "waits for a call"
+        thread.name = "waits for a call"
         waiting.append(me)
         try:
-            run = me[1].get(timeout=_LINGER_SECONDS)
+            run = calls.get(timeout=_LINGER_SECONDS)
         except Empty:
             with suppress(ValueError):
                 waiting.remove(me)
                 return
-            run = me[1].get()  # `start_thread` has taken this thread just now
+            run = calls.get()  # `start_thread` has taken this thread just now
 
 
 def in_threads(call: Callable[[T], R], items: Iterable[T], most: int) -> list[R]:
