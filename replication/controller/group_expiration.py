@@ -2,10 +2,10 @@
 tables of members that nobody uses.
 
 A group has no coordinator: as long as one member lives, it removes the dead ones. Nobody does that for the last ones,
-so the controller does. It deletes the table of a group that has had neither members nor offsets for a day: it lets
-others commit offsets, closes the table, names the next one, and deletes the files. Each step leads on from what an
-earlier controller has left at any of them. A table that is not the newest one of its group is deleted at each check
-that finds it: a cluster root that was away, or a process that slept, may bring it back.
+so the controller does. It also deletes the table of a group that has had neither members nor offsets for a day, in four
+steps: it lets others commit offsets, closes the table, names the next one, and deletes the files. If it dies between
+two steps, the next controller takes the others. A table that is not the newest one of its group is deleted at each
+check that finds it: a cluster root that was away, or a process that slept, may bring it back.
 
 Kafka: `GroupMetadataManager.cleanupGroupMetadata`, `GroupCoordinator.onExpireHeartbeat`. KIP-211. [AP-04]
 """
@@ -38,7 +38,8 @@ class GroupExpiration:
 
     A check begins with the fences of all groups, then reads the members of some groups with each poll, and ends with
     one commit of the offsets. The rows keep the idle time in ms, so that the next controller continues from there. Then
-    it closes or deletes one table of members with each poll. How long they were unused the next controller counts anew.
+    it closes or deletes one table of members with each poll. No row keeps how long a table was unused: the next
+    controller counts that anew.
     """
 
     def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -48,9 +48,9 @@ class ClusterRootGuard:
 
     `describe` returns what lies at the root now, as in "is the root of cluster x". The tables in `brokers` may be made
     again, as an operator may move a broken one away: they are accepted as long as the other tables are the right ones.
-    The table of the process's own broker may not: see `hold`. A table in `members` may go, as the controller deletes
-    it once nobody uses its group. `several`: makes the root of a cluster of the roots with
-    these identities, see `join`; None if the process will not use them.
+    The table of the process's own broker may not: see `hold`. A table in `members` may go, as the controller deletes it
+    once nobody uses its group. `several`: makes the root of a cluster of the roots with these identities, see `join`;
+    None if the process will not use them.
     """
 
     def __init__(

@@ -29,8 +29,9 @@ from lakelog.schemas import GROUPS, MEMBERS
 
 _GENERATION, _HEARTBEAT = "generation", "heartbeat"
 _CLOSED = "closed"  # 1: no member joins this table any more
-# The generation up to which only processes that look for the number of the table have changed the group since it was
-# last without members. Older versions do not: they know the first table alone.
+# A generation. This version raises it with that of the group, if the two are equal or the group has no members. Older
+# versions, which know the first table alone, never do. So the two are equal if only this version has changed the group
+# since it was last without members.
 _MOVABLE = "movable"
 _NUMBERED = re.compile(r"(.+)=n(\d+)")  # no name of a group has such a folder: see `folder_of`
 _IDLE = "idle_ms"
@@ -267,8 +268,8 @@ class MemberTable(TypedTable[ConsumerGroup]):
 
     @classmethod
     def open_if_there(cls, cluster: StorageRoot, group_id: str, number: int = 0) -> MemberTable | None:
-        """The table of a group with this number; None if it had no member there, as a group whose name is too long. An
-        older version has committed offsets under such names."""
+        """The table of a group with this number; None if the group never had a member there. So it is None for a name
+        that is too long for a folder, under which an older version may have committed offsets."""
         try:
             folder = folder_of(group_id, number)
         except InvalidGroupIdException:
@@ -279,8 +280,8 @@ class MemberTable(TypedTable[ConsumerGroup]):
     def open_newest(
         cls, cluster: StorageRoot, groups: GroupTable, group_id: str, known: MemberTable | None
     ) -> MemberTable:
-        """The table that the next member of a group joins: the `known` one if it is that, else opened or made. Raises
-        as `open_or_create`."""
+        """The table that the next member of a group joins, which is not closed. It is the `known` one if that is the
+        newest, otherwise one that is opened or made. Raises as `open_or_create`."""
         while True:
             number = groups.newest_table_number(group_id)
             try:
@@ -292,14 +293,14 @@ class MemberTable(TypedTable[ConsumerGroup]):
                 if groups.newest_table_number(group_id) == number:
                     raise
                 continue  # it was deleted meanwhile
-            groups.move_on(group_id, number)  # who has closed it may have died before it could
+            groups.move_on(group_id, number)  # the controller may have died after it had closed the table
 
     @classmethod
     def find_newest(
         cls, cluster: StorageRoot, groups: GroupTable, group_id: str, known: MemberTable | None
     ) -> MemberTable | None:  # fmt: skip
-        """As `open_newest`, for who does not join: None if no member has joined the newest table yet, and a closed one
-        is as good. `groups` as last read. Raises KafkaStorageException."""
+        """The newest table of a group by what `groups` has last read, for a caller that does not join: it may be
+        closed. None if no member has joined it yet. Raises KafkaStorageException."""
         number = groups.table_number(group_id)
         if known is not None and known.number == number:
             return known
