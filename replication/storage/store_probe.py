@@ -81,9 +81,10 @@ class StoreFacts:
     `may`: the operations that have worked. `refused`: why others did not, by operation. `kept`: the promises that the
     store has kept. `broken`: how it has broken others. `milliseconds`: the median time of a request by its kind.
     `clock_ahead`: the seconds by which the store's clock is ahead of that of this machine, within `clock_doubt`
-    seconds. `told`: what the store tells of objects, by their paths. `unsigned`: why this process cannot ask for that.
-    `untold`: why the store has not answered. `removed`: files and folders of killed probes that were removed. `left`:
-    the path of what this probe could not remove. `step`: what the probe does now; empty at its end.
+    seconds. `told`: the rules that the store tells of objects, by the paths of these. `unsigned`: why this process
+    cannot sign the URL that asks for rules. `untold`: why the store has not answered it. `removed`: files and folders
+    of killed probes that were removed. `left`: the path of what this probe could not remove. `step`: what the probe
+    does now; empty at its end.
     """
 
     uri: str

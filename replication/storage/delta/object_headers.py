@@ -1,7 +1,7 @@
 """The headers of an object, and what they tell of the rules of its bucket.
 
-obstore hands out no such header, so Python's own HTTP client asks a URL that obstore has signed. The URL is a secret:
-who has it may read the object for a while. No error has it.
+obstore hands out no such header, so Python's own HTTP client asks a URL that obstore has signed. The URL is a secret,
+because anybody who knows it may read the object for a while: no error has it.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class ToldRules(NamedTuple):
     """What a store tells of one object. A text is empty if it tells nothing.
 
     `expires`: the day on which a lifecycle rule deletes the object, such as 2026-12-31. `rule`: the id of the rule.
-    `untold`: the store's answer in place of that day, if it has not told it. `version`: of the object, in a bucket
-    with versioning. `lock`: until when the object is kept. `storage_class`: the class, or tier, if it is named.
-    `archived`: the class or tier out of which the object must be restored before it can be read.
+    `untold`: what the store has answered instead of a day. `version`: the id of the object's version, in a bucket with
+    versioning. `lock`: until when nobody may delete the object, as words. `storage_class`: the class, or tier, if it
+    is named. `archived`: the class or tier out of which the object must be restored before it can be read.
     """
 
     expires: str = ""
@@ -126,7 +126,7 @@ def headers_of(store: ObjectStore, key: str, options: Mapping[str, str], seconds
 
     Raises SigningException if no URL can be signed, FileNotFoundError, and OSError.
     """
-    # In Azure a right to read holds for a HEAD, and obstore signs no right for that. Other stores sign the method.
+    # A URL is signed for its method, but in Azure one for GET holds for HEAD, too, and obstore signs none for HEAD.
     method: Literal["GET", "HEAD"] = "GET" if isinstance(store, AzureStore) else "HEAD"
     try:
         url = sign(cast(S3Store | GCSStore | AzureStore, store), method, key, _VALID)
