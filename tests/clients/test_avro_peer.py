@@ -12,7 +12,8 @@ from lakelog.replication.clients.avro_decoder import AvroDecoder
 from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.protocol.avro_resolution import first_fault, resolve
 from lakelog.replication.protocol.avro_schema import AvroArray, AvroMap, AvroRecord, AvroUnion
-from lakelog.replication.protocol.schema_history import AvroValues, history_text, parsed_avro, with_schema
+from lakelog.replication.protocol.schema_history import parsed_avro
+from tests.clients.test_avro_decoder import encoded, named, values_of
 
 PRIMITIVES = "boolean int long float double bytes string".split()
 WIDER = {"int": "long", "long": "double", "float": "double", "string": "bytes", "bytes": "string"}
@@ -132,23 +133,22 @@ def test_what_a_changed_schema_reads_is_what_fastavro_reads(seed):
         old = chance.record(2)
         new = chance.changed(old)
         new = new if isinstance(new, dict) else next(each for each in new if each != "null")
-        writer, reader = (parsed_avro(json.dumps(each)) for each in (old, new))
-        decode = AvroDecoder(AvroValues(history_text(with_schema(with_schema((), writer, ()), reader, ()))))
+        texts = [json.dumps(each) for each in (old, new)]
+        writer, reader = map(parsed_avro, texts)
+        decode = AvroDecoder(values_of(*texts))
         for _ in range(4):
-            buffer = io.BytesIO()
-            fastavro.schemaless_writer(buffer, old, chance.datum(old))
-            value = b"\xc3\x01" + writer.fingerprint + buffer.getvalue()
+            body = encoded(texts[0], chance.datum(old))
             try:
-                found = plain(reader.type, decode(value))
+                found = plain(reader.type, decode(named(texts[0], body)))
             except ValueMisfit:
                 refused += 1
                 assert first_fault(resolve(writer.type, reader.type)) is not None
                 with pytest.raises(SchemaResolutionError):
-                    fastavro.schemaless_reader(io.BytesIO(buffer.getvalue()), old, new)
+                    fastavro.schemaless_reader(io.BytesIO(body), old, new)
                 continue
             read += 1
             try:
-                assert found == fastavro.schemaless_reader(io.BytesIO(buffer.getvalue()), old, new)
+                assert found == fastavro.schemaless_reader(io.BytesIO(body), old, new)
             except SchemaResolutionError:
                 assert first_fault(resolve(writer.type, reader.type)) is not None
     assert read > refused > 0
