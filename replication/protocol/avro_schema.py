@@ -220,7 +220,10 @@ class _Known(NamedTuple):
 
 
 def _shown(given: object) -> str:
-    text = json.dumps(given)
+    return _begin_of(json.dumps(given))
+
+
+def _begin_of(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
@@ -281,7 +284,11 @@ class _Parser:
             refuse_at(place, f"has the type {_shown(name)}", allowed)
         known = self._known[full]
         if known is None:
-            refuse_at(place, f"has the type {full}, which contains itself", "types that end: Spark has no such columns")
+            refuse_at(
+                place,
+                f"has the type {_begin_of(full)}, which contains itself",
+                "types that end: Spark has no such columns",
+            )
         self._count(known.weight - 1, depth + known.height, place)
         return _Found(known.type, full)
 
@@ -297,7 +304,7 @@ class _Parser:
     def _named(self, kind: str, given: Mapping[str, Any], space: str, place: str, depth: int) -> _Found:
         name = _full_name(given, space, place)
         if name in self._known:
-            refuse_at(place, f"defines {name} again", "one definition of a name; later ones only name it")
+            refuse_at(place, f"defines {_begin_of(name)} again", "one definition of a name; later ones only name it")
         aliases = _aliases(given, place, name.rpartition(".")[0])
         before, self._known[name] = (self._weight, self._deepest), None
         self._deepest = depth
@@ -320,7 +327,11 @@ class _Parser:
             found, form = self._field(part, space, place, depth)
             first = names.setdefault(found.name.lower(), found.name)
             if len(names) == len(fields):
-                refuse_at(place, f"has the fields {first} and {found.name}", "names that differ in more than capitals")
+                refuse_at(
+                    place,
+                    f"has the fields {_begin_of(first)} and {_begin_of(found.name)}",
+                    "names that differ in more than capitals",
+                )
             fields.append(found)
             forms.append(form)
         type = AvroRecord(name, tuple(fields), aliases)
@@ -343,8 +354,7 @@ class _Parser:
 
 
 def _short(type: AvroType) -> str:
-    text = str(type)
-    return text if len(text) <= 40 else f"{text[:40]}…"
+    return _begin_of(str(type))
 
 
 def _full_name(given: Mapping[str, Any], space: str, place: str) -> str:

@@ -34,6 +34,7 @@ _INTEGERS = {"int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "B
 _FLOATS = {"float32": "FLOAT", "float64": "DOUBLE", "float": "FLOAT", "double": "DOUBLE"}
 _DEEPEST = 32
 _MOST_BRACKETS = 200  # types inside one another, with all that is around each
+_LONGEST_PLACE = 200  # characters of it that are shown
 _MOST_DIGITS = 4300  # Python reads no longer whole number, because that takes quadratic time
 
 
@@ -83,7 +84,8 @@ def _height(given: Any, most: int) -> int:
 
 def refuse_at(place: str, has: str, allowed: str) -> NoReturn:
     """Raises ValueError for a place in a schema, in words that follow the name of the setting."""
-    raise ValueError(f"{f'at {place}' if place else 'at its top'} {has}; allowed there: {allowed}")
+    where = place if len(place) <= _LONGEST_PLACE else f"{place[:_LONGEST_PLACE]}…"
+    raise ValueError(f"{f'at {where}' if place else 'at its top'} {has}; allowed there: {allowed}")
 
 
 def _type_of(given: Any, place: str, depth: int) -> _Found:

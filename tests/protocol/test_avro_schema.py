@@ -244,6 +244,23 @@ def test_what_is_no_schema_is_refused_in_words(text, fault):
     assert fault in str(refused.value)
 
 
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        record((LONG, "nope")), record((LONG, "int"), (LONG, "int")), record(("a", ["null", LONG]), name=LONG),
+        record(("a", {**FIXED, "name": LONG}), ("b", {**FIXED, "name": LONG})),
+        record(("a", [{**FIXED, "name": LONG}, "int"])),
+    ],
+)  # fmt: skip
+def test_a_refusal_shows_the_begin_of_a_long_name(text):
+    with pytest.raises(ValueError, match=r"x…") as refused:
+        parse_avro(text)
+    assert len(str(refused.value)) < 500
+
+
 @pytest.mark.parametrize(
     ("type", "default", "fits"),
     [
