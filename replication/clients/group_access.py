@@ -38,12 +38,12 @@ class GroupAccess:
     def refresh(self) -> ConsumerGroup:
         """Reads the group as it is now. A group without a table has had no member for a while, or never. Raises
         KafkaStorageException."""
-        groups, table = self._cluster.groups, self._table
+        groups = self._cluster.groups
         while True:
             number, found, error = groups.table_number(self.group_id), None, None
             try:
-                self._table = table = MemberTable.find_newest(self._cluster.root, groups, self.group_id, table)
-                found = table.read() if table else None
+                self._table = MemberTable.find_newest(self._cluster.root, groups, self.group_id, self._table)
+                found = self._table.read() if self._table else None
             except KafkaStorageException as failed:
                 error = failed
             if found is not None and not found.is_closed:

@@ -110,7 +110,8 @@ class GroupMembership:
 
     @contextmanager
     def _in_table(self) -> Iterator[None]:
-        """Explains an error of a table that is deleted: this has slept for so long that the group was closed."""
+        """Raises UnknownMemberIdException in place of an error of a deleted table: this process has slept for so long
+        that the controller has deleted it."""
         try:
             yield
         except KafkaStorageException as error:
@@ -151,17 +152,15 @@ class GroupMembership:
                 began_at, self.member_id = self._clock(), member_id  # before: it can leave if this is interrupted
                 try:
                     group = self.table.change(self.group_id, "join", decide, member_id)
-                except (GroupIdNotFoundException, KafkaStorageException) as error:
-                    if not self._table_is_over(error):
+                except GroupIdNotFoundException:  # it was closed since it was opened
+                    continue
+                except KafkaStorageException:
+                    if not self._has_moved():
                         raise
                     continue
                 # A process that has slept may have joined a table that is closed, or has made a deleted one again.
                 has_moved = cluster.groups.newest_table_number(self.group_id) != self.table.number
             self._heartbeat, self._beat_at = group.member(member_id).heartbeat, began_at
-
-    def _table_is_over(self, error: LakelogException) -> bool:
-        """Whether the table that refuses a member was closed or deleted since it was opened."""
-        return isinstance(error, GroupIdNotFoundException) or self._has_moved()
 
     def _new_id(self) -> str:
         return f"{self.instance_id or self._config.client_id or 'consumer'}-{uuid.uuid4()}"
