@@ -73,9 +73,9 @@ def schema_of(topic: str, configs: Mapping[str, str]) -> FieldsType | None:
 
 
 def avro_of(topic: str, configs: Mapping[str, str]) -> AvroValues | None:
-    """The Avro schemas by which the values of a topic are decoded; None if its settings have none of Avro. Raises as
-    `schema_of`."""
-    if configs.get(TYPE) != AVRO or schema_of(topic, configs) is None:
+    """The Avro schemas by which the values of a topic are decoded, those of its history also after its schema is
+    removed; None if its settings have none of Avro. Raises as `schema_of`."""
+    if configs.get(TYPE) != AVRO or (schema_of(topic, configs) is None and not configs.get(HISTORY)):
         return None
     try:
         return _avro_values(*_parts(configs))

@@ -348,6 +348,15 @@ def test_values_are_decoded_by_what_the_settings_have():
         avro_of("sales", {**plain, HISTORY: "x"})
 
 
+def test_values_are_decoded_by_the_history_after_the_schema_is_removed():
+    topic = Settings().alter(**avro("a")).alter(**avro("a", "b"))
+    before = avro_of("sales", topic.now)
+    topic.alter(delete=["value.schema"])
+    assert avro_of("sales", topic.now) == before
+    topic.alter(value_schema_type="DDL")
+    assert avro_of("sales", topic.now) is None
+
+
 def test_other_settings_change_beside_an_id_that_this_version_does_not_know():
     for number in ("7", "of another kind"):
         theirs = {ID: number, TYPE: "PROTOBUF", "value.schema": "x"}
