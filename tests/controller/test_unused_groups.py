@@ -382,6 +382,35 @@ def test_ap_04_the_table_of_a_group_in_an_object_store_is_deleted_and_those_of_o
     other.beat()
 
 
+def test_ap_04_a_root_gets_others_although_a_controller_has_died_while_it_deleted_a_table(root, monkeypatch):
+    """At each write."""
+    number, is_over = 0, False
+    while not is_over:
+        first, *others = (f"{root}/{number}/{place}/cluster" for place in PLACES)
+        group = Group(first)
+        before = group.come_and_go().group.generation
+        group.check()
+        with monkeypatch.context() as patched:
+            made = crash_at(patched, number)
+            group.check(DAY)
+        is_over, number = len(made) <= number, number + 1
+        assert RootChanges(Cluster.open(first)).add(others)
+        group = replaced(group, ",".join([first, *others]))
+        heir = group.member()
+        heir.join(["t"])
+        assert heir.group.generation > before
+        group.check_until("g" if heir.table.number == 0 else "g=n1")
+        assert [m.member_id for m in group.now().members] == [heir.member_id]
+    assert number > 3
+
+
+def replaced(group, uri):
+    """The same group in a cluster whose roots have changed."""
+    group.uri, group.cluster = uri, Cluster.open(uri)
+    group.fail_over()
+    return group
+
+
 def votes(group):
     return [sorted(each.name for each in (part / FOLDER / "members").glob("*")) for part in group.parts()]
 

@@ -25,6 +25,7 @@ from lakelog.replication.storage.delta.commit_format import (
     commit_name,
     drop_commits_before,
     is_commit,
+    last_version,
     read_commit,
 )
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -80,6 +81,12 @@ def find_end(root: StorageRoot, lost: Collection[str] = ()) -> LogReach:
         last += 1
     ghosts = [name for name in names if _version(name) > last and name not in torn]
     return LogReach(checkpoint, last, torn, ghosts, _lost_checkpoint(root, names))
+
+
+def is_half_deleted(root: StorageRoot) -> bool:
+    """Whether `StorageRoot.delete_table` was interrupted here: commits are left, and the log has no beginning. Raises
+    KafkaStorageException."""
+    return last_version(root) >= 0 and find_end(root).last < 0
 
 
 def _lost_checkpoint(root: StorageRoot, names: Sequence[str]) -> Sequence[str]:

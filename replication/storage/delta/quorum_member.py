@@ -23,11 +23,12 @@ from lakelog.replication.storage.delta.checkpoint import HINT, newest_checkpoint
 from lakelog.replication.storage.delta.commit import ROOTS, Commit
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version, parsed, read_commit, torn_commit
 from lakelog.replication.storage.delta.freshness import RootReads
+from lakelog.replication.storage.delta.log_recovery import is_half_deleted
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
 from lakelog.replication.storage.delta.table_opening import open_version
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.schemas import CLUSTER
+from lakelog.schemas import CLUSTER, MEMBERS
 
 FOLDER = "_quorum"
 SIGNS = "signs"  # the folder in it of `LifeSigns`
@@ -228,12 +229,14 @@ class QuorumMember:
             ) from error
 
     def tables(self) -> list[tuple[str, ...]]:
-        """The tables that are published here, by the names of their folders below the root."""
+        """The tables that are published here, by the names of their folders below the root. What an interrupted
+        deletion has left of a table of members is none: the next check of the controller deletes it."""
 
         def below(names: tuple[str, ...]) -> list[tuple[str, ...]]:
             found = self.root.child(*names).list() if names else self.root.list()
             if "_delta_log" in found:
-                return [names]
+                is_gone = names[:1] == (MEMBERS.name,) and is_half_deleted(self.root.child(*names))
+                return [] if is_gone else [names]
             folders = [name for name in found if name != FOLDER and "." not in name] if len(names) < _DEEPEST else []
             return [table for name in folders for table in below((*names, name))]
 
