@@ -1,6 +1,7 @@
 """The members of a group on real tables: they come back, heartbeats need no file, concurrent changes lose nothing."""
 
 import dataclasses
+import os
 
 import pytest
 
@@ -9,6 +10,7 @@ from lakelog.replication.protocol.consumer_group import ConsumerGroup, give_up, 
 from lakelog.replication.protocol.partition_assignor import AssignedPartition
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
+from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.tables.group_tables import (
     GroupTable,
@@ -144,6 +146,20 @@ def test_ap_04_a_table_is_closed_unless_somebody_has_joined_since(storage, chang
     assert table.close(seen) is is_closed
     assert other(storage).group.is_closed is is_closed
     assert table.close(seen) is is_closed, "again"
+
+
+def test_ap_04_a_member_makes_the_table_although_another_has_begun_to_make_it(root, monkeypatch):
+    """The other one has written its first commit to a temporary file, and is slow, or was killed."""
+    storage, link, made = LocalRoot(str(root)), os.link, []
+
+    def late(temporary, name):
+        monkeypatch.setattr(os, "link", link)
+        made.append(MemberTable.open_or_create(storage, "g"))
+        return link(temporary, name)
+
+    monkeypatch.setattr(os, "link", late)
+    slow = MemberTable.open_or_create(storage, "g")
+    assert made[0].change("g", "join", joins("a")) == slow.read()
 
 
 def test_ap_04_nobody_joins_a_closed_table(table):
