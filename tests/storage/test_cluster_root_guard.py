@@ -22,7 +22,7 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.tables.broker_table import BrokerTable
 from lakelog.replication.storage.tables.controller_lease import ControllerLease
-from lakelog.replication.storage.tables.group_tables import MemberTable
+from lakelog.replication.storage.tables.group_tables import CommittedOffset, MemberTable
 from lakelog.replication.storage.tables.metadata_table import MetadataTable
 from lakelog.verification.memory_root import MemoryStore
 
@@ -410,6 +410,17 @@ def test_a_reader_takes_no_commits_of_a_copy_whose_other_tables_are_older(place,
         put(Cluster.open(place.uri), partition(leader_epoch=7))
     with pytest.raises(InconsistentClusterRootException, match="is an older copy: controller has"):
         reader.refresh()
+
+
+def test_a_writer_finds_an_older_copy_although_it_has_seen_the_members_of_a_group_last(place, cluster):
+    """The copy has no table of members. That alone says nothing, as the controller deletes such tables."""
+    place.copy(place.uri, f"{place.uri}.copy")
+    cluster.groups.commit([CommittedOffset("g", "t", "id", 0, 5)])
+    MemberTable.open_or_create(cluster.root, "g")
+    place.move(place.uri, f"{place.uri}.right")
+    place.copy(f"{place.uri}.copy", place.uri)
+    with pytest.raises(InconsistentClusterRootException, match="is an older copy: groups has"):
+        put(cluster, partition(leader_epoch=2))
 
 
 def test_a_reader_replays_what_another_of_its_process_has_written_without_opening_the_table(cluster):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -65,6 +65,7 @@ class ClusterRootGuard:
         self._seen: dict[str, _Seen] = {}  # by the name of the table below the root
         self._held: set[str] = set()
         self._newest: str | None = None  # the table whose commit was seen last: a copy from before does not have it
+        self._newest_to_stay: str | None = None  # the same, of those that the controller does not delete
         self._checked_at = float("-inf")
         self._doubtful: set[str] = set()  # tables that were found wrong
         self._error: str | None = None
@@ -123,6 +124,7 @@ class ClusterRootGuard:
                 self._seen[name] = _Seen(state, stamp)
                 if known is None or known.state.version < state.version:
                     self._newest = name
+                    self._newest_to_stay = self._newest_to_stay if _may_go(name) else name
 
     def seen(self, table: StorageRoot) -> TableState | None:
         """Returns the newest state of a table that was noted."""
@@ -229,10 +231,11 @@ class ClusterRootGuard:
 
     def _check(self) -> None:
         began_at = time.monotonic()
-        with self._lock:
-            first = [CLUSTER.name, METADATA.name, self._newest, *sorted(self._doubtful)]
-            seen = {name: self._seen[name] for name in first if name is not None and name in self._seen}
-        found = self._find_difference(seen)
+        seen = dict[str, _Seen]()
+        found = None
+        while found is None and (more := self._to_check(seen)):  # if the newest is forgotten, the one before it counts
+            found = self._find_difference(more)
+            seen.update(more)
         with self._lock:
             self._checked_at = began_at
             was, self._error = self._error, found and self._sentence(found)
@@ -243,6 +246,12 @@ class ClusterRootGuard:
             raise InconsistentClusterRootException(sentence)
         if was is not None:
             _REPORTED.withdraw(self._plain.uri)
+
+    def _to_check(self, checked: Collection[str]) -> dict[str, _Seen]:
+        with self._lock:
+            first = [CLUSTER.name, METADATA.name, self._newest, *sorted(self._doubtful)]
+            names = [name for name in first if name is not None and name not in checked]
+            return {name: self._seen[name] for name in names if name in self._seen}
 
     def _find_difference(self, seen: Mapping[str, _Seen]) -> _Difference | None:
         found = (self._still_there(name, known) for name, known in seen.items())
@@ -269,7 +278,7 @@ class ClusterRootGuard:
     def _forget(self, name: str) -> None:
         with self._lock:
             self._seen.pop(name, None)
-            self._newest = None if self._newest == name else self._newest
+            self._newest = self._newest_to_stay if self._newest == name else self._newest
 
     def _difference(self, name: str, known: _Seen) -> _Difference | None:
         """Finds how a table differs from what was seen of it. One look-up is enough if its commit is still there."""
