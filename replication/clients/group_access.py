@@ -67,8 +67,10 @@ class GroupAccess:
             live = list(remove_members(self._cluster, self._table, self.group_id, self._liveness.dead).members)
         check_empty(self.group_id, live)
         fence = self._cluster.groups.newest_fence(self.group_id)
-        if has_members(fence) and not self._table:  # the table of its members was removed by hand
-            self._cluster.groups.release(self.group_id, generation_of(fence) + 1)
+        if has_members(fence) and not self._table:
+            check_empty(self.group_id, self.live())  # the first member may have joined since
+            if self._table is None:  # the table was removed by hand
+                self._cluster.groups.release(self.group_id, generation_of(fence) + 1)
 
     def commit(self, offsets: Iterable[CommittedOffset], deadline: float) -> None:
         """Commits offsets of the group. Raises GroupNotEmptyException, and what `GroupTable.commit` raises."""

@@ -12,7 +12,7 @@ from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.group_membership import GroupMembership, remove_members
 from lakelog.replication.config import Config
 from lakelog.replication.controller.group_expiration import GroupExpiration
-from lakelog.replication.errors import KafkaStorageException, UnknownMemberIdException
+from lakelog.replication.errors import GroupNotEmptyException, KafkaStorageException, UnknownMemberIdException
 from lakelog.replication.storage.cluster import Cluster, format_cluster, storage_root
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.local_root import LocalRoot
@@ -335,6 +335,25 @@ def test_ap_04_clients_that_know_the_deleted_table_go_on(group):
         group.commit()
     remove_members(group.cluster, late.table, "g", lambda _: {late.member_id})
     group.commit()
+
+
+def test_ap_04_a_member_that_joins_while_another_client_looks_for_members_is_not_fenced(group, monkeypatch):
+    """It makes the next table, which the client has not found yet."""
+    group.come_and_go()
+    group.expire()
+    assert group.has()
+    outside, joined = GroupAccess(Cluster.open(group.uri), "g"), []
+
+    def meanwhile():
+        joined.append(group.member())
+        joined[0].join(["t"])
+        group.cluster.groups.claim("g", joined[0].group.generation)
+
+    once_before(monkeypatch, GroupTable, "newest_fence", meanwhile)
+    with pytest.raises(GroupNotEmptyException, match="has live members"):
+        outside.remove_dead_members()
+    offset = CommittedOffset("g", "t", "t-id", 0, 5)
+    group.cluster.groups.commit([offset], generation=joined[0].group.generation)
 
 
 def come_and_go_often(start, uri, last):
