@@ -355,7 +355,10 @@ class Soak:
         return ""
 
     def _stop(self) -> None:
-        self._faults.not_in_order += sum(map(bool, self._cluster.stop_all()))
+        for process, status in zip(self._cluster.all(), self._cluster.stop_all(), strict=True):
+            if status:
+                self._faults.not_in_order += 1
+                self._course.failures.append(f"{process.name} has stopped with status {status}")
 
     def _look_for_records(self) -> None:
         for load in self._load.topics:
