@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from lakelog.replication.storage import in_threads
 from lakelog.replication.storage.delta import root_requests
 from tests.processes import wait_until
 
@@ -71,5 +70,5 @@ def wait_for_late_requests(hanging_at: str = "") -> None:
 
 def start_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on this process has too many threads to call several functions at the same time."""
-    for module in (in_threads, root_requests):
-        monkeypatch.setattr(module, "start_thread", raises(RuntimeError("can't start new thread")))
+    for where, name in ((root_requests, "start_thread"), (threading.Thread, "start")):
+        monkeypatch.setattr(where, name, raises(RuntimeError("can't start new thread")))

@@ -76,20 +76,15 @@ def in_threads(call: Callable[[T], R], items: Iterable[T], most: int) -> list[R]
                 errors[number] = error
                 left.clear()
 
-    def work_beside() -> None:
-        try:
-            work()
-        finally:
-            ended.put(None)
-
-    ended, started = SimpleQueue[None](), 0
+    threads: list[threading.Thread] = []
     with suppress(RuntimeError):  # this process has too many threads
         for _ in range(min(most, len(left)) - 1):
-            start_thread(work_beside, "one of several calls")
-            started += 1
+            thread = threading.Thread(target=work)
+            thread.start()
+            threads.append(thread)
     work()
-    for _ in range(started):
-        ended.get()
+    for thread in threads:
+        thread.join()
     if errors:
         raise errors[min(errors)]
     return [results[number] for number in sorted(results)]
