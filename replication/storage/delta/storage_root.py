@@ -183,7 +183,7 @@ class StorageRoot(ABC):
     def has_table(self) -> bool:
         """Whether a table is here, or a part of one: of several cluster roots one that they vote on. A temporary file
         is none: another process is about to make the table, or was killed then."""
-        return any(name[:20].isdigit() for name in self.child("_delta_log").list())
+        return not all(name.startswith(".") for name in self.child("_delta_log").list())
 
     def is_alone(self) -> bool:
         """Whether what was just written here counts: no other cluster roots vote, or this is a folder at all of them.
