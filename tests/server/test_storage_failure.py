@@ -154,7 +154,7 @@ def test_ol_01_li_04_a_file_of_a_leader_goes_away_and_comes_back(spark, cluster,
     file.unlink()
     wait_until(lambda: partition(cluster, "broken").leader == 2, "broker 2 leads", SECONDS)
     assert f"broker 1: {key} is offline: {file}" in caplog.text
-    assert "broker 1 leaves 1 ISR (broken-0)" in caplog.text
+    wait_until(lambda: "broker 1 leaves 1 ISR (broken-0)" in caplog.text, "it is logged after the commit", SECONDS)
     for topic in topics:
         send(cluster, topic, b"while")
     file.write_bytes(content)
