@@ -30,6 +30,7 @@ from lakelog.replication.storage.tables.admin_table import AdminTable
 logger = logging.getLogger(__name__)
 
 _LEASE_STALENESS_SECONDS = 3.0  # age of a poll of the lease in an object store
+_COPY_SECONDS = 2.0  # how long `stop` waits for the copies that are being written
 _RENEWALS = 3  # in a session time-out, so that a late renewal does not lose the lease
 
 
@@ -93,7 +94,8 @@ class Controller:
         """Ends it. An active controller resigns, so that the next one need not wait for the lease. [CE-06]
 
         It gives up an unfinished decision. It waits for the thread at most `controller.session.timeout.ms`: the next
-        controller's claims refuse all later writes.
+        controller's claims refuse all later writes. Then it waits a few seconds for the copies that are being written:
+        a process that ends while one of its threads is in native code may crash.
         """
         self._waiter.stop()
         self.awake.set()
@@ -105,6 +107,7 @@ class Controller:
                 logger.info("controller %s has resigned", self.controller_id)
             except LakelogException as error:
                 logger.warning("controller %s: has not resigned: %s", self.controller_id, error)
+            self._copier.stop(_COPY_SECONDS)
             self._stand_down()
 
     def _release(self) -> None:

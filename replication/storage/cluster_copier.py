@@ -107,10 +107,15 @@ class ClusterCopier:
                 self._roots[broker_id] = known
             known.offer(snapshot, registration.broker_epoch)
 
-    def stop(self) -> None:
-        """Ends the copies, but for one that hangs in its store: it ends after the tables that it was given."""
-        for root in list(self._roots.values()):
+    def stop(self, seconds: float = 0.0) -> None:
+        """Ends the copies, but for one that is being written: it ends after the tables that it was given, and `stop`
+        waits up to `seconds` for that. It does not wait for a root that was late before."""
+        roots = list(self._roots.values())
+        for root in roots:
             root.worker.drop()
+        deadline = time.monotonic() + seconds
+        for root in roots:
+            root.worker.wait(deadline)
         self._roots.clear()
         self._due_at = 0.0
 

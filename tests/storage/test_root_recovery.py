@@ -47,7 +47,7 @@ from lakelog.replication.storage.tables.replica_table import ReplicaTable
 from lakelog.replication.storage.tables.state_table import StateTable
 from lakelog.schemas import GROUPS, METADATA
 from tests.clock import Clock
-from tests.hanging import raises, wait_for_root_workers
+from tests.hanging import Hanging, ends, in_background, raises, wait_for_root_workers
 from tests.processes import wait_until
 from tests.storage.delta.unsynced import UnsyncedDisk
 from tests.storage.logs import P0, PRODUCER, TOPIC, TOPIC_ID, fill, follow, lead, leo, replicate, request, send
@@ -530,6 +530,25 @@ def test_a_deposed_controller_replaces_no_copy_and_copies_again_when_it_is_elect
     copier.poll(CONTROLLER + 1)
     wait_for_root_workers()
     assert read_copy(lake.root("broker-1"))["topics"].source.controller_epoch == CONTROLLER + 1
+
+
+def test_a_stop_waits_for_the_copies_that_are_being_written_but_not_for_one_that_hangs(lake, monkeypatch):
+    written = []
+    for seconds in (0.01, 30.0):
+        hanging, copier = Hanging(lambda *_: written.append("a table")), copier_of(lake, Clock())
+        monkeypatch.setattr(ClusterCopy, "write", hanging)
+        copier.poll(CONTROLLER + 1)
+        assert hanging.is_entered.wait(30)
+        stopping = in_background(lambda copier=copier, seconds=seconds: copier.stop(seconds))
+        if seconds < 1:
+            assert ends(stopping)
+            assert written == []
+        hanging.let_go()
+        assert ends(stopping)
+        if seconds > 1:
+            assert len(written) in {len(COPIED) * roots for roots in (1, 2, 3)}  # each that was begun is whole
+        wait_for_root_workers()
+        written.clear()
 
 
 def test_a_controller_whose_rounds_fail_copies_all_the_same(lake, monkeypatch):
