@@ -106,7 +106,7 @@ class GroupExpiration:
             logger.info("group %s: its offsets of %d partitions have expired", name, count)
         with_offsets = {group_id for group_id, _ in found.left}
         self._unused.extend(
-            watched for name, watched in self._watched.items() if watched.is_unused(name in with_offsets)
+            watched for name, watched in self._watched.items() if watched.note_use(name in with_offsets)
         )
 
     def _delete_one(self) -> None:
@@ -169,9 +169,9 @@ class _WatchedGroup:
         self._group = group
         return SeenGroup(fence, group)
 
-    def is_unused(self, has_offsets: bool) -> bool:
-        """Whether the group has had neither members nor offsets for a day, so that its table is to be closed, or its
-        table is closed."""
+    def note_use(self, has_offsets: bool) -> bool:
+        """Notes whether the group is used. Returns whether its table is to be closed and deleted: it has had neither
+        members nor offsets for a day, or its table is closed already."""
         if self._table is None or self._group.members or has_offsets or not self._table.is_movable:
             self._unused_since = None
             return False
