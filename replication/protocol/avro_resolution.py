@@ -92,28 +92,54 @@ Action: TypeAlias = Fault | ReadScalar | ReadItems | ReadValues | ReadUnion | Re
 
 def resolve(writer: AvroType, reader: AvroType) -> Action:
     """What a reader by one schema does with bytes that another one has written. Avro: `Resolver.resolve`."""
-    if isinstance(writer, AvroUnion):
-        return ReadUnion(tuple(_branch(branch, writer, reader) for branch in writer.branches))
-    if isinstance(reader, AvroUnion):
-        reader = reader.type
-    if isinstance(writer, AvroRecord) and isinstance(reader, AvroRecord) and _is_named(writer, reader):
-        return _record(writer, reader)
-    if isinstance(writer, AvroArray) and isinstance(reader, AvroArray):
-        return ReadItems(resolve(writer.items, reader.items))
-    if isinstance(writer, AvroMap) and isinstance(reader, AvroMap):
-        return ReadValues(resolve(writer.values, reader.values))
-    if isinstance(writer, AvroScalar) and isinstance(reader, AvroScalar) and _is_read_as(writer, reader):
-        known = set(writer.symbols if reader.default else reader.symbols)
-        return ReadScalar(writer, reader, tuple(each for each in writer.symbols if each not in known))
-    return Fault(str(writer), str(reader), _ALLOWED)
+    return _Resolver().action(writer, reader)
 
 
-def _branch(branch: AvroType, writer: AvroUnion, reader: AvroType) -> Action:
-    if branch != NULL:
-        return resolve(branch, reader)
-    if may_be_null(reader):
-        return ReadScalar(NULL, NULL)
-    return Fault(str(writer), str(reader), "a type that may be null")
+class _Resolver:
+    """Resolves two records once: a name may stand for a large type in many places."""
+
+    def __init__(self) -> None:
+        # By the identities of two types. It keeps them, as those that `_bare` makes are nowhere else.
+        self._known: dict[tuple[int, int], tuple[AvroRecord, AvroRecord, ReadRecord]] = {}
+
+    def action(self, writer: AvroType, reader: AvroType) -> Action:
+        if isinstance(writer, AvroUnion):
+            return ReadUnion(tuple(self._branch(branch, writer, reader) for branch in writer.branches))
+        if isinstance(reader, AvroUnion):
+            reader = reader.type
+        if isinstance(writer, AvroRecord) and isinstance(reader, AvroRecord) and _is_named(writer, reader):
+            key = id(writer), id(reader)
+            if key not in self._known:
+                self._known[key] = writer, reader, self._record(writer, reader)
+            return self._known[key][2]
+        if isinstance(writer, AvroArray) and isinstance(reader, AvroArray):
+            return ReadItems(self.action(writer.items, reader.items))
+        if isinstance(writer, AvroMap) and isinstance(reader, AvroMap):
+            return ReadValues(self.action(writer.values, reader.values))
+        if isinstance(writer, AvroScalar) and isinstance(reader, AvroScalar) and _is_read_as(writer, reader):
+            known = set(writer.symbols if reader.default else reader.symbols)
+            return ReadScalar(writer, reader, tuple(each for each in writer.symbols if each not in known))
+        return Fault(str(writer), str(reader), _ALLOWED)
+
+    def _branch(self, branch: AvroType, writer: AvroUnion, reader: AvroType) -> Action:
+        if branch != NULL:
+            return self.action(branch, reader)
+        if may_be_null(reader):
+            return ReadScalar(NULL, NULL)
+        return Fault(str(writer), str(reader), "a type that may be null")
+
+    def _record(self, writer: AvroRecord, reader: AvroRecord) -> ReadRecord:
+        sources = _sources(writer, reader)
+        fields = tuple(
+            ReadField(each.name, sources[each.name].name, self.action(each.type, sources[each.name].type))
+            if each.name in sources
+            else ReadField(each.name, None, self.action(each.type, _bare(each.type)))
+            for each in writer.fields
+        )
+        found = {each.name for each in sources.values()}
+        others = [each for each in reader.fields if each.name not in found]
+        defaults = tuple((each.name, each.type, each.default) for each in others if each.has_default)
+        return ReadRecord(fields, defaults, tuple(each.name for each in others if not each.has_default))
 
 
 def _is_named(writer: AvroRecord | AvroScalar, reader: AvroRecord | AvroScalar) -> bool:
@@ -134,20 +160,6 @@ def _is_meant_as(writer: AvroScalar, reader: AvroScalar) -> bool:
     if not (writer.logical and reader.logical):
         return True
     return (writer.logical, writer.scale) == (reader.logical, reader.scale) and writer.precision <= reader.precision
-
-
-def _record(writer: AvroRecord, reader: AvroRecord) -> ReadRecord:
-    sources = _sources(writer, reader)
-    fields = tuple(
-        ReadField(each.name, sources[each.name].name, resolve(each.type, sources[each.name].type))
-        if each.name in sources
-        else ReadField(each.name, None, resolve(each.type, _bare(each.type)))
-        for each in writer.fields
-    )
-    found = {each.name for each in sources.values()}
-    others = [each for each in reader.fields if each.name not in found]
-    defaults = tuple((each.name, each.type, each.default) for each in others if each.has_default)
-    return ReadRecord(fields, defaults, tuple(each.name for each in others if not each.has_default))
 
 
 def _bare(type: AvroType) -> AvroType:
@@ -172,23 +184,33 @@ def _sources(writer: AvroRecord, reader: AvroRecord) -> dict[str, AvroField]:
     return found
 
 
-def first_fault(action: Action, place: str = "") -> tuple[str, Fault] | None:
+def first_fault(action: Action) -> tuple[str, Fault] | None:
     """The first place where values of the writer may not be read, and why; None if all can be."""
+    return _first_fault(action, "", set())
+
+
+def _first_fault(action: Action, place: str, sound: set[int]) -> tuple[str, Fault] | None:
+    """`sound`: the identities of records that were gone through and have no fault."""
     if isinstance(action, Fault):
         return place, action
     if isinstance(action, ReadScalar):
         return (place, symbol_fault(action)) if action.unknown else None
     if isinstance(action, ReadItems):
-        return first_fault(action.items, f"{place}[]")
+        return _first_fault(action.items, f"{place}[]", sound)
     if isinstance(action, ReadValues):
-        return first_fault(action.values, f"{place}{{}}")
+        return _first_fault(action.values, f"{place}{{}}", sound)
     if isinstance(action, ReadUnion):
-        return next(filter(None, (first_fault(branch, place) for branch in action.branches)), None)
+        return next(filter(None, (_first_fault(branch, place, sound) for branch in action.branches)), None)
+    if id(action) in sound:
+        return None
     dot = f"{place}." if place else ""
     if action.missing:
         return f"{dot}{action.missing[0]}", MISSING
-    of_fields = (first_fault(each.action, f"{dot}{each.target or each.name}") for each in action.fields)
-    return next(filter(None, of_fields), None)
+    of_fields = (_first_fault(each.action, f"{dot}{each.target or each.name}", sound) for each in action.fields)
+    found = next(filter(None, of_fields), None)
+    if found is None:
+        sound.add(id(action))
+    return found
 
 
 MISSING = Fault("missing", "without a default", "a field with a default")

@@ -14,9 +14,12 @@ import pytest
 from lakelog.replication.clients.avro_decoder import AvroDecoder
 from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.errors import InvalidConfigurationException
+from lakelog.replication.protocol.avro_resolution import first_fault, resolve
 from lakelog.replication.protocol.schema_history import AvroValues, history_text, parsed_avro, with_schema
 from lakelog.replication.protocol.value_type import parse_ddl
 from tests.protocol.test_avro_schema import ENUM, FIXED, logical, record
+
+POINT = {"type": "record", "fields": [{"name": "i", "type": "int"}, {"name": "j", "type": "int"}]}
 
 
 def values_of(*schemas):
@@ -396,6 +399,24 @@ def test_an_enum_of_many_symbols_is_resolved_in_many_fields():
     enum = {**ENUM, "symbols": [f"S{number}" for number in range(5000)]}
     schema = record(("a", enum), *((f"f{number}", "E") for number in range(500)))
     assert decoded(schema, schema, b"\2" * 501)["f499"] == "S1"
+
+
+def test_a_record_is_resolved_once_and_read_wherever_its_name_stands():
+    """In the controller: a short schema may have 10,000 types by its names, and is compared with a hundred others."""
+    names = ("a", "b", "c")
+    old, new = (
+        record((names[0], {"type": "record", "name": "P", "fields": fields}), *((name, "P") for name in names[1:]))
+        for fields in (
+            [{"name": "x", "type": "int"}, {"name": "left", "type": {**POINT, "name": "Q"}}],
+            [{"name": "x", "type": "long"}, {"name": "more", "type": "int", "default": 5}],
+        )
+    )
+    action = resolve(parsed_avro(old).type, parsed_avro(new).type)
+    assert len({id(each.action) for each in action.fields}) == 1
+    assert first_fault(action) is None
+    assert decoded(old, new, b"\2\4\6" * 3) == {name: {"x": 1, "more": 5} for name in names}
+    strict = new.replace(', "default": 5', "")
+    assert first_fault(resolve(parsed_avro(old).type, parsed_avro(strict).type))[0] == "a.more"
 
 
 def test_a_default_of_a_record_fits_the_fields_that_are_wanted():
