@@ -260,8 +260,7 @@ class ReplicaLog:
     ) -> int | None:
         """Commits the change that `decide` returns for the newest state; calls it again after each commit of others.
 
-        Returns the version, None if there was nothing to do. With `lakelog.storage.fsync` the log is durable in both
-        cases.
+        Returns the version, None if there was nothing to do. With `storage.fsync` the log is durable in both cases.
         After an unknown outcome it decides again on the new state. Raises what `decide` raises, KafkaStorageException,
         and TimeoutException if others win until `deadline`, in seconds of the monotonic clock. `noop_staleness`: see
         `compare_and_set`.
