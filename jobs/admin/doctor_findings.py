@@ -13,7 +13,7 @@ from lakelog.replication.config import Config
 from lakelog.replication.protocol.quorum_slot import majority
 from lakelog.replication.storage import cluster_copier
 from lakelog.replication.storage.delta import freshness
-from lakelog.replication.storage.delta.object_headers import ToldRules
+from lakelog.replication.storage.delta.object_headers import ObjectRules
 from lakelog.replication.storage.delta.store_requests import DOLLARS
 from lakelog.replication.storage.store_probe import (
     CONDITIONAL_PUT,
@@ -227,44 +227,44 @@ def _scheme(facts: StoreFacts) -> str:
 
 
 def _bucket_rules(subject: str, facts: StoreFacts) -> Iterator[Finding]:
-    told = facts.told
+    by_path = facts.rules
     yield from _expiry(subject, facts)
-    if archived := [path for path, rules in told.items() if rules.archived]:
-        found = f"{archived[0]} cannot be read, because it is in {told[archived[0]].archived}"
+    if archived := [path for path, rules in by_path.items() if rules.archived]:
+        found = f"{archived[0]} cannot be read, because it is in {by_path[archived[0]].archived}"
         do = "restore what lies below the root, and remove the rule or the tier that has archived it"
-        yield Finding(subject, "storage class", WRONG, found + _share(archived, told), do)
-    elif dear := [path for path, rules in told.items() if rules.storage_class in _DEAR]:
-        found = f"{dear[0]} is in {told[dear[0]].storage_class}, where reads and early deletions cost extra"
+        yield Finding(subject, "storage class", WRONG, found + _share(archived, by_path), do)
+    elif dear := [path for path, rules in by_path.items() if rules.storage_class in _DEAR]:
+        found = f"{dear[0]} is in {by_path[dear[0]].storage_class}, where reads and early deletions cost extra"
         do = "give the bucket a default class for data in use, and remove rules that change the class below the root"
-        yield Finding(subject, "storage class", WARNING, found + _share(dear, told), do)
-    if any(rules.version for rules in told.values()):
+        yield Finding(subject, "storage class", WARNING, found + _share(dear, by_path), do)
+    if any(rules.version for rules in by_path.values()):
         found = "the bucket keeps versions, which cost space: give non-current ones a rule that expires them"
         yield Finding(subject, "versioning", OKAY, found)
-    if locked := [path for path, rules in told.items() if rules.lock]:
-        found = f"{locked[0]} is locked {told[locked[0]].lock}"
+    if locked := [path for path, rules in by_path.items() if rules.lock]:
+        found = f"{locked[0]} is locked {by_path[locked[0]].lock}"
         do = "remove the default retention of the bucket, or shorten it: brokers delete many files, which then stay"
-        yield Finding(subject, "object lock", WARNING, found + _share(locked, told), do)
+        yield Finding(subject, "object lock", WARNING, found + _share(locked, by_path), do)
 
 
 def _expiry(subject: str, facts: StoreFacts) -> Iterator[Finding]:
-    told, check = facts.told, "lifecycle rules"
-    untold = facts.untold or next((rules.untold for rules in told.values() if rules.untold), "")
-    if expiring := [path for path, rules in told.items() if rules.expires]:
-        first = min(expiring, key=lambda path: told[path].expires)
-        rule = f"the lifecycle rule {told[first].rule!r}" if told[first].rule else "a lifecycle rule"
-        found = f"{rule} deletes objects of this root: {first} on {told[first].expires}"
+    by_path, check = facts.rules, "lifecycle rules"
+    unknown = facts.unanswered or next((rules.unknown for rules in by_path.values() if rules.unknown), "")
+    if expiring := [path for path, rules in by_path.items() if rules.expires]:
+        first = min(expiring, key=lambda path: by_path[path].expires)
+        rule = f"the lifecycle rule {by_path[first].rule!r}" if by_path[first].rule else "a lifecycle rule"
+        found = f"{rule} deletes objects of this root: {first} on {by_path[first].expires}"
         do = "remove the rule, or limit it to what lies outside of the root: it would destroy the cluster"
-        yield Finding(subject, check, WRONG, found + _share(expiring, told), do)
-    elif untold:
-        found = f"the store does not say whether a rule deletes its objects: {untold}"
+        yield Finding(subject, check, WRONG, found + _share(expiring, by_path), do)
+    elif unknown:
+        found = f"the store does not say whether a rule deletes its objects: {unknown}"
         yield Finding(subject, check, WARNING, found, f"look at the rules of the bucket: {_HOW_TO_LOOK}")
-    elif told and _scheme(facts) not in _AZURE:
-        found = f"the store tells of no rule that deletes its objects; looked at: {len(told)}"
+    elif by_path and _scheme(facts) not in _AZURE:
+        found = f"the store tells of no rule that deletes its objects; looked at: {len(by_path)}"
         yield Finding(subject, check, OKAY, found)
 
 
-def _share(some: Sequence[str], told: Mapping[str, ToldRules]) -> str:
-    return f" ({len(some)} of the {len(told)} objects that were looked at)"
+def _share(some: Sequence[str], by_path: Mapping[str, ObjectRules]) -> str:
+    return f" ({len(some)} of the {len(by_path)} objects that were looked at)"
 
 
 # Latency

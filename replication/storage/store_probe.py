@@ -1,5 +1,5 @@
 """Probes the store of one root: what this process may do there, whether the store keeps the promises on which commits
-depend, how fast it answers, how far its clock is from that of this machine, and which rules of its bucket it tells of.
+depend, how fast it answers, how far its clock is from that of this machine, and which rules its bucket has.
 
 All files of a probe are in a folder of its own in the root, which it removes at its end, also after an error. A process
 that is killed leaves the folder; a later probe removes it once it is an hour old by the store's clock. `format` takes a
@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 from lakelog.replication.errors import KafkaStorageException, LakelogException
 from lakelog.replication.storage.delta.commit_format import is_commit, read_commit
 from lakelog.replication.storage.delta.conditional_put import PROBE, takes_second_put
-from lakelog.replication.storage.delta.object_headers import SigningException, ToldRules
+from lakelog.replication.storage.delta.object_headers import ObjectRules, SigningException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_requests import PART_BYTES
 from lakelog.replication.storage.in_threads import in_threads
@@ -45,7 +45,7 @@ _TABLES = tuple(table.name for table in (*STATE_TABLES, LOG) if table not in (BR
 _COMMITS = 3  # one of the newest has added a segment
 _ROUNDS = 3  # a store that keeps a promise by luck breaks it in one of them
 _OLD_SECONDS = 3600.0
-_STORE_TIME_SECONDS = 1.0  # some stores tell whole seconds
+_STORE_TIME_SECONDS = 1.0  # some stores give whole seconds
 _SMALL = 1000  # bytes: about those of a commit
 _TWO_PARTS = PART_BYTES + 1  # bytes: an object root writes this in two parts
 _ALL_BYTES = bytes(range(256))
@@ -81,10 +81,10 @@ class StoreFacts:
     `may`: the operations that have worked. `refused`: why others did not, by operation. `kept`: the promises that the
     store has kept. `broken`: how it has broken others. `milliseconds`: the median time of a request by its kind.
     `clock_ahead`: the seconds by which the store's clock is ahead of that of this machine, within `clock_doubt`
-    seconds. `told`: the rules that the store tells of objects, by the paths of these. `unsigned`: why this process
-    cannot sign the URL that asks for rules. `untold`: why the store has not answered it. `removed`: files and folders
-    of killed probes that were removed. `left`: the path of what this probe could not remove. `step`: what the probe
-    does now; empty at its end.
+    seconds. `rules`: the rules that the store names for objects, by the objects' paths. `unsigned`: why this process
+    cannot sign the URL that asks for rules. `unanswered`: why the store has not answered it. `removed`: the number of
+    files and folders of killed probes that were removed. `left`: the path of a file or folder that this probe could not
+    remove. `step`: the request that is under way; empty at the end.
     """
 
     uri: str
@@ -96,9 +96,9 @@ class StoreFacts:
     milliseconds: dict[str, float] = field(default_factory=dict)
     clock_ahead: float | None = None
     clock_doubt: float = 0.0
-    told: dict[str, ToldRules] = field(default_factory=dict)
+    rules: dict[str, ObjectRules] = field(default_factory=dict)
     unsigned: str = ""
-    untold: str = ""
+    unanswered: str = ""
     removed: int = 0
     left: str = ""
     disk: Disk | None = None
@@ -137,8 +137,8 @@ class StoreProbe:
     # What this process may do
 
     def _may_read(self) -> bool:
-        """Lists the root, and reads a file of it if it is formatted. Returns whether to go on: not if the store does
-        not answer, because each request would then wait for its time-out."""
+        """Lists the root, and reads a file of it if it is formatted. Returns whether to go on. If the store does not
+        answer, the probe ends, because each request would wait for its time-out."""
         root, facts = self._root, self.facts
         if root.is_local:
             if not os.path.isdir(root.uri):
@@ -161,8 +161,8 @@ class StoreProbe:
         return True
 
     def _may_write(self) -> bool:
-        """Writes a file, reads it, and deletes it. If it may not be deleted, no other file is written, and this one
-        stays."""
+        """Writes a file, reads it, and deletes it. Returns whether this process may do everything. If it may not delete
+        the file, the file stays, and the probe writes no other."""
         folder, facts, content = self._folder, self.facts, b"lakelog doctor"
         before = time.time()
         self._written.add("first")
@@ -209,8 +209,8 @@ class StoreProbe:
     # The rules of the bucket
 
     def _look_at_tables(self, tables: Iterable[str]) -> None:
-        """Looks at the oldest commit of each table, which rules on the age of objects meet first, and at a new segment:
-        a rule may be on a part of the root. What is deleted meanwhile does not count."""
+        """Looks for rules of the oldest commit of each table, which a rule on the age of objects meets first, and of a
+        new segment: a rule may be for a part of the root. Ignores a file that is deleted meanwhile."""
         for table in tables:
             folder = self._root.child(table)
             with suppress(LakelogException, FileNotFoundError):
@@ -227,19 +227,19 @@ class StoreProbe:
                 return
 
     def _look_at(self, folder: StorageRoot, name: str) -> None:
-        """Notes what the store tells of an object. It is asked for no other one if it does not answer."""
+        """Notes the rules that the store names for an object. If the store does not answer, it is not asked again."""
         facts = self.facts
-        if folder.is_local or facts.unsigned or facts.untold:
+        if folder.is_local or facts.unsigned or facts.unanswered:
             return
         try:
             headers = self._timed("HEAD by a signed URL", lambda: folder.headers(name))
-            facts.told[folder.path(name)] = ToldRules.of(headers)
+            facts.rules[folder.path(name)] = ObjectRules.of(headers)
         except FileNotFoundError:
             return
         except SigningException as error:
             facts.unsigned = _words(error)
         except LakelogException as error:
-            facts.untold = _words(error)
+            facts.unanswered = _words(error)
 
     # The promises
 
@@ -254,7 +254,8 @@ class StoreProbe:
             self._promise(SYNC, self._synced)
 
     def _promise(self, name: str, broken: Callable[[], str]) -> None:
-        """Notes whether a promise is kept, in each round: `broken` returns how it is not, empty if it is."""
+        """Notes whether the store keeps a promise in this round. `broken` returns how it breaks it; empty if it does
+        not."""
         facts = self.facts
         try:
             words = broken()
@@ -275,8 +276,8 @@ class StoreProbe:
         return "the store takes a second put of one name, which it must refuse" if takes_second else ""
 
     def _two_at_once(self, name: str) -> str:
-        """Two threads put one name at the same time: one wins, and the file is its own. None may win, if an answer was
-        lost and obstore has sent the put again."""
+        """Two threads put one name at the same time. One must win, and the file must be the winner's. None wins if an
+        answer was lost and obstore has sent the put again: that is no fault."""
         self._written.add(name)
         barrier, contents = threading.Barrier(2), (b"one", b"two")
 
@@ -365,7 +366,7 @@ class StoreProbe:
             self.facts.left = folder.path(names[0]) if len(names) == 1 else folder.uri
 
     def _remove_left_over(self, now: float) -> None:
-        """Removes what killed processes have left, if it is old. `now`: the time by the store's clock."""
+        """Removes old files and folders of probes that were killed. `now`: the time by the store's clock."""
         files = self._root.modified()
         for name in [name for name in self._root.list() if name.startswith(PROBE)]:
             folder = self._root.child(name)
@@ -389,7 +390,7 @@ def _changed_at(folder: StorageRoot, now: float) -> float:
 
 
 def is_refusal(words: str) -> bool:
-    """Whether an error of a store says that this process may not do something: then it has not done it."""
+    """Whether an error of a store is a refusal for lack of rights, so that the store has surely done nothing."""
     return "refuses access" in words
 
 

@@ -69,7 +69,7 @@ def test_a_probe_asks_the_store_for_rules_by_a_signed_url(store, signs):
     probe = StoreProbe(StorageRoot.of(f"{uri}/lake", options))
     probe.run()
     facts = probe.facts
-    assert (len(facts.told), facts.untold, not facts.unsigned) == (2 if signs else 0, "", signs)
+    assert (len(facts.rules), facts.unanswered, not facts.unsigned) == (2 if signs else 0, "", signs)
 
 
 @pytest.mark.parametrize("store", ["s3", "slow s3", "azure", "gcs"], indirect=True)

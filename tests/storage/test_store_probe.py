@@ -10,7 +10,7 @@ import pytest
 from lakelog.replication.config import Config
 from lakelog.replication.storage.cluster import format_cluster
 from lakelog.replication.storage.delta.conditional_put import PROBE
-from lakelog.replication.storage.delta.object_headers import ToldRules
+from lakelog.replication.storage.delta.object_headers import ObjectRules
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_requests import PART_BYTES
 from lakelog.replication.storage.store_probe import (
@@ -155,17 +155,17 @@ def test_the_rules_of_a_part_of_a_root_are_found_at_its_tables_and_segments(stor
     log = new_log(where.child("log"), P0)
     send(log, request(P0, 3))
     store.fault = faults.expires(prefix="b1/log/leader-")
-    told = probed(where).told
-    (segment,) = [path for path, rules in told.items() if rules.expires]
+    rules = probed(where).rules
+    (segment,) = [path for path, each in rules.items() if each.expires]
     assert segment in [f"s3://faulty/{key}" for key in store.objects()]
-    assert (told[segment].expires, told[segment].rule) == ("2026-12-31", "old files")
-    assert "s3://faulty/b1/log/_delta_log/00000000000000000000.json" in told
+    assert (rules[segment].expires, rules[segment].rule) == ("2026-12-31", "old files")
+    assert "s3://faulty/b1/log/_delta_log/00000000000000000000.json" in rules
 
 
 def test_small_and_large_objects_of_a_new_root_are_looked_at(store):
     facts = probed(StorageRoot.of("s3://faulty/none", store.options))
-    assert [path.rpartition("/")[2] for path in facts.told] == ["first", f"content-{PART_BYTES + 1}"]
-    assert set(facts.told.values()) == {ToldRules()}
+    assert [path.rpartition("/")[2] for path in facts.rules] == ["first", f"content-{PART_BYTES + 1}"]
+    assert set(facts.rules.values()) == {ObjectRules()}
 
 
 def test_a_store_is_not_asked_again_for_rules_that_it_does_not_tell(store):
@@ -177,7 +177,7 @@ def test_a_store_is_not_asked_again_for_rules_that_it_does_not_tell(store):
 
     store.fault = refused
     facts = probed(root_in(store))
-    assert (len(asked), facts.untold, facts.told) == (1, "the store refuses access (403 Forbidden)", {})
+    assert (len(asked), facts.unanswered, facts.rules) == (1, "the store refuses access (403 Forbidden)", {})
     assert facts.may == set(OPERATIONS)
 
 

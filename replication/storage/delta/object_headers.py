@@ -1,7 +1,7 @@
-"""The headers of an object, and what they tell of the rules of its bucket.
+"""The HTTP headers of an object, and the rules of its bucket that they name.
 
-obstore hands out no such header, so Python's own HTTP client asks a URL that obstore has signed. The URL is a secret,
-because anybody who knows it may read the object for a while: no error has it.
+obstore returns no such headers, so Python's own HTTP client requests a URL that obstore has signed. The URL is a
+secret, because anybody who knows it may read the object for a while: no error contains it.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ class SigningException(Exception):
     """The credentials for a store cannot sign URLs."""
 
 
-class ToldRules(NamedTuple):
-    """What a store tells of one object. A text is empty if it tells nothing.
+class ObjectRules(NamedTuple):
+    """The rules of a bucket for one object, as far as the store names them. A field is empty without such a rule.
 
-    `expires`: the day on which a lifecycle rule deletes the object, such as 2026-12-31. `rule`: the id of the rule.
-    `untold`: what the store has answered instead of a day. `version`: the id of the object's version, in a bucket with
-    versioning. `lock`: until when nobody may delete the object, as words. `storage_class`: the class, or tier, if it
-    is named. `archived`: the class or tier out of which the object must be restored before it can be read.
+    `expires`: the day on which a lifecycle rule deletes the object, such as 2026-12-31. `rule`: the id of that rule.
+    `unknown`: the store's answer, if it is not a day. `version`: the id of the object's version, in a bucket with
+    versioning. `lock`: until when nobody may delete the object, in words. `storage_class`: the class, or tier, if it
+    is named. `archived`: the class or tier from which the object must be restored before it can be read.
     """
 
     expires: str = ""
     rule: str = ""
-    untold: str = ""
+    unknown: str = ""
     version: str = ""
     lock: str = ""
     storage_class: str = ""
     archived: str = ""
 
     @classmethod
-    def of(cls, headers: Mapping[str, str]) -> ToldRules:
-        """What these headers tell; their names are in lower case. They are those of S3's HeadObject, of HEAD in
-        Google's XML API, and of Azure's Get Blob Properties."""
-        expires, rule, untold = _expiry(headers)
+    def of(cls, headers: Mapping[str, str]) -> ObjectRules:
+        """The rules in the headers of S3's HeadObject, of HEAD in Google's XML API, or of Azure's Get Blob Properties.
+        Names of headers are in lower case."""
+        expires, rule, unknown = _expiry(headers)
         given = {name: _plain(value) for name, value in headers.items()}
         tier, storage_class = given.get("x-ms-access-tier", ""), given.get("x-amz-storage-class", "")
         archived = given.get("x-amz-archive-status", "")
@@ -75,7 +75,7 @@ class ToldRules(NamedTuple):
             archived = tier
         version = given.get("x-amz-version-id") or given.get("x-ms-version-id", "")
         return cls(
-            expires, rule, untold,
+            expires, rule, unknown,
             "" if version == "null" else version,  # in S3 that of an object which was put without versioning
             _lock(given),
             storage_class or given.get("x-goog-storage-class", "") or tier,
@@ -84,7 +84,7 @@ class ToldRules(NamedTuple):
 
 
 def _expiry(headers: Mapping[str, str]) -> tuple[str, str, str]:
-    """When a rule deletes the object, the id of the rule, and what the store says if it does not tell."""
+    """The day on which a rule deletes the object, the id of the rule, and the store's answer if that is not a day."""
     amazon, google = headers.get("x-amz-expiration", ""), headers.get("x-goog-expiration", "")
     if not amazon:
         return _day(google), "", ""
@@ -137,12 +137,12 @@ def headers_of(store: ObjectStore, key: str, options: Mapping[str, str], seconds
             return {name.lower(): value for name, value in answer.headers.items()}
     except (OSError, HTTPException, ValueError) as error:
         failed = _without_url(error)
-    raise failed  # here, so that it does not bring along an error that has the URL
+    raise failed  # outside of the `except`, so that its context is no error with the URL
 
 
 def _client(options: Mapping[str, str]) -> OpenerDirector:
-    """A client with the proxy of a store's options, or that of the environment, and with its trust in certificates. It
-    follows no redirection: the answer would be that of another object, and another place would get the request."""
+    """A client with the proxy of a store's options, or that of the environment, and with the store's choice about
+    certificates. It follows no redirection, because it would ask another server, and for another object."""
     context = None
     if options.get("allow_invalid_certificates", "").lower() in _TRUE:
         context = ssl.create_default_context()

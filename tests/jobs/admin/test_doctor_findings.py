@@ -34,7 +34,7 @@ from lakelog.jobs.admin.doctor_findings import (
     status_finding,
 )
 from lakelog.replication.config import Config
-from lakelog.replication.storage.delta.object_headers import ToldRules
+from lakelog.replication.storage.delta.object_headers import ObjectRules
 from lakelog.replication.storage.store_probe import (
     CONDITIONAL_PUT,
     DELETE,
@@ -54,7 +54,7 @@ GIB = 2**30
 ROOMY = Disk(500 * GIB, 1000 * GIB, 10**7, 10**8)
 ON_DISK, IN_A_STORE = (Limits.of(Config().with_sessions(is_local)) for is_local in (True, False))
 TIMES = dict.fromkeys(("PUT", "GET", "LIST", "HEAD", "DELETE"), 20.0)
-TOLD = ToldRules()
+NO_RULES = ObjectRules()
 GOOD = StoreFacts(
     "s3://b/c", False, set(OPERATIONS), kept=set(PROMISES) - {SYNC}, milliseconds=TIMES, clock_ahead=0.4,
     clock_doubt=1.0, step="",
@@ -92,14 +92,16 @@ BAD = {
     ),
     "slow": (facts(milliseconds={**TIMES, "PUT": 1600.0}), [("latency", WARNING)]),
     "clock": (facts(clock_ahead=-3600.0), [("clock", WARNING)]),
-    "a rule": (facts(told={"s3://b/c/x": TOLD, "s3://b/c/y": TOLD._replace(expires="2026-12-31")}),
+    "a rule": (facts(rules={"s3://b/c/x": NO_RULES, "s3://b/c/y": NO_RULES._replace(expires="2026-12-31")}),
                [("lifecycle rules", WRONG)]),
-    "no answer": (facts(untold="timed out"), [("lifecycle rules", WARNING)]),
-    "no answer after one": (facts(untold="timed out", told={"s3://b/c/x": TOLD}), [("lifecycle rules", WARNING)]),
-    "not told": (facts(told={"s3://b/c/x": TOLD._replace(untold="NotImplemented")}), [("lifecycle rules", WARNING)]),
-    "archived": (facts(told={"s3://b/c/x": TOLD._replace(archived="GLACIER")}), [("storage class", WRONG)]),
-    "dear": (facts(told={"s3://b/c/x": TOLD._replace(storage_class="NEARLINE")}), [("storage class", WARNING)]),
-    "locked": (facts(told={"s3://b/c/x": TOLD._replace(lock="until 2026-12-31 (governance)")}),
+    "no answer": (facts(unanswered="timed out"), [("lifecycle rules", WARNING)]),
+    "no answer after one": (facts(unanswered="timed out", rules={"s3://b/c/x": NO_RULES}),
+                            [("lifecycle rules", WARNING)]),
+    "not told": (facts(rules={"s3://b/c/x": NO_RULES._replace(unknown="NotImplemented")}),
+                 [("lifecycle rules", WARNING)]),
+    "archived": (facts(rules={"s3://b/c/x": NO_RULES._replace(archived="GLACIER")}), [("storage class", WRONG)]),
+    "dear": (facts(rules={"s3://b/c/x": NO_RULES._replace(storage_class="NEARLINE")}), [("storage class", WARNING)]),
+    "locked": (facts(rules={"s3://b/c/x": NO_RULES._replace(lock="until 2026-12-31 (governance)")}),
                [("object lock", WARNING)]),
     "full": (facts(disk=ROOMY._replace(free_bytes=GIB // 4)), [("disk", WRONG)]),
 }  # fmt: skip
@@ -121,17 +123,17 @@ def test_a_good_root_has_a_line_a_check() -> None:
 
 def test_what_a_store_tells_of_its_bucket_is_a_line_each() -> None:
     paths = [f"s3://b/c/{name}" for name in "xyz"]
-    rules = [TOLD, ToldRules(expires="2026-12-31", rule="r"), ToldRules(expires="2026-12-03", rule="the 'first'")]
-    (line,) = [each for each in found_in(facts(told=dict(zip(paths, rules, strict=True)))) if each.result != OKAY]
+    rules = [NO_RULES, ObjectRules(expires="2026-12-31", rule="r"), ObjectRules(expires="2026-12-03", rule="a 'first'")]
+    (line,) = [each for each in found_in(facts(rules=dict(zip(paths, rules, strict=True)))) if each.result != OKAY]
     assert line.found == (
-        "the lifecycle rule \"the 'first'\" deletes objects of this root: s3://b/c/z on 2026-12-03 "
+        "the lifecycle rule \"a 'first'\" deletes objects of this root: s3://b/c/z on 2026-12-03 "
         "(2 of the 3 objects that were looked at)"
     )
-    versioned = found_in(facts(told={"s3://b/c/x": ToldRules(version="1")}))
+    versioned = found_in(facts(rules={"s3://b/c/x": ObjectRules(version="1")}))
     lines = {each.check: each.found for each in versioned}
     assert lines["lifecycle rules"] == "the store tells of no rule that deletes its objects; looked at: 1"
     assert lines["versioning"].startswith("the bucket keeps versions")
-    in_azure = found_in(facts(uri="az://b/c", told={"az://b/c/x": ToldRules(version="1")}))
+    in_azure = found_in(facts(uri="az://b/c", rules={"az://b/c/x": ObjectRules(version="1")}))
     assert "lifecycle rules" not in [each.check for each in in_azure]
 
 

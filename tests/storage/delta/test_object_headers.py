@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from lakelog.replication.errors import KafkaStorageException
-from lakelog.replication.storage.delta.object_headers import SigningException, ToldRules
+from lakelog.replication.storage.delta.object_headers import ObjectRules, SigningException
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.verification.s3.server import Response, error
 from tests.storage import faulty_store as faults
@@ -14,69 +14,69 @@ from tests.storage.faulty_store import FaultyStore, faulty_store
 
 DAY = "Thu, 31 Dec 2026 00:00:00 GMT"
 TOLD = {
-    "nothing": ({"etag": '"1"', "x-amz-storage-class": ""}, ToldRules()),
+    "nothing": ({"etag": '"1"', "x-amz-storage-class": ""}, ObjectRules()),
     "S3: a rule deletes it": (
         {"x-amz-expiration": f'expiry-date="{DAY}", rule-id="tmp%2Fold%20files"'},
-        ToldRules(expires="2026-12-31", rule="tmp/old files"),
+        ObjectRules(expires="2026-12-31", rule="tmp/old files"),
     ),
     "S3: a rule with the longest id": (
         {"x-amz-expiration": f'expiry-date="{DAY}", rule-id="{"a" * 255}"'},
-        ToldRules(expires="2026-12-31", rule="a" * 255),
+        ObjectRules(expires="2026-12-31", rule="a" * 255),
     ),
-    "S3: a rule without an id": ({"x-amz-expiration": f'expiry-date="{DAY}"'}, ToldRules(expires="2026-12-31")),
+    "S3: a rule without an id": ({"x-amz-expiration": f'expiry-date="{DAY}"'}, ObjectRules(expires="2026-12-31")),
     "S3: a day that nobody can read": (
         {"x-amz-expiration": 'expiry-date="soon", rule-id="a"'},
-        ToldRules(expires="soon", rule="a"),
+        ObjectRules(expires="soon", rule="a"),
     ),
     "S3: a day with too many digits": (
         {"x-amz-expiration": f'expiry-date="{DAY.replace("2026", "9" * 20)}", rule-id="a"'},
-        ToldRules(expires=DAY.replace("2026", "9" * 20), rule="a"),
+        ObjectRules(expires=DAY.replace("2026", "9" * 20), rule="a"),
     ),
     "S3: an empty day": (
         {"x-amz-expiration": 'expiry-date="", rule-id="a"'},
-        ToldRules(untold='expiry-date="", rule-id="a"'),
+        ObjectRules(unknown='expiry-date="", rule-id="a"'),
     ),
-    "S3: a directory bucket": ({"x-amz-expiration": "NotImplemented"}, ToldRules(untold="NotImplemented")),
-    "S3: versioning": ({"x-amz-version-id": "3HL4kqtJlcpXroDTDmJ"}, ToldRules(version="3HL4kqtJlcpXroDTDmJ")),
-    "S3: versioning is suspended": ({"x-amz-version-id": "null"}, ToldRules()),
+    "S3: a directory bucket": ({"x-amz-expiration": "NotImplemented"}, ObjectRules(unknown="NotImplemented")),
+    "S3: versioning": ({"x-amz-version-id": "3HL4kqtJlcpXroDTDmJ"}, ObjectRules(version="3HL4kqtJlcpXroDTDmJ")),
+    "S3: versioning is suspended": ({"x-amz-version-id": "null"}, ObjectRules()),
     "S3: object lock": (
         {"x-amz-object-lock-mode": "COMPLIANCE", "x-amz-object-lock-retain-until-date": "2026-12-31T00:00:00.000Z"},
-        ToldRules(lock="until 2026-12-31 (compliance)"),
+        ObjectRules(lock="until 2026-12-31 (compliance)"),
     ),
-    "S3: a legal hold": ({"x-amz-object-lock-legal-hold": "ON"}, ToldRules(lock="until its legal hold is removed")),
-    "S3: no legal hold": ({"x-amz-object-lock-legal-hold": "OFF"}, ToldRules()),
+    "S3: a legal hold": ({"x-amz-object-lock-legal-hold": "ON"}, ObjectRules(lock="until its legal hold is removed")),
+    "S3: no legal hold": ({"x-amz-object-lock-legal-hold": "OFF"}, ObjectRules()),
     "S3: an archive": (
         {"x-amz-storage-class": "DEEP_ARCHIVE"},
-        ToldRules(storage_class="DEEP_ARCHIVE", archived="DEEP_ARCHIVE"),
+        ObjectRules(storage_class="DEEP_ARCHIVE", archived="DEEP_ARCHIVE"),
     ),
     "S3: an archive of intelligent tiering": (
         {"x-amz-storage-class": "INTELLIGENT_TIERING", "x-amz-archive-status": "ARCHIVE_ACCESS"},
-        ToldRules(storage_class="INTELLIGENT_TIERING", archived="ARCHIVE_ACCESS"),
+        ObjectRules(storage_class="INTELLIGENT_TIERING", archived="ARCHIVE_ACCESS"),
     ),
-    "Google: an age deletes it": ({"x-goog-expiration": DAY}, ToldRules(expires="2026-12-31")),
+    "Google: an age deletes it": ({"x-goog-expiration": DAY}, ObjectRules(expires="2026-12-31")),
     "Google: a class that can be read at once": (
         {"x-goog-storage-class": "ARCHIVE", "x-goog-generation": "1700000000000000"},
-        ToldRules(storage_class="ARCHIVE"),
+        ObjectRules(storage_class="ARCHIVE"),
     ),
     "Google: object lock": (
         {"x-goog-object-lock-mode": "GOVERNANCE", "x-goog-object-lock-retain-until-date": "2026-12-31T00:00:00Z"},
-        ToldRules(lock="until 2026-12-31 (governance)"),
+        ObjectRules(lock="until 2026-12-31 (governance)"),
     ),
-    "Azure: versioning": ({"x-ms-version-id": "2026-06-28T05:50:49Z"}, ToldRules(version="2026-06-28T05:50:49Z")),
+    "Azure: versioning": ({"x-ms-version-id": "2026-06-28T05:50:49Z"}, ObjectRules(version="2026-06-28T05:50:49Z")),
     "Azure: immutability": (
         {"x-ms-immutability-policy-until-date": DAY, "x-ms-immutability-policy-mode": "unlocked"},
-        ToldRules(lock="until 2026-12-31 (unlocked)"),
+        ObjectRules(lock="until 2026-12-31 (unlocked)"),
     ),
-    "Azure: a legal hold": ({"x-ms-legal-hold": "true"}, ToldRules(lock="until its legal hold is removed")),
-    "Azure: a tier": ({"x-ms-access-tier": "Hot"}, ToldRules(storage_class="Hot")),
-    "Azure: an archive": ({"x-ms-access-tier": "Archive"}, ToldRules(storage_class="Archive", archived="Archive")),
-    "signs of a terminal": ({"x-amz-expiration": "\x1b[31m\nred"}, ToldRules(untold="?[31m?red")),
+    "Azure: a legal hold": ({"x-ms-legal-hold": "true"}, ObjectRules(lock="until its legal hold is removed")),
+    "Azure: a tier": ({"x-ms-access-tier": "Hot"}, ObjectRules(storage_class="Hot")),
+    "Azure: an archive": ({"x-ms-access-tier": "Archive"}, ObjectRules(storage_class="Archive", archived="Archive")),
+    "signs of a terminal": ({"x-amz-expiration": "\x1b[31m\nred"}, ObjectRules(unknown="?[31m?red")),
 }
 
 
-@pytest.mark.parametrize(("headers", "told"), TOLD.values(), ids=TOLD)
-def test_headers_tell_rules(headers: dict[str, str], told: ToldRules) -> None:
-    assert ToldRules.of(headers) == told
+@pytest.mark.parametrize(("headers", "rules"), TOLD.values(), ids=TOLD)
+def test_headers_tell_rules(headers: dict[str, str], rules: ObjectRules) -> None:
+    assert ObjectRules.of(headers) == rules
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_store_is_asked_by_a_head_that_is_signed_in_its_url(store):
 
     store.fault = noting
     headers = root.headers("a file")
-    assert (headers["content-length"], ToldRules.of(headers).rule) == ("5", "old files")
+    assert (headers["content-length"], ObjectRules.of(headers).rule) == ("5", "old files")
     assert asked == [("HEAD", True, False)]
     with pytest.raises(FileNotFoundError):
         root.headers("another")
