@@ -213,7 +213,7 @@ class RootChanges:
             self._report(done, done + len(tables))
 
         for _ in range(ATTEMPTS):  # some tables may be made meanwhile
-            tables = [each for each in first.tables() if each != _CLUSTER and first.has_alone(each, if_torn=True)]
+            tables = [each for each in first.tables() if each != _CLUSTER and first.decides_alone(each, if_torn=True)]
             if not tables:
                 change_roots(quorum, _CLUSTER, voting)
                 return True

@@ -52,7 +52,7 @@ from lakelog.replication.storage.delta.commit_publisher import CommitPublisher
 from lakelog.replication.storage.delta.known_roots import NO_MAJORITY_SECONDS, KnownRoots
 from lakelog.replication.storage.delta.life_signs import LifeSigns
 from lakelog.replication.storage.delta.quorum_member import CREATES, QuorumMember, TableName, packed
-from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests, run_beside
+from lakelog.replication.storage.delta.root_requests import SOON_SECONDS, Answers, RootRequests, run_in_thread
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.schemas import CLUSTER
 
@@ -60,12 +60,12 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 12  # ballots that a commit or a read tries
 _LONGEST_PAUSE_SECONDS = 0.2
-_VOTERS_SECONDS = 30.0  # so long a process relies on what it knows of who votes on the table `cluster`
-_SIGNS_VOTERS_SECONDS = 300.0  # likewise for signs, which decide nothing: other roots in a commit end it sooner
+_VOTERS_SECONDS = 30.0  # how long a process relies on what it knows of who votes on the table `cluster`
+_SIGNS_VOTERS_SECONDS = 300.0  # likewise for signs of life, unless a commit names other roots: signs decide nothing
 _CATCH_UP_SECONDS = 30.0  # between questions to a majority about a table that a process only polls
-_LOOK_SECONDS = 0.3  # so long a step waits for the home before it looks whether that answers
+_LOOK_SECONDS = 0.3  # how long a step waits for the home before it checks whether the home answers
 _CLUSTER = (CLUSTER.name,)  # the table whose voters have the files of no table
-_EXIT_SECONDS = 3.0  # so long a process that ends goes on to publish what it has decided
+_EXIT_SECONDS = 3.0  # how long a process that ends goes on to publish what it has decided
 
 _BEING_ADDED = (
     "the cluster is getting more roots, and no majority decides here yet. If `lakelog cluster-roots --add` was "
@@ -78,8 +78,8 @@ Value = TypeVar("Value")
 
 
 class ClusterQuorum:
-    """The roots that may vote, the nearest first. Threads may share it. `timeout` in seconds: how long a step waits for
-    a majority. `member_at`: makes the root of a URI, for roots that were added since."""
+    """The quorum of a process. `roots`: those that may vote, the nearest first. `timeout`: how many seconds a step
+    waits for a majority. `member_at`: makes the root at a URI, for roots that are added later. Threads may share it."""
 
     def __init__(
         self, roots: Sequence[QuorumMember], timeout: float = 10.0,
@@ -150,7 +150,7 @@ class ClusterQuorum:
             self._renew(table)
         self._settle(table, version, outcome.commit, waits=not is_own or roots is not None)
         if is_own and roots is not None:
-            self.publisher.tell(table, version, outcome.commit, set(before.roots) - set(voting))
+            self.publisher.publish_to_former(table, version, outcome.commit, set(before.roots) - set(voting))
         return len(content) if is_own else 0
 
     def create_table(self, table: TableName, content: bytes) -> bool:
@@ -158,7 +158,7 @@ class ClusterQuorum:
         for _ in range(ATTEMPTS):
             version = self.catch_up(_CLUSTER, self.newest_at_home(_CLUSTER))
             home = self.home  # one root for all questions: with the commits of `cluster` it has their tables
-            if home.newest(table) >= 0 and not home.has_alone(table):
+            if home.newest(table) >= 0 and not home.decides_alone(table):
                 return False
             if not home.root.child(*_CLUSTER).exists(commit_name(version)):
                 continue
@@ -181,14 +181,14 @@ class ClusterQuorum:
         folders for their votes. Raises KafkaStorageException unless a majority has it then, and the source is one."""
 
         def bring(member: QuorumMember) -> None:
-            if not member.is_still(of[member]):  # else it would write into the folder where a disk is not mounted
+            if not member.is_still(identities[member]):  # else it would write where a disk is not mounted
                 raise KafkaStorageException(f"{member.root.uri}: is not the root that is to vote")
             member.bring(table, source)
 
-        of = {member: root for root, member in self.known.members_of(roots).items() if root in roots}
-        found = self.known.at_each(bring, list(of))
+        identities = {member: root for root, member in self.known.members_of(roots).items() if root in roots}
+        found = self.known.at_each(bring, list(identities))
         failed = {uri: error for uri, error in found.items() if error is not None}
-        if len(of) - len(failed) < majority(len(roots)) or source.root.uri in failed:
+        if len(identities) - len(failed) < majority(len(roots)) or source.root.uri in failed:
             reason = next(iter(failed.values()), self.known.no_majority(roots))
             raise KafkaStorageException(f"{'/'.join(table)}: a majority of the roots has no copy of it: {reason}")
 
@@ -211,8 +211,8 @@ class ClusterQuorum:
         return self.known.read_at_home(lambda home: last_version(home.child(*table)))
 
     def bring_newest(self, table: TableName) -> int:
-        """Publishes at the home all commits of a table that were decided before this call began, and returns the last
-        one. If no majority answers it does what it can, so that reads of what is there go on, and returns -1. Raises
+        """Publishes at the home all commits of a table that were decided before this call began, and returns the
+        version of the last one. If no majority answers, it returns -1, and reads go on with what the home has. Raises
         KafkaStorageException if no root answers."""
         has_home = False
 
@@ -240,12 +240,12 @@ class ClusterQuorum:
 
     def newest_to_read(self, table: TableName, version: int) -> int:
         """As `catch_up`, for a read. With `reads_go_on`, a read that reaches no majority goes on with what is published
-        at the home, or another root that answers. It warns once, and never returns less than this process knows to be
-        decided: then it raises KafkaStorageException, as it does if no root answers.
+        at the home, or at another root that answers. It warns once. It raises KafkaStorageException if no root answers,
+        or if the root that answers lacks a version that this process knows to be decided.
 
-        This is safe for who reads records. All that is published is decided, so no leader epoch has two leaders; but it
-        may be old. So a reader may take a deposed leader for the leader. It reads what the high watermark in the row of
-        that leader allows, once it has found that the log led under the row's epoch and has the row's records
+        This is safe for readers of records. All that is published is decided, so no leader epoch has two leaders. But
+        it may be old, so a reader may take a deposed leader for the leader. It reads up to the high watermark in that
+        leader's row. First it checks that the log led under the row's epoch and has the row's records
         (`check_log_leads`). That high watermark never passes what the whole ISR of that epoch has, whoever leads later:
         a follower that has taken up a later epoch no longer counts for it. A clean election keeps these records. So the
         reader sees committed records, maybe not the newest ones. It must not conclude that others are gone: see
@@ -265,14 +265,14 @@ class ClusterQuorum:
         return found
 
     def behind(self, table: TableName) -> str:
-        """Why the last read of a table has gone on without a majority; empty if it has not. Otherwise something that is
-        missing in what it found may be there by now, such as a topic, a leader or its records."""
+        """Why the last read of a table has gone on without a majority; empty if a majority has answered. Without one, a
+        topic, a leader or records that the read has not found may exist by now."""
         return self._behind.get(table, "") if self.reads_go_on else ""
 
     def _answer_in_time(self, call: Callable[[], int]) -> int:
-        """What a call returns that asks a majority. With `reads_go_on` it waits `timeout` for that, and if a majority
-        is missing since, half a second for each question: roots that hang hold up a reader once. Raises
-        KafkaStorageException."""
+        """The result of a call that asks a majority. With `reads_go_on` it waits `timeout` for that once. As long as no
+        majority answers, it then waits half a second for each later question, so that roots that hang hold up a reader
+        once. Raises KafkaStorageException."""
         if not self.reads_go_on:
             return call()
         last = self._question
@@ -345,8 +345,8 @@ class ClusterQuorum:
                     version += 1
                 continue
             if isinstance(outcome, OutcomeUnknown):
-                # Others may have cleaned up what they have decided after this version, or may lack the version: whoever
-                # has decided it has published it at too few roots.
+                # The other roots may have cleaned up the votes on the next version. Or they lack this version, because
+                # the process that has decided it has published it at too few roots.
                 if has_brought:
                     error = f"{'/'.join(table)}: {self.known.no_majority(before.roots)}"
                     home, version = self.known.leave_home(table, version + 1, before.roots, error)
@@ -392,8 +392,8 @@ class ClusterQuorum:
         return version
 
     def settled_home(self, table: TableName) -> QuorumMember:
-        """The home once this process publishes no version of the table there. If that or any request takes more than a
-        second there, or it does not answer meanwhile, another root that votes becomes the home, if one answers."""
+        """The home, once this process is publishing no version of the table there. Another root that votes becomes the
+        home if publishing or any other request takes more than a second there, or if the home does not answer."""
         home = self.fit_home(table)
         home.await_published(table, timeout=_LOOK_SECONDS)
         if home.is_publishing(table) and (home.root.is_local or home.answers_soon()):
@@ -404,7 +404,7 @@ class ClusterQuorum:
         return home
 
     def fit_home(self, table: TableName) -> QuorumMember:
-        """The home, or the next root that votes on a table if a read has failed there since it was chosen."""
+        """The home. After a read has failed there, the next root that votes on the table becomes the home."""
         return self.check_home(table) if self.known.home_has_failed else self.home
 
     def check_home(self, table: TableName) -> QuorumMember:
@@ -412,9 +412,9 @@ class ClusterQuorum:
         return self.known.check_home(self._voting(table))
 
     def catch_up_now_and_then(self, table: TableName, version: int | None = None) -> None:
-        """Lets a thread look for votes on the next version at the other roots, and catch up if there is one; at most
-        once in 30 s a table and process. Any majority that has decided it includes one of them. `version`: the newest
-        one that is known, by default that at the home."""
+        """Starts a thread that looks at the other roots for a vote on the next version, and catches up if it finds one:
+        any majority that has decided that version includes another root than the home. It does so at most once in 30 s
+        for each table and process. `version`: the newest one that is known, by default that at the home."""
         self._go_nearer()
         now, cache = time.monotonic(), self.home.root.version_cache
         if now - self._caught_up_at.get(table, float("-inf")) < _CATCH_UP_SECONDS:
@@ -431,8 +431,8 @@ class ClusterQuorum:
         self._start_catching_up(table, run)
 
     def _go_nearer(self) -> None:
-        """Lets threads look, once a minute, whether roots answer again that are nearer than the home. One that votes
-        becomes the home once it has what the home has of the tables that this process knows."""
+        """Starts threads that look, once a minute, whether roots nearer than the home answer again. Such a root becomes
+        the home if it votes, once it has the home's commits of the tables that this process knows."""
         home = self.home
 
         def look(root: str, member: QuorumMember) -> None:
@@ -446,7 +446,7 @@ class ClusterQuorum:
             self._requests.begin(root, member, Answers(), partial(look, root, member))
 
     def catch_up_soon(self, table: TableName) -> None:
-        """Lets a thread catch up, as there is a newer version than the home has."""
+        """Starts a thread that catches up, because there is a newer version than the home has."""
         self._start_catching_up(table, lambda: self.catch_up(table, self.newest_at_home(table)))
 
     def _start_catching_up(self, table: TableName, call: Callable[[], Any]) -> None:
@@ -456,7 +456,7 @@ class ClusterQuorum:
             except (LakelogException, OSError) as error:
                 logger.debug("%s: %s", "/".join(table), error)
 
-        run_beside(run, "catch up")
+        run_in_thread(run, "catch up")
 
     def _has_vote_elsewhere(self, table: TableName, version: int) -> bool:
         others = [member for member in self.known.members.values() if member is not self.home]
@@ -494,7 +494,8 @@ class ClusterQuorum:
         raise KafkaStorageException(f"{self.home.root.uri}: {_BEING_ADDED}")
 
     def _doubt(self, roots: tuple[str, ...]) -> None:
-        """Lets a majority be asked who votes on the table `cluster`, once, if other roots vote on another table."""
+        """Notes who votes on another table. If these are not the known voters of the table `cluster`, the next `voters`
+        asks a majority again, once for each such set."""
         _, cluster = self._newest.get(_CLUSTER, (-1, None))
         if cluster is not None and cluster.roots != roots and roots not in self._doubts:
             self._doubts.add(roots)
@@ -512,7 +513,7 @@ class ClusterQuorum:
 
     def at_majority(self, call: Callable[[StorageRoot], Value], is_sure: bool = False) -> Sequence[Value]:
         """Calls `call` with each root that votes on the table `cluster`, and returns the results of a majority, the
-        home's first. The others go on with it. `is_sure`: as `voters`. Raises KafkaStorageException."""
+        home's first. The calls at the other roots go on. `is_sure`: as `voters`. Raises KafkaStorageException."""
         voters = self.voters(is_sure)
         if not voters:  # they are not formatted yet
             return [call(member.root) for member in self.known.all]
@@ -522,21 +523,21 @@ class ClusterQuorum:
         return found
 
     def at_first_majority(self, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
-        """As `at_majority`, for what decides nothing and is written often: it calls `call` with a majority of the roots
-        alone, and with all of them if one of these fails or does not answer within a second."""
+        """As `at_majority`, for files that are written often and decide nothing. It calls `call` only with a majority
+        of the roots. If one of them fails, or does not answer within a second, it calls it with all roots."""
         first = self._first_majority()
         found = self._answers(first, call, len(first), SOON_SECONDS) if first else None
         return self.at_majority(call) if found is None else found
 
     def near_member(self, table: TableName) -> QuorumMember:
-        """The root at which this process reads what `at_first_majority` has written: the home if it is among these."""
+        """The root at which this process reads files of `at_first_majority`: the home, if these are written there."""
         home, members = self.fit_home(table), self.known.members
         first = [members[root] for root in self._first_majority() if root in members]
         return home if home in first or not first else first[0]
 
     def _first_majority(self) -> Sequence[str]:
         """A majority of the roots that vote on the table `cluster`, in the order of its commit, which all processes
-        know; those last at which a request of this process hangs or a read has failed."""
+        know. Roots at which a request of this process hangs, or a read has failed, come last."""
         voters, members = self.voters(longest=_SIGNS_VOTERS_SECONDS), self.known.members
 
         def order(root: str) -> tuple[bool, float]:
@@ -558,7 +559,7 @@ class ClusterQuorum:
     def _answers(
         self, roots: Sequence[str], call: Callable[[StorageRoot], Value], needed: int, timeout: float | None = None
     ) -> Sequence[Value] | None:  # fmt: skip
-        """The results of so many of these roots, None without them."""
+        """The results of `needed` of these roots; None if fewer answer."""
         found = self.known.ask(
             roots, lambda root, member: partial(_of_voter, root, member, call), lambda found: len(found) >= needed,
             timeout,
@@ -566,10 +567,11 @@ class ClusterQuorum:
         return None if len(found) < needed else [answer[0] for answer in found.values()]
 
     def decide_file(self, names: TableName, own: ProposedCommit, roots: Sequence[str]) -> ProposedCommit:
-        """Lets these roots vote on the content of a file of no table, and returns what is decided: this one, or what
-        another process has proposed. Raises KafkaStorageException."""
+        """Lets these roots vote on the content of a file of no table. Returns the content that is decided: the own one,
+        or that of another process. Raises KafkaStorageException."""
         own = own._replace(session=uuid.uuid4().hex, roots=tuple(roots))
-        outcome = self._run(names, roots, propose(0, own, own.session, len(roots), ATTEMPTS), QuorumMember.of_file)
+        work = propose(0, own, own.session, len(roots), ATTEMPTS)
+        outcome = self._run(names, roots, work, QuorumMember.file_handlers)
         if not isinstance(outcome, SlotSettled):
             raise KafkaStorageException(f"{'/'.join(names)}: {self.known.no_majority(roots)}")
         return outcome.commit
@@ -577,22 +579,22 @@ class ClusterQuorum:
     # Maintenance
 
     def clean_up(self, table: TableName, version: int, home: QuorumMember) -> None:
-        """Copies a checkpoint of a version from `home`, which has written it, to the other roots, cleans up there what
-        that has cleaned up, and deletes old votes at all roots. It waits for that one, and for the others a second,
-        which go on with it. A root that does not answer is cleaned up the next time."""
+        """Copies a checkpoint of a version from `home`, which has written it, to the other roots. Deletes there the
+        commits that `home` has deleted, and old votes at all roots. It waits for `home`, and a second for the others,
+        where the work goes on. A root that does not answer is cleaned up the next time."""
         voting = self._voting(table)
-        of = {member: root for root, member in self.known.members.items() if root in voting}
+        identities = {member: root for root, member in self.known.members.items() if root in voting}
 
         def clean(member: QuorumMember) -> None:
-            self._clean_up_at(of[member], member, home, table, version)
+            self._clean_up_at(identities[member], member, home, table, version)
 
         found: dict[str, Any] = {}
         try:
-            if home in of:
+            if home in identities:
                 clean(home)
         except (LakelogException, OSError) as error:
             found[home.root.uri] = error
-        found |= self._requests.soon(clean, [member for member in of if member is not home])
+        found |= self._requests.soon(clean, [member for member in identities if member is not home])
         for uri, failed in found.items():
             if failed is not None:
                 logger.warning("%s: %s is not cleaned up now: %s", uri, "/".join(table), failed)
@@ -619,23 +621,23 @@ class ClusterQuorum:
                 self._under_clean_up.discard(key)
 
     def at_others(self, table: TableName, call: Callable[[StorageRoot], Value]) -> Sequence[Value]:
-        """Calls `call` with each other root than the home that votes on a table, as far as this process knows, and
-        returns what those return that answer within a second. The others go on with it."""
+        """Calls `call` with each root but the home that votes on a table, as far as this process knows, and returns the
+        results that come within a second. The other calls go on."""
         voting = self._voting(table)
         members = self.known.members_of(voting) if voting else {}
-        of = {member: root for root, member in members.items() if root in voting}
+        identities = {member: root for root, member in members.items() if root in voting}
 
         def ask(member: QuorumMember) -> tuple[Value] | None:
-            return _of_voter(of[member], member, call) if voting else (call(member.root),)
+            return _of_voter(identities[member], member, call) if voting else (call(member.root),)
 
-        others = [member for member in (of if voting else self.known.all) if member is not self.home]
+        others = [member for member in (identities if voting else self.known.all) if member is not self.home]
         found = self._requests.soon(ask, others).values()
-        return [given[0] for given in found if given is not None and not isinstance(given, LakelogException)]
+        return [result[0] for result in found if result is not None and not isinstance(result, LakelogException)]
 
     # What this process knows of a table
 
     def _voting(self, table: TableName) -> Sequence[str]:
-        """The roots that vote on the next version of a table, as far as this process knows; none if it does not."""
+        """The roots that vote on the next version of a table; empty if this process does not know them."""
         _, newest = self._newest.get(table, (-1, None))
         return newest.roots if newest else ()
 
@@ -656,14 +658,14 @@ class ClusterQuorum:
             self._sessions[table] = uuid.uuid4().hex
 
     def commit_of(self, table: TableName, version: int) -> ProposedCommit:
-        """A commit that is decided, without its content. Raises KafkaStorageException, also for one that names no
-        roots: then the first root may still decide alone on the next version."""
+        """A commit that is decided, without its content. Raises KafkaStorageException, also for a commit that names no
+        roots, because the first root may still decide alone on the version after it."""
         if not (found := self._commit_of(table, version)).roots:
             raise KafkaStorageException(f"{self.home.root.child(*table).uri}: {_BEING_ADDED}")
         return found
 
     def _commit_of(self, table: TableName, version: int) -> ProposedCommit:
-        """As `commit_of`, with a commit that names no roots."""
+        """As `commit_of`, but a commit that names no roots is no error."""
         known, commit = self._newest.get(table, (-1, None))
         if commit is not None and known == version:
             return commit
@@ -704,8 +706,8 @@ class ClusterQuorum:
         return self.publisher.publish(table, version, commit, waits)
 
     def flush(self, timeout: float = _EXIT_SECONDS) -> None:
-        """Waits until this process publishes nothing, at most `timeout` seconds. Only a process that asks a majority
-        sees what is decided and not yet published."""
+        """Waits until this process has nothing left to publish, at most `timeout` seconds. Until a commit is published,
+        only processes that ask a majority see it."""
         deadline = time.monotonic() + timeout
         for member in self.known.all:
             member.await_all(max(0.0, deadline - time.monotonic()))
@@ -740,7 +742,7 @@ class _Question:
     def __init__(self, call: Callable[[], int]) -> None:
         self.began_at = time.monotonic()
         self._answers = Answers()
-        run_beside(partial(self._run, call), "read")
+        run_in_thread(partial(self._run, call), "read")
 
     def _run(self, call: Callable[[], int]) -> None:
         answer: int | Exception = KafkaStorageException("a read was interrupted")
@@ -752,13 +754,13 @@ class _Question:
             self._answers.put("", answer)
 
     def answer(self, seconds: float) -> int | Exception | None:
-        """What the call has returned or raised, so many seconds after it began at the latest; None if it has not."""
+        """The result or the error of the call. Waits until `seconds` after it began; None if there is neither then."""
         left = max(0.0, self.began_at + seconds - time.monotonic())
         return self._answers.wait_for(lambda _: False, 1, left).get("")
 
 
 def _with_facts(content: bytes, session: str, roots: Sequence[str]) -> bytes:
-    """A commit whose metadata says by whom it was proposed, and who votes on the next version."""
+    """A commit whose metadata names the session that proposes it, and the roots that vote on the next version."""
     first, _, rest = content.partition(b"\n")
     head = json.loads(first)
     head["commitInfo"] |= {SESSION: session, ROOTS: list(roots)}

@@ -65,17 +65,17 @@ class CommitPublisher:
             found = done.wait_for(lambda found: home in found, len(members), SOON_SECONDS)
         return [root for root, is_published in found.items() if is_published]
 
-    def tell(self, table: TableName, version: int, commit: ProposedCommit, former: Iterable[str]) -> None:
-        """Publishes a commit that lets other roots vote at those that did and do no more, if they answer soon. A
-        process whose home is one of them would look elsewhere after 30 s only, and write its signs of life meanwhile
-        where nobody reads them."""
+    def publish_to_former(self, table: TableName, version: int, commit: ProposedCommit, former: Iterable[str]) -> None:
+        """Publishes a commit that lets other roots vote at the `former` ones, which vote no longer, if they answer
+        soon. Otherwise a process whose home is one of them would look elsewhere only after 30 s. Meanwhile it would
+        write its signs of life where nobody reads them."""
         members = self._known.members
-        of = {members[root]: root for root in former if root in members}
+        identities = {members[root]: root for root in former if root in members}
 
         def publish(member: QuorumMember) -> bool:
-            return member.is_still(of[member]) and member.publish(table, version, commit.content)
+            return member.is_still(identities[member]) and member.publish(table, version, commit.content)
 
-        self._requests.soon(publish, list(of))
+        self._requests.soon(publish, list(identities))
 
     def _publish(self, root: str, member: QuorumMember, table: TableName, version: int, value: bytes) -> bool:
         try:

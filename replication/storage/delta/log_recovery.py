@@ -1,9 +1,9 @@
 """Recovers a table whose log has lost files: in a power cut, or because its root was emptied while others wrote to it.
 
-A commit counts only while the one before it exists, and only if it was written after that very one. Otherwise its
-writer reports no success, and no later commit follows it: it is a ghost. Ghosts stay where commits were lost below
-those that other processes have written since. Readers open such a table below its first hole. Its owner puts ghosts
-aside, because the next commits need their names. Kafka: `LogLoader.recoverLog`.
+A commit counts only while the commit before it exists, and only if it was written after that very one. A commit that
+does not count is a *ghost*: its writer reports no success, and no later commit follows it. Ghosts come about where
+commits are lost and other processes have written later ones. Readers open such a table below its first hole. Its owner
+puts the ghosts aside, because the next commits need their names. Kafka: `LogLoader.recoverLog`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,12 @@ _READERS = 8
 
 
 class LogReach(NamedTuple):
-    """How far the files of a log reach: the checkpoint from which it is read (-1: none), the last commit before a hole
-    (-1: there is no table), newer checkpoints that are torn, the files after the hole, by name, and the checkpoint that
-    the hint names if it is gone."""
+    """How far the files of a log reach.
+
+    `checkpoint`: the version of the checkpoint from which the log is read; -1 without one. `last`: the last commit
+    before a hole; -1 if there is no table. By name: `torn` are newer checkpoints that are torn, `ghosts` the files
+    after the hole, and `gone` the checkpoint that the hint names, if it is missing.
+    """
 
     checkpoint: int
     last: int
@@ -66,7 +69,7 @@ def log_files(root: StorageRoot) -> dict[str, Stamp | None]:
 
 
 def find_end(root: StorageRoot, lost: Collection[str] = ()) -> LogReach:
-    """Finds the end of a log, from a listing, as if the `lost` commits were not there, and the `lost` checkpoints torn.
+    """Finds the end of a log from a listing. It takes `lost` commits for missing, and `lost` checkpoints for torn.
     Raises KafkaStorageException."""
     names = [name for name in root.child("_delta_log").list() if name[:20].isdigit()]
     commits = {_version(name) for name in names if is_commit(name) and name not in lost}
@@ -90,7 +93,7 @@ def is_half_deleted(root: StorageRoot) -> bool:
 
 
 def _lost_checkpoint(root: StorageRoot, names: Sequence[str]) -> Sequence[str]:
-    """The checkpoint that the hint names, if none of these files is it: then delta-rs does not open the table."""
+    """The checkpoint that the hint names, if it is not among these files. Then delta-rs does not open the table."""
     try:
         hinted = last_checkpoint(root)
     except (ValueError, KeyError, TypeError):  # a torn hint, which delta-rs ignores
@@ -102,14 +105,16 @@ def _lost_checkpoint(root: StorageRoot, names: Sequence[str]) -> Sequence[str]:
 def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool = False) -> bool:
     """For a table's owner: puts the ghosts of its log aside, and torn checkpoints, and logs that in one line.
 
-    After a crash an empty or torn commit is a hole, too: its writer had not synced it. If a whole checkpoint has its
-    content, it is deleted, with all commits before it. If none is left then at the checkpoint or after it, an empty
-    commit takes its place, as the next one needs one to follow. A commit of a state table, which `has_rows`, is a hole
-    if their file is torn. What is decided does not change while it is carried out, so a recovery that ends half way is
-    repeated. Returns False for a log without a beginning, which stays as it is. Raises KafkaStorageException, and
-    CorruptRecordException for a torn commit otherwise.
+    After a crash (`is_after_crash`) an empty or torn commit is a hole, too, because its writer had not synced it. But
+    if a whole checkpoint has the content of that commit, recovery deletes the commit and all before it. If that leaves
+    no commit at the checkpoint or after it, recovery writes an empty one, which the next commit can follow. In a state
+    table (`has_rows`) a commit is a hole if the file with its rows is torn.
+
+    Recovery decides before it writes, and its writes do not change what it would decide. So after an interruption the
+    next call finishes it. Returns False for a log without a beginning, which stays as it is. Raises
+    KafkaStorageException, and without `is_after_crash` CorruptRecordException for a torn commit.
     """
-    looks_for_torn = is_after_crash and root.is_local  # in an object store each poll is paid for: once one was met
+    looks_for_torn = is_after_crash and root.is_local  # in an object store, where each read is paid for, only later
     refused_checkpoints = set[str]()
     while True:
         lost = _torn_commits(root) if looks_for_torn else {}
@@ -133,7 +138,7 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
             continue
         torn += [name for name in lost if _version(name) > end.checkpoint]
         if last < end.last or not end.ghosts or torn or not root.exists(commit_name(last + 1)):
-            break  # otherwise the first of them has landed since the listing, and what follows it is no ghost
+            break  # otherwise the commit of the hole has landed since the listing, so the files after it are no ghosts
     refused = [commit_name(version).rpartition("/")[2] for version in range(last + 1, end.last + 1)]
     found = [*refused, *end.ghosts, *end.torn]
     if end.gone:
@@ -153,12 +158,12 @@ def recover_log(root: StorageRoot, is_after_crash: bool = False, has_rows: bool 
 
 
 def _rely_on_checkpoint(root: StorageRoot, version: int, lost: Mapping[str, Stamp], has_commit: bool) -> None:
-    """Removes the commits up to a version, as a newer checkpoint has all their content. If the table does not
-    `has_commit` to go on from, an empty one is written for the version, which is that of the checkpoint.
+    """Removes the commits up to `version`, because a checkpoint has all their content.
 
-    The older ones go first, so no reader that has replayed them takes the empty one for the next commit. It follows
-    none, either. Whoever recovers the log at the same time drops the same commits. But the commit of the version may be
-    one that another process has written: it stays.
+    Without `has_commit` the log has no commit that the next one can follow. Then this writes an empty commit for
+    `version`, which is that of the checkpoint. It removes the older commits first, and the empty one follows no other:
+    so no reader that has replayed the older ones takes it for the next commit. Another process that recovers the log
+    at the same time removes the same commits. If another process has written a commit for `version`, that one stays.
     """
     drop_commits_before(root, version)  # a gap between those that stay would look like the log's end
     name = commit_name(version).rpartition("/")[2]
@@ -197,11 +202,18 @@ def read_tail(
     root: StorageRoot, last: int, checkpoint: int | None = None, remote: int = 2, above: int = -1,
     after: int | None = None,
 ) -> list[Commit]:  # fmt: skip
-    """The commits from the `checkpoint` up to `last`, in order, as far as each follows the one before it; by default
-    from the newest checkpoint. A commit of which only the checkpoint is left is left out. In an object store, which
-    loses no commit, so many `remote` ones are enough: two tell a commit that was late. Commits up to `above` are left
-    out, too, and all after the version `after` are read. Raises CorruptRecordException for a torn commit, and
-    KafkaStorageException.
+    """The commits from a checkpoint up to `last`, in order, up to the first that does not follow the one before it.
+
+    Args:
+        last: the last version.
+        checkpoint: the version of the checkpoint; by default that of the newest one. The commit of that version is left
+            out if only its checkpoint is left.
+        remote: how many commits are read in an object store, which loses no commit. Two show whether the last one was
+            late.
+        above: commits up to this version are left out.
+        after: all commits after this version are read, however many.
+
+    Raises CorruptRecordException for a torn commit, and KafkaStorageException.
     """
     if checkpoint is None:
         names = root.child("_delta_log").list() if root.is_local else ()
@@ -225,7 +237,7 @@ def read_tail(
 
 
 def _last_with_rows(root: StorageRoot, tail: Sequence[Commit], torn: list[str]) -> int:
-    """The last version of which the file with the rows is whole. A commit that changes no row has no file."""
+    """The last version whose file of rows is whole. A commit that changes no row has no file. Adds faults to `torn`."""
     last = tail[-1].version
     for commit in reversed(tail):
         fault = next((fault for file in commit.adds if (fault := _fault(root, file))), None)
@@ -238,7 +250,7 @@ def _last_with_rows(root: StorageRoot, tail: Sequence[Commit], torn: list[str]) 
 
 
 def _has_whole_rows(root: StorageRoot, version: int, torn: list[str]) -> bool:
-    """Whether the files of a version are whole, to which its checkpoint leads."""
+    """Whether all files of the table at a version are whole. Adds faults to `torn`."""
     try:
         names = add_actions(root.open_table(version)).column("path").to_pylist()
     except (DeltaError, OSError) as error:
@@ -270,9 +282,9 @@ def _stamps(root: StorageRoot, end: LogReach) -> dict[str, Stamp | None]:
 
 
 def put_aside(root: StorageRoot, files: Mapping[str, Stamp | None]) -> None:
-    """Moves files of a log, with their stamps, to a folder beside it, the last one first: so no commit lands in between
-    that would seem to follow one of them. A file with another stamp is another one, which is no ghost: it stays. The
-    hint at the last checkpoint goes if that one does."""
+    """Moves files of a log to a folder beside it, the last one first, so that no commit lands in between that would
+    seem to follow one of them. A file whose stamp is not the given one stays: it is a later file, and no ghost. With a
+    checkpoint, the hint at the last checkpoint is deleted, too."""
     log, aside = root.child("_delta_log"), root.child(ASIDE)
     for name, stamp in sorted(files.items(), reverse=True):
         if stamp is not None:  # otherwise another process of the owner has moved it

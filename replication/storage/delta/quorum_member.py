@@ -1,8 +1,8 @@
 """One root of a quorum of cluster roots: its identity, its votes, and the commits that are published there.
 
 The folder `_quorum` of the root has the file of its identity, and the events (the votes) of all tables. An emptied root
-has no identity. A copy of a root, or one that was restored from a backup, has another file of the identity, and thereby
-another identity. So a root that may have forgotten a vote never votes again. See `quorum_slot`.
+has no identity. A root that was copied, or restored from a backup, has another file, and so another identity. So a root
+that may have forgotten a vote never votes again. See `quorum_slot`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ SLOTS_A_SEAL = 1_000  # slots of a table that are sealed together, a segment
 _IDENTITY = f"{FOLDER}/_root.json"  # before all votes in order of names, in which stores delete many objects
 _DEEPEST = 2  # folders of a table below the root
 _ADDRESSES = f"{FOLDER}/addresses.json"
-_SURE_SECONDS = 10.0  # so long a process relies on what it has read at a root in an object store
-_FAILED_SECONDS = 60.0  # so long other roots are asked before one at which a read has failed
-_PATIENT_SECONDS = 60.0  # so long reads wait longer after those at all roots have failed
+_SURE_SECONDS = 10.0  # how long a process relies on what it has read at a root in an object store
+_FAILED_SECONDS = 60.0  # how long a root at which a read has failed is asked after the others
+_PATIENT_SECONDS = 60.0  # how long reads have a longer time-out, after reads at all roots have failed
 _CLEAR_SECONDS = _SURE_SECONDS  # until no process relies on an identity in an object store that was deleted
 _SEALED_SECONDS = 3600.0  # between the seal of votes and their deletion
 _SLOW_SECONDS = 300.0  # a vote that has taken longer reads the root's state again
@@ -49,8 +49,8 @@ Value = TypeVar("Value")
 
 
 class _Sure(NamedTuple):
-    """What was read at a root at a monotonic time: its identity, a version of a table that is published there, and the
-    segment of slots that is not sealed."""
+    """What was read at a root: its identity, a version of a table that is published there, and the segment of slots
+    that is not sealed. `at`: when, on the monotonic clock, in seconds."""
 
     at: float
     identity: str
@@ -87,8 +87,8 @@ class QuorumMember:
         return found
 
     def read(self, call: Callable[[StorageRoot], Value]) -> Value:
-        """Calls `call`, which only reads what other roots have too, with this root. A root that hangs fails soon, so
-        that another one is asked: see `be_patient`."""
+        """Calls `call` with this root, to read something that other roots have, too. At a root that hangs it fails
+        soon, so that another root is asked: see `be_patient`."""
         return self._read(call, self.root if time.monotonic() < self._reads.patient_until else self.root.quick)
 
     def _read(self, call: Callable[[StorageRoot], Value], root: StorageRoot) -> Value:
@@ -99,8 +99,8 @@ class QuorumMember:
             raise
 
     def be_patient(self, since: float) -> bool:
-        """Lets reads wait longer for a minute, as all roots have failed and may only be slow. Whether reads that began
-        at `since`, a monotonic time, have not waited so long."""
+        """Gives reads of the next minute a longer time-out, because all roots have failed and may only be slow. Returns
+        whether to repeat reads that began at `since` (monotonic): those had the shorter time-out."""
         reads, now = self._reads, time.monotonic()
         has_waited = reads.patient_from <= since < reads.patient_until
         if now >= reads.patient_until:
@@ -110,8 +110,8 @@ class QuorumMember:
 
     @property
     def failed_at(self) -> float:
-        """The monotonic time at which a call of `read` has failed last, if that was in the last minute; in an object
-        store one of this process, which may have opened the cluster many times."""
+        """The monotonic time at which a call of `read` has failed last; -inf if that was over a minute ago. In an
+        object store all quorums of this process share it, as the process may open the cluster many times."""
         at = self._reads.failed_at
         return at if time.monotonic() - at < _FAILED_SECONDS else float("-inf")
 
@@ -135,16 +135,17 @@ class QuorumMember:
         return identity
 
     def doubt(self) -> None:
-        """Lets the identity be read again before this process relies on it: the root may not answer now."""
+        """Forgets the identity, so that it is read again before this process relies on it. For a root that has
+        failed."""
         self._identities.pop(self.root.uri, None)
 
     def is_still(self, root: str, quick: bool = False) -> bool:
-        """Whether this is the root with that identity; in an object store as this process has read it at most 10 s ago,
-        because that takes two requests. `quick`: it is read as `read` does."""
+        """Whether this is the root with that identity. In an object store an answer of this process that is up to 10 s
+        old counts, because a read takes two requests. `quick`: reads it with the time-out of `read`."""
         return self.identity_lately(quick)[0] == root
 
     def identity_lately(self, quick: bool = False) -> tuple[str | None, float]:
-        """The identity and the monotonic time at which it was read, as `is_still` takes it."""
+        """The identity, as old as in `is_still`, and the monotonic time at which it was read."""
         identity, at = self._identities.get(self.root.uri, (None, float("-inf")))
         if identity is not None and not self.root.is_local and time.monotonic() - at < _SURE_SECONDS:
             return identity, at
@@ -152,20 +153,20 @@ class QuorumMember:
         return (self.read(self._identity) if quick else self.identity()), now
 
     def has_lately(self, table: Sequence[str], version: int) -> bool:
-        """Whether this process has found, at most 10 s ago, that a version of a table is published here; False on a
-        disk, where looking costs nothing."""
+        """Whether this process has found, at most 10 s ago, that a version of a table is published here. Always False
+        on a disk, where a look-up costs nothing."""
         sure = self.sure.get(tuple(table))
         if self.root.is_local or sure is None:
             return False
         return time.monotonic() - sure.at < _SURE_SECONDS and sure.version >= version
 
     def begin_publishing(self, table: Sequence[str], version: int) -> None:
-        """Lets votes and reads of this process wait until `end_publishing`."""
+        """Makes votes and reads of this process wait until `end_publishing`."""
         with self._changed:
             self._publishing.setdefault(tuple(table), set()).add(version)
 
     def end_publishing(self, table: Sequence[str], version: int) -> None:
-        """The version is published here, or cannot be."""
+        """Ends `begin_publishing`: the version is published here, or cannot be."""
         with self._changed:
             self._publishing.get(tuple(table), set()).discard(version)
             self._changed.notify_all()
@@ -175,7 +176,7 @@ class QuorumMember:
         return bool(self._publishing.get(tuple(table)))
 
     def await_published(self, table: Sequence[str], version: int | None = None, timeout: float | None = None) -> None:
-        """Waits until this process publishes no version of the table here, or none up to this one."""
+        """Waits until this process is publishing no version of the table here, or none up to `version`."""
         under_way = self._publishing.get(tuple(table))
         if under_way:
             with self._changed:
@@ -184,18 +185,20 @@ class QuorumMember:
                 )
 
     def await_all(self, timeout: float) -> None:
-        """Waits until this process publishes nothing here, at most `timeout` seconds."""
+        """Waits until this process is publishing nothing here, at most `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not any(self._publishing.values()), timeout)
 
     def all_of(self, *calls: Callable[[], Any]) -> list[Any]:
-        """The results of calls that read the root: in an object store of all at the same time."""
+        """The results of several calls that read the root. In an object store they run at the same time."""
         return in_threads(lambda call: call(), calls, 1 if self.root.is_local else len(calls))
 
     def clear(self) -> None:
-        """Deletes all but the noted addresses: the identity, the tables and the votes. It deletes what others rely on
-        for a while only when they no longer do: in an object store it waits for that even if there is no identity, as
-        that may just have been deleted. A clearing that is interrupted is finished by another one."""
+        """Deletes all but the noted addresses: the identity, the tables and the votes.
+
+        In an object store it waits after it has deleted the identity, until no process relies on that any more. It
+        waits even if there is no identity, because another call may just have deleted it. After an interruption, call
+        it again."""
         had_identity = self.root.exists(_IDENTITY)
         self.root.delete(_IDENTITY)
         self._identities.pop(self.root.uri, None)
@@ -229,8 +232,8 @@ class QuorumMember:
             ) from error
 
     def tables(self) -> list[tuple[str, ...]]:
-        """The tables that are published here, by the names of their folders below the root. What an interrupted
-        deletion has left of a table of members is none: the next check of the controller deletes it."""
+        """The tables that are published here, by the names of their folders below the root. The rest of a table of
+        members whose deletion was interrupted does not count: the next check of the controller deletes it."""
 
         def below(names: tuple[str, ...]) -> list[tuple[str, ...]]:
             found = self.root.child(*names).list() if names else self.root.list()
@@ -246,9 +249,9 @@ class QuorumMember:
         """The newest version of a table that is published here, -1 without the table."""
         return last_version(self.root.child(*table))
 
-    def has_alone(self, table: Sequence[str], if_torn: bool = False) -> bool:
-        """Whether the newest commit of a table here names no roots that vote on the next version. `if_torn`: the answer
-        if it cannot be read."""
+    def decides_alone(self, table: Sequence[str], if_torn: bool = False) -> bool:
+        """Whether this root decides on the table alone: its newest commit names no roots that vote on the next version.
+        `if_torn`: the answer if that commit cannot be read."""
         folder = self.root.child(*table)
         try:
             return (newest := last_version(folder)) >= 0 and ROOTS not in read_commit(folder, newest).info
@@ -256,12 +259,13 @@ class QuorumMember:
             return if_torn
 
     def _may_drop(self, table: Sequence[str]) -> bool:
-        """Whether a table here gives way to another one of the same name, on which roots have voted: a process has made
-        it that knew one root when others voted. The root of another cluster has no such identity."""
-        return self.has_alone(table) and self.identity_lately()[0] is not None
+        """Whether a table here may be replaced by one of the same name on which several roots have voted. Then a
+        process has made it here that did not know yet that others vote, too. A root without an identity, such as that
+        of another cluster, keeps its tables."""
+        return self.decides_alone(table) and self.identity_lately()[0] is not None
 
     def has(self, table: Sequence[str], version: int) -> bool:
-        """Whether a version of a table is published here, as `read` reads."""
+        """Whether a version of a table is published here, with the time-out of `read`."""
         return self.read(lambda root: root.child(*table).exists(commit_name(version)))
 
     def create_table(self, table: Sequence[str], content: bytes) -> None:
@@ -279,12 +283,12 @@ class QuorumMember:
         """The functions that carry out the steps of `quorum_round` at this root."""
         return _Voter(self, tuple(table), self._events(table)).handlers()
 
-    def of_file(self, names: Sequence[str]) -> Mapping[type, Callable[[Any], Any]]:
-        """As `handlers`, for a file of no table: slot 0, which follows on nothing."""
+    def file_handlers(self, names: Sequence[str]) -> Mapping[type, Callable[[Any], Any]]:
+        """As `handlers`, for a file of no table. It has slot 0 alone, which follows no other."""
         return _FileVoter(self, tuple(names), self._events(names)).handlers()
 
     def publish(self, table: Sequence[str], version: int, value: bytes) -> bool:
-        """Publishes a decided commit, and returns whether it did: not at a root without the version before."""
+        """Publishes a decided commit. Returns whether it did: it does nothing at a root without the version before."""
         folder, key = self.root.child(*table), tuple(table)
         sure = self.sure.get(key)
         is_sure = sure is not None and time.monotonic() - sure.at < _SURE_SECONDS and sure.version == version - 1
@@ -314,7 +318,7 @@ class QuorumMember:
             newest = -1  # a late commit has landed, and the root was emptied before
         is_alone = newest >= 0 and self._may_drop(table)
         if newest >= 0 and last >= 0 and (last > newest or is_alone) and not _is_same(here, there, min(newest, last)):
-            if not is_alone or source.has_alone(table):
+            if not is_alone or source.decides_alone(table):
                 raise KafkaStorageException(f"{there.uri}: has another table than {here.uri}")
             here.delete_folder()
             here.child("_delta_log").create_folder()
@@ -336,8 +340,8 @@ class QuorumMember:
             self._put_commit(here, version, content)
 
     def _create_made(self, commit: Commit) -> None:
-        """Makes the table that a commit of the table `cluster` makes, if it is not there. So all roots have the same
-        one if two commits make it: the first."""
+        """Makes the table that a commit of the table `cluster` makes, if it is not there. If two commits make the same
+        table, the first one counts, at all roots."""
         if made := commit.info.get(CREATES):
             table = made[0].split("/")
             if self._may_drop(table):
@@ -405,8 +409,8 @@ class QuorumMember:
 
 
 class _Voter:
-    """One root's part of a step. Events are deleted an hour after their seal. So a vote that takes less than five
-    minutes may rely on a state of the root that this process has read up to 10 s ago."""
+    """One root's part of a step. A vote may rely on a state of the root that this process has read up to 10 s before,
+    if the vote takes less than five minutes: events are deleted no sooner than an hour after their seal."""
 
     def __init__(self, member: QuorumMember, table: tuple[str, ...], events: StorageRoot) -> None:
         self._member, self._table, self._events = member, table, events
@@ -416,8 +420,8 @@ class _Voter:
         return {CreateEvent: self._create, ReadEvent: self._read, ReadRootState: self._state}
 
     def _create(self, step: CreateEvent) -> bool:
-        """In an object store it reads the state meanwhile, if that is due: not while this process publishes the version
-        before, as it knows the state once it has."""
+        """In an object store this reads the state at the same time, if it is not known. It need not while this process
+        is publishing the version before: after that it knows the state."""
         is_known = self._is_sure(step.slot, step.event.root) or self._member.is_publishing(self._table)
         if self._member.root.is_local or is_known:
             return self._put(step)
@@ -449,8 +453,8 @@ class _Voter:
         return found
 
     def _is_sure(self, slot: int, root: str) -> bool:
-        """On a disk never: to look costs little there, and a folder that was just unmounted, moved or emptied looks
-        like one without votes."""
+        """Whether the state of the root is known. On a disk it never is: a look-up costs little there, and a folder
+        that was just unmounted, moved or emptied looks like one without votes."""
         if self._member.root.is_local:
             return False
         now, sure = time.monotonic(), self._member.sure.get(self._table)
@@ -485,7 +489,7 @@ class _FileVoter(_Voter):
 
 
 def _is_same(here: StorageRoot, there: StorageRoot, version: int) -> bool:
-    """Whether two roots have the same table: not if one is the root of another cluster."""
+    """Whether two roots have the same table. The root of another cluster has another one."""
     try:
         return here.read(commit_name(version)) == there.read(commit_name(version))
     except FileNotFoundError:  # it is cleaned up
@@ -494,7 +498,7 @@ def _is_same(here: StorageRoot, there: StorageRoot, version: int) -> bool:
 
 
 def _copy(here: StorageRoot, there: StorageRoot, names: Sequence[str]) -> None:
-    """Copies files. Those that are gone belong to no version that is needed."""
+    """Copies files. A file that is gone belongs to no version that is needed."""
     for name in names:
         with suppress(FileNotFoundError):
             if not here.exists(name):
@@ -536,7 +540,7 @@ def event_of(content: bytes) -> SlotEvent:
 
 
 def packed(content: bytes, files: Mapping[str, bytes]) -> bytes:
-    """A commit and the files that it adds, as one value. It has each file once: a commit may have small ones itself."""
+    """A commit and the files that it adds, as one value. Small files that the commit itself has are not repeated."""
     inside = {file.name for file in parsed(0, content, None).adds if file.content is not None}
     named = {name: base64.b64encode(file).decode() for name, file in files.items() if name not in inside}
     return json.dumps({"commit": content.decode(), "files": named}).encode()

@@ -1,6 +1,6 @@
 """A storage root that stands for several cluster roots: a majority of them decides each commit.
 
-Everything else is done at the *home*, the root at which this process reads: see `known_roots`.
+All other operations go to the *home*, the root at which this process reads: see `known_roots`.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class QuorumRoot(StorageRoot):
         return self.quorum.signs.show(self.names, epoch)
 
     def life_sign(self, epoch: int, max_staleness: float | None = None) -> int:
-        """As `LifeSigns.number`; always 0 in a process that lets reads go on without a majority: a read of records does
-        not ask who lives, and without a majority nobody could say."""
+        """As `LifeSigns.number`. It is always 0 in a process that lets reads go on without a majority: a read of
+        records does not ask who lives, and without a majority nobody knows."""
         if self.quorum.reads_go_on:
             return 0
         return self.quorum.signs.number(self.names, epoch, max_staleness)
@@ -107,7 +107,7 @@ class QuorumRoot(StorageRoot):
 
     def has_table(self) -> bool:
         """As `StorageRoot.has_table`."""
-        return super().has_table() and not self.quorum.home.has_alone(self.names)
+        return super().has_table() and not self.quorum.home.decides_alone(self.names)
 
     def let_reads_go_on(self) -> None:
         """Lets the reads of this process go on without a majority: see `ClusterQuorum.newest_to_read`."""
@@ -123,12 +123,12 @@ class QuorumRoot(StorageRoot):
         return self.quorum.behind(self.names)
 
     def catch_up_now_and_then(self, version: int | None = None) -> None:
-        """As `StorageRoot.catch_up_now_and_then`. A poll reads the home alone, and the home lacks decided commits that
-        nobody has published there."""
+        """As `StorageRoot.catch_up_now_and_then`. A poll reads only the home, which lacks decided commits that nobody
+        has published there."""
         self.quorum.catch_up_now_and_then(self.names, version)
 
     def put(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Keeps a data file in memory until the commit that adds it takes its content along."""
+        """Keeps a data file in memory until it is proposed together with the commit that adds it."""
         self._waiting[name] = bytes(content)
         while len(self._waiting) > _FILES_KEPT:
             self._waiting.popitem(last=False)
@@ -217,8 +217,7 @@ class QuorumRoot(StorageRoot):
         return True
 
     def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
-        """The sizes of files, without times: a commit has the same content at all roots, but is written at different
-        times."""
+        """The sizes of files, without their times of writing, which differ from root to root."""
         return [stamp and (stamp[0], _DECIDED) for stamp in self._read(lambda home: home.stamps(names))]
 
     def mark(self, name: str) -> str | None:
@@ -236,9 +235,9 @@ class QuorumRoot(StorageRoot):
         return self._read(lambda home: home._files())
 
     def _file(self, name: str, call: Callable[[StorageRoot], Any], is_read: bool = True) -> Any:
-        """Returns the result of `call` at the home. If the home lacks a data file, because somebody has deleted a part
-        of it, returns that of another root. A commit that is missing was not published here, so it is not looked for.
-        `is_read`: `call` reads the whole file."""
+        """The result of `call` at the home. If the home lacks a data file, because somebody has deleted a part of it,
+        the result at another root. A missing commit is not looked for elsewhere, because it may only not be published
+        yet. `is_read`: `call` reads the whole file."""
         try:
             return self._read(call) if is_read else self._at_home(call)
         except FileNotFoundError:
@@ -267,14 +266,15 @@ class QuorumRoot(StorageRoot):
         return False
 
     def create_folder(self) -> None:
-        """Creates the folders of the roots. The quorum makes the folders below them: if this call did, a lost root
-        would come back."""
+        """Creates the folders of the roots. The quorum makes the folders below them. If this call made those, it would
+        make a lost root again."""
         if not self.names:
             for part in self.parts:
                 part.create_folder()
 
     def delete(self, name: str) -> None:
-        """Deletes a file at all roots that answer. The others still list it later, for the next clean-up of files."""
+        """Deletes a file at all roots that answer. The next clean-up of files finds it in the listings of the
+        others."""
         self._at_home(lambda home: home.delete(name))
         self.quorum.at_others(self.names, lambda root: root.child(*self.names).delete(name))
 
@@ -284,8 +284,8 @@ class QuorumRoot(StorageRoot):
         self.quorum.at_others(self.names, lambda root: root.child(*self.names).delete_folder())
 
     def delete_table(self) -> None:
-        """As `StorageRoot.delete_table`. At each root the votes go last: without the commits they count no more, and
-        new ones do not count either."""
+        """As `StorageRoot.delete_table`. At each root the votes are deleted last. Once the commits are gone, old and
+        new votes do not count."""
 
         def delete(root: StorageRoot) -> None:
             root.child(*self.names).delete_table()
@@ -294,8 +294,8 @@ class QuorumRoot(StorageRoot):
         self.quorum.at_majority(delete)
 
     def sync_folder(self, name: str = "") -> None:
-        """As `StorageRoot.sync_folder`. Commits are durable by the votes of a majority, and each root syncs what is
-        published there."""
+        """As `StorageRoot.sync_folder`. It does nothing for commits: the votes of a majority make them durable, and
+        each root syncs those that are published there."""
         if name != "_delta_log":
             super().sync_folder(name)
 

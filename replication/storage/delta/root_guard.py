@@ -2,8 +2,8 @@
 
 An address proves nothing: the root may have been unmounted, deleted, formatted again, restored from a backup, or
 another cluster's root may be mounted there. So a process notes the last commit that it has seen of each table of the
-cluster root. What it reads or writes later must be that root in that state or in a later one. Otherwise it reads
-nothing from the root, writes nothing to it, and keeps the state that it had, until the right root is back.
+cluster root. Later the root at the address must have these commits, or later ones. Otherwise the process reads nothing
+from the root, writes nothing to it, and keeps the state that it has read before, until the right root is back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lakelog.schemas import BROKERS, CLUSTER, MEMBERS, METADATA
 
 logger = logging.getLogger(__name__)
 
-_AGAIN_SECONDS = 1.0  # how long a check counts in an object store, for who opens a table, or while the root is wrong
+_AGAIN_SECONDS = 1.0  # how long a check counts in an object store when a table is opened, or while the root is wrong
 
 
 class _Seen(NamedTuple):
@@ -39,18 +39,20 @@ class _Seen(NamedTuple):
 
 
 class _Difference(NamedTuple):
-    kind: str  # of which a process speaks once, whichever table shows it
+    kind: str  # a process logs each kind once, whichever table shows it
     text: str
 
 
 class ClusterRootGuard:
     """The states of one cluster root that one process has seen. Threads may share it.
 
-    `describe` returns what lies at the root now, as in "is the root of cluster x". The tables in `brokers` may be made
-    again, as an operator may move a broken one away: they are accepted as long as the other tables are the right ones.
-    The table of the process's own broker may not: see `hold`. A table in `members` may go, as the controller deletes it
-    once nobody uses its group. `several`: makes the root of a cluster of the roots with these identities, see `join`;
-    None if the process will not use them.
+    `describe` returns what lies at the root now, as in "is the root of cluster x". `several`: makes one root of the
+    cluster roots with these identities, see `join`; it returns None if the process will not use them.
+
+    Two kinds of tables may change. A table in `brokers` may be made again, because an operator may move a broken one
+    away: the guard accepts it as long as the other tables are the right ones. It does not accept another table of the
+    process's own broker, see `hold`. A table in `members` may be deleted: the controller does so once nobody uses the
+    group.
     """
 
     def __init__(
@@ -76,13 +78,15 @@ class ClusterRootGuard:
         return self._error is not None
 
     def hold(self, table: StorageRoot) -> None:
-        """Refuses from now on that the table of this process's own broker is made again."""
+        """From now on refuses another table in the place of this one, which is that of the process's own broker."""
         self._held.add(self._name(table))
 
     def expect(self, states: Mapping[str, TableState]) -> None:
         """Notes the states of tables, by name, that an earlier process has seen: from now on the root must have them.
-        Raises InconsistentClusterRootException if it does not, KafkaStorageException if the root cannot be read: then
-        it has noted nothing instead of later states that it knows."""
+        Later states that this process knows count instead.
+
+        Raises InconsistentClusterRootException if the root does not have them; from then on these states count.
+        KafkaStorageException if the root cannot be read."""
         with self._lock:
             before = {name: self._seen.get(name) for name in states}
             self._seen.update({name: _Seen(state, None) for name, state in states.items()})
@@ -103,8 +107,8 @@ class ClusterRootGuard:
                     self._seen[name] = known
 
     def difference_from(self, states: Mapping[str, TableState]) -> str | None:
-        """How the root differs from one that has these states of its tables, as the end of a sentence about the
-        root; None if it has them. Raises KafkaStorageException."""
+        """How the root differs from one with these states of its tables, as the end of a sentence about the root; None
+        if the root has these states. Raises KafkaStorageException."""
         found = self._find_difference({name: _Seen(state, None) for name, state in states.items()})
         return found and found.text
 
@@ -219,7 +223,7 @@ class ClusterRootGuard:
 
     def check(self, max_staleness: float = 0.0) -> None:
         """Raises InconsistentClusterRootException unless the root is the one that was seen, in that state or a later
-        one; in an object store, as a check has found that is at most `max_staleness` seconds old. Raises
+        one. In an object store an earlier check counts if it is at most `max_staleness` seconds old. Raises
         KafkaStorageException if the root cannot be read."""
         since = time.monotonic() - self._checked_at
         if not self._plain.is_local:
@@ -258,7 +262,7 @@ class ClusterRootGuard:
         return next((difference for difference in found if difference), None)
 
     def _still_there(self, name: str, known: _Seen) -> _Difference | None:
-        """Finds how a table differs from what was seen of it. A table of a group that is deleted is forgotten."""
+        """Finds how a table differs from the state that was seen. It forgets a table of a group that is deleted."""
         try:
             found = self._difference(name, known)
         except KafkaStorageException:
@@ -271,8 +275,9 @@ class ClusterRootGuard:
         return None
 
     def _is_gone(self, name: str, found: _Difference) -> bool:
-        """Whether a table was deleted, and not the root that it lay in. A member that slept may have made it again. If
-        it is back at one of several roots, a majority may decide again on versions after those that this one has."""
+        """Whether the controller has deleted this table, and the root is the right one. A member that slept may have
+        made the table again. If one of several roots brings the table back, a majority may decide once more on its
+        later versions."""
         return _may_go(name) and (found.kind == "table" or len(self._plain.parts) > 1)
 
     def _forget(self, name: str) -> None:
@@ -281,7 +286,8 @@ class ClusterRootGuard:
             self._newest = self._newest_to_stay if self._newest == name else self._newest
 
     def _difference(self, name: str, known: _Seen) -> _Difference | None:
-        """Finds how a table differs from what was seen of it. One look-up is enough if its commit is still there."""
+        """Finds how a table differs from the state that was seen. One look-up is enough if the commit of that state is
+        still there."""
         table, state = self._table(name), known.state
         (stamp,) = table.stamps([commit_name(state.version)])
         if stamp is not None and stamp == known.stamp:
@@ -313,7 +319,7 @@ class ClusterRootGuard:
         return None
 
     def _other_table(self, name: str, is_gone: bool) -> _Difference:
-        """Explains a table that is not there, or is another one: by the identity of the root, if it is not the same."""
+        """Explains a table that is missing, or is another one: by the identity of the root, if that differs, too."""
         if name == CLUSTER.name:
             return _Difference("gone" if is_gone else "another", self._describe())
         known = self._seen.get(CLUSTER.name)

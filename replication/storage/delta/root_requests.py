@@ -1,7 +1,8 @@
 """Requests of a process to the roots of a cluster: each runs in a thread, so no root holds up the others.
 
-A request that has begun cannot be taken back. So the process waits for those answers that it needs, and the others go
-on. It sends no more to a root at which many requests hang: else a root that never answers would take all threads.
+A request that has begun cannot be taken back. So the process waits for the answers that it needs, and the other
+requests go on. It sends no more to a root at which many requests hang: else a root that never answers would take all
+threads.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from lakelog.replication.storage.in_threads import start_thread
 
 logger = logging.getLogger(__name__)
 
-SOON_SECONDS = 1.0  # so long a step waits for roots that it can do without
+SOON_SECONDS = 1.0  # how long a step waits for roots that it can do without
 _PENDING = 8  # requests of this process that may hang at one root
-_HANGS_SECONDS = 1.0  # so long a request is under way before it counts as one that hangs
+_HANGS_SECONDS = 1.0  # a request that takes longer hangs
 _MOST_PENDING = 64  # requests of this process at one root, whether they hang or not
 
 Value = TypeVar("Value")
@@ -60,9 +61,10 @@ class RootRequests:
         is_enough: Callable[[Mapping[str, Any]], bool] = lambda _: False, timeout: float | None = None,
         most_needed: int | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Runs a call at each root. Returns the answers, without those of None, once they are enough, or all have come,
-        or at the timeout. The names of the answers are those of the calls. If `most_needed` answers are not enough, it
-        waits a second for more: a root that hangs may never answer."""
+        """Runs a call at each root, and returns the answers by the names of the calls, without those that are None.
+
+        It returns once `is_enough` says so, all answers have come, or the timeout is over. Once `most_needed` answers
+        have come and are not enough, it waits one more second: a root that hangs may never answer."""
         answers, most = Answers(), len(calls) if most_needed is None else most_needed
         for name, (member, call) in calls.items():
             self.begin(name, member, answers, call)
@@ -78,7 +80,7 @@ class RootRequests:
     def at_each(
         self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember], timeout: float | None = None
     ) -> dict[str, Value | LakelogException]:
-        """Calls `call` with each of these roots: what it returns, by URI, or the error."""
+        """Calls `call` with each of these roots. Returns each result or error, by URI."""
 
         def ask(member: QuorumMember) -> Any:
             try:
@@ -94,8 +96,8 @@ class RootRequests:
     def soon(
         self, call: Callable[[QuorumMember], Value], members: Sequence[QuorumMember]
     ) -> dict[str, Value | LakelogException]:
-        """As `at_each`, and waits a second. It does not wait for a root at which an earlier request hangs: many calls
-        in a row would wait a second each."""
+        """As `at_each`, but waits a second at most. It does not wait for a root at which an earlier request hangs, else
+        many calls in a row would wait a second each."""
         hanging = [member for member in members if self.hanging(member.root.uri)]
         late = self.at_each(call, hanging, 0.0)
         return late | self.at_each(call, [each for each in members if each not in hanging], SOON_SECONDS)
@@ -104,9 +106,10 @@ class RootRequests:
         self, name: str, member: QuorumMember, answers: Answers, call: Callable[[], Any],
         at_end: Callable[[], None] = lambda: None,
     ) -> bool:  # fmt: skip
-        """Runs a call at a root in a thread, and then `at_end`. `name`: that of its answer. A root at which several
-        requests hang is taken for away, and one at which any does if no thread can be started: then this does not run
-        the call, answers None, and returns False."""
+        """Runs a call at a root in a thread, puts its answer under `name`, and calls `at_end` before that.
+
+        It does not run the call if several requests hang at the root, or if one hangs there and no thread can be
+        started. Then the answer is None, and it returns False."""
         uri, began_at = member.root.uri, time.monotonic()
         with self._lock:
             pending = self._pending.setdefault(uri, [])
@@ -128,7 +131,7 @@ class RootRequests:
                 answers.put(name, answer)
 
         if not is_away:
-            if run_beside(run, f"quorum {uri}", may_run_here=not hanging):
+            if run_in_thread(run, f"quorum {uri}", may_run_here=not hanging):
                 return True
             with self._lock:
                 pending.remove(began_at)
@@ -142,8 +145,9 @@ class RootRequests:
         return sum(began_at <= latest for began_at in tuple(self._pending.get(uri, ())))
 
 
-def run_beside(run: Callable[[], None], name: str, may_run_here: bool = True) -> bool:
-    """Runs in a thread, or here and now if this process has too many or ends, and if it may. Whether it runs."""
+def run_in_thread(run: Callable[[], None], name: str, may_run_here: bool = True) -> bool:
+    """Runs `run` in a thread. If none can be started, as when this process has too many or ends, it runs it here if
+    that is allowed. Returns whether it was run."""
     try:
         start_thread(run, name)
     except RuntimeError:

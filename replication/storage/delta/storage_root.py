@@ -59,7 +59,7 @@ class TableState(NamedTuple):
 
 
 class RootGuard(Protocol):
-    """Refuses a root that is not the one that this process has seen at its address, see `ClusterRootGuard`."""
+    """Refuses a root if this process has seen another one at its address: see `ClusterRootGuard`."""
 
     @property
     def is_wrong(self) -> bool:
@@ -70,7 +70,7 @@ class RootGuard(Protocol):
         earlier check counts if it is at most `max_staleness` seconds old."""
 
     def hold(self, table: StorageRoot) -> None:
-        """Refuses from now on that the table of this process's own broker is made again."""
+        """From now on refuses another table in the place of this one, which is that of the process's own broker."""
 
     def open(self, table: StorageRoot) -> tuple[TableHandle, Sequence[Commit]]:
         """Opens a table of the root. Raises InconsistentClusterIdException if there is none, KafkaStorageException."""
@@ -96,7 +96,7 @@ class RootGuard(Protocol):
         KafkaStorageException."""
 
     def has_settled(self) -> bool:
-        """Whether all roots are used, and no root decides alone on any table any more. Raises
+        """Whether this process uses all roots of the cluster, and no root decides alone on any table any more. Raises
         KafkaStorageException."""
 
     def current(self, folder: StorageRoot, of_table: bool = True) -> StorageRoot:
@@ -115,7 +115,8 @@ class StorageRoot(ABC):
     `options` are credentials and endpoints under delta-rs's names (`AWS_ENDPOINT_URL` …). `fsync` makes local writes
     survive a power cut; by default replication does that, as in Kafka. `timeout_ms` is the approximate limit in ms of
     an operation on an object store, shared by its attempts. `admits_writers`: whether other tools may write the tables
-    that are made here, as in clusters of an older format. `guard` knows the cluster root from another one.
+    that are made here, as in clusters of an older format. `guard` recognises another root in the place of the cluster
+    root.
     """
 
     uri: str
@@ -151,17 +152,17 @@ class StorageRoot(ABC):
 
     @property
     def one_of_several(self) -> StorageRoot:
-        """The same root, where others answer if this one does not: it gives up soon."""
+        """The same root, with a short time-out, because other roots answer if this one does not."""
         return self
 
     @property
     def home_uri(self) -> str:
-        """The URI of the folder at which `open_table` opens a table: that at the home, if this is a quorum of roots."""
+        """The URI of the folder at which `open_table` opens a table. With a quorum of roots, the one at the home."""
         return self.uri
 
     @property
     def quick(self) -> StorageRoot:
-        """The same root, for reads that others can answer as well: it does not wait for long for an answer."""
+        """The same root, with a short time-out for reads, because another root can answer them as well."""
         return self
 
     @property
@@ -181,14 +182,14 @@ class StorageRoot(ABC):
         return self if self.guard is None else self.guard.current(self, of_table=False)
 
     def has_table(self) -> bool:
-        """Whether a table is here, or a part of one: of several cluster roots one that they vote on. A temporary file
-        is none: another process is about to make the table, or was killed then."""
+        """Whether a table is here, or a part of one. With several cluster roots, only a table that they vote on counts.
+        A temporary file does not count: another process is just making the table, or was killed while it did."""
         return not all(name.startswith(".") for name in self.child("_delta_log").list())
 
     def is_alone(self) -> bool:
-        """Whether what was just written here counts: no other cluster roots vote, or this is a folder at all of them.
-        Otherwise the process uses all roots from now on, and writes it again at `current` or `current_files`. It reads
-        the table `cluster`. Raises KafkaStorageException."""
+        """Whether a file that was just written here counts: no other cluster roots vote, or this is a folder at all of
+        them. If not, the process uses all roots from now on, and the caller writes the file again at `current` or
+        `current_files`. Reads the table `cluster`. Raises KafkaStorageException."""
         if self.guard is None or len(self.parts) > 1:
             return True
         if self.current_files is self and (voting := self.guard.voting()):
@@ -226,7 +227,7 @@ class StorageRoot(ABC):
 
     @property
     def is_sequential(self) -> bool:
-        """Whether a commit lands only if the one before it is there, so that nobody needs to look for that."""
+        """Whether a commit lands only if the commit before it is there, so that its writer need not check that."""
         return False
 
     @property
@@ -249,8 +250,8 @@ class StorageRoot(ABC):
         return 0.0
 
     def catch_up(self, version: int) -> int:
-        """Makes all commits visible that were decided before, and returns the last version; `version` is one that the
-        caller knows. A root that is alone decides by being written, and returns -1."""
+        """Makes all commits visible that were decided before, and returns the last version. `version`: one that the
+        caller knows. At a single root each written commit is decided, so it does nothing and returns -1."""
         return -1
 
     def let_reads_go_on(self) -> None:  # noqa: B027
@@ -262,8 +263,8 @@ class StorageRoot(ABC):
 
     @property
     def behind(self) -> str:
-        """Why the last read of the table here has gone on without what others may have decided; empty if it has not.
-        Otherwise nobody knows whether something is missing that it has not found."""
+        """Why the last read of the table here may lack commits that other roots have decided; empty if it has all. If
+        it may lack some, a thing that it has not found may exist."""
         return ""
 
     def catch_up_now_and_then(self, version: int | None = None) -> None:  # noqa: B027
@@ -319,20 +320,20 @@ class StorageRoot(ABC):
 
     @abstractmethod
     def mark(self, name: str) -> str | None:
-        """A mark that the store has given a file when it was made, None if there is no such file. A copy of the file,
-        or the same file restored from a backup, has another one."""
+        """A mark that the store gives a file when it makes it; None if there is no such file. A copy of the file has
+        another mark, and so has the file once it is restored from a backup."""
 
     def names_at_roots(self) -> list[str]:
         """As `list`; of several cluster roots, the names at all that answer soon. Raises KafkaStorageException."""
         return self.list()
 
     def delete_table(self) -> None:
-        """Deletes the table here for good: nobody may make one of the same name again, as a process that slept may
-        still write its next commit or delete its files.
+        """Deletes the table here for good. Nobody may make a table of the same name again, because a process that slept
+        may still write the deleted table's next commit, or delete its files.
 
-        If this is interrupted, what is left is either the whole table or none: without a checkpoint and the first
-        commit no reader opens an older version. Of several cluster roots a majority deletes it, and the votes on it; a
-        root that does not answer now keeps it, for the next call. Raises KafkaStorageException.
+        After an interruption readers find either the whole table or none: without a checkpoint and the first commit
+        they open no older version. With several cluster roots, a majority deletes the table and the votes on it. A root
+        that does not answer keeps it until the next call. Raises KafkaStorageException.
         """
         log = self.child("_delta_log")
         names = sorted(name for name in log.list() if name[:20].isdigit())
@@ -368,9 +369,9 @@ class StorageRoot(ABC):
         return {name: time for name, (_, time) in self._files().items()}
 
     def headers(self, name: str) -> Mapping[str, str]:
-        """What the store tells of a file beside its content: headers of HTTP, their names in lower case. A file of a
-        disk has none. Raises FileNotFoundError, KafkaStorageException, and SigningException if this process has no
-        credentials with which it can ask."""
+        """The HTTP headers with which the store answers for a file, their names in lower case. A file on a disk has
+        none. Raises FileNotFoundError, KafkaStorageException, and SigningException if this process has no credentials
+        with which it can ask."""
         return {}
 
     # Reading
@@ -391,12 +392,13 @@ class StorageRoot(ABC):
     def open(self, name: str, size: int | None = None) -> pa.NativeFile:
         """Opens a file to read parts of it. Raises the store's OSError: readers of Parquet name the file anyway.
 
-        With its `size` in bytes an object store is not asked for it. If the file has another one, reading it may raise
-        OSError.
+        Give the file's `size` in bytes, so that an object store is not asked for it. If the size is wrong, a later read
+        may raise OSError.
         """
 
     def check_is_handed_out(self, name: str) -> None:
-        """For readers that cannot parse a file: raises KafkaStorageException if the store does not return the file."""
+        """For a reader that cannot parse a file: raises KafkaStorageException if the fault is the store's, which does
+        not return the file."""
         with suppress(FileNotFoundError):
             self.read(name)
 
@@ -434,8 +436,8 @@ class StorageRoot(ABC):
         """Moves a file to a folder of the same store, if it has this stamp; a missing file is no error. Raises
         KafkaStorageException.
 
-        This one copies the file and deletes it. A file that takes the name between the last check and the deletion is
-        deleted: obstore cannot delete a file on the condition that it has an ETag.
+        This implementation copies the file and deletes it. It also deletes a file that gets the name between the last
+        check and the deletion: obstore cannot delete a file on the condition that it has an ETag.
         """
         try:
             content = self.read_buffer(name)
@@ -506,7 +508,7 @@ def normal_uri(uri: str, schemes: Collection[str] = STORES) -> str:
 
 
 def _path_of(uri: str, parts: SplitResult) -> str:
-    """The path of a URI of a local file. A query, a fragment or a host would get lost without a word."""
+    """The path of a URI of a local file. Refuses a query, a fragment or a host, which would be ignored."""
     if parts.query or parts.fragment or parts.netloc not in ("", "localhost"):
         raise InvalidConfigurationException(
             f"storage root {uri}: a URI of a local folder is file:/// and its absolute path, with %3F for ? and %23 "
@@ -539,7 +541,7 @@ def _in_a_store(uri: str, found: str) -> str:
 
 
 def _plain(uri: str, path: str) -> str:
-    """The path, if delta-rs and the stores take it as it is."""
+    """The path. Raises InvalidConfigurationException if delta-rs or a store would read it as another one."""
     if unquote(path) != path:
         raise InvalidConfigurationException(f"storage root {uri}: its path must not contain an escape such as %20")
     if "\\" in path or not path.isprintable():
