@@ -1,4 +1,4 @@
-"""Consumes as a member of a group: the members share the partitions of the topics out.
+"""Consumes as a member of a group, whose members share out the partitions of its topics.
 
 No record is returned twice while the group's members are alive: a member commits before it gives a partition up, and
 the next owner reads the committed offset after it has taken the partition. Kafka: `KafkaConsumer.poll`,
@@ -45,9 +45,9 @@ Listener = Callable[[list[TopicPartition]], object]
 
 @dataclass(frozen=True)
 class RebalanceListener:
-    """Holds the functions that `poll` and `close` call: after partitions were taken, before they are given up, and once
-    they are lost, since others have taken this member for dead. Without `on_lost`, `on_revoke` is called then. Kafka:
-    `ConsumerRebalanceListener`."""
+    """The functions that `poll` and `close` call: `on_assign` after partitions were taken, `on_revoke` before they are
+    given up, and `on_lost` once they are lost, because others have taken this member for dead. Without `on_lost`,
+    `on_revoke` is called for lost partitions. Kafka: `ConsumerRebalanceListener`."""
 
     on_assign: Listener | None = None
     on_revoke: Listener | None = None
@@ -55,7 +55,8 @@ class RebalanceListener:
 
 
 class _ListenerFailed(Exception):
-    """Carries an error of a listener to `poll`, which raises that. Errors of the group itself may be retried."""
+    """Carries an error of a listener to `poll`, which raises that error. It is never retried, as errors of the group
+    may be."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -85,11 +86,9 @@ class GroupConsumer:
         self._is_outdated = False  # a topic was made again, so its partitions are others
         self._is_calling = False  # a listener is running
         self._announced: set[AssignedPartition] = set()  # to `on_assign`
-        self._revoking: set[AssignedPartition] = (
-            set()
-        )  # the partitions of the call of `on_revoke` or `on_lost` that runs
+        self._revoking: set[AssignedPartition] = set()  # the partitions for which `on_revoke` or `on_lost` is running
         self.is_leaving, self.has_left = False, False
-        self._is_in = False
+        self._is_member = False
         self._fenced: FencedInstanceIdException | None = None
         self._join(self._heartbeat.start)
 
@@ -102,10 +101,10 @@ class GroupConsumer:
         except BaseException:
             self._leave()
             raise
-        self._is_in = True
+        self._is_member = True
 
     def poll(self, timeout: float) -> pa.Table:
-        """Polls, see `Consumer.poll`. If that fails after this has returned, `positions.take_back` is to be called."""
+        """Polls, see `Consumer.poll`. The caller calls `positions.take_back` if it fails after this has returned."""
         if self._is_calling:
             raise IllegalStateException("a listener must not call poll: the poll that has called it goes on after it")
         self.positions.hand_over()
@@ -126,7 +125,8 @@ class GroupConsumer:
             pause(self._view.cluster.config.lakelog_poll_interval_ms, deadline)
 
     def _attempt(self, deadline: float) -> pa.Table:
-        """Fetches the next records, none if there are none yet or an error may go away. Raises other errors."""
+        """Fetches the next records. Returns none if there are none yet, or after an error that may pass. Raises other
+        errors."""
         if self._fenced is not None:
             raise self._fenced
         try:
@@ -142,7 +142,7 @@ class GroupConsumer:
         except UnknownMemberIdException as error:
             self._lose(error)
         except FencedInstanceIdException as error:
-            self._fenced = error  # to join again would fence the one that has its place now
+            self._fenced = error  # if this joined again, it would fence the process that has its place now
             self._lose(error)
             raise
         except (CommitFailedException, IllegalGenerationException):
@@ -156,7 +156,8 @@ class GroupConsumer:
         return all_records({})
 
     def _read_again(self) -> None:
-        """Reads the group. If its table is deleted, the next heartbeat or poll finds out that this is no member."""
+        """Reads the group. If its table is deleted, the next heartbeat or poll finds that this is no longer a
+        member."""
         with suppress(UnknownMemberIdException):
             self.membership.read()
 
@@ -167,15 +168,15 @@ class GroupConsumer:
         self._last_error = str(error)
 
     def _check_membership(self) -> None:
-        """Sends a heartbeat if the last one is too old, so that this may be no member any more, or after a topic was
-        made again: a heartbeat assigns new partitions. Raises UnknownMemberIdException."""
+        """Sends a heartbeat in two cases: the last one is so old that others may have removed this member, or a topic
+        was made again, whose new partitions a heartbeat assigns. Raises UnknownMemberIdException."""
         if self._is_outdated or not self.membership.is_trusted:
             self._is_outdated = False
             self.membership.beat()
 
     def _lose(self, error: LakelogException) -> None:
         """Calls `on_lost`, and drops all partitions: others have them by now."""
-        self._is_in = False
+        self._is_member = False
         logger.warning("group %s: %s", self.membership.group_id, error)
         lost = self._revoking = self.positions.partitions
         try:
@@ -189,7 +190,7 @@ class GroupConsumer:
         self.positions.drop(partitions)
 
     def _join_again(self) -> None:
-        if not self._is_in:
+        if not self._is_member:
             self._join()
 
     def _reconcile(self) -> None:
@@ -205,7 +206,8 @@ class GroupConsumer:
             self.positions.set(partition, starting_offset(self._view, partition, self._config.auto_offset_reset))
 
     def _give_up(self, partitions: Collection[AssignedPartition]) -> None:
-        """Commits, calls `on_revoke` once, and gives the partitions up, also if that raises: others wait for them."""
+        """Commits, calls `on_revoke` once, and gives the partitions up. It gives them up even if `on_revoke` raises an
+        error, because others wait for them."""
         if not partitions:
             return
         if self._config.enable_auto_commit:
@@ -220,7 +222,7 @@ class GroupConsumer:
                 self.membership.give_up(partitions)
 
     def _start(self, partitions: Collection[AssignedPartition]) -> None:
-        """Reads the committed offsets of partitions that were taken: from then on no earlier owner can commit."""
+        """Reads the committed offsets of partitions that were taken. No earlier owner can commit after that read."""
         if not partitions:
             return
         groups, group = self._view.cluster.groups, self.membership.group
@@ -229,7 +231,7 @@ class GroupConsumer:
             self.positions.start(partition, committed.get(partition.topic_id_partition))
 
     def _announce(self) -> None:
-        """Calls `on_assign` once for each partition that was taken, also if the poll that took it was interrupted."""
+        """Calls `on_assign` once for each partition that was taken, even if an interrupted poll has taken it."""
         new, self._announced = self.positions.partitions - self._announced, self.positions.partitions
         self._notify(self._listener.on_assign, sorted(new))
 
@@ -288,14 +290,15 @@ class GroupConsumer:
             try:
                 cluster.groups.commit(rows, deadline, generation)
                 break
-            except IllegalGenerationException as error:  # of a generation that it has not seen yet, or without it
+            except IllegalGenerationException as error:  # a newer generation, with this member or without it
                 self._read_again()
                 if self.membership.group.generation == generation:
                     raise CommitFailedException(f"group {group_id}: nothing was committed: {error}") from error
         self.positions.committed.update(offsets)
 
     def _generation_of(self, offsets: Collection[AssignedPartition]) -> int:
-        """Returns the generation in which the member has last seen that it owns these. Raises CommitFailedException."""
+        """The newest generation in which this member has seen that it owns these partitions. Raises
+        CommitFailedException."""
         group = self.membership.group
         try:
             me = group.own_member(self.membership.member_id, self.membership.instance_id)
@@ -310,9 +313,9 @@ class GroupConsumer:
         return group.generation
 
     def close(self, commits: bool) -> None:
-        """Commits if it is to, calls `on_revoke`, which may commit too, and leaves the group: others may go on at once.
-        Logs errors, but raises those of the listener, after it has left. If the listener closes, too, that does
-        nothing."""
+        """Commits if `commits`, calls `on_revoke`, which may commit too, and leaves the group, so that others can go on
+        at once. Logs errors, but raises those of the listener, after it has left. A call of `close` by the listener
+        does nothing."""
         if self.is_leaving:
             return
         self.is_leaving = True

@@ -59,7 +59,7 @@ class GroupMembership:
         self.group_id = group_id
         self.member_id = ""
         self.instance_id = config.group_instance_id or None
-        self._heartbeat = 0  # the highest that this process may have written
+        self._heartbeat = 0  # the highest number that this process may have written
         self._cluster = cluster
         self._config = config
         self._clock = clock
@@ -84,18 +84,18 @@ class GroupMembership:
 
     @property
     def is_beating(self) -> bool:
-        """Whether this has joined, and has not left since."""
+        """Whether this member has joined, and has not left since."""
         return self._beat_at != _NEVER
 
     @property
     def is_trusted(self) -> bool:
-        """Whether no other member can have taken this one for dead yet: its last heartbeat is recent enough."""
+        """Whether the last heartbeat is so recent that no other member can have taken this one for dead."""
         session, interval = self._config.session_timeout_ms, self._config.heartbeat_interval_ms
         return all(is_trusted(now, at, session, interval) for now, at in zip(self._clock(), self._beat_at, strict=True))
 
     def poll(self) -> ConsumerGroup:
-        """Reads the group if it has moved; in an object store a poll of the last half heartbeat interval will do.
-        Raises as `member`."""
+        """Reads the group if its table has changed. In an object store an earlier poll counts for half a heartbeat
+        interval. Raises as `member`."""
         with self._in_table():
             self.table.refresh(self._config.heartbeat_interval_ms / 2000)
         group = self.group
@@ -103,15 +103,15 @@ class GroupMembership:
         return group
 
     def read(self) -> ConsumerGroup:
-        """Reads the group as it is now. Raises UnknownMemberIdException if its table is deleted, as then this is no
-        member any more, and KafkaStorageException."""
+        """Reads the group as it is now. Raises UnknownMemberIdException if its table is deleted, because then this is
+        no longer a member, and KafkaStorageException."""
         with self._in_table():
             return self.table.read()
 
     @contextmanager
     def _in_table(self) -> Iterator[None]:
-        """Raises UnknownMemberIdException in place of an error of a deleted table: this process has slept for so long
-        that the controller has deleted it."""
+        """Turns the error of a deleted table into UnknownMemberIdException: this process has slept for so long that the
+        controller has deleted the table."""
         try:
             yield
         except KafkaStorageException as error:
@@ -129,7 +129,7 @@ class GroupMembership:
         return False
 
     def join(self, topics: Collection[str]) -> None:
-        """Joins as a new member; a static one takes the place of the last one of its name. Raises
+        """Joins as a new member. A static member takes the place of the last member with its instance id. Raises
         InconsistentGroupProtocolException, KafkaStorageException."""
         config, member_id = self._config, self._new_id()
         new = GroupMember(
@@ -158,7 +158,7 @@ class GroupMembership:
                     if not self._has_moved():
                         raise
                     continue
-                # A process that has slept may have joined a table that is closed, or has made a deleted one again.
+                # If this process has slept, it may have joined a closed table, or made a deleted one again.
                 has_moved = cluster.groups.newest_table_number(self.group_id) != self.table.number
             self._heartbeat, self._beat_at = group.member(member_id).heartbeat, began_at
 
@@ -166,13 +166,16 @@ class GroupMembership:
         return f"{self.instance_id or self._config.client_id or 'consumer'}-{uuid.uuid4()}"
 
     def beat(self) -> None:
-        """Moves the heartbeat. In the same commit it removes members that are dead by this member's own clock, and
-        assigns partitions anew if the topics have others.
+        """Sends a heartbeat. In the same commit it removes members that are dead by this member's own clock, and
+        assigns partitions anew if the topics have other partitions.
 
-        Raises UnknownMemberIdException if others have removed this member, or if another process sends its heartbeats,
-        too: then the two are copies, as of a virtual machine, and this one must join as a new member. Of two copies of
-        a static member this one ends (KIP-345): raises FencedInstanceIdException then, and if another process has taken
-        its place. Raises KafkaStorageException.
+        Raises:
+            UnknownMemberIdException: others have removed this member. Or another process sends its heartbeats, too,
+                because one of the two is a copy of the other, as of a virtual machine. This one must join as a new
+                member.
+            FencedInstanceIdException: this is a static member, and another process has taken its place, or is its copy
+                (KIP-345).
+            KafkaStorageException: the table cannot be read or written.
         """
         with self._beating:
             max_staleness = self._config.heartbeat_interval_ms / 1000
@@ -239,8 +242,8 @@ class GroupMembership:
 
 
 class HeartbeatThread(threading.Thread):
-    """Sends a heartbeat every `heartbeat.interval.ms`, as long as the consumer calls `poll` often enough. It logs
-    errors, and the next heartbeat tries again."""
+    """Sends a heartbeat every `heartbeat.interval.ms`, as long as the consumer calls `poll` often enough. It logs an
+    error, and goes on with the next heartbeat."""
 
     def __init__(self, membership: GroupMembership, config: ConsumerConfig) -> None:
         super().__init__(name=f"lakelog-heartbeat-{membership.group_id}", daemon=True)
@@ -250,7 +253,7 @@ class HeartbeatThread(threading.Thread):
         self._polled_at = time.monotonic()
 
     def polled(self) -> None:
-        """The consumer has called `poll`."""
+        """Notes that the consumer has called `poll`."""
         self._polled_at = time.monotonic()
 
     def stop(self) -> None:
@@ -286,7 +289,7 @@ class HeartbeatThread(threading.Thread):
                 )  # fmt: skip
                 self._membership.leave()
         except (UnknownMemberIdException, FencedInstanceIdException):
-            return  # the next poll finds out by itself, and joins again, or ends
+            return  # the next poll meets the same error, and joins again or ends
 
 
 def refresh_partitions(cluster: Cluster) -> None:
@@ -296,7 +299,7 @@ def refresh_partitions(cluster: Cluster) -> None:
 
 
 def partitions_of_topics(cluster: Cluster, topics: Iterable[str]) -> list[AssignedPartition]:
-    """The partitions of these topics, by the tables as last read. A topic that there is not has none."""
+    """The partitions of these topics, by the tables as last read. A topic that does not exist has none."""
     known = cluster.topics.topics
     ids = {known[t].topic_id for t in topics if t in known and not known[t].deleting}
     return [

@@ -1,5 +1,5 @@
-"""Where a member is to read on in each partition that it owns, and where it starts. Kafka: `SubscriptionState`.
-[AP-04]"""
+"""The offset of the next record in each partition that a member owns, and the offset at which it starts. Kafka:
+`SubscriptionState`. [AP-04]"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakelog.replication.protocol.record_batch import TopicPartition
 
 
 class Positions:
-    """The next offset of each partition; None where it is still to be found by `auto.offset.reset`."""
+    """The next offset of each partition; None until `auto.offset.reset` has determined it."""
 
     def __init__(self) -> None:
         self._next: dict[AssignedPartition, int | None] = {}
@@ -27,17 +27,18 @@ class Positions:
 
     @property
     def partitions(self) -> set[AssignedPartition]:
-        """All partitions that have a place here."""
+        """All partitions that the member owns."""
         return set(self._next)
 
     @property
     def without_offset(self) -> list[AssignedPartition]:
-        """The partitions whose offset is still to be found."""
+        """The partitions without an offset yet."""
         return [partition for partition, offset in self._next.items() if offset is None]
 
     @property
     def readable(self) -> dict[AssignedPartition, int]:
-        """The offsets to fetch from, without paused partitions: first those of which the last records are oldest."""
+        """The offsets to fetch from, without paused partitions. The partition that has waited longest for records is
+        the first."""
         return {p: offset for p, offset in self._next.items() if offset is not None and p not in self._paused}
 
     def uncommitted(self, partitions: Collection[AssignedPartition] | None = None) -> dict[AssignedPartition, int]:
@@ -47,29 +48,29 @@ class Positions:
         return {p: offset for p, offset in found.items() if offset is not None and self.committed.get(p) != offset}
 
     def start(self, partition: AssignedPartition, committed: int | None) -> None:
-        """A partition was taken: it is read on from what the group has committed."""
+        """Adds a partition that was taken. `committed`: the group's committed offset, at which reading begins."""
         self._next[partition] = committed
         if committed is not None:
             self.committed[partition] = committed
 
     def set(self, partition: AssignedPartition, offset: int | None) -> None:
-        """The next record to read; None if that is to be found."""
+        """Sets the offset of the next record; None to determine it anew."""
         self._next[partition] = offset
 
     def offset(self, partition: AssignedPartition) -> int | None:
-        """The offset of the next record; None if that is still to be found."""
+        """The offset of the next record; None if there is none yet."""
         return self._next[partition]
 
     def advance(self, fetched: Mapping[TopicPartition, FetchedRecords]) -> None:
-        """These records are returned. Their partitions come last in the next fetch, so that none is starved. A
-        partition also moves over records that the log cleaner has removed."""
+        """Moves the offsets to the end of records that are to be returned. Their partitions come last in the next
+        fetch, so that none is starved. A partition also moves over records that the log cleaner has removed."""
         ends = {self.find(*key): found.next_offset for key, found in fetched.items() if found.error is None}
         moved = {partition: end for partition, end in ends.items() if end != self._next[partition]}
         self._before = {partition: self._next[partition] for partition in moved}
         self._next = {**{p: offset for p, offset in self._next.items() if p not in moved}, **moved}
 
     def hand_over(self) -> None:
-        """The caller has the records of the last `advance`."""
+        """Notes that the caller has the records of the last `advance`."""
         self._before = {}
 
     def take_back(self) -> None:
@@ -78,19 +79,19 @@ class Positions:
         self._before = {}
 
     def drop(self, partitions: Iterable[AssignedPartition]) -> None:
-        """These partitions are given up, or lost."""
+        """Removes partitions that are given up, or lost."""
         for partition in partitions:
             self._next.pop(partition, None)
             self.committed.pop(partition, None)
             self._paused.discard(partition)
 
     def pause(self, partitions: Iterable[tuple[str, int]], is_paused: bool) -> None:
-        """Returns no records of these partitions, or does so again. Raises IllegalStateException."""
+        """Pauses these partitions, or resumes them. A paused one returns no records. Raises IllegalStateException."""
         for found in [self.find(*partition) for partition in partitions]:
             self._paused.add(found) if is_paused else self._paused.discard(found)
 
     def find(self, topic: str, partition: int) -> AssignedPartition:
-        """Raises IllegalStateException if the partition is not assigned to this consumer."""
+        """The assigned partition. Raises IllegalStateException if it is not assigned to this consumer."""
         for found in self._next:
             if (found.topic, found.partition) == (topic, partition):
                 return found
@@ -99,10 +100,11 @@ class Positions:
 
 
 def starting_offset(view: TopicView, partition: AssignedPartition, reset: str) -> int:
-    """The log start for `earliest`, the high watermark for `latest`.
+    """The offset at which to start without a committed one: the log start for `earliest`, the high watermark for
+    `latest`.
 
     Raises NoOffsetForPartitionException for `none`, OffsetNotAvailableException while a new leader does not know how
-    much is committed, UnknownTopicIdException if the topic was made again, and why the partition has no leader.
+    much is committed, UnknownTopicIdException if the topic was made again, and the error of a partition without leader.
     """
     name, number = partition.name, partition.partition
     if reset == "none":

@@ -109,8 +109,8 @@ def record_set(
     return SparkRecordSet(topic, records, partitions, sticky, segment_bytes, roots(), limit)
 
 
-class _RecordsHere:
-    """Records in this process: those of each partition, in one or several parts."""
+class _LocalRecordSet:
+    """Records that this process has: those of each partition, in one or several parts."""
 
     def __init__(self, by_partition: Mapping[int, Sequence[NewRecords]], segment_bytes: int) -> None:
         self._by_partition, self._segment_bytes = by_partition, segment_bytes
@@ -135,7 +135,7 @@ class _RecordsHere:
         return digests_of(self._by_partition[partition.partition], parts)
 
 
-class ArrowRecordSet(_RecordsHere):
+class ArrowRecordSet(_LocalRecordSet):
     """The records of a table or a small DataFrame."""
 
     def __init__(
@@ -165,12 +165,12 @@ class ArrowRecordSet(_RecordsHere):
                 tables.setdefault(partition, []).append(records.table)
         whole = copy(sets[0])  # not made anew: that would check the records and choose their partitions again
         parts = {partition: [ArrowRecords(_concat(found))] for partition, found in tables.items()}
-        _RecordsHere.__init__(whole, parts, whole._segment_bytes)
+        _LocalRecordSet.__init__(whole, parts, whole._segment_bytes)
         whole.nbytes = sum(each.nbytes for each in sets)
         return whole
 
 
-class PartitionedRecordSet(_RecordsHere):
+class PartitionedRecordSet(_LocalRecordSet):
     """The records of a sink, which its tasks have prepared."""
 
     def __init__(self, topic: str, records: PartitionedRecords, partitions: int, segment_bytes: int) -> None:

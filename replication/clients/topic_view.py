@@ -118,10 +118,11 @@ class TopicView:
         return avro_of(topic, found.configs) if found else None
 
     def record_limit(self, topic: str) -> RecordLimit:
-        """Which records a topic takes, by the last poll of the topics. The largest one: by the topic's own setting,
-        otherwise by that of the leader of a partition, or of all brokers, from the configs table; otherwise by that of
-        this client. If the table cannot be read, what was read last counts. Raises InvalidConfigurationException if
-        values must fit a schema that this version does not know."""
+        """The records that a topic takes, by the last poll of the topics.
+
+        The largest size is the topic's own setting. Without one it is that of the partition's leader, else that of all
+        brokers, both from the configs table as last read, else that of this client. Raises
+        InvalidConfigurationException if values must fit a schema that this version does not know."""
         config, found = self.cluster.config, self.cluster.topics.topics.get(topic)
         settings = config.topic(found.configs if found else {})
         own, needs_key = settings.max_message_bytes, settings.compacts
@@ -158,9 +159,9 @@ class TopicView:
         return known[1]
 
     def log_roots(self, topic: str) -> dict[int, StorageRoot]:
-        """The folder of the log of each partition's leader; while it cannot be opened, that of another replica or of
-        another leader. For files that no commit has yet, so while the metadata cannot be read, what was read last
-        counts. Raises as `partitions`, and KafkaStorageException if none opens."""
+        """A folder of a log for each partition, for files that no commit has yet: that of its leader, or if that cannot
+        be opened, that of another replica, or of another partition. While the metadata cannot be read, it uses those
+        that were read last. Raises as `partitions`, and KafkaStorageException if no log can be opened."""
         try:
             partitions = self.partitions(topic, RECENT_SECONDS)
         except KafkaStorageException:
@@ -215,7 +216,7 @@ class TopicView:
     def leaderships(
         self, topic: str, partitions: Iterable[int], max_staleness: float | None = None
     ) -> dict[int, Leadership]:
-        """Reads the metadata and the leader rows of those partitions that exist, each table once. A poll gives an
+        """Reads the metadata and the leader rows of those partitions that exist, each table once. A poll gives a
         `max_staleness`, as for `TypedTable.refresh`.
 
         If a leader's table cannot be read, its partitions have the error. Raises UnknownTopicOrPartitionException.
@@ -236,8 +237,8 @@ class TopicView:
 
 
 def open_view(cluster_uri: str, config: Config, reads_go_on: bool = False) -> TopicView:
-    """A view of the cluster, opened as by `Cluster.open`. Raises as that, also in a fork that has the views of its
-    parent."""
+    """A view of the cluster, opened as by `Cluster.open`: the same one for later calls of this process. Raises as
+    `Cluster.open`, also in a fork, which has the views of its parent."""
     check_no_fork()
     key = cluster_uri, config, reads_go_on
     with _lock:
@@ -257,7 +258,8 @@ def open_view(cluster_uri: str, config: Config, reads_go_on: bool = False) -> To
 
 
 def forget_view(view: TopicView) -> None:
-    """Opens the tables again at the next use. For a view that has met an error: a root may have been replaced."""
+    """Makes the next `open_view` open the tables again. For a view that has met an error, because a root may have been
+    replaced."""
     with _lock:
         for key in [key for key, known in _views.items() if known is view]:
             del _views[key]
@@ -267,7 +269,7 @@ class TopicWatch:
     """Finds the partitions of a topic whose metadata or leader row has changed, so that waiting operations are tried.
 
     A row has HW, LEO, log start, role and leader epoch. A change of any of these completes delayed operations in Kafka,
-    too. [DO-02] `topic_id`: of the topic that the operation is about, by default the one that the first poll finds.
+    too. [DO-02] `topic_id`: that of the operation's topic, by default the one that the first poll finds.
     """
 
     def __init__(

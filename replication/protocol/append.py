@@ -200,9 +200,11 @@ def check_follower_append(log: PartitionLog, leader_epoch: int, previous: str, n
 
 
 def check_min_isr(acks: int, isr_size: int, min_isr: int, topic: str, partition: int) -> None:
-    """With acks=all, a leader refuses records while the ISR has fewer than `min_isr` members.
+    """With acks=all, nothing is sent to a leader while the ISR has fewer than `min_isr` members.
 
-    `min_isr` comes from `effective_min_isr`. Requests with other acks do not wait for followers, so they are accepted.
+    In Kafka the leader refuses the records. Here the producer checks it by the metadata, because it appends to the log
+    itself. `min_isr` comes from `effective_min_isr`. With other acks nobody waits for followers, so no ISR is too
+    small.
 
     Kafka: `Partition.appendRecordsToLeader`. [AP-06]
 

@@ -1,4 +1,4 @@
-"""The partitions that a read is about, and the offsets that its options stand for.
+"""The partitions of a read, and the offsets that its options stand for.
 
 Spark: `KafkaOffsetReader`, `ConsumerStrategy`.
 """
@@ -48,8 +48,8 @@ class PartitionView:
         return self.view.cluster.cluster_id
 
     def retried(self, attempt: Callable[[], Answer]) -> Answer:
-        """The result of an attempt, which is repeated after errors that may pass, such as a failover, until
-        `request.timeout.ms`. Raises the last of these errors then, and any other error at once."""
+        """The result of `attempt`. Repeats it after errors that may pass, such as a failover, until
+        `request.timeout.ms` is over, and then raises the last of these errors. Raises any other error at once."""
         config = self.view.cluster.config
         deadline = time.monotonic() + config.request_timeout_ms / 1000
         while True:
@@ -87,7 +87,8 @@ class PartitionView:
 
     def value_schema(self) -> FieldsType:
         """The schema of the values of the topics, as it is now. Raises UnknownTopicOrPartitionException, and
-        InvalidConfigurationException if a topic has none, another one, or one that this version does not know."""
+        InvalidConfigurationException if a topic has no schema, another one than the others, or one that this version
+        does not know."""
         self.view.cluster.topics.refresh()
         return one_schema({topic: self.view.value_schema(topic) for topic in self.topics()})
 
@@ -116,7 +117,8 @@ class PartitionView:
     def nearest(
         self, registered: Registered, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OpenPartition | LakelogException]:
-        """The replica of each partition that is read from its offset, or its start, or why there is none now."""
+        """The replica of each partition that is read from its offset, by default from 0; the error if there is none
+        now."""
         reader = PartitionReader(self.view, self.options.rack)
         return {
             partition: error_or(reader.nearest, each, offsets.get(partition, 0))
@@ -131,10 +133,10 @@ class PartitionView:
         return {partition: reader.holding(registered[partition], bounds[partition]) for partition in bounds}
 
     def offsets(self, spec: OffsetSpec, readable: Mapping[TopicPartition, OpenPartition]) -> dict[TopicPartition, int]:
-        """The offset of each partition that one side of the read stands for.
+        """The offset of each partition at which the read starts or ends, by `spec`.
 
-        Raises OffsetOutOfRangeException for an offset that is not in the log or not committed, and where no record is
-        as late as a timestamp; InvalidConfigurationException unless partitions that are named are those of the read;
+        Raises OffsetOutOfRangeException for an offset that is not in the log or not committed, and if no record is as
+        late as a timestamp; InvalidConfigurationException if `spec` names other partitions than those of the read;
         OffsetNotAvailableException.
         """
         _check_named(spec, readable)
@@ -148,7 +150,7 @@ class PartitionView:
     def _committed(
         self, spec: OffsetSpec, readable: Mapping[TopicPartition, OpenPartition]
     ) -> dict[TopicPartition, int]:
-        """What the group has committed, where that is asked for."""
+        """The offsets that the group has committed; none unless `spec` asks for them."""
         if not spec.is_group or self.options.group is None:
             return {}
         kept = self.view.cluster.groups.committed(self.options.group)
@@ -157,7 +159,7 @@ class PartitionView:
 
 
 def partition_view(options: SourceOptions) -> PartitionView:
-    """A view with the open tables of an earlier one of this process, if that was of the same cluster."""
+    """A view of the cluster. Views of one cluster in this process share their open tables."""
     return PartitionView(options, open_view(options.cluster, options.config, reads_go_on=True))
 
 

@@ -31,19 +31,19 @@ _MOVES = 5
 
 @dataclass
 class TopicTask(InputPartition):
-    """What one task reads. The columns were checked before. `avro`: the schemas of the topics that have values in Avro;
-    empty for a read without typed values."""
+    """The records that one task reads. Its columns are checked already. `avro`: the schemas of the topics that have
+    values in Avro; empty for a read without typed values."""
 
     planned: list[PlannedRows]
     avro: Mapping[str, AvroValues] = field(default_factory=dict)
 
 
 class TopicReader(DataSourceReader):
-    """Reads the committed records that there are when Spark first plans a query of the frame.
+    """Reads the records that are committed when Spark first plans a query of the frame.
 
-    It takes no filters (`pushFilters`): Spark 4.2 keeps the tasks of the first query for all later ones of the same
-    frame or view, and those of the last filters for all reads of one query. So filters would leave out records that
-    others want.
+    It takes no filters (`pushFilters`). Spark 4.2 keeps the tasks of the first query for all later queries of the same
+    frame or view, and within one query the tasks of the last filters for all reads. So a filter would leave out records
+    that another query or read needs.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -86,8 +86,8 @@ def topic_tasks(
     """The tasks that read the planned records. Raises InvalidConfigurationException for columns that the Avro schema of
     a topic does not have.
 
-    The Avro schemas are read after the records were planned. So each schema that was set before its first record is
-    among them.
+    The Avro schemas are read after the records were planned. So the schema of each planned record is among them, if it
+    was set before the record was written.
     """
     tasks = plan_tasks(options, planned)
     if not options.typed_values:

@@ -1,8 +1,8 @@
 """The rounds of a quorum of cluster roots: a proposer's, a reader's, and one root's part of each. See `quorum_slot`.
 
-A round yields steps that go to all roots in parallel. Whoever carries out such a step runs the part of each root, and
-answers once a majority has granted it, or none can, or no more answers come. The answer holds only what has come by
-then. A request that is still on its way may land at any later time.
+A round yields steps that go to all roots in parallel. The executor of a step runs each root's part. It answers once a
+majority has granted the step, once no majority can, or when no more answers come. The answer has only the roots that
+have answered by then. A request that is still on its way may land at any later time.
 """
 
 from __future__ import annotations
