@@ -1,4 +1,4 @@
-"""Parses properties files, in the part of Java's format that Kafka's `server.properties` uses, and their values."""
+"""Parses properties files and their values, in the part of Java's format that Kafka's `server.properties` uses."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def text_of(value: object) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether UTF-8 can hold a text: a lone surrogate, such as a byte of a file name in another encoding, it cannot."""
+    """Whether UTF-8 can hold a text. It cannot hold a lone surrogate, such as a byte of a file name in another encoding
+    becomes in Python."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -145,7 +146,7 @@ def is_utf8(text: str) -> bool:
 
 
 def faults(settings: Any) -> list[str]:
-    """What is wrong with the values of a dataclass whose fields have a `type` in their metadata, one by one."""
+    """The faults of the values of a dataclass whose fields have a `type` in their metadata, each value by itself."""
     return [
         f"{member.name} is {value!r:.80}, it must be {member.metadata['type']}"
         for member in fields(settings)
@@ -192,7 +193,8 @@ def parse_properties(text: str, source_name: str) -> tuple[dict[str, Setting], l
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines without comments and empty ones, with their numbers. Continued lines are joined under the first."""
+    """The lines, with their numbers, without comments and empty lines. Continued lines are joined, and have the number
+    of the first one."""
     pending, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.lstrip()

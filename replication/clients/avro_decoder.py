@@ -1,10 +1,10 @@
 """Decodes values in Avro, each by the schema that wrote it.
 
 A value names its schema in front: by Avro's single-object encoding, or by the frame of Confluent's serializers. A value
-without a known name is never decoded: bytes of one schema often fit another, and would be other fields.
+without a known name is never decoded: bytes of one schema often fit another schema, whose fields would then be wrong.
 
-The decoder is strict, as values may be torn. A length or a count is compared with the bytes that are left before
-anything is read, and each element has at least one byte. Avro: `GenericDatumReader`, `BinaryMessageDecoder`.
+The decoder is strict, because values may be torn. Before it reads anything, it compares a length or a count with the
+number of bytes that are left: each element has at least one byte. Avro: `GenericDatumReader`, `BinaryMessageDecoder`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from lakelog.replication.protocol.avro_schema import (
 from lakelog.replication.protocol.schema_history import AvroValues
 from lakelog.replication.protocol.value_type import FieldsType, FieldType, KeyedType, ListType, ValueField
 
-Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # what is at a place of a value, and the place after it
+Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # decodes the value at a position, and returns its end, too
 Convert: TypeAlias = Callable[[Any], Any]
 
 _SINGLE_OBJECT, _SINGLE_OBJECT_BYTES = b"\xc3\x01", 10
@@ -59,10 +59,10 @@ _EXACT = Context(prec=40)
 
 
 class AvroDecoder:
-    """Decodes the values of a topic. `columns`: the fields that are wanted, those of the topic's schema by default.
+    """Decodes the values of a topic. `columns`: the wanted fields, by default those of the topic's schema.
 
-    A stream keeps the columns that it began with. So the newest schema that has exactly these columns reads; if there
-    is none, the topic's own. Raises InvalidConfigurationException for columns that this schema does not have.
+    A stream keeps the columns with which it began. So the reader's schema is the newest one with exactly these columns,
+    or else the topic's own. Raises InvalidConfigurationException for columns that this schema does not have.
     """
 
     def __init__(self, values: AvroValues, columns: FieldsType | None = None) -> None:
@@ -185,7 +185,7 @@ def _record_reader(action: ReadRecord) -> Read:
 
 
 def _items_reader(read_item: Read) -> Read:
-    """Arrays are blocks: a count, and so many elements. After a negative count comes the size of the block."""
+    """An array is a list of blocks: a count, and that many elements. After a negative count comes the block's size."""
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         found = list[Any]()
@@ -256,9 +256,10 @@ def _scalar_reader(action: ReadScalar) -> Read:
 
 
 def _conversion(writer: AvroScalar, reader: AvroScalar) -> Convert | None:
-    """What makes the reader's type, as Arrow takes it, of the writer's."""
-    if reader.logical in _MEANINGS:
-        return _MEANINGS[reader.logical](reader)
+    """The function that converts a value of the writer's type to the reader's, as Arrow takes it; None if the value
+    stays as it is."""
+    if reader.logical in _LOGICAL_TYPES:
+        return _LOGICAL_TYPES[reader.logical](reader)
     return _PROMOTIONS.get(reader.kind) if reader.kind != writer.kind else None
 
 
@@ -408,13 +409,13 @@ def _timestamp(type: AvroScalar) -> Convert:
 
 def _numbers(type: AvroScalar) -> range:
     found = type.numbers
-    assert found is not None, "each type with a meaning has them"
+    assert found is not None, "each of these logical types has them"
     return found
 
 
 _PROMOTIONS: Mapping[str, Convert] = {
     "double": float, "float": float, "string": _decoded, "bytes": str.encode,
 }  # fmt: skip
-_MEANINGS: Mapping[str, Callable[[AvroScalar], Convert]] = {
+_LOGICAL_TYPES: Mapping[str, Callable[[AvroScalar], Convert]] = {
     "decimal": _decimal, "date": _date, **dict.fromkeys(_UNITS, _timestamp),
 }  # fmt: skip

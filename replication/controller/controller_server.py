@@ -70,7 +70,7 @@ class Controller:
         return self._thread.is_alive()
 
     def seconds_since_round(self) -> float:
-        """Seconds since it has begun a round, or since it was made."""
+        """The seconds since its last round began; before the first one, since the controller was made."""
         return self._clock() - self._round_at
 
     @property
@@ -102,7 +102,7 @@ class Controller:
         self._thread.join(self._session_timeout)
         if self._held is not None:
             try:
-                self._release()
+                self._release_requests()
                 self._cluster.lease.resign(self._held)
                 logger.info("controller %s has resigned", self.controller_id)
             except LakelogException as error:
@@ -110,7 +110,7 @@ class Controller:
             self._copier.stop(_COPY_SECONDS)
             self._stand_down()
 
-    def _release(self) -> None:
+    def _release_requests(self) -> None:
         if self._thread.is_alive():
             logger.warning("controller %s resigns, although its last round has not ended yet", self.controller_id)
         elif self._active is not None:
@@ -130,12 +130,12 @@ class Controller:
             self.tick()
             self._errors.worked()
         except ControllerMovedException as error:
-            self._is_deposed(error)
+            self._stand_down_after(error)
         except DecisionInterrupted as interrupted:
             if not isinstance(interrupted.__cause__, InconsistentClusterRootException):
                 logger.warning("controller %s gives up a decision: %s", self.controller_id, interrupted)
             if isinstance(interrupted.__cause__, ControllerMovedException):
-                self._is_deposed(interrupted.__cause__)
+                self._stand_down_after(interrupted.__cause__)
         except LakelogException as error:
             self._errors.failed(error)
         except Exception:  # an error of this code must not leave the cluster without a controller
@@ -155,7 +155,7 @@ class Controller:
         except Exception:  # an error of this code must not leave the cluster without a controller
             logger.exception("controller %s: unexpected error in the copies of the tables", self.controller_id)
 
-    def _is_deposed(self, error: ControllerMovedException) -> None:
+    def _stand_down_after(self, error: ControllerMovedException) -> None:
         logger.warning("controller %s stands by: %s", self.controller_id, error)
         self._stand_down()
 

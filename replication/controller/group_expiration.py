@@ -4,8 +4,8 @@ tables of members that nobody uses.
 A group has no coordinator: as long as one member lives, it removes the dead ones. Nobody does that for the last ones,
 so the controller does. It also deletes the table of a group that has had neither members nor offsets for a day, in four
 steps: it lets others commit offsets, closes the table, names the next one, and deletes the files. If it dies between
-two steps, the next controller takes the others. A table that is not the newest one of its group is deleted at each
-check that finds it: a cluster root that was away, or a process that slept, may bring it back.
+two steps, the next controller takes the remaining ones. Each check deletes the tables that it finds besides the newest
+one of a group: a cluster root that was away, or a process that slept, may bring such a table back.
 
 Kafka: `GroupMetadataManager.cleanupGroupMetadata`, `GroupCoordinator.onExpireHeartbeat`. KIP-211. [AP-04]
 """
@@ -30,16 +30,16 @@ logger = logging.getLogger(__name__)
 
 _TABLES_A_POLL = 16  # one read each, at the same time: a check of many groups must not delay other work
 _MS_A_MINUTE = 60_000
-_UNUSED_SECONDS = 86400.0  # as long as a file that no commit has: a group that comes back sooner keeps its table
+_UNUSED_SECONDS = 86400.0  # as long as a file without a commit stays; a group that comes back sooner keeps its table
 
 
 class GroupExpiration:
     """Checks every `offsets.retention.check.interval.ms` which offsets nobody uses.
 
-    A check begins with the fences of all groups, then reads the members of some groups with each poll, and ends with
-    one commit of the offsets. The rows keep the idle time in ms, so that the next controller continues from there. Then
-    it closes or deletes one table of members with each poll. No row keeps how long a table was unused: the next
-    controller counts that anew.
+    A check begins with the fences of all groups, reads the members of some groups with each poll, and ends with one
+    commit of the offsets. The rows have the idle time in ms, so that the next controller continues from there. After a
+    check, each poll closes or deletes one table of members. No row has the time for which a table was unused: the next
+    controller counts it anew.
     """
 
     def __init__(self, cluster: Cluster, controller_epoch: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,33 +48,33 @@ class GroupExpiration:
         self._clock = clock
         self._due_at = self._checked_at = clock()
         self._watched: dict[str, _WatchedGroup] = {}
-        self._unread: deque[str] | None = None  # groups whose members the check that is under way has not read yet
+        self._unread: deque[str] | None = None  # groups that the check under way has not read yet; None between checks
         self._fences: Mapping[str, int] = {}
         self._seen_groups: dict[str, SeenGroup] = {}
         self._seen_rows: Mapping[OffsetKey, Row] = {}
         self._unused: deque[_WatchedGroup] = deque()  # groups whose tables are to be closed
         self._former: deque[tuple[str, int]] = deque()  # tables that are to be deleted, by group and number
-        self._late: dict[tuple[str, int], MemberLiveness] = {}  # of members that have joined one of these
+        self._late: dict[tuple[str, int], MemberLiveness] = {}  # of members that have joined such a table
 
     def check_if_due(self) -> None:
-        """Begins a check that is due, or goes on with one. It logs an error, and the next check tries again: the time
-        until then counts."""
+        """Begins a check that is due, or continues one. It logs an error, and the next check tries again; the idle time
+        until then is not lost."""
         if self._unread is None and self._clock() < self._due_at:
             self._delete_one()
             return
         try:
-            unread = self._begun() if self._unread is None else self._unread
+            unread = self._begin_check() if self._unread is None else self._unread
             chosen = [unread.popleft() for _ in range(min(_TABLES_A_POLL, len(unread)))]
             found = zip(chosen, in_threads(self._look_at, chosen, _TABLES_A_POLL), strict=True)
             self._seen_groups.update({name: seen for name, seen in found if seen is not None})
             self._unread = unread or None
             if not unread:
-                self._end()
+                self._end_check()
         except LakelogException as error:
             self._unread = None
             logger.warning("offsets of groups without members stay for now: %s", error)
 
-    def _begun(self) -> deque[str]:
+    def _begin_check(self) -> deque[str]:
         self._due_at = self._clock() + self._cluster.config.offsets_retention_check_interval_ms / 1000
         groups = self._cluster.groups
         rows = groups.read()
@@ -97,7 +97,7 @@ class GroupExpiration:
             logger.warning("group %s: its offsets stay for now: %s", name, error)
             return None
 
-    def _end(self) -> None:
+    def _end_check(self) -> None:
         config, passed_ms = self._cluster.config, int((self._clock() - self._checked_at) * 1000)
         retention_ms = config.offsets_retention_minutes * _MS_A_MINUTE
         found = self._cluster.groups.expire(self._seen_rows, self._seen_groups, passed_ms, retention_ms, self._cause)
@@ -125,11 +125,11 @@ class GroupExpiration:
             logger.warning("group %s: its former table of members stays for now: %s", name, error)
 
     def _delete(self, name: str, number: int) -> None:
-        """Deletes a table that is not the newest one of its group, unless an older version of Lakelog uses it: then its
-        members send heartbeats there. A member of this version that was late has gone on to the newest table."""
+        """Deletes a table that is not the newest one of its group, unless members of an older version of Lakelog use it
+        and send heartbeats there. A late member of this version has gone on to the newest table."""
         root = self._cluster.root
         folder = MemberTable.folder(root, folder_of(name, number))
-        has_begin = find_end(folder).last >= 0  # otherwise a deletion has ended half way
+        has_begin = find_end(folder).last >= 0  # otherwise a deletion was interrupted
         group = MemberTable.open(root, folder_of(name, number)).group if has_begin else ConsumerGroup()
         is_known = (name, number) in self._late
         dead = self._late.setdefault((name, number), MemberLiveness(self._clock)).dead(group)
@@ -157,7 +157,7 @@ class _WatchedGroup:
         self._table: MemberTable | None = None
 
     def look(self, cluster: Cluster, fence: int) -> SeenGroup:
-        """Reads the members, and removes them if all are dead: that moves the fence."""
+        """Reads the members. If all are dead, it removes them, and moves the fence."""
         self._table = MemberTable.find_newest(cluster.root, cluster.groups, self.group_id, self._table)
         if self._table is None:
             return SeenGroup(fence, ConsumerGroup())
@@ -190,7 +190,7 @@ class _WatchedGroup:
         return self._table.number
 
     def _without_dead(self, group: ConsumerGroup) -> ConsumerGroup | None:
-        """The group without its members, in the next generation; None if it has none, or if one lives, which then
-        removes the others."""
+        """The group without its members, in the next generation; None if it has none. None also if a member lives,
+        because that one removes the others."""
         dead = self._liveness.dead(group)
         return without(group, dead, lambda _: ()) if group.members and len(dead) == len(group.members) else None

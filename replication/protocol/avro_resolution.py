@@ -1,7 +1,7 @@
-"""How a reader by one Avro schema reads what another one has written, by Avro's rules of schema resolution.
+"""How a reader with one Avro schema reads values of another schema, by Avro's rules of schema resolution.
 
 Compatibility and decoding follow from one tree of actions: a change is compatible if no action fails. Avro: `Resolver`.
-Where Avro lets a logical type become another one, which would make other values of the bytes, this does not.
+Unlike Avro, it never reads one logical type as another, because the same bytes would then be other values.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class ReadScalar:
-    """Read what the writer's type is, and make the reader's of it. `unknown`: symbols of the writer's enum that the
-    reader does not take."""
+    """Read a value of the writer's type, and convert it to the reader's. `unknown`: symbols of the writer's enum that
+    the reader does not take."""
 
     writer: AvroScalar
     reader: AvroScalar
@@ -63,7 +63,7 @@ class ReadValues:
 
 @dataclass(frozen=True)
 class ReadUnion:
-    """Read which branch of the writer's union it is, and then that."""
+    """Read the number of a branch of the writer's union, then a value of that branch."""
 
     branches: tuple[Action, ...]
 
@@ -91,15 +91,15 @@ Action: TypeAlias = Fault | ReadScalar | ReadItems | ReadValues | ReadUnion | Re
 
 
 def resolve(writer: AvroType, reader: AvroType) -> Action:
-    """What a reader by one schema does with bytes that another one has written. Avro: `Resolver.resolve`."""
+    """The actions by which a reader with one schema reads the bytes of another. Avro: `Resolver.resolve`."""
     return _Resolver().action(writer, reader)
 
 
 class _Resolver:
-    """Resolves two records once: a name may stand for a large type in many places."""
+    """Resolves each pair of records once, because a name may stand for a large type in many places."""
 
     def __init__(self) -> None:
-        # By the identities of two types. It keeps them, as those that `_bare` makes are nowhere else.
+        # By the `id`s of two types. It keeps the types, too: otherwise one that `_bare` makes would lose its `id`.
         self._known: dict[tuple[int, int], tuple[AvroRecord, AvroRecord, ReadRecord]] = {}
 
     def action(self, writer: AvroType, reader: AvroType) -> Action:
@@ -152,18 +152,18 @@ def _is_read_as(writer: AvroScalar, reader: AvroScalar) -> bool:
         is_kind = not writer.name or (_is_named(writer, reader) and writer.size == reader.size)
     else:
         is_kind = reader.kind in _WIDER.get(writer.kind, ()) and reader.logical != "decimal"
-    return is_kind and _is_meant_as(writer, reader)
+    return is_kind and _logical_types_match(writer, reader)
 
 
-def _is_meant_as(writer: AvroScalar, reader: AvroScalar) -> bool:
-    """A type that has no logical type may get one, and lose it."""
+def _logical_types_match(writer: AvroScalar, reader: AvroScalar) -> bool:
+    """A logical type may be added or removed, but not replaced by another one."""
     if not (writer.logical and reader.logical):
         return True
     return (writer.logical, writer.scale) == (reader.logical, reader.scale) and writer.precision <= reader.precision
 
 
 def _bare(type: AvroType) -> AvroType:
-    """A type without its logical types: what nobody wants needs to be no date."""
+    """A type without its logical types. A field that the reader leaves out need not be a valid date, for example."""
     if isinstance(type, AvroScalar):
         return replace(type, logical="", precision=0, scale=0)
     if isinstance(type, AvroRecord):
@@ -174,7 +174,7 @@ def _bare(type: AvroType) -> AvroType:
 
 
 def _sources(writer: AvroRecord, reader: AvroRecord) -> dict[str, AvroField]:
-    """The reader's field that each of the writer's is read as: that of its name, otherwise one with such an alias."""
+    """The reader's field for each field of the writer: that of the same name, otherwise one with such an alias."""
     names = {each.name for each in writer.fields}
     found = {each.name: each for each in reader.fields if each.name in names}
     for each in reader.fields:
@@ -190,7 +190,7 @@ def first_fault(action: Action) -> tuple[str, Fault] | None:
 
 
 def _first_fault(action: Action, place: str, sound: set[int]) -> tuple[str, Fault] | None:
-    """`sound`: the identities of records that were gone through and have no fault."""
+    """`sound`: the `id`s of records that were checked and have no fault."""
     if isinstance(action, Fault):
         return place, action
     if isinstance(action, ReadScalar):

@@ -1,7 +1,7 @@
 """Avro's schemas of values: their types, their canonical form, and the fingerprint that names a schema.
 
-Bytes of Avro mean nothing without the schema that wrote them. Its fingerprint is all that a value tells of it, so this
-module follows the specification to the letter. Avro: `Schema.Parser`, `SchemaNormalization`.
+Bytes of Avro mean nothing without the schema that wrote them, and a value names that schema only by its fingerprint. So
+this module follows the specification to the letter. Avro: `Schema.Parser`, `SchemaNormalization`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class AvroScalar:
 
     @property
     def numbers(self) -> range | None:
-        """The numbers that its logical type has in Spark; None for one that any number fits."""
+        """The numbers that its logical type can have in Spark; None if all are allowed."""
         if self.logical == "decimal":
             return range(1 - 10**self.precision, 10**self.precision)
         per_day = _PER_DAY.get(self.logical)
@@ -118,8 +118,8 @@ class AvroUnion:
 
 @dataclass(frozen=True)
 class AvroField:
-    """A field of a record. `default` means something if `has_default`: the value as a decoder gives it, but without
-    its logical type."""
+    """A field of a record. `default`: only with `has_default`, the value as a decoder reads it before it converts the
+    logical type."""
 
     name: str
     type: AvroType
@@ -157,7 +157,7 @@ class AvroSchema:
 
 
 def parse_avro(text: str) -> AvroSchema:
-    """A schema in JSON. Raises ValueError, in words that follow the name of the setting."""
+    """Parses a schema in JSON. Raises ValueError, whose text continues a sentence after the name of the setting."""
     given = load_json(text)
     found = _Parser().type(given, "", "", 0)
     if not isinstance(found.type, AvroRecord):
@@ -170,7 +170,7 @@ def parse_avro(text: str) -> AvroSchema:
 
 
 def columns_of(type: AvroType) -> FieldType:
-    """What a type is in Spark, as its `from_avro` has it."""
+    """The type in Spark, as Spark's `from_avro` has it."""
     if isinstance(type, AvroRecord):
         return FieldsType(
             tuple(ValueField(each.name, columns_of(each.type), not may_be_null(each.type)) for each in type.fields)
@@ -183,7 +183,7 @@ def columns_of(type: AvroType) -> FieldType:
 
 
 def may_be_null(type: AvroType) -> bool:
-    """Whether a type has null."""
+    """Whether a value of the type may be null."""
     return isinstance(type, AvroUnion) and NULL in type.branches
 
 
@@ -212,7 +212,7 @@ class _Found(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A type with a name. `weight`: of how many types it consists; `height`: how many lie inside one another."""
+    """A type with a name. `weight`: the number of types in it. `height`: how deep they are nested."""
 
     type: AvroType
     weight: int
@@ -228,7 +228,7 @@ def _begin_of(text: str) -> str:
 
 
 class _Parser:
-    """`space`: the namespace that encloses a type; `place`: the field where it is."""
+    """Parses one schema. `space`: the namespace that encloses a type. `place`: the field that has the type."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known | None] = {}  # None for a type that is being parsed
@@ -399,7 +399,8 @@ def _fixed(given: Mapping[str, Any], name: str, aliases: tuple[str, ...], place:
 
 
 def _logical(kind: str, given: Mapping[str, Any], place: str) -> tuple[str, int, int]:
-    """The logical type of a type, its precision and its scale. By Avro's rule one that is not valid counts as none."""
+    """The logical type of a type, its precision and its scale. Avro ignores an invalid logical type, and so does
+    this."""
     name = given.get("logicalType")
     if name == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = given.get("precision"), given.get("scale", 0)
@@ -412,7 +413,7 @@ def _logical(kind: str, given: Mapping[str, Any], place: str) -> tuple[str, int,
 
 
 def _default(type: AvroType, given: Any, place: str) -> Any:
-    """A default as a decoder gives values. Of a union it may be of any type, as of Avro 1.12."""
+    """A default, as a decoder reads values. That of a union may be of any of its types, as since Avro 1.12."""
     if isinstance(type, AvroUnion):
         if given is None and NULL in type.branches:
             return None
@@ -440,14 +441,14 @@ def _field_default(each: AvroField, given: Mapping[str, Any], place: str) -> Any
 
 def _scalar_default(type: AvroScalar, given: Any, place: str) -> Any:
     found = _CHECKS[type.kind](type, given)
-    if found is None or not _is_meant(type, found):
+    if found is None or not _fits_logical_type(type, found):
         years = " of the years 1 to 9999" if type.logical in _PER_DAY else ""
         refuse_at(place, f"has the default {_shown(given)}", f"a default that is {type}{years}")
     return found
 
 
-def _is_meant(type: AvroScalar, found: Any) -> bool:
-    """Whether a value is one of the logical type."""
+def _fits_logical_type(type: AvroScalar, found: Any) -> bool:
+    """Whether a value is valid for its logical type."""
     numbers = type.numbers
     if numbers is None or found == b"":
         return numbers is None
@@ -470,7 +471,7 @@ def _text(_: AvroScalar, given: Any) -> Any:
 
 
 def _bytes(type: AvroScalar, given: Any) -> Any:
-    """JSON has bytes as text, a letter for each."""
+    """In JSON, bytes are text with one letter for each byte."""
     try:
         found = given.encode("latin-1") if isinstance(given, str) else None
     except UnicodeEncodeError:

@@ -61,15 +61,15 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class ConsumerGroup:
-    """A group in one generation. Members are in the order of their ids. `is_closed`: the next members join another
-    table, as nobody has used the group for a while."""
+    """A group in one generation. Members are in the order of their ids. `is_closed`: nobody has used the group for a
+    while, so the next members join another table."""
 
     generation: int = 0
     members: tuple[GroupMember, ...] = ()
     is_closed: bool = False
 
     def member(self, member_id: str) -> GroupMember:
-        """Raises UnknownMemberIdException if the group has no such member, or not any more."""
+        """The member with this id. Raises UnknownMemberIdException if the group has none, or has it no longer."""
         for member in self.members:
             if member.member_id == member_id:
                 return member
@@ -113,10 +113,11 @@ class ConsumerGroup:
 
 
 def join(group: ConsumerGroup, member: GroupMember, partitions: PartitionsOf) -> ConsumerGroup:
-    """Adds a member, or changes the subscription of one, in the next generation. Its slot is the lowest that is free.
+    """Adds a member, or changes its subscription, in the next generation. A new member gets the lowest free slot.
 
-    A static member takes the place of the last one of its name, with what that one is assigned and owns. If it
-    subscribes as that one did, nothing is assigned anew: only the generation rises, which fences the last one.
+    A static member takes the place of the last member with its instance id, and gets the partitions which that one is
+    assigned and owns. If both have the same subscription, nothing is assigned anew: only the generation rises, which
+    fences the last one.
 
     Kafka: `GroupCoordinator.handleJoinGroup`, `GroupCoordinator.updateStaticMemberAndRebalance` (KIP-345). Raises
     InconsistentGroupProtocolException if no assignor is known to all, and GroupIdNotFoundException if the group is
@@ -148,8 +149,8 @@ def join(group: ConsumerGroup, member: GroupMember, partitions: PartitionsOf) ->
 
 
 def without(group: ConsumerGroup, member_ids: Collection[str], partitions: PartitionsOf) -> ConsumerGroup:
-    """Removes members that leave, or whose session has timed out, in the next generation. Others may take at once what
-    these own. The group itself if it has none of them.
+    """Removes members that leave, or whose session has timed out, in the next generation. Others may take their
+    partitions at once. Returns the group itself if it has none of these members.
 
     Kafka: `GroupCoordinator.handleLeaveGroup`, `GroupCoordinator.onExpireHeartbeat`.
     """
@@ -158,7 +159,7 @@ def without(group: ConsumerGroup, member_ids: Collection[str], partitions: Parti
 
 
 def needs_rebalance(group: ConsumerGroup, partitions: PartitionsOf) -> bool:
-    """Whether the topics have other partitions than those that are assigned.
+    """Whether the partitions of the topics are no longer those that are assigned.
 
     Kafka: `ConsumerCoordinator.rejoinNeededOrPending`, where each client watches the metadata.
     """
@@ -188,7 +189,8 @@ def rebalance(group: ConsumerGroup, partitions: PartitionsOf) -> ConsumerGroup:
 
 
 def to_give_up(group: ConsumerGroup, member_id: str) -> Partitions:
-    """What a member owns and is no longer assigned. It commits its offsets first, and returns no more of its records.
+    """The partitions that a member owns and is no longer assigned. Before it gives them up, it commits their offsets,
+    and it returns no more of their records.
 
     Kafka: `ConsumerCoordinator.onJoinPrepare`, `revokePartitions`. Raises UnknownMemberIdException.
     """
@@ -197,8 +199,8 @@ def to_give_up(group: ConsumerGroup, member_id: str) -> Partitions:
 
 
 def to_take(group: ConsumerGroup, member_id: str) -> Partitions:
-    """The partitions that the member is assigned and no member owns. It takes the rest later: its owner gives it up, or
-    dies.
+    """The partitions that the member is assigned and no member owns. It takes the rest once their owners have given
+    them up or are dead.
 
     Kafka: `CooperativeStickyAssignor.adjustAssignment`. Raises UnknownMemberIdException.
     """
@@ -207,13 +209,13 @@ def to_take(group: ConsumerGroup, member_id: str) -> Partitions:
 
 
 def give_up(group: ConsumerGroup, member_id: str, partitions: Collection[AssignedPartition]) -> ConsumerGroup:
-    """The member owns these no longer. Raises UnknownMemberIdException."""
+    """The group after the member has given up these partitions. Raises UnknownMemberIdException."""
     member = group.member(member_id)
     return group.with_member(replace(member, owned=tuple(p for p in member.owned if p not in partitions)))
 
 
 def take(group: ConsumerGroup, member_id: str) -> ConsumerGroup:
-    """The member owns what it may take. Raises UnknownMemberIdException."""
+    """The group after the member has taken all that it may take. Raises UnknownMemberIdException."""
     member, taken = group.member(member_id), to_take(group, member_id)
     return group.with_member(replace(member, owned=tuple(sorted({*member.owned, *taken})))) if taken else group
 
@@ -221,9 +223,9 @@ def take(group: ConsumerGroup, member_id: str) -> ConsumerGroup:
 def fence_of(generation: int, has_members: bool) -> int:
     """The fence of a generation: twice the generation, and 1 more while the group has members.
 
-    The offsets of all groups lie in another table than the members of one group. So that table has a fence for each
-    group, which a member raises before it reads the offsets of the partitions that it has taken. From that commit on,
-    a member that was expelled before cannot commit. Kafka: `GroupCoordinator.validateOffsetCommit`. [AP-04]
+    The offsets of all groups are in one table, and the members of each group in another. So the table of offsets has a
+    fence for each group. A member raises it before it reads the offsets of partitions that it has taken. From that
+    commit on, a member that was removed before cannot commit. Kafka: `GroupCoordinator.validateOffsetCommit`. [AP-04]
     """
     return 2 * generation + has_members
 
@@ -239,10 +241,10 @@ def has_members(fence: int) -> bool:
 
 
 def check_may_commit(fence: int, generation: int | None, group: str) -> None:
-    """Refuses a commit of a member that may have been expelled, or of others while the group has members.
+    """Refuses a commit of a member that may have been removed, and while the group has members also one of others.
 
-    `generation`: the one in which the member has last seen itself in the group; None for a consumer that is no member.
-    A member that is still in the group looks at it again, and then commits under its newest generation.
+    `generation`: the newest one in which the member has seen itself in the group; None for a consumer that is no
+    member. A member that is refused and still in the group reads the group again, and commits under its new generation.
 
     Raises IllegalGenerationException for a member, UnknownMemberIdException for others.
     """
@@ -269,7 +271,8 @@ class MemberLiveness:
         self._sightings: dict[str, tuple[int, float]] = {}
 
     def dead(self, group: ConsumerGroup) -> set[str]:
-        """Records the heartbeats; returns the ids of the members that are dead. None is when it is first seen."""
+        """Records the heartbeats, and returns the ids of the members that are dead. A member that is seen for the first
+        time is not."""
         now = self._clock()
         known = self._sightings
         self._sightings = {

@@ -1,7 +1,7 @@
-"""The Avro schemas that a topic has had. A value names the one that wrote it, by its fingerprint or by the id that a
-registry of Confluent has given to it, so each must stay known as long as such values may be there.
+"""The Avro schemas that a topic has had. A value names the schema that wrote it, by its fingerprint or by the id that a
+registry of Confluent has given to it. So each schema must stay known as long as there may be values of it.
 
-The history is a setting of the topic, `value.schema.history`. So it changes in the commit that changes the schema.
+The history is a setting of the topic, `value.schema.history`. So the commit that changes the schema changes it, too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KnownSchema:
 @dataclass(frozen=True)
 class AvroValues:
     """The Avro schemas by which the values of a topic are decoded. `history`: the setting, whose last schema is the
-    topic's own. It stays text, because text is compared and sent to a task in no time."""
+    topic's own. It stays text, which is cheap to compare and to send to a task."""
 
     history: str
 
@@ -54,7 +54,7 @@ class AvroValues:
 
 @lru_cache(maxsize=1000)
 def parsed_avro(text: str) -> AvroSchema:
-    """As `parse_avro`, which parses each text once in a process."""
+    """As `parse_avro`, but parses each text once in a process."""
     return parse_avro(text)
 
 

@@ -1,8 +1,8 @@
 """The types of the values of a topic, written in JSON Schema.
 
-A part of JSON Schema says which fields there are, and that part is understood, with the words in which Confluent's
-converter tells Kafka Connect's types (`connect.type`). Words that would check more, such as `pattern`, are refused:
-a check that is written down and not done would deceive. Confluent: `JsonSchemaData`.
+It understands the part of JSON Schema that defines fields, and `connect.type`, by which Confluent's converter names
+Kafka Connect's types. It refuses words that would check more, such as `pattern`: users would rely on a check that
+nobody does. Confluent: `JsonSchemaData`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class _Found(NamedTuple):
 
 
 def parse_json_schema(text: str) -> FieldsType:
-    """The fields of a JSON Schema of an object. Raises ValueError, in words that follow the name of the setting."""
+    """The fields of a JSON Schema of an object. Raises ValueError, whose text continues a sentence after the name of
+    the setting."""
     found = _type_of(load_json(text), "", 0)
     if not isinstance(found.type, FieldsType):
         refuse_at("", "is no object with properties", '{"type": "object", "properties": {"item": {"type": "string"}}}')
@@ -52,10 +53,10 @@ def parse_json_schema(text: str) -> FieldsType:
 
 
 def load_json(text: str, around: int = 0) -> Any:
-    """What a text of JSON says. `around`: how many brackets may be around a schema. Raises ValueError, in words that
-    follow the name of the setting.
+    """Parses JSON. `around`: how many brackets may be around a schema. Raises ValueError, as `parse_json_schema`.
 
-    How many brackets Python can read depends on what runs: a schema that a client takes must be one for all processes.
+    It limits the depth of brackets itself. Python's own limit depends on its caller, but all processes must be able to
+    read a schema that one client accepts.
     """
     most = _MOST_BRACKETS + around
     try:
@@ -74,7 +75,7 @@ def load_json(text: str, around: int = 0) -> Any:
 
 
 def _height(given: Any, most: int) -> int:
-    """How many brackets are inside one another; none are looked at beyond one more than `most`."""
+    """How deep brackets are nested. It stops counting at `most` + 1."""
     height, level = 0, [given]
     while height <= most and (level := [each for each in level if isinstance(each, dict | list)]):
         level = [part for each in level for part in (each.values() if isinstance(each, dict) else each)]
@@ -83,7 +84,7 @@ def _height(given: Any, most: int) -> int:
 
 
 def refuse_at(place: str, has: str, allowed: str) -> NoReturn:
-    """Raises ValueError for a place in a schema, in words that follow the name of the setting."""
+    """Raises ValueError for a place in a schema, with a text as that of `parse_json_schema`."""
     where = place if len(place) <= _LONGEST_PLACE else f"{place[:_LONGEST_PLACE]}…"
     raise ValueError(f"{f'at {where}' if place else 'at its top'} {has}; allowed there: {allowed}")
 
@@ -178,7 +179,7 @@ def _object_type(given: Mapping[str, Any], place: str, depth: int) -> FieldType:
 
 
 def _check_capitals(fields: list[ValueField], place: str) -> None:
-    """Spark takes names that differ in capitals alone for one."""
+    """Spark takes names that differ only in capitals for the same name."""
     names = dict[str, str]()
     for field in fields:
         first = names.setdefault(field.name.lower(), field.name)

@@ -1,8 +1,8 @@
-"""The schema of a topic's values: which changes of it are allowed.
+"""The schema of a topic's values, and which changes of it are allowed.
 
-Confluent's Schema Registry has the words and the definitions of compatibility: `SchemaProvider`, `CompatibilityLevel`.
-It compares a new schema with the latest one, or with all of them, and so does this. Delta's type widening says which
-types are wider, of Avro its rules of schema resolution.
+The levels of compatibility are those of Confluent's Schema Registry: `SchemaProvider`, `CompatibilityLevel`. As there,
+a new schema is compared with the latest one, or with all earlier ones. Delta's type widening defines which types are
+wider; for Avro its own rules of schema resolution do.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def with_history(
     """The settings `after` a change, with the history of the topic's Avro schemas brought up to date.
 
     `put`: the keys that the change sets. An id that the change does not set is removed with the schema that had it.
-    Raises InvalidConfigurationException for a schema or an id by which a value could mean an earlier schema, too, an id
-    without a schema of Avro, too many schemas, and a history that cannot be parsed.
+    Raises InvalidConfigurationException for a schema or an id whose name in values is also that of an earlier schema,
+    an id without a schema of Avro, too many schemas, and a history that cannot be parsed.
     """
     found = dict(after)
     is_avro = bool(found.get(SCHEMA)) and found.get(TYPE) == AVRO
@@ -143,11 +143,11 @@ def _parsed(kind: str, text: str) -> FieldsType:
 
 
 def check_schema_change(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Checks the settings that a topic would have, against those that it has. The compatibility that it would have
-    counts.
+    """Checks the settings of a topic `after` a change against those `before` it, by the level of compatibility in
+    `after`.
 
-    Raises InvalidConfigurationException for a schema that cannot be parsed, one that is not compatible with that in
-    `before`, and for a validation without a schema.
+    Raises InvalidConfigurationException for a schema that cannot be parsed, a schema that is not compatible with that
+    in `before`, and a validation without a schema.
     """
     if all(before.get(key) == after.get(key) for key in _KEYS):
         return
@@ -172,10 +172,11 @@ def check_schema_change(topic: str, before: Mapping[str, str], after: Mapping[st
 def _incompatibility(
     topic: str, level: str, before: Mapping[str, str], after: Mapping[str, str], new: FieldsType
 ) -> tuple[str, str | None]:
-    """Words for an earlier schema, and why a level does not allow the new one after it; None if it is allowed.
+    """Words that name an earlier schema, and why the level does not allow the new schema after that one; None if it
+    does.
 
-    BACKWARD: readers by the new schema read values of the old one; FORWARD: the reverse; FULL: both. The transitive
-    levels compare all earlier schemas, the others the one that stands. Confluent: `CompatibilityChecker`.
+    BACKWARD: readers with the new schema read values of the old one; FORWARD: the reverse; FULL: both. The transitive
+    levels compare all earlier schemas, the others only the current one. Confluent: `CompatibilityChecker`.
     """
     name = level.removesuffix(TRANSITIVE)
     sides = [each for each, levels in (("new", (BACKWARD, FULL)), ("old", (FORWARD, FULL))) if name in levels]
@@ -219,8 +220,8 @@ def _unreadable_avro(old: AvroSchema, new: AvroSchema, which: str) -> str | None
 
 
 def unreadable(reader: FieldType, writer: FieldType, which: str, place: str = "") -> str | None:
-    """Why a reader by one type cannot read all values that fit another, None if it can. `which` schema the reader has,
-    "new" or "old", and the `place` of the field, are for the text."""
+    """Why a reader with one type cannot read all values of another type; None if it can. For the text: `which` schema
+    the reader has, "new" or "old", and the `place` of the field."""
     if isinstance(reader, FieldsType) and isinstance(writer, FieldsType):
         return _unreadable_fields(reader, writer, which, place)
     if isinstance(reader, ListType) and isinstance(writer, ListType):
@@ -235,7 +236,7 @@ def unreadable(reader: FieldType, writer: FieldType, which: str, place: str = ""
 
 
 def _unreadable_fields(reader: FieldsType, writer: FieldsType, which: str, place: str) -> str | None:
-    """Fields that the reader does not have are left out by it, or refused by a closed type."""
+    """A reader leaves out the fields that it does not have. If its type is closed, it refuses them."""
     written = {field.name: field for field in writer.fields}
     fault = _unreadable_others(reader, writer, which, place)
     if fault:
@@ -258,7 +259,7 @@ def _unreadable_fields(reader: FieldsType, writer: FieldsType, which: str, place
 
 
 def _unreadable_others(reader: FieldsType, writer: FieldsType, which: str, place: str) -> str | None:
-    """Why a closed type cannot read the fields that it does not name."""
+    """Why a reader with a closed type cannot read other fields of the writer; None if it can."""
     if not reader.is_closed:
         return None
     where = f"field {place}" if place else "the value"

@@ -29,9 +29,9 @@ from lakelog.schemas import GROUPS, MEMBERS
 
 _GENERATION, _HEARTBEAT = "generation", "heartbeat"
 _CLOSED = "closed"  # 1: no member joins this table any more
-# A generation. This version raises it with that of the group, if the two are equal or the group has no members. Older
-# versions, which know the first table alone, never do. So the two are equal if only this version has changed the group
-# since it was last without members.
+# The `txn` of the generation up to which only members of this version have changed the group since it was last empty.
+# They raise it together with `generation`, if the two are equal or the group is empty. Members of older versions, which
+# know only the group's first table, never raise it.
 _MOVABLE = "movable"
 _NUMBERED = re.compile(r"(.+)=n(\d+)")  # no name of a group has such a folder: see `folder_of`
 _IDLE = "idle_ms"
@@ -43,7 +43,7 @@ OffsetKey: TypeAlias = tuple[str, TopicIdPartition]
 
 
 class CommittedOffset(NamedTuple):
-    """A row: the next offset that a group is to read of a partition."""
+    """A row: the next offset that a group reads in a partition."""
 
     group_id: str
     topic: str
@@ -53,12 +53,13 @@ class CommittedOffset(NamedTuple):
 
     @property
     def key(self) -> OffsetKey:
-        """Of one group and one partition there is one row."""
+        """The key of the row: a group has one row for each partition."""
         return self.group_id, TopicIdPartition(self.topic_id, self.partition)
 
 
 class Expiry(NamedTuple):
-    """The rows that one check has left, and the groups that have lost offsets, with the number of them."""
+    """The outcome of one check. `left`: the rows that stay. `expired`: the number of offsets that were removed, by
+    group."""
 
     left: Mapping[OffsetKey, Row]
     expired: Mapping[str, int]
@@ -75,7 +76,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         """Replaces the offsets of these partitions, in one compare-and-set; those of others stay.
 
         `generation`: the one in which a member commits; None for a consumer that is no member. An offset may go back,
-        as a consumer that reads again may commit. Of two commits the later one holds, also when the answer of the
+        because a consumer that reads again may commit it. Of two commits the later one holds, even if the reply of the
         earlier one was lost. A commit of the same offset begins its retention anew. Raises IllegalGenerationException
         and UnknownMemberIdException as `check_may_commit`, KafkaStorageException, and TimeoutException at the
         `deadline`.
@@ -112,8 +113,8 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         return {row.key[1]: row.committed_offset for row in self._value if row.group_id == group_id}
 
     def release(self, group_id: str, generation: int, deadline: float | None = None) -> None:
-        """Lets others commit offsets: the group has no members in this generation, unless the fence is of a newer one.
-        The retention of its offsets begins.
+        """Lets consumers outside the group commit offsets, because the group has no members in this generation. The
+        retention of its offsets begins. Does nothing if the fence is of a newer generation.
 
         Raises KafkaStorageException, TimeoutException.
         """
@@ -148,8 +149,8 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         return self.table_number(group_id)
 
     def move_on(self, group_id: str, number: int) -> None:
-        """Lets the members of a group join the table after the one of this number, which is closed. Anybody may do it:
-        the number never falls. Raises KafkaStorageException."""
+        """Lets members join the group's next table, because the one with this number is closed. Any process may do it,
+        since the number never falls. Raises KafkaStorageException."""
 
         def change(rows: list[Row]) -> list[Row] | None:
             return None if self.table_number(group_id) > number else rows
@@ -187,7 +188,8 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         self._table.update({"who": "tool", "why": "delete", "groups": [group_id]}, change, deadline=deadline)
 
     def forget_all_but(self, topic_ids: Callable[[], Collection[str]], cause: Mapping[str, Any]) -> None:
-        """Removes the offsets of all topics but these, which are read after the offsets."""
+        """Removes the offsets of all topics but those that `topic_ids` returns. It is called after the offsets were
+        read."""
 
         def change(rows: list[Row]) -> list[Row] | None:
             known = topic_ids() if rows else ()
@@ -203,10 +205,10 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
         """Adds the time that has passed to the offsets that nobody uses, and removes those that nobody has used for
         `retention_ms`.
 
-        `seen`: the rows that the last check of this caller has left, `passed_ms` ago at least. A row that has changed
-        since gets no time, so the times of several controllers add up, and their clocks are never compared. `groups`:
-        what the caller has seen of the groups since; the offsets of others count as in use, and so do those of a group
-        whose fence has moved since. Raises KafkaStorageException.
+        `seen`: the rows that the last check of this caller has left, at least `passed_ms` ago. A row that has changed
+        since then gets no time. So the times of several controllers add up, and their clocks are never compared.
+        `groups`: the groups as the caller has seen them since then. Offsets of other groups count as in use, and so do
+        those of a group whose fence has moved since. Raises KafkaStorageException.
         """
         left, expired = dict[OffsetKey, Row](), Counter[str]()
 
@@ -268,8 +270,8 @@ class MemberTable(TypedTable[ConsumerGroup]):
 
     @classmethod
     def open_if_there(cls, cluster: StorageRoot, group_id: str, number: int = 0) -> MemberTable | None:
-        """The table of a group with this number; None if the group never had a member there. So it is None for a name
-        that is too long for a folder, under which an older version may have committed offsets."""
+        """The table of a group with this number; None if the group never had a member there. None also for a name that
+        is too long for a folder: an older version may have committed offsets under such a name."""
         try:
             folder = folder_of(group_id, number)
         except InvalidGroupIdException:
@@ -323,12 +325,12 @@ class MemberTable(TypedTable[ConsumerGroup]):
         return self.group
 
     def change(self, group_id: str, why: str, decide: Decide, beats: str | None = None) -> ConsumerGroup:
-        """Writes the group that `decide` returns for the newest one, or nothing if it returns None, and returns the
-        group.
+        """Calls `decide` with the newest group, writes the group that it returns, and returns that. If `decide` returns
+        None, it writes nothing and returns the newest group.
 
-        `beats` is the member whose heartbeat moves with it, if it is still in the group. `decide` is called again after
-        another's commit, or one of unknown outcome, so it must be idempotent. Raises what `decide` raises, and
-        KafkaStorageException.
+        `beats`: the member whose heartbeat moves in the same commit, if it is still in the group. After a commit of
+        another writer, or one of unknown outcome, `decide` is called again, so it must be idempotent. Raises what
+        `decide` raises, and KafkaStorageException.
         """
         txns: dict[str, int] = {}
         cause, found = {"who": beats or "consumer", "why": why}, list[ConsumerGroup]()
@@ -363,8 +365,8 @@ class MemberTable(TypedTable[ConsumerGroup]):
 
     @property
     def is_movable(self) -> bool:
-        """Whether only processes that look for the number of the table have changed the group since it was last without
-        members: those of older versions would go on in this table."""
+        """Whether the group's next members may have another table: since the group was last empty, only processes of
+        this version have changed it. Those of older versions would stay in this table."""
         return self._movable == (self._table.transaction_version(_GENERATION) or 0)
 
     @property
@@ -380,8 +382,9 @@ class MemberTable(TypedTable[ConsumerGroup]):
 
 
 def folder_of(group_id: str, number: int = 0) -> str:
-    """The folder of a group's table of this number: letters, digits, `-` and `_` stand for themselves, other bytes are
-    `=` and two hex digits. `=n` and the number follow, if it is not the first table. Raises InvalidGroupIdException."""
+    """The folder of a group's table with this number. Letters, digits, `-` and `_` stand for themselves, other bytes
+    are `=` and two hex digits. After the name of all but the first table come `=n` and the number. Raises
+    InvalidGroupIdException."""
     try:
         given = group_id.encode() if isinstance(group_id, str) else b""
     except UnicodeEncodeError:
@@ -401,7 +404,7 @@ def groups_with_tables(cluster: StorageRoot) -> list[str]:
 
 
 def tables_at_roots(cluster: StorageRoot) -> dict[str, list[int]]:
-    """The groups that have a table of members at any of the cluster roots that answer, and the numbers of these."""
+    """The groups that have tables of members at any cluster root that answers, and the numbers of these tables."""
     return _tables_of(cluster.child(MEMBERS.name).names_at_roots())
 
 
