@@ -89,8 +89,8 @@ def carry_out(parser: argparse.ArgumentParser, args: argparse.Namespace, client:
 
 
 def config_pairs(text: str) -> dict[str, str]:
-    """`a=1,b=[2,3]`: brackets hold together a value that has commas, as in Kafka. A key given twice is an error, unlike
-    there. A history of schemas is a list in JSON, whose own brackets do that."""
+    """Parses `a=1,b=[2,3]`: as in Kafka, a value with commas stands in brackets. Unlike in Kafka, a key given twice is
+    an error. A history of schemas is a list in JSON, and needs only its own brackets."""
     try:
         pairs = list(map(config_pair, _split(text)))
     except argparse.ArgumentTypeError as error:
@@ -104,7 +104,7 @@ def _is_list(key: str, value: str) -> bool:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that stand in no brackets; all parts if a bracket is open at the end."""
+    """The parts between commas. A comma in brackets does not count, unless a bracket is still open at the end."""
     parts, start, depth = list[str](), 0, 0
     for found in _SIGN.finditer(text):
         depth = max(0, depth + {"[": 1, "]": -1, ",": 0}[found[0]])
@@ -115,14 +115,14 @@ def _split(text: str) -> list[str]:
 
 
 def config_keys(text: str) -> list[str]:
-    """`a,b`."""
+    """Parses `a,b`."""
     keys = text.split(",")
     check_once(keys)
     return keys
 
 
 def check_entity(parser: argparse.ArgumentParser, kind: str, name: str | None) -> None:
-    """Ends the process as one that was called wrongly if no topic or broker can have the name."""
+    """Ends the process as after wrong usage if no topic or broker can have the name."""
     if kind == TOPICS and name == DEFAULT_NAME:
         parser.error("--entity-default goes with --entity-type brokers only")
     if kind == BROKERS and name not in (None, DEFAULT_NAME) and not re.fullmatch("[0-9]+", str(name)):
@@ -182,7 +182,7 @@ def _brokers(admin: AdminClient, args: argparse.Namespace) -> dict[str, Mapping[
 
 
 def _brokers_in_full(admin: AdminClient, args: argparse.Namespace) -> dict[str, Iterable[EffectiveConfig]]:
-    """Of the broker that is named, else of every broker that has registered."""
+    """The settings of the named broker, else of every broker that has registered."""
     config = Cluster.open(args.cluster, settings(args.command_config)).config
     given, dynamic = given_settings(args.command_config), admin.describe_broker_configs()
     registered = {str(broker): registration for broker, registration in admin.describe_brokers().items()}
@@ -210,7 +210,7 @@ ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], int]] = {"describ
 
 
 class EffectiveConfig(NamedTuple):
-    """A setting as it holds."""
+    """A setting with the value that holds, and its source."""
 
     key: str
     value: str
@@ -220,8 +220,8 @@ class EffectiveConfig(NamedTuple):
 def topic_settings(
     configs: Mapping[str, str], all_brokers: Mapping[str, str], given: Mapping[str, Setting]
 ) -> Iterator[EffectiveConfig]:  # fmt: skip
-    """The settings of a topic: its own, else those that a broker gives it. `all_brokers`: the dynamic ones of all
-    brokers."""
+    """The settings of a topic: its own, else the brokers' defaults for topics. `all_brokers`: the dynamic settings of
+    all brokers. `given`: those of a properties file."""
     for name, key in TOPIC_KEYS.items():
         broker_name = key.field.replace("_", ".")
         if name in configs:
@@ -238,7 +238,8 @@ def broker_settings(
     registration: BrokerRegistration | None, dynamic: Mapping[str, Mapping[str, str]], given: Mapping[str, Setting],
     config: Config,
 ) -> Iterator[EffectiveConfig]:  # fmt: skip
-    """The settings of a broker; `dynamic`: those of each source. Without a registration, those of a new broker."""
+    """The settings of a broker. `dynamic`: its dynamic settings by source, the first source counting most. Without a
+    registration these are the settings of a new broker."""
     registered = {} if registration is None else {"broker.id": registration.broker_id, "broker.rack": registration.rack}
     # Of two sources the first one holds. A newer version may have set what this one does not know.
     set_by = {name: source for source in reversed([*dynamic]) for name in dynamic[source]}
@@ -255,6 +256,7 @@ def broker_settings(
 
 
 def _static(key: ConfigKey, given: Mapping[str, Setting]) -> tuple[str, str]:
-    """A topic's key may be spelled otherwise in a properties file, which has the name of the field."""
+    """The value and the source of a setting without a dynamic value. A topic's key may have another name in a
+    properties file: that of its field."""
     name = key.field.replace("_", ".")
     return (given[name].value, FILE) if name in given else (text_of(key.default), BUILT_IN)

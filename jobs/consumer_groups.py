@@ -112,7 +112,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    """FAILED if the leader of a partition cannot say where the partition ends; the others are shown all the same."""
+    """Shows groups. Returns FAILED if the leader of a partition does not know its high watermark; the other partitions
+    are shown all the same."""
     groups = GroupsView(args)
     seen = groups.alive(groups.chosen())
     if args.members:
@@ -151,7 +152,7 @@ def _offsets(groups: GroupsView, name: str, group: ConsumerGroup) -> list[Offset
 
 
 def _reset(args: argparse.Namespace) -> int:
-    """All partitions of a group are set, or none: an error in one of them is raised."""
+    """Sets the offsets of all partitions of a group, or of none: it raises the error of any of them."""
     groups = GroupsView(args)
     given = groups.partitions(args.topic or ())
     names = groups.names if args.all_groups else list(dict.fromkeys(args.group))
@@ -285,7 +286,7 @@ def _add_reset_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_scope(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Ends the process as one that was called wrongly if groups, topics or a rule are missing, or contradict."""
+    """Ends the process as after wrong usage if groups, topics or a rule are missing, or contradict each other."""
     if args.action in _SCOPED and not (args.group or args.all_groups):
         parser.error(f"--{args.action} needs --group" + (" or --all-groups" if args.action != "delete-offsets" else ""))
     if args.verbose and not args.members:
@@ -424,7 +425,7 @@ def show_reset(groups: Mapping[str, Mapping[TopicPartition, int]], output: str, 
 
 
 def show_deletions(rows: Sequence[Row], args: argparse.Namespace, words: str) -> int:
-    """What was deleted: words where text is asked for."""
+    """Shows the rows that were deleted; as text only the sentence `words`."""
     if args.dry_run:
         say("Nothing was written. This is what would be deleted.")
     text = _table(rows) if args.dry_run else Lines([words])
@@ -500,7 +501,7 @@ class GroupsView:
     def alive(
         self, names: Collection[str], wait: Callable[[float], None] = let_pass
     ) -> Mapping[str, ConsumerGroup]:  # fmt: skip
-        """The groups as their members see them, as `live_groups`."""
+        """These groups, without members where all have died: see `live_groups`."""
         return live_groups(self.cluster, {name: self._members_of(name) for name in names}, wait)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:

@@ -84,14 +84,15 @@ def consumer_performance(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Consumed:
-    """What was consumed until a time, in seconds since 1970: records, and the bytes of their keys and values."""
+    """The number of records that were consumed until `at`, in seconds since 1970, and the bytes of their keys and
+    values."""
 
     at: float
     records: int = 0
     bytes: int = 0
 
     def then(self, records: pa.Table) -> Consumed:
-        """With more records, now."""
+        """The sum after more records, now."""
         size = pc.sum(record_bytes(records)).as_py() or 0
         return Consumed(time.time(), self.records + records.num_rows, self.bytes + size)
 
@@ -106,7 +107,7 @@ class ConsumerRun:
         self.first_ms = first_ms
 
     def consume(self) -> Consumed:
-        """What was consumed in the end. Prints a line after each interval, if these are asked for."""
+        """Consumes, and returns the total. Prints a line after each interval, if the arguments ask for it."""
         now, args = self._reported, self._args
         came_at = time.monotonic()
         while now.records < args.messages and (time.monotonic() - came_at) * 1000 <= args.timeout:

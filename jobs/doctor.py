@@ -190,14 +190,14 @@ class _Checkup:
             self._roots = self._of_the_cluster()
             if facts.cluster is not None:
                 self.limits = Limits.of(facts.cluster.config)
-        work = [doctor_probes.work_of(each.probe) for each in self._roots]
+        work = [doctor_probes.probe_work(each.probe) for each in self._roots]
         if facts.cluster is not None:
             work += [doctor_probes.Work(partial(ask, facts.cluster)) for ask in (self._ask_status, self._read_clocks)]
         say_how_much(len(work))
         self._bounded(work, self._advance)
 
     def _bounded(self, work: Sequence[doctor_probes.Work], advance: Callable[[], object] = lambda: None) -> None:
-        doctor_probes.side_by_side(work, self._args.timeout, advance)
+        doctor_probes.run_in_parallel(work, self._args.timeout, advance)
 
     def _open(self) -> None:
         try:
@@ -320,7 +320,7 @@ def _of_executors() -> list[Finding]:
     try:
         spark = job_session("lakelog doctor")
         try:
-            here, found = doctor_probes.tell([*pins]), doctor_probes.executors_of(spark, [*pins])
+            here, found = doctor_probes.describe_executor([*pins]), doctor_probes.executors_of(spark, [*pins])
             return executor_findings(_SPARK, here, found, pins, optional)
         finally:
             spark.stop()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from lakelog.jobs.admin.heartbeats import ALIVE, observe_brokers
-from lakelog.jobs.cli.console import FAILED, OK, agrees, has_person, run, say
+from lakelog.jobs.cli.console import FAILED, OK, confirm, is_interactive, run, say
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import add_command_config
 from lakelog.jobs.cli.settings import settings
@@ -75,7 +75,7 @@ def make_cluster(args: argparse.Namespace) -> str:
         check_new(root)
         say(f"{root.uri} would become the root of a new cluster; nothing is written")
         return ""
-    if not (args.new_cluster or _agrees(f"Make a new, empty cluster at {root.uri}? It has no topics and no brokers")):
+    if not (args.new_cluster or _confirms(f"Make a new, empty cluster at {root.uri}? It has no topics and no brokers")):
         say(f"{root.uri}: nothing is written")
         return ""
     cluster_id = format_cluster(root, config)
@@ -83,9 +83,9 @@ def make_cluster(args: argparse.Namespace) -> str:
     return cluster_id
 
 
-def _agrees(question: str) -> bool:
-    """The answer of a person at a terminal; a script is not asked."""
-    return agrees(f"{question}.") if has_person() else True
+def _confirms(question: str) -> bool:
+    """Whether a person at a terminal confirms it. A script is not asked: True."""
+    return confirm(f"{question}.") if is_interactive() else True
 
 
 def make_broker(args: argparse.Namespace) -> str:

@@ -19,8 +19,8 @@ from typing import Any
 
 from lakelog.jobs.admin.loss_warnings import say_what_reassignments_do
 from lakelog.jobs.admin.planned_moves import (
+    MoveInputs,
     PlannedMoves,
-    Surroundings,
     planned_drain,
     planned_rebalance,
     planned_replacement,
@@ -217,11 +217,11 @@ def _plan(_: AdminClient, args: argparse.Namespace) -> int:
 def _planned(args: argparse.Namespace) -> PlannedMoves:
     """Makes the plan and shows it."""
     cluster = _cluster(args)
-    around = Surroundings.read(cluster)
+    inputs = MoveInputs.read(cluster)
     if args.drain:
-        moves = planned_drain(around, args.drain)
+        moves = planned_drain(inputs, args.drain)
     else:
-        moves = planned_replacement(around, *args.replace) if args.replace else planned_rebalance(around)
+        moves = planned_replacement(inputs, *args.replace) if args.replace else planned_rebalance(inputs)
     _show_plan(cluster, moves, args)
     return moves
 
@@ -247,7 +247,7 @@ def _show_plan(cluster: Cluster, moves: PlannedMoves, args: argparse.Namespace) 
     for note in moves.notes():
         say(f"Note: {note}.")
     if moves.plan:
-        say_what_reassignments_do(cluster, _by_name(moves.plan), moves.around.seen)
+        say_what_reassignments_do(cluster, _by_name(moves.plan), moves.inputs.brokers)
         if args.output != JSON and args.out is None:
             Lines([proposed], _PROPOSED).show()
 

@@ -37,7 +37,7 @@ from lakelog.jobs.admin.replica_repair import (
     carry_out_repairs,
     under_min_isr,
 )
-from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, Row, agrees, has_person, run, say
+from lakelog.jobs.cli.console import FAILED, JSON, OK, Report, Row, confirm, is_interactive, run, say
 from lakelog.jobs.cli.numbers import whole_number
 from lakelog.jobs.cli.options import FORMS, Invocation, add_dry_run, admin_parser
 from lakelog.jobs.cli.progress import counting_bar
@@ -89,7 +89,7 @@ def _verify(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         parser.error(
             "--repair needs --depth files or records: headers alone do not prove that the leader's copy is right"
         )
-    elif not (args.yes or args.dry_run or has_person()):
+    elif not (args.yes or args.dry_run or is_interactive()):
         parser.error("--repair asks before it changes anything, and nobody can answer here: give --yes or --dry-run")
     return verify(args)
 
@@ -145,7 +145,7 @@ def _checked(cluster: Cluster, wanted: set[TopicIdPartition], depth: str, is_who
 def _repaired(cluster: Cluster, found: Verified, invocation: Invocation, args: argparse.Namespace) -> Verified:
     """Repairs what can be, and checks these partitions again."""
     check, planned = found.check, found.plan.repairs
-    if args.dry_run or not (args.yes or _agrees(cluster, planned)):
+    if args.dry_run or not (args.yes or _confirms(cluster, planned)):
         say("Nothing was written.")
         return found._replace(repairs=[RepairOutcome(repair, _WOULD) for repair in planned])
     with counting_bar(sys.stderr.isatty()) as progress:
@@ -164,15 +164,15 @@ def _repaired(cluster: Cluster, found: Verified, invocation: Invocation, args: a
     return Verified(check, RepairPlan(check, invocation), outcomes)
 
 
-def _agrees(cluster: Cluster, planned: Sequence[Repair]) -> bool:
-    """The answer of a person, who is told what is repaired and what that costs meanwhile."""
+def _confirms(cluster: Cluster, planned: Sequence[Repair]) -> bool:
+    """Shows what would be repaired, and which sends would fail meanwhile. Returns whether a person confirms it."""
     for repair in planned[:_SHOWN]:
         say(f"{_repair_line(repair)}.")
     if len(planned) > _SHOWN:
         say(f"And {len(planned) - _SHOWN} more; --dry-run shows all.")
     if waiting := under_min_isr(cluster, planned):
         say(f"Until they are in sync again, sends with acks=all fail to {first_names(waiting, _SHOWN)}.")
-    return agrees(f"Repair {_replicas(len(planned))}?")
+    return confirm(f"Repair {_replicas(len(planned))}?")
 
 
 def _replicas(count: int) -> str:

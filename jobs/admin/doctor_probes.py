@@ -1,4 +1,4 @@
-"""Gathers the facts for `lakelog doctor`: probes of roots side by side, clocks of writers, packages, Java, disks."""
+"""Gathers the facts for `lakelog doctor`: probes of roots in parallel, clocks of writers, packages, Java, disks."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _SPARK = "spark"  # the extra of pyproject.toml that only brokers need
 
 
 class Work(NamedTuple):
-    """Something that may hang: what to call, and what to call if nobody waits for it any more."""
+    """Work that may hang. `run` does it; `stop` is called once nobody waits for it any more."""
 
     run: Callable[[], None]
     stop: Callable[[], None] = lambda: None
 
 
-def work_of(probe: StoreProbe) -> Work:
-    """The probe of a root."""
+def probe_work(probe: StoreProbe) -> Work:
+    """The probe of a root as work."""
     return Work(probe.run, probe.stopping.set)
 
 
-def side_by_side(work: Sequence[Work], seconds: float, advance: Callable[[], object] = lambda: None) -> None:
-    """Runs all of it at the same time, and waits for so many seconds at most. Calls `advance` when one has ended. Lets
-    the rest stop, also at an error such as Ctrl-C, and then waits for it to clean up."""
+def run_in_parallel(work: Sequence[Work], seconds: float, advance: Callable[[], object] = lambda: None) -> None:
+    """Runs all work at the same time, and waits at most `seconds`. Calls `advance` when one has ended. Then it stops
+    the others. After an error, such as Ctrl-C, it stops them, too, and waits for them to clean up."""
 
     # Events, because a signal in the middle of `Thread.join` makes Python 3.11 take the thread for one that has ended.
     ends = [threading.Event() for _ in work]
@@ -86,8 +86,8 @@ def _wait(ends: Iterable[threading.Event], seconds: float) -> None:
 
 
 class WriterClock(NamedTuple):
-    """How many seconds the clock of a process is ahead of that of the cluster root's store, and when the newest commit
-    was written that tells it, in seconds since the epoch by the store's clock."""
+    """How many seconds the clock of a process is ahead of that of the cluster root's store. `written_at`: when the
+    newest commit was written that shows this, in seconds since the epoch by the store's clock."""
 
     ahead: float
     written_at: float
@@ -96,8 +96,8 @@ class WriterClock(NamedTuple):
 def writer_clocks(cluster: Cluster) -> dict[str, WriterClock]:
     """The clocks of the brokers and of the controller, by their newest heartbeats.
 
-    A commit has the time of its writer, and its file has that of the store. A commit may take a while, or be repeated,
-    so the fastest one of the newest three counts.
+    A commit has a time of its writer, and its file has a time of the store. A commit may take a while, or be repeated,
+    so the fastest of the newest three counts.
     """
     folders = {f"broker {number}": cluster.root.child(BROKERS.name, str(number)) for number in cluster.brokers}
     folders["the controller"] = cluster.root.child(CONTROLLER.name)
@@ -118,8 +118,8 @@ def _clocks(folder: StorageRoot) -> Iterator[WriterClock]:
 
 
 def pins() -> tuple[dict[str, str], frozenset[str]]:
-    """The versions of packages that pyproject.toml pins for what ships, and those of them that only brokers need. Empty
-    for code that is not installed."""
+    """The versions of packages that pyproject.toml pins for what ships, and the names of those that only brokers need.
+    Both are empty if Lakelog is not installed."""
     try:
         lines = metadata.requires("lakelog") or []
     except metadata.PackageNotFoundError:
@@ -141,12 +141,12 @@ def installed(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def python_version() -> str:
-    """That of this Python, such as 3.11.7."""
+    """The version of this Python, such as 3.11.7."""
     return platform.python_version()
 
 
 def executors_of(spark: SparkSession, names: Sequence[str]) -> list[Executor]:
-    """A few tasks of Spark, each of which tells what its Python worker has. `names`: the packages to look for.
+    """Runs a few tasks of Spark, each of which describes its Python worker. `names`: the packages to look for.
 
     Raises InvalidConfigurationException if the workers cannot import Lakelog or the session has no Delta, and
     ExecutorsFailed if Spark has no executor.
@@ -156,16 +156,17 @@ def executors_of(spark: SparkSession, names: Sequence[str]) -> list[Executor]:
 
     check_spark(spark)
     tasks = range(min(_MOST_TASKS, max(2, spark.sparkContext.defaultParallelism)))
-    return on_executors(spark, partial(tell, tuple(names)), tasks, _EXECUTORS_SECONDS)
+    return on_executors(spark, partial(describe_executor, tuple(names)), tasks, _EXECUTORS_SECONDS)
 
 
-def tell(names: Sequence[str], _: int = 0) -> Executor:
-    """What this process has. Spark pickles it by its name, so a worker has to import this module."""
+def describe_executor(names: Sequence[str], _: int = 0) -> Executor:
+    """The host of this process, its Python, and its versions of packages. Spark pickles this function by its name, so a
+    worker has to import this module."""
     return Executor(socket.gethostname(), python_version(), tuple(installed(names).items()))
 
 
 def delta_jars() -> tuple[str, list[str]]:
-    """The name of the right jar of Delta, and the names of those that Spark finds on this machine."""
+    """The name of the jar of Delta that Lakelog needs, and the names of those that Spark finds on this machine."""
     _, artifact, version = DELTA_PACKAGE.split(":")
     folders = (Path(sys.prefix, "jars"), spark_home() / "jars")
     found = {jar.name.removeprefix("io.delta_") for folder in folders for jar in folder.glob("*delta-spark*.jar")}
@@ -173,7 +174,7 @@ def delta_jars() -> tuple[str, list[str]]:
 
 
 def java() -> tuple[str | None, str | None]:
-    """Why Spark would find no Java, and the home of the one that it would be given, if that is not the default."""
+    """Why Spark would find no Java, and the JAVA_HOME that Lakelog would give it, if that is not the default."""
     try:
         return None, java_environment().get("JAVA_HOME")
     except InvalidConfigurationException as error:
@@ -181,8 +182,8 @@ def java() -> tuple[str | None, str | None]:
 
 
 def scratch_folders(environment: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
-    """The folders for temporary files of a broker on this machine that exist, and what each is for. Of a root in an
-    object store checkpoints are in the first one."""
+    """The folders for temporary files of a broker on this machine that exist, and the uses of each. The first one also
+    has the checkpoints of a root in an object store."""
     uses = {tempfile.gettempdir(): ["checkpoints", "temporary files"]}
     for folder in environment.get("SPARK_LOCAL_DIRS", "").split(","):
         if folder:

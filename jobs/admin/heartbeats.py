@@ -140,8 +140,8 @@ def _name(broker: int) -> str:
 
 
 def pulses(tables: Mapping[str, Heartbeats], wait: Wait) -> dict[str, Pulse]:
-    """Reads the newest commit of each table, and reads all once more if one is old. Without a `wait`, the owner of an
-    old one is dead."""
+    """Whether the owner of each table lives, by its newest commit. If one is old, it waits, and reads all once more.
+    Without a `wait`, the owner of a table with an old commit is dead."""
     first = {name: _newest(table.root) for name, table in tables.items()}
     doubtful = [name for name, (_, age) in first.items() if not _is_recent(age, tables[name].session_timeout)]
     if not doubtful:
@@ -159,9 +159,9 @@ def pulses(tables: Mapping[str, Heartbeats], wait: Wait) -> dict[str, Pulse]:
 
 
 def live_groups(cluster: Cluster, groups: Mapping[str, ConsumerGroup], wait: Wait) -> dict[str, ConsumerGroup]:
-    """The groups as their members see them. A group of which all members are dead has none. Waits only if that may be.
+    """These groups; a group whose members are all dead comes without members. Waits only if a group may be dead.
 
-    A live member removes dead ones. So if a group has a live member, the newest heartbeat in its table is of one.
+    A live member removes dead ones. So in a group with a live member, the newest heartbeat is that of a live one.
     """
     tables = {
         f"group {name}": Heartbeats(
@@ -193,8 +193,8 @@ def can_beat(root: StorageRoot, found: Mapping[str, Pulse]) -> bool:
 
 
 def unwritable(root: StorageRoot) -> str | None:
-    """Why this user can write no heartbeat to a cluster root on a disk; None if it seems possible, or if the root is in
-    a store."""
+    """Why this user can write no heartbeat to a cluster root on a disk; None if it seems to be possible. For a root in
+    a store always None."""
     lease = root.path(f"{CONTROLLER.name}/_delta_log")
     if not root.is_local or not os.path.isdir(lease):
         return None

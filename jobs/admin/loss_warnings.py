@@ -22,8 +22,8 @@ _SHOWN = 10  # partitions, those that lose most
 
 
 class ElectionLoss(NamedTuple):
-    """An unclean election: the partition, who leads then, and the committed records that this loses; None if no row
-    tells."""
+    """An unclean election: the partition, its next leader, and the committed records that it loses; None if no row
+    shows them."""
 
     registration: PartitionRegistration
     leader: int
@@ -43,8 +43,8 @@ class ElectionLoss(NamedTuple):
 
 
 def say_what_unclean_elections_lose(cluster: Cluster, chosen: Collection[str] | None) -> None:
-    """Says what unclean elections of these partitions lose, by name; None: of all. It lists those that lose most. What
-    cannot be read does not keep anybody from the election."""
+    """Says which records unclean elections of these partitions lose. `chosen`: their names; None: all. It lists those
+    that lose most. An error of a read does not prevent the election."""
     try:
         found = unclean_elections(cluster, chosen)
     except LakelogException as error:
@@ -59,7 +59,7 @@ def say_what_unclean_elections_lose(cluster: Cluster, chosen: Collection[str] | 
 
 
 def unclean_elections(cluster: Cluster, chosen: Collection[str] | None) -> list[ElectionLoss]:
-    """The unclean elections of partitions that have no leader, of those that were chosen."""
+    """The unclean elections of those of the chosen partitions that have no leader."""
     live = live_brokers(observe_brokers(cluster))
     context = Forecast(context_now(cluster, live), Loss()).prediction.settled
     leaders = {context.partitions[key]: leader for key, leader in elect_uncleanly(context).items()}

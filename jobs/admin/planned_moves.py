@@ -33,35 +33,35 @@ _SHOWN = 10  # partitions in a sentence
 _READS_AT_ONCE = 8
 
 
-class Surroundings(NamedTuple):
-    """The cluster that a plan is made for. `cordoned` and `alive`: brokers by id. `unread`: why the sizes of brokers'
-    logs cannot be read."""
+class MoveInputs(NamedTuple):
+    """The state of a cluster from which a plan is made. `unread`: why the log of a broker cannot be read for its sizes,
+    by broker id."""
 
     layout: Layout
-    found: Mapping[TopicPartition, PartitionRegistration]
-    seen: Mapping[int, SeenBroker]
-    cordoned: frozenset[int]
+    registrations: Mapping[TopicPartition, PartitionRegistration]
+    brokers: Mapping[int, SeenBroker]
     unread: Mapping[int, str]
 
     @classmethod
-    def read(cls, cluster: Cluster) -> Surroundings:
-        """Reads the tables of the cluster, and the log of each broker that is alive, for sizes. Partitions that move
-        are taken as they will be. Topics that are being deleted are left out."""
-        seen = observe_brokers(cluster)
+    def read(cls, cluster: Cluster) -> MoveInputs:
+        """Reads the tables of the cluster, and for sizes the log of each broker that is alive. Partitions that are
+        being reassigned count with their target replicas. Topics that are being deleted are left out."""
+        brokers = observe_brokers(cluster)
         for table in (cluster.topics, cluster.metadata, cluster.configs):
             table.refresh()
         topics = {topic.topic_id for topic in cluster.topics.topics.values() if not topic.deleting}
-        found = {(r.topic, r.partition): r for r in cluster.metadata.partitions.values() if r.topic_id in topics}
-        cordoned = cordoned_brokers(cluster.configs.configs, seen)
-        alive = {broker for broker, each in seen.items() if each.state == ALIVE}
-        sizes, unread = _sizes(cluster, found, seen)
-        racks = {broker: each.registration.rack for broker, each in seen.items()}
-        replicas = {partition: target_replicas(r) for partition, r in found.items()}
-        return cls(Layout(replicas, racks, frozenset(alive - cordoned), sizes), found, seen, cordoned, unread)
+        partitions = cluster.metadata.partitions.values()
+        registrations = {(r.topic, r.partition): r for r in partitions if r.topic_id in topics}
+        alive = {broker for broker, seen in brokers.items() if seen.state == ALIVE}
+        may_get_replicas = frozenset(alive - cordoned_brokers(cluster.configs.configs, brokers))
+        sizes, unread = _sizes(cluster, registrations, brokers)
+        racks = {broker: seen.registration.rack for broker, seen in brokers.items()}
+        replicas = {partition: target_replicas(r) for partition, r in registrations.items()}
+        return cls(Layout(replicas, racks, may_get_replicas, sizes), registrations, brokers, unread)
 
     def check_known(self, option: str, brokers: Collection[int]) -> None:
         """Raises BrokerNotAvailableException for a broker that has not registered and holds no replica."""
-        known = self.seen.keys() | {broker for r in self.found.values() for broker in r.replicas}
+        known = self.brokers.keys() | {broker for r in self.registrations.values() for broker in r.replicas}
         unknown = sorted(set(brokers) - known)
         if unknown:
             raise BrokerNotAvailableException(
@@ -94,20 +94,20 @@ def _sizes(
 
 
 class PlannedMoves(NamedTuple):
-    """A plan, and what it was made for. `leaving`: the brokers that are drained or replaced. `chooses`: whether it has
-    chosen brokers by their racks, as all do but a replacement."""
+    """A plan, and the state from which it was made. `leaving`: the brokers that are drained or replaced.
+    `chooses_brokers`: whether the plan has chosen brokers by their racks. Only a replacement has not."""
 
-    around: Surroundings
+    inputs: MoveInputs
     plan: Plan
     leaving: frozenset[int] = frozenset()
-    chooses: bool = True
+    chooses_brokers: bool = True
 
     def rows(self) -> list[Row]:
         """A row for each partition of the plan, with the bytes that are copied."""
         return [
             {
                 "partition": f"{topic}-{number}",
-                "from": list(self.around.layout.replicas[topic, number]),
+                "from": list(self.inputs.layout.replicas[topic, number]),
                 "to": list(replicas),
                 "bytes": self._copied(topic, number),
             }
@@ -115,23 +115,23 @@ class PlannedMoves(NamedTuple):
         ]
 
     def _copied(self, topic: str, number: int) -> int:
-        came = set(self.plan[topic, number]) - set(self.around.layout.replicas[topic, number])
-        return len(came) * self.around.layout.sizes.get((topic, number), 0)
+        came = set(self.plan[topic, number]) - set(self.inputs.layout.replicas[topic, number])
+        return len(came) * self.inputs.layout.sizes.get((topic, number), 0)
 
     def broker_rows(self) -> list[Row]:
         """A row for each broker: its replicas, preferred leaders and bytes before and after."""
-        layout = self.around.layout
+        layout = self.inputs.layout
         before, after = _totals(layout, layout.replicas), _totals(layout, {**layout.replicas, **self.plan})
         return [
             {"broker": broker, **{f"{name}_{when}": of[name][broker] for name in before for when, of in
                                   (("before", before), ("after", after))}}
-            for broker in sorted(self.around.seen.keys() | before["replicas"].keys())
+            for broker in sorted(self.inputs.brokers.keys() | before["replicas"].keys())
         ]  # fmt: skip
 
     @property
     def replicas_moved(self) -> int:
         """How many replicas are copied."""
-        return sum(len(came) for _, came in self.around.layout.moved(self.plan).values())
+        return sum(len(came) for _, came in self.inputs.layout.moved(self.plan).values())
 
     @property
     def bytes_copied(self) -> int:
@@ -140,10 +140,10 @@ class PlannedMoves(NamedTuple):
 
     def busiest(self) -> tuple[int, str]:
         """The most bytes that one broker sends or receives, and which one does."""
-        sent, received, sizes = Counter[int](), Counter[int](), self.around.layout.sizes
-        for partition, (_, came) in self.around.layout.moved(self.plan).items():
+        sent, received, sizes = Counter[int](), Counter[int](), self.inputs.layout.sizes
+        for partition, (_, came) in self.inputs.layout.moved(self.plan).items():
             received.update(dict.fromkeys(came, sizes.get(partition, 0)))
-            sent[self.around.found[partition].leader] += len(came) * sizes.get(partition, 0)
+            sent[self.inputs.registrations[partition].leader] += len(came) * sizes.get(partition, 0)
         ways = [(count, f"broker {broker} {does}") for of, does in ((received, "receives"), (sent, "sends"))
                 for broker, count in sorted(of.items())]  # fmt: skip
         return max(ways, key=lambda way: way[0], default=(0, "no broker receives"))
@@ -152,7 +152,7 @@ class PlannedMoves(NamedTuple):
         """What is moved, and how long that takes at a throttle of `rate` bytes a second for each broker."""
         if not self.plan:
             return ["Nothing has to move."]
-        moved, front = self.replicas_moved, sum(not came for _, came in self.around.layout.moved(self.plan).values())
+        moved, front = self.replicas_moved, sum(not came for _, came in self.inputs.layout.moved(self.plan).values())
         what = f"{_count(moved, 'replica')} of {_count(len(self.plan), 'partition')}"
         lines = [f"{what} move{'s' if moved == 1 else ''}, {self.bytes_copied} bytes to copy."]
         if front:
@@ -164,30 +164,32 @@ class PlannedMoves(NamedTuple):
 
     def notes(self) -> list[str]:
         """What an operator must know before the moves begin."""
-        around, found = self.around, list[str]()
-        fewer = around.layout.on_fewer_racks(self.plan)
+        inputs, found = self.inputs, list[str]()
+        fewer = inputs.layout.on_fewer_racks(self.plan)
         if fewer:
-            why = "no broker is left on another one" if self.chooses else "the new broker is on a rack of theirs"
+            why = (
+                "no broker is left on another one" if self.chooses_brokers else "the new broker is on a rack of theirs"
+            )
             found.append(f"on fewer racks than before, as {why}: {_names(fewer)}")
-        unknown = [partition for partition in self.plan if partition not in around.layout.sizes]
+        unknown = [partition for partition in self.plan if partition not in inputs.layout.sizes]
         if unknown:
             found.append(f"sizes that are not known count as 0: {_names(unknown)}")
-        found += [f"the log of broker {b} cannot be read: {why}" for b, why in around.unread.items()]
-        for broker in sorted(self.leaving & around.layout.open):
+        found += [f"the log of broker {b} cannot be read: {why}" for b, why in inputs.unread.items()]
+        for broker in sorted(self.leaving & inputs.layout.open):
             found.append(f"broker {broker} is not cordoned: `configs --add-config {CORDONED_LOG_DIRS}=*` keeps new "
                          "replicas away from it")  # fmt: skip
         if not self.leaving:
-            left_out = sorted(around.seen.keys() - around.layout.open)
-            found += [f"broker {b} is {self._why_closed(b)}, so it is left out" for b in left_out]
+            left_out = sorted(inputs.brokers.keys() - inputs.layout.open)
+            found += [f"broker {b} is {self._why_left_out(b)}, so it is left out" for b in left_out]
         return found
 
-    def _why_closed(self, broker: int) -> str:
-        state = self.around.seen[broker].state
+    def _why_left_out(self, broker: int) -> str:
+        state = self.inputs.brokers[broker].state
         return "cordoned" if state == ALIVE else state
 
     def as_object(self, rate: int | None) -> dict[str, object]:
         """All of it, for programs."""
-        layout = self.around.layout
+        layout = self.inputs.layout
         return {
             "moves": self.rows(),
             "brokers": self.broker_rows(),
@@ -200,39 +202,39 @@ class PlannedMoves(NamedTuple):
         }
 
 
-def planned_drain(around: Surroundings, brokers: Sequence[int]) -> PlannedMoves:
+def planned_drain(inputs: MoveInputs, brokers: Sequence[int]) -> PlannedMoves:
     """Moves all replicas off some brokers. Raises LakelogException if that cannot be, with the reason."""
-    around.check_known("--drain", brokers)
-    return _checked(PlannedMoves(around, drain(around.layout, brokers), frozenset(brokers)))
+    inputs.check_known("--drain", brokers)
+    return _checked(PlannedMoves(inputs, drain(inputs.layout, brokers), frozenset(brokers)))
 
 
-def planned_rebalance(around: Surroundings) -> PlannedMoves:
+def planned_rebalance(inputs: MoveInputs) -> PlannedMoves:
     """Makes the brokers that are alive and not cordoned even. Raises LakelogException if that cannot be."""
-    if not around.layout.open:
+    if not inputs.layout.open:
         raise BrokerNotAvailableException("--rebalance: no broker is alive and not cordoned")
-    _check_none_moves(around, around.found)
-    return _checked(PlannedMoves(around, rebalance(around.layout)))
+    _check_none_moves(inputs, inputs.registrations)
+    return _checked(PlannedMoves(inputs, rebalance(inputs.layout)))
 
 
-def planned_replacement(around: Surroundings, old: int, new: int) -> PlannedMoves:
+def planned_replacement(inputs: MoveInputs, old: int, new: int) -> PlannedMoves:
     """Gives the replicas of one broker to another one. Raises LakelogException if that cannot be."""
-    around.check_known("--replace", (old, new))
-    if new not in around.seen:
+    inputs.check_known("--replace", (old, new))
+    if new not in inputs.brokers:
         raise BrokerNotAvailableException(
-            f"--replace: broker {new} has not registered; there are: {_list(around.seen)}"
+            f"--replace: broker {new} has not registered; there are: {_list(inputs.brokers)}"
         )
     try:
-        plan = replace_broker(around.layout, old, new)
+        plan = replace_broker(inputs.layout, old, new)
     except InvalidReplicaAssignmentException as error:
         raise InvalidReplicaAssignmentException(f"--replace {old}={new}: {error}") from error
-    return _checked(PlannedMoves(around, plan, frozenset({old}), chooses=False))
+    return _checked(PlannedMoves(inputs, plan, frozenset({old}), chooses_brokers=False))
 
 
 def _checked(moves: PlannedMoves) -> PlannedMoves:
     """Raises InvalidRequestException for a partition that moves already, LeaderNotAvailableException for one that has
     no leader to copy from."""
-    found = moves.around.found
-    _check_none_moves(moves.around, moves.plan)
+    found = moves.inputs.registrations
+    _check_none_moves(moves.inputs, moves.plan)
     offline = [partition for partition in moves.plan if found[partition].leader < 0]
     if offline:
         last = {broker for partition in offline for broker in found[partition].isr}
@@ -243,8 +245,8 @@ def _checked(moves: PlannedMoves) -> PlannedMoves:
     return moves
 
 
-def _check_none_moves(around: Surroundings, partitions: Collection[TopicPartition]) -> None:
-    moving = [partition for partition in partitions if is_reassigning(around.found[partition])]
+def _check_none_moves(inputs: MoveInputs, partitions: Collection[TopicPartition]) -> None:
+    moving = [partition for partition in partitions if is_reassigning(inputs.registrations[partition])]
     if moving:
         raise InvalidRequestException(
             f"a reassignment of {_names(moving)} is under way: plan again once `reassign-partitions --list` has none, "

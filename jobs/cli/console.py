@@ -1,4 +1,4 @@
-"""Gives all verbs the same habits: data on stdout, words on stderr, and a status that scripts can rely on."""
+"""The output of all verbs: data on stdout, messages on stderr, and an exit status that scripts can rely on."""
 
 import argparse
 import contextlib
@@ -28,14 +28,14 @@ TEXT, TABLE, JSON, HTML = "text", "table", "json", "html"
 _NO_SCREEN = 10_000
 
 Row = Mapping[str, object]
-Hear = Callable[[str], None]
+Receive = Callable[[str], None]
 
-_HEARER: ContextVar[Hear | None] = ContextVar("hearer", default=None)
+_RECEIVER: ContextVar[Receive | None] = ContextVar("receiver", default=None)
 
 
 def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], int], argv: list[str]) -> int:
-    """Runs a verb and returns its status: 0 done, 1 refused or failed, 2 called wrongly, 130 interrupted. Prints an
-    error as one sentence, and also as an object on stdout where JSON is asked for."""
+    """Runs a verb and returns its exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted. Prints an
+    error as one sentence to stderr, and with `-o json` also as an object to stdout."""
     args = argparse.Namespace()
 
     def verb() -> int:
@@ -45,20 +45,20 @@ def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], in
 
     with interruptible():
         try:
-            return written(verb)
+            return run_and_flush(verb)
         except KeyboardInterrupt:
             return INTERRUPTED
         except LakelogException as error:
-            return _failed(error.name, f"{error.name}: {error}", str(error), args)
+            return _print_error(error.name, f"{error.name}: {error}", str(error), args)
         except OSError as error:  # those of stores are LakelogExceptions
             reason = error.strerror or str(error)
             words = one_line(f"{error.filename}: {reason}" if error.filename else reason)
-            return _failed(errorcode.get(error.errno or EIO, "EIO"), words, words, args)
+            return _print_error(errorcode.get(error.errno or EIO, "EIO"), words, words, args)
 
 
-def written(work: Callable[[], int]) -> int:
-    """Does work that writes to stdout, and returns its status; FAILED if stdout cannot be written. It prints
-    that error to stderr, unless the reader of a pipe has closed it."""
+def run_and_flush(work: Callable[[], int]) -> int:
+    """Runs work that writes to stdout, flushes stdout, and returns the work's status; FAILED if stdout cannot be
+    written. It prints that error to stderr, unless the reader of a pipe has closed it."""
     try:
         status = work()
     except SystemExit as stop:  # argparse has said why
@@ -74,12 +74,12 @@ def written(work: Callable[[], int]) -> int:
 
 
 def _is_stdout_open() -> bool:
-    """Returns whether stdout could be written. If not, prints why, and keeps Python from flushing it again at its
-    end."""
+    """Returns whether stdout could be written. If not, prints why, and keeps Python from flushing it again when the
+    process ends."""
     try:
         sys.stdout.flush()
         with contextlib.suppress(UnsupportedOperation):  # it is no file
-            os.write(sys.stdout.fileno(), b"")  # a stdout without a buffer has forgotten what it could not write
+            os.write(sys.stdout.fileno(), b"")  # an unbuffered stdout keeps no error of an earlier write
     except OSError as error:
         _close_stdout()
         if not isinstance(error, BrokenPipeError):  # `| head` has seen enough
@@ -93,8 +93,9 @@ def _close_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _failed(name: str, words: str, message: str, args: argparse.Namespace) -> int:
-    """Prints an error. Verbs print their JSON when they are done, so that the error is the only object on stdout."""
+def _print_error(name: str, words: str, message: str, args: argparse.Namespace) -> int:
+    """Prints an error, and returns FAILED. Verbs print their JSON at their end, so the error is the only object on
+    stdout."""
     if _logs_json():
         logging.getLogger("lakelog").error("%s", message, extra={"error": name})
     else:
@@ -107,22 +108,22 @@ def _failed(name: str, words: str, message: str, args: argparse.Namespace) -> in
 
 
 @contextlib.contextmanager
-def heard_by(hear: Hear) -> Iterator[None]:
-    """A block in which the words and the text of a verb go to a function, and to no stream. It holds for this thread
-    only: several verbs may run at a time in one process."""
-    token = _HEARER.set(hear)
+def output_to(receive: Receive) -> Iterator[None]:
+    """In this block the messages and the text of a verb go to `receive`, and not to stdout and stderr. It holds for
+    this thread only, because several verbs may run in one process at the same time."""
+    token = _RECEIVER.set(receive)
     try:
         yield
     finally:
-        _HEARER.reset(token)
+        _RECEIVER.reset(token)
 
 
 def say(words: str) -> None:
-    """Prints words for a person to stderr. Ignores a stderr that cannot be written: no other place is left for them.
-    Where lines of the log are JSON, the words are such a line."""
-    hear = _HEARER.get()
-    if hear is not None:
-        hear(words)
+    """Prints a message for a person to stderr. If the log is JSON, it logs the message instead. It ignores a stderr
+    that cannot be written, because no other place is left."""
+    receive = _RECEIVER.get()
+    if receive is not None:
+        receive(words)
         return
     if _logs_json():
         logging.getLogger("lakelog").info("%s", words.removeprefix("lakelog: "))
@@ -131,12 +132,12 @@ def say(words: str) -> None:
         print(words, file=sys.stderr, flush=True)
 
 
-def has_person() -> bool:
-    """Whether a person can be asked: standard input and stderr are a terminal."""
+def is_interactive() -> bool:
+    """Whether a person can be asked: standard input and stderr are terminals."""
     return bool(sys.stdin and sys.stdin.isatty() and sys.stderr.isatty())
 
 
-def agrees(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Asks a person at a terminal. Returns whether the answer is yes; any other answer, or none, is no."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -161,21 +162,21 @@ class Lines(NamedTuple):
         """Prints the title, then the lines."""
         if self.title:
             say(self.title)
-        hear = _HEARER.get()
-        if hear is None:
+        receive = _RECEIVER.get()
+        if receive is None:
             print("".join(f"{line}\n" for line in self.lines), end="", flush=True)
             return
         for line in self.lines:
-            hear(line)
+            receive(line)
 
 
 class Report(NamedTuple):
-    """The answer of a verb, which it prints as text, as a table or as JSON.
+    """The result of a verb, which it prints as text, as a table or as JSON.
 
-    `rows`: the table, and the list of objects in JSON. The keys of the first row are the columns.
-    `columns`: those that the table shows; empty: all of them.
+    `rows`: the rows of the table, and the objects in JSON. The keys of the first row are the columns.
+    `columns`: the columns that the table shows; empty: all of them.
     `text`: the lines that Kafka's tool prints; None: the text is the table.
-    `value`: what JSON has in place of the rows; None: JSON has the rows.
+    `value`: the JSON; None: the list of the rows.
     """
 
     rows: Sequence[Row] = ()
@@ -184,8 +185,8 @@ class Report(NamedTuple):
     value: object = None
 
     def show(self, output: str = TABLE) -> None:
-        """Prints the report in one form. Where the screen is too narrow for a table, each column of a row is a line,
-        and an empty line comes between two rows."""
+        """Prints the report in one form. If the screen is too narrow for the table, it prints each column of a row on a
+        line of its own, with an empty line between two rows."""
         if output == JSON:
             print(json.dumps(self.rows if self.value is None else self.value, indent=2))
         elif output == TEXT and self.text is not None:
@@ -204,8 +205,8 @@ def _show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 
 
 def _fits(table: Table, width: int, rows: Sequence[Row], columns: Sequence[str]) -> bool:
-    """Returns whether no word of a head and no number is broken. Only drawing the table shows it; other values may be
-    folded."""
+    """Returns whether the table breaks no number and no word of a head; it may fold other values. To find out, it draws
+    the table."""
     drawn = StringIO()
     Console(file=drawn, width=width, color_system=None, markup=False, emoji=False).print(table)
     numbers = {_cell(row[name]) for row in rows for name in columns if is_number(row[name])}
@@ -243,9 +244,10 @@ def _cell(value: object) -> str:
 
 
 def log_to_stderr(who: str, level: str, form: str = TEXT) -> None:
-    """Logs our own packages at `level`, and all others from warnings on. Each line has the process, `who`: its kind and
-    then, if it has one, its name. As JSON they are fields: `process`, and the name as one that is called like the
-    kind."""
+    """Logs our own packages at `level`, and all others from warnings on. Each line has `who`, the process: its kind,
+    and its name if it has one, such as `broker 1`. In JSON these are the fields `"process": "broker"` and `"broker":
+    "1"`.
+    """
     logging.basicConfig(stream=sys.stderr, format=f"%(asctime)s %(levelname)s [{who}] %(message)s")
     logging.getLogger("lakelog").setLevel(level)
     if form == JSON:

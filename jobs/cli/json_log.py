@@ -1,8 +1,8 @@
-"""Log lines as JSON: an object a line, with the same names of fields in each.
+"""Log lines as JSON: one object on each line, with the same names of fields.
 
-Also what would otherwise reach stderr past the log: Python's warnings, the stack traces of errors that nobody catches,
-and what libraries print. `conf/log4j2-json.properties` gives the lines of the JVM the same fields. Only what an
-interpreter or a library writes to the file while it crashes stays as it is.
+It also turns output into JSON that goes to stderr past the log: Python's warnings, the stack traces of errors that
+nobody catches, and lines that libraries print. `conf/log4j2-json.properties` gives the lines of the JVM the same
+fields. Only lines that an interpreter or a library writes while it crashes stay as they are.
 """
 
 import io
@@ -21,7 +21,7 @@ from typing import TextIO
 
 from lakelog.replication.errors import LakelogException
 
-# What a log call may name in its `extra`, besides what its process has.
+# The fields that a log call may give in its `extra`, besides those of its process.
 EXTRA = ("partition", "partitions", "epoch", "error")
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # of the environment: options of the JVM of a driver
@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
         self._fields = dict(fields)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object: a field that has no value is left out."""
+        """The object as a line. A field without a value is left out."""
         found: dict[str, object] = {
             "ts": _time(record.created),
             "level": record.levelname,
@@ -62,12 +62,12 @@ def _time(seconds: float) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # the text and its values do not go together: a line must come anyway
+    except Exception:  # the text does not fit its values, and the line must be logged anyway
         return f"{record.msg} {record.args!r}"
 
 
 def _error(record: logging.LogRecord) -> BaseException | None:
-    """The error that a record is about: the one that it shows, or else one of its values."""
+    """The error of a record: that of its stack trace, or else one of its values."""
     if record.exc_info and record.exc_info[1] is not None:
         return record.exc_info[1]
     values = record.args if isinstance(record.args, tuple) else ()
@@ -75,14 +75,14 @@ def _error(record: logging.LogRecord) -> BaseException | None:
 
 
 class JsonStderr(io.TextIOBase):
-    """Writes each line that is printed as an object to a stream."""
+    """Writes each line that is printed to a stream, as a JSON object."""
 
     def __init__(self, stream: TextIO, fields: Mapping[str, object]) -> None:
         self._stream, self._fields = stream, fields
-        self._begun = threading.local()  # a line that each thread has begun
+        self._begun = threading.local()  # the line that each thread has begun and not ended
 
     def writable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def fileno(self) -> int:
@@ -90,7 +90,7 @@ class JsonStderr(io.TextIOBase):
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        """Writes the lines that are whole."""
+        """Writes the complete lines."""
         *lines, rest = f"{getattr(self._begun, 'line', '')}{text}".split("\n")
         self._begun.line = rest
         self._stream.write("".join(_as_object(line, self._fields) for line in lines if line.strip()))
@@ -102,7 +102,7 @@ class JsonStderr(io.TextIOBase):
 
 
 def log_json(fields: Mapping[str, object]) -> None:
-    """Makes all that this process writes to stderr from now on lines of JSON with these fields."""
+    """From now on turns all that this process writes to stderr into lines of JSON with these fields."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonFormatter(fields))
     sys.stderr = JsonStderr(sys.stderr, fields)
@@ -122,19 +122,19 @@ def _log_all_errors() -> None:
             name = args.thread.name if args.thread else "?"
             logger.critical("unexpected error in thread %s", name, exc_info=(args.exc_type, error, args.exc_traceback))
 
-    def without_a_caller(args: "sys.UnraisableHookArgs") -> None:
+    def unraisable(args: "sys.UnraisableHookArgs") -> None:
         error = args.exc_value or args.exc_type()
         logger.error("unexpected error in %r", args.object, exc_info=(args.exc_type, error, args.exc_traceback))
 
     logging.captureWarnings(True)
-    sys.excepthook, threading.excepthook, sys.unraisablehook = of_process, of_thread, without_a_caller
+    sys.excepthook, threading.excepthook, sys.unraisablehook = of_process, of_thread, unraisable
 
 
 @contextmanager
 def jvm_with_json(broker: str) -> Iterator[None]:
-    """A block that starts a JVM, whose lines are JSON, with the id of its broker. What it prints past log4j, which are
-    the words of Java itself, becomes such lines too. A JVM that runs already, as under plain spark-submit, is not
-    changed; nor is log4j if the user has given it settings."""
+    """A JVM that is started in this block logs lines of JSON with the id of its broker. Lines that it prints past
+    log4j, which are those of Java itself, become JSON, too. It does not change a JVM that runs already, as under plain
+    spark-submit, nor a log4j that the user has configured."""
     given, conf = os.environ.get(_OPTIONS, ""), os.environ.get("SPARK_CONF_DIR")
     file = Path(conf, "log4j2-json.properties") if conf else None
     if file is not None and file.exists() and _LOG4J not in given:
@@ -151,7 +151,7 @@ def jvm_with_json(broker: str) -> Iterator[None]:
 
 
 def _relay(reader: int, kept: int, fields: Mapping[str, object]) -> None:
-    """Writes each line to the stderr that was kept, until the last process has closed the pipe."""
+    """Copies each line of the pipe to the kept stderr, until the last process has closed the pipe."""
     with open(reader, "rb") as lines:
         while line := lines.readline(_LONGEST_LINE):
             with suppress(OSError):  # a stderr that is closed must not hold up the JVM

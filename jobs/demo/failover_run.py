@@ -25,8 +25,8 @@ _WARM_UP, _BEFORE, _AFTER, _BACK, _SHOWN = 3.0, 5.0, 3.0, 5.0, 20.0  # seconds, 
 
 class SteadyLoad:
     """Sends a few records at a time with acks=all, in a thread of its own, until its block ends. `acknowledged`: when
-    each send was, in seconds since the epoch. `sent`: the number of records. The end of the block raises the first
-    error of a send."""
+    each send was acknowledged, in seconds since the epoch. `sent`: the number of records. The end of the block raises
+    the first error of a send."""
 
     def __init__(self, cluster_uri: str, topic: str, records: pa.Table) -> None:
         self._producer, self._topic, self._records = Producer(cluster_uri, acks="all"), topic, records
@@ -55,7 +55,7 @@ class SteadyLoad:
                     future = self._producer.send_async(self._topic, part, timeout_ms=_TIMEOUT_MS)
                     self.sent += part.num_rows
                     future.add_done_callback(self._end)
-        except Exception as error:  # the block raises it, in the thread that waits for this one
+        except Exception as error:  # the end of the block raises it
             self._errors.append(error)
 
     def _end(self, future: Future[dict[int, RecordMetadata]]) -> None:
@@ -67,19 +67,19 @@ class SteadyLoad:
         finally:
             self._room.release()
 
-    def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Lets the load go on until something is so, or a send has failed, or no record is left."""
-        while self._thread.is_alive() and not self._errors and not is_so():
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Lets the load go on until the condition is true, a send has failed, or no record is left."""
+        while self._thread.is_alive() and not self._errors and not condition():
             self._ends.wait(0.05)
 
     def go_on_until(self, at: float) -> None:
-        """Lets the load go on until a time."""
+        """Lets the load go on until a time, in seconds since the epoch."""
         self.wait_until(lambda: time.time() >= at)
 
 
 class Failure(NamedTuple):
-    """What happens under load. `cause` makes it happen, and returns it in words. `repair` undoes it, which `repaired`
-    has in words; None: it lasts."""
+    """A failure under load. `cause` causes it, and returns a text for it. `repair` undoes it, with the text `repaired`;
+    None: it lasts."""
 
     cause: Callable[[], str]
     repair: Callable[[], None] | None
@@ -89,10 +89,12 @@ class Failure(NamedTuple):
 def run_over_a_failure(
     cluster_uri: str, topic: str, records: pa.Table, failure: Failure
 ) -> tuple[FailoverRun, int, int]:
-    """Sends records for 20 seconds, or longer if the failover takes long. The failure comes after 5 seconds, and is
-    repaired 3 seconds after sends are acknowledged again, or after 14 seconds; 5 more follow. Returns the run, the
-    number of records that were sent, and the ms from the failure to the first acknowledgement after the longest time
-    without one. Raises LakelogException if a send fails."""
+    """Sends records, after 3 seconds of warm-up, for 20 seconds, or longer if the failover takes long. The failure
+    comes after 5 seconds. It is repaired 3 seconds after sends are acknowledged again, and at least 5 more seconds
+    follow.
+
+    Returns the run, the number of records that were sent, and the ms from the failure to the first acknowledgement
+    after the longest time without one. Raises LakelogException if a send fails."""
     with SteadyLoad(cluster_uri, topic, records) as load:
         begin = time.time() + _WARM_UP
         load.go_on_until(begin + _BEFORE)

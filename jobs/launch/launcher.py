@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import NamedTuple
 
-from lakelog.jobs.cli.console import OK, written
+from lakelog.jobs.cli.console import OK, run_and_flush
 from lakelog.jobs.launch.installed import check_checkout, check_installed, has_checkout, needs_checkout, version
 from lakelog.jobs.launch.spark_submit import Options, spark_environment, split_arguments, with_java_options
 
@@ -113,9 +113,9 @@ def launch(argv: list[str]) -> int:
     try:
         options, words = split_arguments(argv)
         if not words or words[0] in (*_HELP, "help"):
-            return written(lambda: print(usage()) or OK)
+            return run_and_flush(lambda: print(usage()) or OK)
         if words[0] == "--version":
-            return written(lambda: print(f"lakelog {version()}") or OK)
+            return run_and_flush(lambda: print(f"lakelog {version()}") or OK)
         return _start(words[0], words[1:], options)
     except ValueError as error:
         print(f"lakelog: {error}", file=sys.stderr)

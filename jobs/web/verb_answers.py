@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from lakelog.jobs import configs, consumer_groups, leader_election, topics
-from lakelog.jobs.cli.console import FAILED, OK, heard_by, say
+from lakelog.jobs.cli.console import FAILED, OK, output_to, say
 from lakelog.jobs.cli.options import MakeClient
 from lakelog.jobs.cli.settings import PropertiesFile, settings
 from lakelog.jobs.cli.verb_parser import VerbParser, WrongUsage
@@ -59,7 +59,7 @@ class VerbRunner:
         """The answer of a verb. Its requests are stored with `who` has asked. It raises nothing."""
         heard: list[str] = []
         status, error = FAILED, None
-        with heard_by(lambda words: heard.append(words.removeprefix("lakelog: "))):
+        with output_to(lambda words: heard.append(words.removeprefix("lakelog: "))):
             try:
                 status = self._carry_out(call, is_trial, who)
             except WrongUsage as wrong:

@@ -11,8 +11,8 @@ from lakelog.jobs import configs, reassign_partitions
 from lakelog.jobs.admin import planned_moves
 from lakelog.jobs.admin.heartbeats import ALIVE, DEAD, SeenBroker
 from lakelog.jobs.admin.planned_moves import (
+    MoveInputs,
     PlannedMoves,
-    Surroundings,
     planned_drain,
     planned_rebalance,
     planned_replacement,
@@ -161,14 +161,14 @@ def seen(number: int, state: str = ALIVE, rack: str | None = None) -> SeenBroker
     return SeenBroker(row, state, 1.0)
 
 
-def around(*registrations: PartitionRegistration, dead: tuple[int, ...] = (), **sizes: int) -> Surroundings:
+def inputs(*registrations: PartitionRegistration, dead: tuple[int, ...] = (), **sizes: int) -> MoveInputs:
     """Brokers 1 to 4, of which some are dead."""
     found = {(r.topic, r.partition): r for r in registrations}
     brokers = {n: seen(n, DEAD if n in dead else ALIVE) for n in (1, 2, 3, 4)}
     replicas = {key: r.replicas for key, r in found.items()}
     known = {("t", int(name[1:])): size for name, size in sizes.items()}
     layout = Layout(replicas, dict.fromkeys(brokers), frozenset(brokers) - set(dead), known)
-    return Surroundings(layout, found, brokers, frozenset(), {})
+    return MoveInputs(layout, found, brokers, {})
 
 
 ROW = PartitionRegistration("t", "t-id", 0, (1, 2), 1, 0, (1, 2))
@@ -176,14 +176,14 @@ ROW = PartitionRegistration("t", "t-id", 0, (1, 2), 1, 0, (1, 2))
 
 @pytest.mark.parametrize("rebalances", [False, True])
 def test_ra_01_a_partition_that_moves_already_is_not_planned_for(rebalances: bool) -> None:
-    moving = around(replace(ROW, replicas=(1, 2, 3), adding_replicas=(2,), removing_replicas=(3,)))
+    moving = inputs(replace(ROW, replicas=(1, 2, 3), adding_replicas=(2,), removing_replicas=(3,)))
     with pytest.raises(InvalidRequestException, match="a reassignment of t-0 is under way: plan again once"):
         planned_rebalance(moving) if rebalances else planned_drain(moving, [1])
 
 
 def test_ra_01_what_has_no_leader_cannot_be_copied() -> None:
     """Broker 1 is dead, and was the only one in sync: its replicas are not given up."""
-    of = around(replace(ROW, leader=-1, isr=(1,)), replace(ROW, partition=1, leader=2, isr=(2,)), dead=(1,))
+    of = inputs(replace(ROW, leader=-1, isr=(1,)), replace(ROW, partition=1, leader=2, isr=(2,)), dead=(1,))
     with pytest.raises(LeaderNotAvailableException) as caught:
         planned_drain(of, [1])
     assert str(caught.value) == (
@@ -193,25 +193,25 @@ def test_ra_01_what_has_no_leader_cannot_be_copied() -> None:
 
 
 def test_ra_01_a_dead_broker_whose_replicas_have_other_leaders_is_drained() -> None:
-    moves = planned_drain(around(replace(ROW, leader=2, isr=(2,)), dead=(1,), p0=70), [1])
+    moves = planned_drain(inputs(replace(ROW, leader=2, isr=(2,)), dead=(1,), p0=70), [1])
     assert (moves.plan, moves.bytes_copied) == ({("t", 0): (3, 2)}, 70)
 
 
 def test_ra_01_a_broker_that_has_replicas_and_no_registration_is_drained() -> None:
-    assert planned_drain(around(replace(ROW, replicas=(1, 9), isr=(1,))), [9]).plan == {("t", 0): (1, 2)}
+    assert planned_drain(inputs(replace(ROW, replicas=(1, 9), isr=(1,))), [9]).plan == {("t", 0): (1, 2)}
 
 
 def test_th_02_the_time_is_that_of_the_broker_with_the_most_to_copy() -> None:
     """Broker 3 sends both partitions, and brokers 2 and 4 receive one each."""
     three = (replace(ROW, replicas=(1, 3), leader=3), replace(ROW, partition=1, replicas=(3, 1), leader=3))
-    moves = planned_drain(around(*three, p0=500, p1=400), [1])
+    moves = planned_drain(inputs(*three, p0=500, p1=400), [1])
     assert (sorted(len(r) for r in moves.plan.values()), moves.busiest()) == ([2, 2], (900, "broker 3 sends"))
     assert moves.summary(10)[-1] == "At 10 B/s a broker, the copies take 90 s or more: broker 3 sends 900 bytes."
     assert moves.summary(None) == ["2 replicas of 2 partitions move, 900 bytes to copy."]
 
 
 def test_tm_02_fewer_racks_and_unknown_sizes_are_told() -> None:
-    found = around(ROW)
+    found = inputs(ROW)
     racks = {1: "a", 2: "b", 3: "b", 4: "b"}
     moves = planned_drain(found._replace(layout=replace(found.layout, racks=racks), unread={4: "gone"}), [1])
     assert moves.notes()[:3] == [
@@ -223,7 +223,7 @@ def test_tm_02_fewer_racks_and_unknown_sizes_are_told() -> None:
 
 def test_tm_02_a_dead_broker_without_a_rack_does_not_let_a_drain_ignore_racks() -> None:
     """`recover` does not know the racks of brokers that have not come back."""
-    found = around(replace(ROW, leader=2, isr=(2,)), dead=(1,), p0=1)
+    found = inputs(replace(ROW, leader=2, isr=(2,)), dead=(1,), p0=1)
     racked = found._replace(layout=replace(found.layout, racks={1: None, 2: "b", 3: "b", 4: "a"}))
     moves = planned_drain(racked, [1])
     assert (moves.plan, moves.notes()) == ({("t", 0): (4, 2)}, [])
@@ -231,7 +231,7 @@ def test_tm_02_a_dead_broker_without_a_rack_does_not_let_a_drain_ignore_racks() 
 
 def test_tm_02_a_replacement_on_a_rack_of_theirs_is_told() -> None:
     """A drain would take broker 4, on another rack. Nobody has to cordon a broker that is dead."""
-    found = around(replace(ROW, leader=2, isr=(2,)), dead=(1,), p0=1)
+    found = inputs(replace(ROW, leader=2, isr=(2,)), dead=(1,), p0=1)
     racked = found._replace(layout=replace(found.layout, racks={1: "a", 2: "b", 3: "b", 4: "a"}))
     told = planned_replacement(racked, 1, 3).notes()
     assert told == ["on fewer racks than before, as the new broker is on a rack of theirs: t-0"]
@@ -240,7 +240,7 @@ def test_tm_02_a_replacement_on_a_rack_of_theirs_is_told() -> None:
 
 def test_ra_01_leaders_that_alone_change_are_counted() -> None:
     rows = [replace(ROW, partition=number) for number in range(2)]
-    moves: PlannedMoves = planned_rebalance(around(*rows, dead=(3, 4)))
+    moves: PlannedMoves = planned_rebalance(inputs(*rows, dead=(3, 4)))
     assert moves.summary(5)[:2] == [
         "0 replicas of 1 partition move, 0 bytes to copy.",
         "1 partition gets another preferred leader alone.",
@@ -264,15 +264,15 @@ def test_sizes_are_those_of_the_leaders_logs(world: World) -> None:
     fill(world.logs[1], P1, 5, epoch=0)
     lead(world.logs[2], P1, epoch=0)
     fill(world.logs[2], P1, 500, epoch=0)
-    sizes = Surroundings.read(world.cluster).layout.sizes
+    sizes = MoveInputs.read(world.cluster).layout.sizes
     assert sizes[TOPIC, 0] > sizes[TOPIC, 1] > 0
 
 
 def test_li_01_the_root_of_another_broker_gives_no_sizes(world: World) -> None:
     BrokerTable.open(world.cluster.root, 2).update(1, "test", root=world.roots[1].uri)
-    assert Surroundings.read(world.cluster).unread.keys() == {2}
+    assert MoveInputs.read(world.cluster).unread.keys() == {2}
 
 
 def test_td_05_a_topic_that_is_being_deleted_is_left_out(world: World) -> None:
     world.cluster.topics.change([Topic(TOPIC, TOPIC_ID, 2, deleting=True)], (), {"who": "test"})
-    assert Surroundings.read(world.cluster).layout.replicas == {}
+    assert MoveInputs.read(world.cluster).layout.replicas == {}

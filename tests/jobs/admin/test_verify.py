@@ -448,7 +448,7 @@ def test_a_person_is_asked_and_told_what_it_costs(
     rot(2)(world)
     topics = world.cluster.topics.topics
     world.cluster.topics.change([replace(topics["flights"], configs={"min.insync.replicas": "2"})], (), {"who": "test"})
-    monkeypatch.setattr(verify, "has_person", lambda: True)
+    monkeypatch.setattr(verify, "is_interactive", lambda: True)
     monkeypatch.setattr("sys.stdin", StringIO(answer))
     code, _, err = check("--repair")
     assert code == status
