@@ -149,7 +149,7 @@ class PerformanceRun:
         self._done.put(_Sent(at, records, size, time.monotonic(), future))
 
     def _report_tables(self, count: int) -> None:
-        """Waits for the answers of so many tables, and counts them."""
+        """Waits for the answers of `count` tables, and counts them."""
         for _ in range(count):
             sent = self._done.get()
             self._reported += 1

@@ -438,8 +438,9 @@ _BROKER_TABLES = 2  # log, replicas
 
 
 def idle_requests(size: ClusterSize, processes: int) -> dict[str, float]:
-    """The requests a second of an idle cluster by kind, if its brokers and controllers run in so many processes:
-    threads of one process share their polls. docs/benchmarks.md, "What it costs to be idle", explains each term.
+    """The requests a second of an idle cluster by kind. `processes`: in how many its brokers and controllers run,
+    because threads of one process share their polls. docs/benchmarks.md, "What it costs to be idle", explains each
+    term.
 
     A heartbeat and a renewal of the lease are a PUT, and a look-up of the commit before it; with several cluster roots
     a PUT at each of a majority. Each process polls each table, registrations four times in three heartbeat intervals,

@@ -177,9 +177,9 @@ def carry_out_repairs(
     cluster: Cluster, check: ReplicaCheck, repairs: Sequence[Repair], seconds: float, who: str,
     advance: Callable[[], object] = lambda: None,
 ) -> list[RepairOutcome]:  # fmt: skip
-    """Notes the wrong records in the logs of their brokers, and waits up to so many seconds until these replicas are in
-    sync again. `advance` is called once for each that has come so far. Raises KafkaStorageException if the metadata
-    cannot be read."""
+    """Notes the wrong records in the logs of their brokers, and waits up to `seconds` until these replicas are in sync
+    again. Calls `advance` once for each repair that ends. Raises KafkaStorageException if the metadata cannot be
+    read."""
     cluster.metadata.refresh()
     outcomes: dict[ReplicaOf, RepairOutcome] = {}
     for broker in sorted({repair.broker for repair in repairs}):

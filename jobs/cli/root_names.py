@@ -11,7 +11,7 @@ DISK, S3 = "disk", "s3"
 
 
 def owners(brokers: int) -> tuple[Owner, ...]:
-    """Who has a root in a cluster of so many brokers."""
+    """The owners of the roots of a cluster with `brokers` brokers."""
     return ("cluster", *range(1, brokers + 1))
 
 

@@ -24,7 +24,7 @@ from lakelog.jobs.metrics.exposition import Family, content_type, page
 
 logger = logging.getLogger(__name__)
 
-_CLIENT_SECONDS = 30.0  # a client that reads or writes nothing for so long is left
+_CLIENT_SECONDS = 30.0  # how long a client may read and write nothing before it is left
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _PAUSE = 0.1  # s in which the server hears that it is to stop
 _GZIP = 31  # zlib: with a header of gzip

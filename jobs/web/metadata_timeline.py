@@ -31,8 +31,7 @@ _COLUMNS = [
 
 class DatedVersion(NamedTuple):
     """A commit of the metadata: its time in seconds since the epoch, how many partitions it has changed, who made it
-    or asked for it, and why. From then on there are so many `partitions`, of which some are `offline`, and others
-    `under_replicated`."""
+    or asked for it, and why. `partitions`, `offline` and `under_replicated`: the numbers of these after the commit."""
 
     version: int
     at: float

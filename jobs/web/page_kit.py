@@ -65,7 +65,7 @@ class Query:
                 raise PageError(400, f"{_short(name)!r} is no parameter of this page: {allowed}")
 
     def text(self, name: str, most: int = _MOST_TEXT) -> str:
-        """A text, empty by default. `most`: so many characters are allowed."""
+        """A text, empty by default. `most`: how many characters are allowed."""
         value = self._one(name)
         if len(value) > most:
             raise PageError(400, f"parameter {name} has {len(value)} characters: at most {most} are allowed")

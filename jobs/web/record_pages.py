@@ -42,7 +42,7 @@ MOST_RECORDS, _DEFAULT_RECORDS = 500, 50
 MOST_BYTES = 64 << 20  # of batches, and of the row groups around them, that a request reads
 _SECONDS = 5.0  # the longest time that a request reads
 _CHUNK_BYTES, _CHUNK_RECORDS = 8 << 20, 5_000  # read before it compares the time and the records with their limits
-_LEAST_READ = 4 << 20  # the first read of a file reads about so many bytes beside the batch: its row group
+_LEAST_READ = 4 << 20  # bytes that the first read of a file reads beside the batch: its row group, about
 _MOST_CURSOR = 64  # partitions whose places fit into a link
 _CURSOR_LENGTH = 32 * _MOST_CURSOR
 
@@ -431,7 +431,7 @@ def _is_visible(text: str) -> bool:
 
 
 def shown_value(value: bytes | None, most: int) -> Shown:
-    """Bytes as text if they are printable UTF-8, else in hexadecimal digits; at most so many of them."""
+    """The first `most` bytes, as text if they are printable UTF-8, else in hexadecimal digits."""
     if value is None:
         return Shown(None, None)
     size, head = len(value), value[:most]

@@ -90,7 +90,7 @@ class VerbRunner:
 
 
 def _shortened(lines: Sequence[str]) -> Sequence[str]:
-    """At most so many lines, with the last one, of at most so many characters."""
+    """At most `_MOST_LINES` lines, the last one included, each of at most `_MOST_LINE` characters."""
     kept = [line if len(line) <= _MOST_LINE else f"{line[:_MOST_LINE]}…" for line in lines]
     more = len(kept) - _MOST_LINES
     return [*kept[: _MOST_LINES - 1], f"… and {more} lines more", kept[-1]] if more > 0 else kept

@@ -246,8 +246,8 @@ class RecordAccumulator:
             number -= 1
 
     def last_open(self, topic: str, partitions: int, nbytes: int) -> PendingRecords | None:
-        """The topic's open send, if it has room for so many bytes and was made for this number of partitions. Otherwise
-        None; an open send that does not fit becomes ready, with all before it."""
+        """The topic's open send, if it has room for `nbytes` bytes and was made for this number of partitions.
+        Otherwise None, and an open send that does not fit becomes ready, with all sends before it."""
         send = self._open.get(topic)
         if send is None or (send.partitions == partitions and send.nbytes + nbytes <= self._config.batch_size):
             return send

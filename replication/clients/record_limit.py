@@ -48,8 +48,8 @@ class RecordLimit:
         return RecordLimit(self._topic, self.least, needs_key=self.needs_key, values=self.values)
 
     def check(self, size: int, partition: int | None, record: int | None = None) -> None:
-        """Raises RecordTooLargeException if a record of so many bytes is too large for its partition; if the partition
-        is not known, for any of them. `record`: its number in the send."""
+        """Raises RecordTooLargeException if a record of `size` bytes is too large for its partition, or for any
+        partition if its own is not known. `record`: its number in the send."""
         if size <= self.least:
             return
         known = self._by_partition

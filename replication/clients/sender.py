@@ -111,8 +111,8 @@ class Sender:
         self._used_bytes += send.nbytes
 
     def _wait_for_memory(self, nbytes: int) -> None:
-        """Waits until so many bytes are free. A callback of a future does not wait: it runs in the worker, which
-        has to free the memory."""
+        """Waits until `nbytes` bytes are free. A callback of a future does not wait, because it runs in the worker,
+        which has to free the memory."""
         deadline = time.monotonic() + self._config.max_block_ms / 1000
         while True:
             if self._closed is not None:

@@ -87,7 +87,7 @@ class Vote(NamedTuple):
 
 
 def majority(roots: int) -> int:
-    """The size of the smallest majority of so many roots. Any two majorities share a root."""
+    """The size of the smallest majority of `roots` roots. Any two majorities share a root."""
     return roots // 2 + 1
 
 

@@ -52,7 +52,7 @@ from lakelog.schemas import LOG
 
 logger = logging.getLogger(__name__)
 
-_SESSIONS_WITHOUT_A_STEP = 2  # heartbeats stop after so many session time-outs without a step of the broker's thread
+_SESSIONS_WITHOUT_A_STEP = 2  # session time-outs without a step of the broker's thread until heartbeats stop
 
 
 @dataclass(frozen=True)

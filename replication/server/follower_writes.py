@@ -36,7 +36,7 @@ class FollowerWrites:
         self.rows = GroupCommit(self._publish)
 
     def expect(self, fetcher: object, size: int = 0) -> None:
-        """The fetcher has found new segments, or begins to copy segments of so many bytes, and will append them."""
+        """Notes that the fetcher will append: it has found new segments, or begins to copy segments of `size` bytes."""
         if size <= _SOON_BYTES:
             self._appends.expect(fetcher)
         else:

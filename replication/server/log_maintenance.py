@@ -337,7 +337,7 @@ class LogUse:
 
 
 def cpu_share(segments: int) -> float:
-    """The share of a core that compaction takes while its log, which has so many segments, is in use."""
+    """The share of a core that compaction takes while its log is in use. `segments`: their number in the log."""
     return _SHARE if segments <= _BACKLOG else _SHARE_OF_BACKLOG
 
 

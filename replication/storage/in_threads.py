@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-_LINGER_SECONDS = 5.0  # a thread without work ends after so long
+_LINGER_SECONDS = 5.0  # how long a thread without work stays
 _Call: TypeAlias = Callable[[], object]
 
 # The threads that wait for a call, each with the queue from which it takes it. The last one has waited least.

@@ -197,8 +197,8 @@ class SinkStage:
 
 
 def free_unused_stages(stages: StorageRoot, own: str, seconds: float) -> None:
-    """Frees the stages of queries and of writes that have written nothing for so long. The store's clock alone counts:
-    what the stage `own` has written last was written now. Raises KafkaStorageException."""
+    """Frees the stages of queries and of writes that have written nothing for `seconds`. Only the store's clock counts:
+    the last file of the stage `own`, which was just written, gives the present time. Raises KafkaStorageException."""
     times = stages.child(own).modified().values()
     for name in stages.list() if times else ():
         if name != own:

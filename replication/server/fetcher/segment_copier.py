@@ -75,18 +75,19 @@ class SegmentCopier:
         return not (self._source.is_local and self._target.is_local) and has_executors(self._spark)
 
     def _is_for_executors(self, count: int, size: int) -> bool:
-        """Whether executors copy so many segments of so many bytes, or read so many footers of size 0.
+        """Whether executors copy `count` segments of together `size` bytes, or read `count` footers if `size` is 0.
 
         A core of an executor has as many connections to a store as the driver: two copy almost twice as fast, and four
         three times, where the store or its connections are slow (docs/benchmarks.md, Copies on executors). A job costs
-        0.1 to 0.3 s, which little work does not bring in.
+        0.1 to 0.3 s, so it is not worth it for little work.
         """
         is_much = size >= self._executor_bytes if size else count >= _FOOTERS
         return count > 1 and is_much and self.has_executors()
 
     def read_footers(self, files: Sequence[AddedFile]) -> list[Segment | BrokenSegment]:
-        """Like `read_segments`, of the source, in any order. The driver reads what executors have not found whole: on
-        their machines its URI may lead elsewhere. Raises KafkaStorageException, also once it `is_over`."""
+        """As `read_segments` of the source, but in any order. The driver reads the segments that executors have not
+        found whole, because on their machines the URI may lead elsewhere. Raises KafkaStorageException, also once it
+        `is_over`."""
         if not self._is_for_executors(len(files), 0):
             return read_segments(self._source, files, self._is_over)
         shares = _shares(files, self._spark.sparkContext.defaultParallelism, lambda _: 0)

@@ -65,7 +65,7 @@ def read_commit(root: StorageRoot, version: int) -> Commit:
 
 
 def read_commits_after(root: StorageRoot, version: int, at_once: int = 1) -> list[Commit]:
-    """The commits after a version, in order, until there is none. `at_once`: so many are read at the same time. Raises
+    """The commits after a version, in order, until there is none. `at_once`: how many are read at the same time. Raises
     CorruptRecordException as `read_commit`."""
     found: list[Commit] = []
     while True:

@@ -16,8 +16,8 @@ MAX_ATTEMPTS = 200
 MAX_UNKNOWN = 5
 _LONGEST_PAUSE_SECONDS = 0.1
 
-_REMEMBERED_SECONDS = 10.0  # after a lost commit, others are taken to compete for so long
-_LONGEST_SECONDS = 1.0  # a commit that took longer has met a fault of the store, and is no measure for others
+_REMEMBERED_SECONDS = 10.0  # how long after a lost commit others are taken to compete
+_LONGEST_SECONDS = 1.0  # a commit that took longer has met a fault of the store, and does not predict the next one
 _FIRST_STREAK, _LONGEST_STREAK = 8, 64  # commits in a row after which a writer once lets others go first
 
 
@@ -75,7 +75,7 @@ def compare_and_set(
 
 
 def _until(deadline: float | None, seconds: float) -> float:
-    """So many seconds, or those that are left until `deadline`."""
+    """`seconds`, but not more than are left until `deadline`."""
     return seconds if deadline is None else min(seconds, max(0.0, deadline - time.monotonic()))
 
 

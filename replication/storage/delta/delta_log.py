@@ -53,10 +53,10 @@ from lakelog.schemas import Table
 
 _KEPT = 16
 _ATTEMPTS = 12  # of `let_vote`
-_SURE_SECONDS = 60.0  # in an object store, a reader's check that a commit exists counts for so long
+_SURE_SECONDS = 60.0  # how long a reader's check that a commit exists counts, in an object store
 SURE_FOR_COMMITS_SECONDS = 10.0  # the same for a writer, whose file would stay where a deleted table was
 
-# Opening a table reads every commit since its checkpoint, so its owner writes one after so many.
+# The commits between two checkpoints. Opening a table reads every commit since the last checkpoint.
 CHECKPOINT_COMMITS = 50
 
 

@@ -14,13 +14,13 @@ from weakref import WeakValueDictionary
 from lakelog.replication.storage.delta.commit import Commit, Stamp
 
 QUIET = frozenset({"heartbeat", "renewed"})  # reasons of commits which only show that a process is alive
-IDLE_PART = 0.25  # of the time since the last commit: so stale may an answer be, and so long is the pause between polls
+IDLE_PART = 0.25  # of the time since the last commit: the age that an answer may have, and the pause between polls
 LONGEST_SECONDS = 5.0  # the maximum staleness of an answer to any poll
 RECENT_SECONDS = 1.0  # the maximum staleness of a view that a client or a commit begins with; a disk is always read
 _SHORTEST_SECONDS = 0.2  # several threads of a process poll a table at about the same time
 _POLL_TIMEOUT_SECONDS = 1.0  # for the poll of another thread; then a thread polls itself
 TABLES_KEPT = 10_000  # of which a process knows the newest version
-_QUIET_SECONDS, _QUIET_LISTINGS = 20.0, 3  # after so long, listings count so many times as long; they cost most
+_QUIET_SECONDS, _QUIET_LISTINGS = 20.0, 3  # after 20 s, listings count three times as long, because they cost most
 KEPT_BYTES = 32 << 20  # of all tables
 _KEPT_OF_A_TABLE = 16  # of each table
 _COMMIT_BYTES, _FILE_BYTES, _FACT_BYTES = 2_000, 1_000, 300  # what each takes in memory besides its texts
@@ -85,7 +85,7 @@ class VersionCache:
             return names
 
     def is_due(self, uri: str, seconds: float) -> bool:
-        """Whether this was not asked about a table for so many seconds."""
+        """Whether the last call with the result True for this table is `seconds` ago, or more."""
         with self._lock:
             is_due = time.monotonic() - self._asked.get(uri, float("-inf")) >= seconds
             if is_due:

@@ -46,7 +46,7 @@ class KnownRoots:
         self._looked_for_nearer_at = float("-inf")
         self._requests = requests
         self._member_at = member_at
-        self._needed = majority(len(self.all))  # so many must have named themselves before this process works
+        self._needed = majority(len(self.all))  # how many must have shown their identity before this process works
         self._lock = threading.Lock()
         self._answered = threading.Condition(self._lock)
         self._found: dict[str, QuorumMember] = {}  # by identity
@@ -422,7 +422,7 @@ class KnownRoots:
 
 
 def _no_answer(roots: int, silent: Sequence[str]) -> str:
-    """Why nothing can be decided: these of so many roots are silent."""
+    """Why nothing can be decided: the `silent` ones of all `roots` do not answer."""
     return (
         f"no majority of the {roots} cluster roots has answered, as {' and '.join(silent)} "
         f"{'does' if len(silent) == 1 else 'do'} not; if they are lost for good, `lakelog recover` makes the cluster "

@@ -24,8 +24,8 @@ from lakelog.replication.errors import KafkaStorageException
 from lakelog.replication.storage.delta.quorum_member import FOLDER, SIGNS, QuorumMember
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 
-_STILL = 2.5  # a sign stands still if it has not moved for so many times the staleness that its reader allows
-_LEAST_SECONDS = 1.0  # and not for so long
+_STILL = 2.5  # a sign stands still if it has not moved for this many times the staleness that its reader allows,
+_LEAST_SECONDS = 1.0  # and for at least this time
 
 Value = TypeVar("Value")
 

@@ -46,7 +46,7 @@ _CLIENT_OPTIONS = frozenset(
     """.split()
 )
 _PREFIXES = ("aws_", "azure_", "google_")
-_LONGEST_TRANSFER = 10  # a large file may take so many times as long as an operation, as long as bytes come
+_LONGEST_TRANSFER = 10  # a large file may take this many times the time of an operation, while bytes come
 _RETRY_MS = 500  # that one of several roots repeats an operation
 _QUICK_MS = 400  # for an attempt at a quick root: the slowest read in a thousand takes longer
 _FEW = 2  # look-ups that are not worth threads

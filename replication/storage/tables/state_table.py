@@ -37,7 +37,7 @@ _Self = TypeVar("_Self", bound="TypedTable")  # type: ignore[type-arg]
 
 _FEW = 64  # up to this number of new rows it is faster to insert them than to gather all rows one by one
 _UPDATE = "lakelog.update"  # in a commit's info: the id of its update, which all attempts of the update share
-_COMMITS_A_FILE = 50  # after so many commits the rows are written again, in case their file was lost
+_COMMITS_A_FILE = 50  # after this many commits the rows are written again, in case their file was lost
 CONTROLLER_EPOCH = "controller-epoch"
 _MAINTENANCE_SECONDS = 30.0  # the maximum staleness of a view for maintenance: a checkpoint may be so late
 
