@@ -354,11 +354,6 @@ _RETENTION = (  # settings of topics by which records are deleted
 )  # fmt: skip
 
 
-def load_properties(path: str | os.PathLike[str]) -> Config:
-    """Reads a properties file in UTF-8. Raises InvalidConfigurationException for a wrong or unreadable file."""
-    return Config.from_properties(read_properties(path), os.fspath(path))
-
-
 def read_properties(path: str | os.PathLike[str]) -> str:
     """The text of a properties file in UTF-8, without a byte order mark. Raises InvalidConfigurationException if it
     cannot be read."""

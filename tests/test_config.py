@@ -10,7 +10,7 @@ from lakelog.replication.config import (
     TOPIC_KEYS,
     Config,
     TopicConfig,
-    load_properties,
+    read_properties,
     topic_configs,
 )
 from lakelog.replication.errors import InvalidConfigurationException
@@ -348,22 +348,24 @@ def test_le_02_a_topic_whose_choice_of_elections_is_not_understood_has_no_unclea
     assert not process.topic(configs).unclean_leader_election_enable
 
 
-def test_load_properties(tmp_path):
+def test_a_properties_file_is_read_in_utf_8(tmp_path):
     path = tmp_path / "broker.properties"
     path.write_text("broker.rack=zürich", encoding="utf-8")
-    assert load_properties(path).broker_rack == "zürich"
-    path.write_text("nope=1")
+    assert Config.from_properties(read_properties(path)).broker_rack == "zürich"
+
+
+def test_an_unknown_key_is_named_with_its_file_and_line():
     with pytest.raises(InvalidConfigurationException, match=r"broker\.properties, line 1: unknown key nope"):
-        load_properties(path)
+        Config.from_properties("nope=1", "broker.properties")
 
 
 @pytest.mark.parametrize("content", [None, b"broker.rack=\xff"])
-def test_load_properties_that_cannot_be_read(tmp_path, content):
+def test_a_properties_file_that_cannot_be_read_is_named(tmp_path, content):
     path = tmp_path / "broker.properties"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InvalidConfigurationException, match=r"broker\.properties cannot be read"):
-        load_properties(path)
+        read_properties(path)
 
 
 def test_server_properties_shows_every_key_with_its_default():
@@ -381,6 +383,6 @@ def test_server_properties_gives_a_reason_above_every_key():
 
 def test_server_properties_is_valid_as_it_is_and_with_every_line_in_force():
     text = SERVER_PROPERTIES.read_text(encoding="utf-8")
-    assert load_properties(SERVER_PROPERTIES) == Config()
+    assert Config.from_properties(text) == Config()
     in_force = Config.from_properties(re.sub(r"^#(?=[a-z])", "", text, flags=re.MULTILINE))
     assert in_force.storage_options(2, {}) == {"AWS_ENDPOINT_URL": "https://s3.eu-west-1.amazonaws.com"}

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.chain import genesis, linked
 from lakelog.replication.protocol.partition_log import FOLLOWER, LEADER, PartitionLog, Role
@@ -21,7 +22,7 @@ from lakelog.replication.storage.log.log_append import (
 from lakelog.replication.storage.log.log_rewrite import Removal, take_out
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.log_txns import log_start_app_id
-from lakelog.replication.storage.log.new_batches import SEGMENT_BYTES, ArrowRecords, digests_of, segment_writer
+from lakelog.replication.storage.log.new_batches import ArrowRecords, digests_of, segment_writer
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment_copy import copy_segment
@@ -32,6 +33,7 @@ TOPIC, TOPIC_ID = "flights", "flights-id"
 P0, P1, P2 = (TopicIdPartition(TOPIC_ID, number) for number in range(3))
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 PRODUCER = 7
+SEGMENT_BYTES = Config().log_segment_bytes
 COLUMNS = pa.schema([LOG.arrow.field(name) for name in ("key", "value", "timestamp", "headers")])
 
 

@@ -25,6 +25,7 @@ from lakelog.jobs.cli.progress import counting_bar
 from lakelog.jobs.cli.waiting import wait_until
 from lakelog.replication.clients.admin import TopicDescription
 from lakelog.replication.clients.record_set import record_set
+from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException, TimeoutException
 from lakelog.replication.local_cluster import LocalCluster
 from lakelog.replication.protocol.append import AppendPosition, PartitionAppend
@@ -35,7 +36,6 @@ from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log.log_append import append
-from lakelog.replication.storage.log.new_batches import SEGMENT_BYTES
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.replication.storage.tables.producer_table import new_producer_id
@@ -47,6 +47,7 @@ LEADER, FOLLOWER = 1, 2
 TOPIC, PARTITIONS = "bench", 12
 FILE_COPY = "file copy"
 SMALL = DataSet(1_000, 100)
+_SEGMENT_BYTES = Config().log_segment_bytes
 _LEAST_BYTES, _DISK_SECONDS, _COPIES = 20_000_000, 30.0, 4
 _POLL_SECONDS = 0.001
 _TIMEOUT_SECONDS = 120.0
@@ -110,7 +111,7 @@ class Sources:
 
     def _write(self, topic: TopicDescription, table: pa.Table) -> Append:
         """Does the work of `Producer.send` up to the commit."""
-        with record_set(TOPIC, table, PARTITIONS, SEGMENT_BYTES) as given:
+        with record_set(TOPIC, table, PARTITIONS, _SEGMENT_BYTES) as given:
             requests = self._requests(topic, given.counts)
             ends = {p: self._end(p) for p in (r.topic_id_partition for r in requests)}
             positions = {p: AppendPosition(end.offset, chain=end.chain) for p, end in ends.items()}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from lakelog.replication.config import Config
 from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.append import AppendPosition, PartitionAppend
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
@@ -17,6 +18,7 @@ from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.schemas import LOG
 
+_SEGMENT_BYTES = Config().log_segment_bytes
 _COLUMNS = pa.schema([LOG.arrow.field(name) for name in ("key", "value", "timestamp", "headers")])
 
 
@@ -52,7 +54,8 @@ class SmallCommits:
         ends = {partition: state.partition(partition).log_end for partition in self._partitions}
         for number in range(files):
             requests = self._requests(self._made + number, 1)
-            writer = segment_writer(self._log.root, 1, requests, {p: [ArrowRecords(table)] for p in self._partitions})
+            records = {partition: [ArrowRecords(table)] for partition in self._partitions}
+            writer = segment_writer(self._log.root, 1, requests, records, _SEGMENT_BYTES)
             segments += writer({p: AppendPosition(end.offset, chain=end.chain) for p, end in ends.items()})
             ends = {h.topic_id_partition: LogEnd(h.next_offset, h.chain) for h in segments[-1].headers}
         for outcome in append(

@@ -22,7 +22,6 @@ from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.segment import Segment, record_bytes
 from lakelog.schemas import LOG
 
-SEGMENT_BYTES = 32 * 1024 * 1024
 DATA_COLUMNS = ("key", "value", "timestamp", "headers")
 RECORDS = pa.schema([(name, LOG.arrow.field(name).type) for name in DATA_COLUMNS])  # all nullable, as from clients
 
@@ -138,9 +137,9 @@ def segment_writer(
     leader: int,
     appends: Sequence[PartitionAppend],
     records: Mapping[TopicIdPartition, Sequence[NewRecords]],
-    segment_bytes: int = SEGMENT_BYTES,
+    segment_bytes: int,
 ) -> SegmentWriter:
-    """Writes the records of each partition, in their order. `segment_bytes` is the size of a segment in bytes."""
+    """A writer of the records of each partition, in their order. `segment_bytes`: the size of a segment in bytes."""
 
     def write(positions: Positions) -> list[Segment]:
         placed = [

@@ -37,6 +37,7 @@ from tests.storage.logs import (
     P1,
     P2,
     PRODUCER,
+    SEGMENT_BYTES,
     chain,
     digests_in,
     epochs,
@@ -286,7 +287,7 @@ def appended_after(log, meanwhile):
     """Appends to P0, with `meanwhile` before the first commit. Returns the outcome and the written segments."""
     other, written = ReplicaLog.open(log.root), []
     mine = request(P0, 2)
-    writer = segment_writer(log.root, 1, [mine], {P0: [ArrowRecords(numbered(2))]})
+    writer = segment_writer(log.root, 1, [mine], {P0: [ArrowRecords(numbered(2))]}, SEGMENT_BYTES)
 
     def write(positions):
         if not written:
