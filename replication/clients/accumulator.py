@@ -103,7 +103,7 @@ class PendingSend:
                 self.future.set_result(dict(sorted(answers.items())))
 
     def _report(self, answers: Answers | None, error: BaseException | None) -> None:
-        """Nothing to do: the future has the outcome."""
+        """Does nothing: the future has the outcome. `PendingRecords` also reports it."""
 
     def release(self) -> None:
         """Frees the records. An error is only logged, because it does not change whether the records were sent."""

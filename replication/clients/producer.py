@@ -139,7 +139,7 @@ class Producer(Closing):
         return self._named.new_identity(deadline) if self._named else ProducerIdAndEpoch(new_producer_id(), 0)
 
     def _abandon_identity(self) -> None:
-        self._identity = ProducerIdentity(self._identity.given)
+        self._identity = ProducerIdentity(self._identity.id_and_epoch)
         self._identity.use_up()
 
     def send(self, topic: str, records: Records, timeout_ms: int = 30_000) -> dict[int, RecordMetadata]:
@@ -314,7 +314,7 @@ class Producer(Closing):
         first = sends[0]
         sets = [send.given for send in sends]
         given = ArrowRecordSet.joined(cast(list[ArrowRecordSet], sets)) if len(sends) > 1 else first.given
-        who = f"producer {self._name or self._identity.given.producer_id}"
+        who = f"producer {self._name or self._identity.id_and_epoch.producer_id}"
         options = SendOptions(who, self._acks, self._retries, first.timeout_ms, first.deadline)
         work = send_and_acknowledge(first.topic, given.counts, self._identity, options, time.monotonic)
         executor = SendExecutor(self._view, first.topic, given, options, self._take_identity)

@@ -1,4 +1,8 @@
-"""The records of one send: an Arrow table in this process, or a large DataFrame on Spark's executors."""
+"""The records of one send: an Arrow table in this process, or a large DataFrame on Spark's executors.
+
+A `RecordSet` has the records of each partition as `NewRecords`. An append splits these into record batches, each of
+which is a `Piece` of a new segment.
+"""
 
 from __future__ import annotations
 

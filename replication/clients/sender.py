@@ -67,9 +67,9 @@ class Sender:
         self._woken.set()
 
     def put(self, send: PendingSend, is_awaited: bool) -> None:
-        """Adds a send behind the others. `is_awaited`: the caller waits for it. If no other send is left, such a send
-        is attempted once, however short its time-out is. Raises IllegalStateException after `close`, and
-        TimeoutException if earlier sends leave no memory for it within `max_block_ms`."""
+        """Adds a send behind the others. `is_awaited`: the caller waits for it. Without other sends an awaited one is
+        attempted once, however short its time-out is. Raises IllegalStateException after `close`, and TimeoutException
+        if earlier sends leave no memory for it within `max_block_ms`."""
         with self._lock:
             try:
                 self._wait_for_memory(send.nbytes)
@@ -279,8 +279,8 @@ class Sender:
             self._settle_all(self._closed)
 
     def _settle_all(self, error: BaseException) -> None:
-        """Fails all sends that are not settled. Those that were begun keep their records: a worker that hangs in a
-        commit may still read them, and frees them if it ever goes on."""
+        """Fails all sends that are not settled. A send that has begun keeps its records, because a worker that hangs in
+        a commit may still read them. The worker frees them once it goes on."""
         self._woken.set()
         self._closers.add(threading.current_thread())
         try:
@@ -292,8 +292,8 @@ class Sender:
             self._closers.discard(threading.current_thread())
 
     def _take(self, remove: Callable[[], list[PendingSend]]) -> list[PendingSend]:
-        """Removes sends from the queue. From now on they cannot be cancelled. If one was, this notifies those who wait
-        for its future."""
+        """Removes sends from the queue. From now on they cannot be cancelled. If one was cancelled before, this
+        notifies the threads that wait for its future."""
         with self._lock:
             sends = remove()
             for send in sends:

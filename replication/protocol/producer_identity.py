@@ -42,8 +42,8 @@ class ProducerIdentity:
     two.
     """
 
-    def __init__(self, given: ProducerIdAndEpoch) -> None:
-        self.given = given
+    def __init__(self, id_and_epoch: ProducerIdAndEpoch) -> None:
+        self.id_and_epoch = id_and_epoch
         self.is_used_up = False
         self._is_resumed = False
         self._partitions: dict[_Place, _PartitionSends] = {}
@@ -52,7 +52,7 @@ class ProducerIdentity:
         """Begins another send. In each of its partitions it comes after the sends that are in flight there."""
         if len(self._partitions) >= _MOST:
             self._forget_idle(topic)
-        places = {n: self._partitions.setdefault((topic, n), _PartitionSends(self.given)) for n in partitions}
+        places = {n: self._partitions.setdefault((topic, n), _PartitionSends(self.id_and_epoch)) for n in partitions}
         send = SendSequences(self, places)
         for sends in places.values():
             sends.in_flight.append(send)
@@ -63,7 +63,7 @@ class ProducerIdentity:
         holds under any topic id, so a topic that is made again meanwhile gets the same sequences."""
         self._is_resumed = True
         for partition, sequence in sequences.items():
-            self._partitions.setdefault((topic, partition), _PartitionSends(self.given)).first = sequence
+            self._partitions.setdefault((topic, partition), _PartitionSends(self.id_and_epoch)).first = sequence
 
     def _forget_idle(self, topic: str) -> None:
         """Forgets the partitions of other topics that have nothing in flight. They would begin at sequence 0 again, and
@@ -82,21 +82,21 @@ class ProducerIdentity:
         """From now on no partition may begin to use the present identity."""
         self.is_used_up = True
 
-    def renew(self, given: ProducerIdAndEpoch) -> None:
+    def renew(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Sets a new identity, for partitions that have used up theirs, or have nothing in flight."""
-        self.given, self.is_used_up = given, False
+        self.id_and_epoch, self.is_used_up = id_and_epoch, False
 
     def needs_renewal(self, sends: _PartitionSends) -> bool:
         """Whether this partition can go on only under an identity that is still to be taken."""
-        return self.is_used_up or (sends.is_used_up and sends.who == self.given)
+        return self.is_used_up or (sends.is_used_up and sends.id_and_epoch == self.id_and_epoch)
 
 
 class _PartitionSends:
     """A partition's sends in flight, and the identity that they use. `next`: the next sequence under each topic id.
     `first`: the next one under a topic id that is not in `next`."""
 
-    def __init__(self, who: ProducerIdAndEpoch) -> None:
-        self.who = who
+    def __init__(self, id_and_epoch: ProducerIdAndEpoch) -> None:
+        self.id_and_epoch = id_and_epoch
         self.is_used_up = False
         self.first = 0
         self.next: dict[TopicIdPartition, int] = {}
@@ -106,9 +106,9 @@ class _PartitionSends:
         """The sends in flight that began earlier."""
         return self.in_flight[: self.in_flight.index(send)] if send in self.in_flight else []
 
-    def take(self, who: ProducerIdAndEpoch) -> None:
+    def take(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Begins at sequence 0 under another identity."""
-        self.who, self.is_used_up, self.first, self.next = who, False, 0, {}
+        self.id_and_epoch, self.is_used_up, self.first, self.next = id_and_epoch, False, 0, {}
 
 
 class SendSequences:
@@ -147,8 +147,8 @@ class SendSequences:
             return Turn.LATER if sends.is_used_up or self.identity.is_used_up else Turn.NOW
         if self.identity.needs_renewal(sends):
             return Turn.NEEDS_IDENTITY
-        if sends.is_used_up or sends.who != self.identity.given:
-            sends.take(self.identity.given)
+        if sends.is_used_up or sends.id_and_epoch != self.identity.id_and_epoch:
+            sends.take(self.identity.id_and_epoch)
         return Turn.NOW
 
     def sequence(self, partition: TopicIdPartition) -> tuple[int, int, int]:
@@ -156,8 +156,8 @@ class SendSequences:
         only while `turn` is NOW."""
         sends = self._places[partition.partition]
         known = self._bases.get(partition)
-        if known is None or known[0] != sends.who:
-            known = self._bases[partition] = sends.who, sends.next.get(partition, sends.first)
+        if known is None or known[0] != sends.id_and_epoch:
+            known = self._bases[partition] = sends.id_and_epoch, sends.next.get(partition, sends.first)
         return (*known[0], known[1])
 
     def follows(self, partition: TopicIdPartition) -> bool:

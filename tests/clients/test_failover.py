@@ -119,7 +119,7 @@ def test_ap_07_a_duplicate_is_waited_for_under_the_epoch_that_it_lies_under(worl
     producer = Producer(world.cluster.root.uri)
     first = Producer(world.cluster.root.uri, acks=1)
     identity = producer._identity
-    first._identity = ProducerIdentity(identity.given)  # the answer of this send will be lost
+    first._identity = ProducerIdentity(identity.id_and_epoch)  # the answer of this send will be lost
     first.send("t", timed(b"a"))
     world.copy()
     world.fail_over()
@@ -168,7 +168,8 @@ def test_ap_06_a_retry_at_the_new_leader_adds_nothing(world):
     producer.send("t", timed(b"a", b"b"))
     world.copy()
     world.fail_over(high_watermark=2)
-    producer._identity = ProducerIdentity(producer._identity.given)  # as if the first send's answer had been lost
+    # As if the answer of the first send had been lost.
+    producer._identity = ProducerIdentity(producer._identity.id_and_epoch)
     (answer,) = producer.send("t", timed(b"a", b"b")).values()
     assert (answer.base_offset, answer.last_offset, answer.error) == (0, 1, None)
     assert world.values(2) == [b"a", b"b"]

@@ -136,7 +136,7 @@ def test_ap_06_a_sequence_does_not_start_over_once_a_log_may_hold_the_send(world
     """The new leader lacks an earlier record. The old one may lead again, has the send, and would have it twice."""
     producer, commit = Producer(world.uri, acks=1), DeltaLog.commit
     producer.send(TOPIC, records(b"a"))
-    identity = producer._identity.given
+    identity = producer._identity.id_and_epoch
     producer.send(TOPIC, records(b"b"))
     lead(world.logs[2], P0, epoch=0)
     fill(world.logs[2], P0, 1, producer_id=identity.producer_id)
@@ -181,7 +181,7 @@ def test_mc_04_records_that_wait_for_a_leader_are_sent_to_it_without_retries(wor
 
 def test_ap_07_a_leader_that_goes_before_it_acknowledges_is_named(world, monkeypatch):
     producer, commit = Producer(world.uri), DeltaLog.commit
-    identity = producer._identity.given
+    identity = producer._identity.id_and_epoch
 
     def lands_and_goes(log, cause, *args, **options):
         version = commit(log, cause, *args, **options)

@@ -395,7 +395,7 @@ class _AnotherIdEachTime(ProducerIdentity):
 
     def begin_send(self, topic: str, partitions: Iterable[int]) -> SendSequences:
         send = super().begin_send(topic, partitions)
-        given, ids = send.sequence, count(1_000_000 * self.given.producer_id)
+        given, ids = send.sequence, count(1_000_000 * self.id_and_epoch.producer_id)
 
         def sequence(partition: TopicIdPartition) -> tuple[int, int, int]:
             given(partition)
@@ -406,7 +406,7 @@ class _AnotherIdEachTime(ProducerIdentity):
 
 
 def _sends_as_another(topic: str, counts: Mapping[int, int], identity: ProducerIdentity, *given: Any) -> Any:
-    another = ProducerIdAndEpoch(identity.given.producer_id + 1, 0)
+    another = ProducerIdAndEpoch(identity.id_and_epoch.producer_id + 1, 0)
     identity.renew(another)
     return send_and_acknowledge(topic, counts, _AnotherIdEachTime(another), *given)
 

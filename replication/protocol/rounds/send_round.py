@@ -190,9 +190,9 @@ class SendRound:
     def run(self) -> Round[dict[int, RecordMetadata]]:
         """Appends, and retries until every partition has a final answer or the time is over; returns the answers.
 
-        To wait for the metadata, a leader or earlier sends is no retry, because nothing is sent meanwhile. Kafka:
-        `RecordAccumulator.ready`, unknownLeaderTopics. Raises the error of taking a new identity before anything is
-        sent.
+        Waiting for the metadata, for a leader or for earlier sends is no retry, because nothing is sent meanwhile.
+        Kafka: `RecordAccumulator.ready`, unknownLeaderTopics. Raises the error of taking a new identity, if nothing was
+        sent before.
         """
         answers: dict[int, RecordMetadata] = {}
         pending = set(self._counts)
@@ -205,7 +205,7 @@ class SendRound:
             if not pending:
                 return answers
             if self._clock() >= self._options.deadline:
-                late = {p: self._waits(p) for p in pending if p not in answers}
+                late = {p: self._waiting_answer(p) for p in pending if p not in answers}
                 return {p: self._expired(answer) for p, answer in {**answers, **late}.items()}
             again = pending & sent
             for partition in again:
@@ -226,7 +226,7 @@ class SendRound:
         return answer
 
     def was_sent(self, answer: RecordMetadata | None) -> bool:
-        """Whether this answer, of the last attempt, is one to records that were sent."""
+        """Whether the last attempt, which had this answer, has sent the records."""
         return not (self._is_unread or answer is None or isinstance(answer.error, LeaderNotAvailableException))
 
     def append(self, partitions: Collection[int]) -> Round[list[RecordMetadata]]:
@@ -242,7 +242,7 @@ class SendRound:
         found: list[PartitionRegistration] = []
         for partition in sorted(partitions):
             try:
-                found.append(self._check(seen, partition))
+                found.append(self._check_may_send(seen, partition))
             except LakelogException as error:
                 answers.append(self._refused(partition, error))
         try:
@@ -260,7 +260,7 @@ class SendRound:
             turns = [self._sequences.turn(registration.topic_id_partition) for registration in found]
         return [registration for registration, turn in zip(found, turns, strict=True) if turn is Turn.NOW]
 
-    def _waits(self, partition: int) -> RecordMetadata:
+    def _waiting_answer(self, partition: int) -> RecordMetadata:
         earlier = LeaderNotAvailableException("earlier sends of this producer to the partition come first")
         return self._refused(partition, self._refusals.get(partition, earlier))
 
@@ -281,7 +281,7 @@ class SendRound:
     def _refused(self, partition: int, error: LakelogException) -> RecordMetadata:
         return RecordMetadata(self._topic, partition, self._counts[partition], error=error)
 
-    def _check(self, seen: TopicSeen, partition: int) -> PartitionRegistration:
+    def _check_may_send(self, seen: TopicSeen, partition: int) -> PartitionRegistration:
         registration = seen.partitions.get(partition)
         if registration is None:
             raise UnknownTopicOrPartitionException(f"{self._topic}-{partition}: no such partition any more")

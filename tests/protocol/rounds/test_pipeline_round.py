@@ -80,7 +80,7 @@ def renews_at_once(send, partition):
     if sends.is_used_up and partition.partition not in send._written:
         if send.identity.needs_renewal(sends):
             return Turn.NEEDS_IDENTITY
-        sends.take(send.identity.given)
+        sends.take(send.identity.id_and_epoch)
     return shipped[0](send, partition)
 
 
