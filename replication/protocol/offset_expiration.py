@@ -23,7 +23,8 @@ class SeenGroup:
     group: ConsumerGroup
 
     def leaves_unused(self, topic: str, fence: int) -> bool:
-        """Whether no member reads the topic, so that the group's offsets of it may expire. `fence`: as it is now."""
+        """Whether no member reads the topic, so that the group's offsets of it may expire. `fence`: the present fence
+        of the group. `GroupTable.expire` removes the offsets."""
         if fence != self.fence:
             return False
         return topic not in self.group.topics if self.group.members else not has_members(fence)

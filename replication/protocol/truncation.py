@@ -137,8 +137,8 @@ def check_truncation(log: PartitionLog, truncation: Truncation, name: str) -> No
 def truncation_offset(follower: Lineage, log_end_offset: int, leader: Lineage) -> int:
     """The first offset to which the two lineages give different epochs; the follower's LEO if there is none.
 
-    A lineage changes only where an epoch starts, so only those offsets below the LEO are compared. An epoch without
-    records starts where the next one does, so no offset belongs to it.
+    A lineage changes only where an epoch starts, so only the starts below the LEO are compared. No offset belongs to an
+    epoch without records, because it starts where the next one does.
 
     Kafka: `AbstractFetcherThread.getOffsetTruncationState`, `LeaderEpochFileCache.endOffsetFor`. KIP-101, KIP-279.
     [TR-01, TR-03, TR-04]

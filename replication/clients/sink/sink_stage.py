@@ -40,7 +40,7 @@ from lakelog.replication.storage.staged_batch import (
 )
 
 _END, _ENCODED_END = ".arrow", ".parquet"
-_INLINE_BYTES = 256 * 1024
+_PART_IN_BATCH_BYTES = 256 * 1024  # a part of up to this size lies in the object of its batch, a larger one beside it
 
 
 class SinkStage:
@@ -95,7 +95,7 @@ class SinkStage:
         self, batch_id: int, content: pa.Buffer, size: int, counts: Sequences, batches: tuple[EncodedBatch, ...] = ()
     ) -> Part:  # fmt: skip
         name = f"{PART}{batch_id}-{uuid.uuid4().hex}{_ENCODED_END if batches else _END}"
-        is_small = content.size <= _INLINE_BYTES
+        is_small = content.size <= _PART_IN_BATCH_BYTES
         if not is_small:
             self._write(name, content)
         return Part(name, size, counts, content.to_pybytes() if is_small else b"", batches, digest_of(content))

@@ -29,7 +29,7 @@ _TEMPORARY = re.compile(r"\.(\d{20})\.json\.[0-9a-f]+\.tmp")
 _TABLE_ACTIONS = {"protocol", "metaData"}
 
 ENGINE = "Lakelog"
-INLINED_BYTES = 32 << 10  # of small files, whose readers then need not ask an object store for them
+INLINED_BYTES = 32 << 10  # a commit has the content of new files of up to this size together: readers save requests
 
 
 def commit_name(version: int) -> str:

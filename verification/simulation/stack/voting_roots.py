@@ -68,7 +68,7 @@ class VotingWorld(BreakableWorld, Protocol):
         """Inside the block this process uses the store; None is the simulation itself."""
 
     def let_others(self, seconds: float) -> None:
-        """Lets other processes run for so many seconds."""
+        """Lets other processes run for `seconds`."""
 
     @property
     def running(self) -> Sequence[StoreUser | None]:
