@@ -141,15 +141,15 @@ def _name(broker: int) -> str:
 
 def pulses(tables: Mapping[str, Heartbeats], wait: Wait) -> dict[str, Pulse]:
     """Whether the owner of each table lives, by its newest commit. If one is old, it waits, and reads all once more.
-    Without a `wait`, the owner of a table with an old commit is dead."""
+    Without a `wait`, the owner of a table with an old commit is dead. So is that of a table without a commit: its root
+    has gone away meanwhile."""
     first = {name: _newest(table.root) for name, table in tables.items()}
     doubtful = [name for name, (_, age) in first.items() if not _is_recent(age, tables[name].session_timeout)]
-    if not doubtful:
-        return {name: Pulse(True, max(0.0, age)) for name, (_, age) in first.items()}
-    if wait is None:
+    awaited = [name for name in doubtful if first[name][0]]
+    if not awaited or wait is None:
         return {name: Pulse(name not in doubtful, max(0.0, age)) for name, (_, age) in first.items()}
-    seconds = max(tables[name].session_timeout for name in doubtful) / 2
-    say(f"No recent heartbeat from {', '.join(doubtful)}: looking again in {seconds:g} s")
+    seconds = max(tables[name].session_timeout for name in awaited) / 2
+    say(f"No recent heartbeat from {', '.join(awaited)}: looking again in {seconds:g} s")
     wait(seconds)
     second = {name: _newest(table.root) for name, table in tables.items()}
     return {

@@ -5,10 +5,19 @@ from dataclasses import replace
 import pytest
 
 from lakelog.jobs.admin import heartbeats
-from lakelog.jobs.admin.heartbeats import ago, broker_state, controller_state, observe, observe_brokers
+from lakelog.jobs.admin.heartbeats import (
+    Heartbeats,
+    ago,
+    broker_state,
+    controller_state,
+    observe,
+    observe_brokers,
+    pulses,
+)
 from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.protocol.fencing import Lease
 from lakelog.replication.storage.cluster import Cluster
+from lakelog.replication.storage.delta.storage_root import StorageRoot
 from tests.jobs.admin.seen import Wait, beat, written
 
 REGISTERED = BrokerRegistration(1, "/1", None, 1, -1, False, None, "id", 0)
@@ -95,6 +104,14 @@ def test_a_broker_without_heartbeats_is_dead_after_a_second_poll_that_is_announc
     assert waits == [3.0]
     said = "No recent heartbeat from broker 2, broker 3: looking again in 3 s\n"
     assert capsys.readouterr().err == said
+
+
+def test_a_table_that_has_gone_away_is_not_waited_for(cluster: str, waits: list[float]) -> None:
+    beat(cluster, 1)
+    here, gone = (StorageRoot.of(cluster).child("brokers").child(name) for name in ("1", "4"))
+    found = pulses({"here": Heartbeats(here, 6.0), "gone": Heartbeats(gone, 6.0)}, waits.append)
+    assert {name: pulse.is_live for name, pulse in found.items()} == {"here": True, "gone": False}
+    assert waits == []
 
 
 def test_a_storage_error_that_is_published_before_the_second_poll_counts(cluster: str, waits: list[float]) -> None:
