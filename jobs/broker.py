@@ -62,7 +62,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 
 def run_broker(args: argparse.Namespace, config: Config) -> int:
-    """What can be refused is refused before a JVM is started for it."""
+    """Runs a broker. It refuses wrong settings before it starts a JVM."""
     log_to_stderr(f"broker {config.broker_id}", args.log_level, args.log_format)
     with serving_metrics(args, f"broker {config.broker_id} of {args.cluster}") as metrics:
         cluster = Cluster.open(args.cluster, config)

@@ -53,7 +53,7 @@ class VerbWords(NamedTuple):
 
 
 def words_of(name: str, help: str, parser: argparse.ArgumentParser) -> VerbWords:
-    """What a parser knows, with the options of its commands."""
+    """The words of a parser, with the options of its commands."""
     words: list[str] = []
     options: dict[tuple[str, ...], Option] = {}
     takes_paths = False

@@ -175,8 +175,8 @@ def make_parser() -> VerbParser:
 def console_producer(args: argparse.Namespace) -> int:
     """Sends a record for each line of stdin, until it ends. FAILED if a record was not delivered.
 
-    What was read before a wrong line, a signal or Ctrl-C is sent. Raises InvalidRecordException and what
-    `Producer.produce` raises; the error of a record that is too large names the line.
+    It sends the records that it has read before a wrong line, a signal or Ctrl-C. Raises InvalidRecordException, and as
+    `Producer.produce`; the error of a record that is too large names the line.
     """
     reader = LineReader(args.reader_property)
     sizes = {"batch.size": args.batch_size, "linger.ms": args.timeout, "max.block.ms": args.max_block_ms}

@@ -143,7 +143,7 @@ class _Examined:
 
 @dataclass
 class _ClusterFacts:
-    """What threads have found about the cluster; None where they have not come to their end."""
+    """The findings of threads about the cluster; None where a thread has not ended."""
 
     error: str | None = None
     cluster: Cluster | None = None
@@ -255,7 +255,7 @@ class _Checkup:
 
     @property
     def not_checked(self) -> list[str]:
-        """What the command cannot check."""
+        """The subjects that the command cannot check."""
         return not_checked((each.subject, each.probe.facts) for each in self._roots)
 
     def findings(self) -> Iterator[Finding]:

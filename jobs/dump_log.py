@@ -144,7 +144,7 @@ def _check_asked(files: list[InspectedFile], args: argparse.Namespace) -> None:
 
 
 def _gaps(files: list[InspectedFile]) -> list[str]:
-    """What a file has held that cannot be read is not known, so that gaps would say nothing."""
+    """The gaps between offsets. If a file cannot be read there are none, because nobody knows its records."""
     segments = [file.segment for file in files if file.segment]
     if len(segments) < len(files):
         say("Gaps were not looked for: what the files hold that cannot be read is not known.")
@@ -275,6 +275,6 @@ def _line(row: Object, names: Mapping[str, str]) -> str:
 
 
 def _words(row: Object, names: Mapping[str, str]) -> str:
-    """What is null has no words, as with Kafka: a record without a key, or a tombstone."""
+    """The fields of a row as words. A null has none, as with Kafka: the key of a record without one, or a tombstone."""
     words = {name: f"[{','.join(v)}]" if isinstance(v, list) else v for name in names if (v := row[name]) is not None}
     return " ".join(f"{names[name]}: {value}" for name, value in words.items())

@@ -52,7 +52,7 @@ def _time(text: str) -> int:
 
 
 class _Answer(NamedTuple):
-    """What was found in a partition; neither offset nor error where no record is as late as was asked for."""
+    """The answer of a partition: an offset or an error, or neither if no record is as late as was asked for."""
 
     topic: str
     partition: int

@@ -1,8 +1,8 @@
 """Serves a web console of a cluster: problems, brokers, topics, records, groups, events and history.
 
-It only reads tables, and needs no Spark and no controller. Whoever reaches its address can read all of it, records
-too: it asks for no password. With --allow-changes whoever signs in with the token can also change topics, settings,
-leaders, cordons and offsets. It needs the extra `ui`: pip install 'lakelog[ui]'.
+It only reads tables, and needs no Spark and no controller. It asks for no password: everybody
+who reaches its address can read all of it, records too. With --allow-changes a user who signs in with the token can
+also change topics, settings, leaders, cordons and offsets. It needs the extra `ui`: pip install 'lakelog[ui]'.
 """
 
 from __future__ import annotations

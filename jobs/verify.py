@@ -190,14 +190,15 @@ def _part_text(part: WrongPart) -> str:
 
 
 def sentence(wrong: Wrong) -> str:
-    """What is wrong, with the partitions, the broker, the offsets and the file."""
+    """A sentence about a fault, with the partitions, the broker, the offsets and the file."""
     where = f" of {first_names([_part_text(part) for part in wrong.parts], _SHOWN)}" if wrong.parts else ""
     file = f"{wrong.file}: " if wrong.file else ""
     return f"the {'copy' if where else 'log'}{where} on broker {wrong.broker}: {file}{wrong.found}"
 
 
 def _advice(wrong: Wrong, done: Verified, why: Mapping[ReplicaOf, str], invocation: Invocation) -> str:
-    """What to do about it, and whether --repair does that. `why`: why repairs were refused, or have not ended."""
+    """Advice on a fault: what to do, and whether --repair does it. `why`: why repairs were refused, or have not
+    ended."""
     if (hindered := done.plan.hindrances.get(wrong)) is not None:
         return hindered
     if told := sorted(why[replica] for replica in wrong.replicas & why.keys()):
@@ -210,7 +211,7 @@ def _advice(wrong: Wrong, done: Verified, why: Mapping[ReplicaOf, str], invocati
 
 
 def _findings(done: Verified, invocation: Invocation) -> list[tuple[Wrong, str]]:
-    """What is wrong, each with what to do about it."""
+    """The faults, each with advice."""
     why = {(each.repair.broker, each.repair.topic_id_partition): each.why for each in done.repairs if each.why}
     return [(wrong, _advice(wrong, done, why, invocation)) for wrong in done.check.wrong]
 

@@ -9,7 +9,7 @@ time-outs and unclean.leader.election.enable of the controllers, are those of th
 an earlier time is refused. With --at it also refuses a cluster with several roots: their heartbeats have no history.
 
 The exit status: 0 if nothing goes offline or under min ISR, no committed record is at risk, and a majority of the
-cluster roots is left; 1 otherwise, and after an error; 2 for wrong usage. What is wrong already does not change it,
+cluster roots is left; 1 otherwise, and after an error; 2 for wrong usage. A problem of before does not change it,
 unless a loss makes it worse: the records of a partition that is offline are lost with their last root.
 """
 
@@ -83,7 +83,7 @@ def _what_if(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 
 class LossQuestion(NamedTuple):
-    """What is lost, by the options of the verb."""
+    """The loss, by the options of the verb."""
 
     kill: Sequence[int] = ()
     kill_rack: str | None = None
@@ -96,8 +96,8 @@ def predicted(
     cluster: Cluster, asked: LossQuestion, at: float | None, refuse: Callable[[str], NoReturn], wait: Wait = let_pass,
     known_rows: Mapping[int, Rows] | None = None,
 ) -> LossReport:  # fmt: skip
-    """What becomes of the cluster. `at`: as of an earlier time, in seconds since the epoch. `refuse` is called with why
-    the question contradicts itself. `wait`: see `snapshot_now`. `known_rows`: rows of brokers that were just read.
+    """The effects of a loss. `at`: as of an earlier time, in seconds since the epoch. `refuse` is called with why the
+    question contradicts itself. `wait`: see `snapshot_now`. `known_rows`: rows of brokers that were just read.
 
     Raises BrokerNotAvailableException if the question names no broker that has registered, InvalidRequestException if
     it names no root of the cluster, and what `snapshot_at` raises.

@@ -240,8 +240,8 @@ class Config(Settings):
     def topic_as_far_as_known(self, configs: Mapping[str, object]) -> tuple[TopicConfig, str | None]:
         """As `topic`, with an error text on the invalid values; None if all are valid.
 
-        A newer version, or a person, may have written the row. Its errors must not affect other topics. What is not
-        understood must not lose records: then nothing deletes or compacts them, and no election is unclean.
+        A newer version, or a person, may have written the row. Its errors must not affect other topics. A value that is
+        not understood must not lose records: then nothing deletes or compacts them, and no election is unclean.
         """
         values, wrong = _stored_values(configs, TOPIC_KEYS, "topic")
         if _UNCLEAN in configs and _field(_UNCLEAN) not in values:
@@ -468,7 +468,8 @@ def _suggestion(name: str, keys: Mapping[str, ConfigKey]) -> str:
 
 
 def _contradictions(heartbeat: int, session: int, why: str = "") -> list[str]:
-    """What is wrong with values that are allowed one by one, but not together. `why` the session lasts so long."""
+    """The faults of values that are allowed one by one, but not together. `why`: the reason for this session
+    time-out."""
     if session < 0 or heartbeat < session:
         return []
     return [

@@ -1,4 +1,4 @@
-"""What brokers have noted of the cluster root on their own roots, against the cluster root that is there now.
+"""Compares the notes that brokers keep of the cluster root, on their own roots, with the cluster root that is there.
 
 A broker that refuses the cluster root sends no heartbeat to it, so it looks dead. Therefore the notes of dead brokers
 are read too. Their roots may be away with them, and hang: a command waits for all of them together, and not for long.
@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 2.0
 
 
 class Notes(NamedTuple):
-    """What brokers have against the cluster root, by broker id.
+    """The brokers that refuse or accept the cluster root, by id.
 
     `refused`: why brokers refuse it, as the end of a sentence about the root. `accepted`: those whose notes agree with
     it. `empty`: those that have noted nothing. `unread`: why the notes of others cannot be read.
@@ -61,7 +61,7 @@ def read_notes(cluster: Cluster, brokers: Mapping[int, BrokerRegistration]) -> N
 
 
 def _notes(cluster: Cluster, brokers: Mapping[int, BrokerRegistration]) -> dict[int, Mapping[str, TableState] | str]:
-    """What each broker has noted, or why that cannot be read."""
+    """The notes of each broker, or why they cannot be read."""
     late = f"its root does not answer within {_PATIENCE_SECONDS:g} s"
     found: dict[int, Mapping[str, TableState] | str] = dict.fromkeys(brokers, late)
 

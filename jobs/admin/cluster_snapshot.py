@@ -30,8 +30,8 @@ from lakelog.replication.storage.tables.topic_table import TopicTable
 
 
 class ClusterSnapshot(NamedTuple):
-    """What was read. `brokers`: all that had registered. `rows_of`: reads the replica rows of brokers as of then. `at`:
-    the time in seconds since the epoch; None: now."""
+    """A cluster at one time. `brokers`: all that had registered. `rows_of`: reads the replica rows of brokers as of
+    then. `at`: the time in seconds since the epoch; None: now."""
 
     context: ControllerContext
     brokers: Mapping[int, SeenBroker]

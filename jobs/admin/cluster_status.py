@@ -45,7 +45,7 @@ ROOT_COLUMNS = ("uri", "votes", "commits_behind", "error")  # of `root_row`, tho
 
 
 def controller_row(seen: SeenController) -> Row:
-    """Who controls the cluster, or did last."""
+    """The row of the active controller, or of the last one."""
     lease = seen.lease
     return {
         "controller": None if lease is None else lease.controller_id,
@@ -152,10 +152,10 @@ def unknown_settings(cluster: Cluster) -> dict[str, tuple[str, ...]]:
 
 
 class ClusterState(NamedTuple):
-    """What was read. `rows`: the replicas of each broker that is alive, or why they cannot be read. `throttled`: the
-    topics with throttled replicas. `unwritable`: why the cluster root cannot be written, None if it can.
-    `refused`: why brokers refuse the cluster root, see `Notes`. `unregistered`: whose the brokers' roots beside it
-    are if no broker has registered. `roots`: those of the cluster if it has several. `cordoned`: see `cordons`.
+    """The state of a cluster, as it was read. `rows`: the replicas of each broker that is alive, or why they cannot be
+    read. `throttled`: the topics with throttled replicas. `unwritable`: why the cluster root cannot be written, None if
+    it can. `refused`: why brokers refuse the cluster root, see `Notes`. `unregistered`: whose the brokers' roots beside
+    it are if no broker has registered. `roots`: those of the cluster if it has several. `cordoned`: see `cordons`.
     `unknown`: see `unknown_settings`."""
 
     controller: SeenController

@@ -1,4 +1,4 @@
-"""What `lakelog doctor` makes of the facts that it has found: a finding for each check, and what to do about it.
+"""The findings of `lakelog doctor`: one for each check, from the facts of the probes, and what to do about it.
 
 Nothing here reads or writes anything. Limits are derived from the settings of brokers, as each function says.
 """
@@ -204,7 +204,8 @@ _NEVER_TOLD = {
 
 
 def not_checked(roots: Iterable[tuple[str, StoreFacts]]) -> list[str]:
-    """What the checks of these roots cannot tell, by their subjects and facts. Roots on a disk have no such rules."""
+    """The rules that the checks of these roots cannot see, by their subjects and facts. Roots on a disk have no such
+    rules."""
     remote = [(subject, facts) for subject, facts in roots if not facts.is_local]
     schemes = {_scheme(facts) for _, facts in remote}
     return [
@@ -420,8 +421,8 @@ def executor_findings(
 
 
 class ClusterSize(NamedTuple):
-    """What the requests of an idle cluster depend on. `remote_brokers`: those whose roots are in object stores.
-    `remote_cluster_roots`: the cluster roots that are. Partitions do not count."""
+    """The size of a cluster, as its requests while idle depend on it. `remote_brokers`: those whose roots are in object
+    stores. `remote_cluster_roots`: the cluster roots that are. Partitions do not count."""
 
     brokers: int
     remote_brokers: int
@@ -489,7 +490,7 @@ def format_finding(subject: str, found: int, newest: int, oldest: int) -> Findin
 
 
 def status_finding(subject: str, problems: Sequence[str], notes: int, command: str) -> Finding:
-    """What `lakelog status` says: its problems, and the number of its notes."""
+    """The finding of `lakelog status`: its problems, and the number of its notes."""
     if problems:
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         return Finding(subject, "status", WRONG, f"{problems[0]}{more}", f"{command} says what to do")

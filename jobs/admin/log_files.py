@@ -32,7 +32,7 @@ _READERS = 8
 _ORDER = [(name, "ascending") for name in ("topic_id", "partition", "offset")]
 _CONSTANT = ("topic", "topic_id", "partition", "leader_epoch")
 
-# What a file may raise that is not what it should be: ours, of a footer, of columns.
+# The errors of a file that is not as it should be: our own, those of a footer, those of columns.
 _BROKEN = (LakelogException, OSError, ValueError, TypeError, KeyError, pa.ArrowException)
 
 
@@ -116,7 +116,7 @@ def content_fault(root: StorageRoot, segment: Segment) -> str | None:
 
 
 class FileCheck(NamedTuple):
-    """What is wrong with a file: with its bytes, so that nothing in it counts, or with the rows of some batches."""
+    """The faults of a file: of its bytes, so that nothing in it counts, or of the rows of some batches."""
 
     fault: str | None = None
     batches: tuple[tuple[BatchHeader, str], ...] = ()

@@ -1,4 +1,4 @@
-"""What a loss does to a cluster, for people and for programs."""
+"""The effects of a loss on a cluster, for people and for programs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class VotingRoots(NamedTuple):
 
 
 class LossReport(NamedTuple):
-    """What was read and predicted. `rows`: those that tell what is at risk."""
+    """The state that was read, and the prediction. `rows`: those that show which records are at risk."""
 
     cluster: Cluster
     snapshot: ClusterSnapshot
@@ -66,7 +66,7 @@ class LossReport(NamedTuple):
         return [(delay.ms, delay.what) for delay in failover_delays(self.cluster.config, in_store)]
 
     def notes(self) -> list[str]:
-        """What a reader must know besides."""
+        """Remarks for the reader of the report."""
         brokers = self.snapshot.brokers
         lost = sorted(brokers.keys() - live_brokers(brokers).keys())
         found = [f"broker {broker} counts as lost already: {brokers[broker].state}" for broker in lost]

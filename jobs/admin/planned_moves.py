@@ -149,7 +149,7 @@ class PlannedMoves(NamedTuple):
         return max(ways, key=lambda way: way[0], default=(0, "no broker receives"))
 
     def summary(self, rate: int | None) -> list[str]:
-        """What is moved, and how long that takes at a throttle of `rate` bytes a second for each broker."""
+        """Sentences about the moves, and their duration at a throttle of `rate` bytes a second for each broker."""
         if not self.plan:
             return ["Nothing has to move."]
         moved, front = self.replicas_moved, sum(not came for _, came in self.inputs.layout.moved(self.plan).values())
@@ -163,7 +163,7 @@ class PlannedMoves(NamedTuple):
         return lines
 
     def notes(self) -> list[str]:
-        """What an operator must know before the moves begin."""
+        """Warnings to an operator before the moves begin."""
         inputs, found = self.inputs, list[str]()
         fewer = inputs.layout.on_fewer_racks(self.plan)
         if fewer:

@@ -1,4 +1,4 @@
-"""What becomes of each partition when brokers die, stop or lose their roots.
+"""The outcome for each partition when brokers die, stop or lose their roots.
 
 The controller's own decisions tell who leads and who is in sync (`controller.predict`), and the
 brokers' rows tell which records are where (`protocol.record_loss`).
@@ -35,8 +35,8 @@ OUTCOMES = (OFFLINE, UNCLEAN, STUCK, UNDER_MIN_ISR, NEW_LEADER, SMALLER_ISR, OTH
 
 
 class Loss(NamedTuple):
-    """What is lost. `emptied`: the killed brokers whose roots are lost too. `can_commit`: whether a majority of the
-    cluster roots is left, so that something can be decided."""
+    """The processes and roots that are lost. `emptied`: the killed brokers whose roots are lost too. `can_commit`:
+    whether a majority of the cluster roots is left, so that something can be decided."""
 
     killed: frozenset[int] = frozenset()
     stopped: frozenset[int] = frozenset()
@@ -82,7 +82,7 @@ class Change(NamedTuple):
 
 
 class Forecast:
-    """What a loss does to the partitions of a snapshot. Topics that are being deleted are left out."""
+    """The effects of a loss on the partitions of a snapshot. Topics that are being deleted are left out."""
 
     def __init__(self, context: ControllerContext, loss: Loss) -> None:
         self.loss = loss

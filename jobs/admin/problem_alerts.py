@@ -1,8 +1,8 @@
-"""Alerts: which problems of a cluster are new, and which are over, for somebody who was told of some of them; and the
-webhook that tells them.
+"""Alerts: which problems of a cluster have begun or ended since the last report to a receiver, and the webhook that
+reports them.
 
-What was told is a state: nothing is queued. So what somebody missed while they could not be told is told as it is then,
-and a problem that has come and gone meanwhile is not.
+It keeps the state that the receiver knows, and queues nothing. After a time without the receiver it reports the present
+state. It does not report a problem that has come and gone meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _EXAMPLE = "give one such as https://hooks.example.com/services/T0/B0/secret"
 
 
 class ProblemChange(NamedTuple):
-    """What is to be told. `begun`: problems that are new, or have new partitions. `ended`: those that were told, and
+    """The changes to report. `begun`: problems that are new, or have new partitions. `ended`: those that were told, and
     are over. `left`: the number of all problems there are."""
 
     begun: tuple[Problem, ...]
@@ -67,7 +67,7 @@ class ProblemWatch:
         self._since = {key: self._since.get(key, moment) for key in self._now}
 
     def change(self) -> ProblemChange | None:
-        """What is to be told now; None if there is nothing."""
+        """The changes to report now; None if there are none."""
         moment = self._clock()
         begun = tuple(
             problem for key, problem in self._now.items()
@@ -88,7 +88,8 @@ class ProblemWatch:
 
 
 def key_of(problem: Problem) -> str:
-    """What makes two problems the same, though an age, or how many partitions they are about, differs."""
+    """The key of a problem. Two problems with the same key are one, even if an age or the number of partitions
+    differs."""
     if problem.what.startswith(UNREADABLE):
         return UNREADABLE
     text = _UNITS.sub("# ago", _NUMBERS.sub("#", problem.what))

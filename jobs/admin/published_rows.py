@@ -21,8 +21,8 @@ _READS_AT_ONCE = 8
 
 
 def published_rows(cluster: Cluster, registration: BrokerRegistration, at: float | None = None) -> Rows:
-    """What a broker has published of its replicas, or why that cannot be read. `at`: until a time in seconds since the
-    epoch; None: until now."""
+    """The rows that a broker has published of its replicas, or why they cannot be read. `at`: as of a time in seconds
+    since the epoch; None: now."""
     try:
         root = cluster.storage_of(registration.broker_id, registration.root)
         check_identity(root, cluster.cluster_id, registration.broker_id)

@@ -92,8 +92,8 @@ class BrokerCopy(NamedTuple):
 
 
 class BrokerCount(NamedTuple):
-    """What was checked in the root of a broker. `files` and `bytes` are 0 at the depth `state`, and `records` is 0
-    unless they were read."""
+    """The numbers of what was checked in the root of a broker. `files` and `bytes` are 0 at the depth `state`, and
+    `records` is 0 unless they were read."""
 
     broker: int
     state: str
@@ -150,7 +150,7 @@ def _chosen(cluster: Cluster, wanted: Collection[TopicIdPartition]) -> Registrat
 
 
 def _key(wrong: Wrong) -> tuple[object, ...]:
-    """What two reads of the same fault have in common: other records may have come meanwhile."""
+    """The key by which two reads find the same fault, although other records may have come meanwhile."""
     return wrong.parts[0].name if wrong.parts else "", wrong.broker, wrong.kind, wrong.file or ""
 
 
@@ -216,7 +216,7 @@ def _wrong_roots_and_files(copy: BrokerCopy, partitions: Registrations, is_whole
 def _parts_of_broken(
     log: ReplicaLog, broken: BrokenSegment, held: Sequence[PartitionRegistration]
 ) -> Iterator[WrongPart]:  # fmt: skip
-    """The partitions that may be in a file whose headers nobody can read. What is missing lies after the records up to
+    """The partitions that may be in a file whose headers nobody can read. The missing records lie after those up to
     which the log fits together."""
     state, names = log.current(), {r.topic_id_partition: r.name for r in held}
     for partition in sorted(state.holders(broken, names.keys())):
@@ -230,7 +230,7 @@ def _parts_of_broken(
 
 
 def _wrong_replicas(registration: PartitionRegistration, copies: Mapping[int, BrokerCopy]) -> Iterator[Wrong]:
-    """What headers and rows tell of the replicas of one partition."""
+    """The faults that headers and rows show in the replicas of one partition."""
     logs = _sound_logs(registration, copies)
     committed = high_watermark(registration, copies)
     for broker in registration.replicas:

@@ -44,7 +44,7 @@ class Repair(NamedTuple):
 
 
 class RepairOutcome(NamedTuple):
-    """What became of a repair, and why it was not made or has not ended."""
+    """The outcome of a repair, and why it was not made or has not ended."""
 
     repair: Repair
     state: str
@@ -52,8 +52,8 @@ class RepairOutcome(NamedTuple):
 
 
 class RepairPlan:
-    """What `--repair` does about the outcome of a check: `repairs`, one replica of a partition at most, so that all
-    others stay as they are. `hindrances`: why it leaves the rest alone, and what a person does."""
+    """The plan of `--repair` after a check. `repairs`: one replica of a partition at most, so that all others stay as
+    they are. `hindrances`: why it leaves the rest alone, and what a person does about it."""
 
     def __init__(self, check: ReplicaCheck, invocation: Invocation) -> None:
         self._check, self._invocation = check, invocation

@@ -1,4 +1,4 @@
-"""What the admin verbs have in common: the cluster, the form of the answer, and which option goes with which action."""
+"""The options that admin verbs share: the cluster, the form of the answer, and which option goes with which action."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def read_topics(path: str) -> list[str]:
 
 
 def reassignments(assignment: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
-    """What `read_reassignments` reads, for JSON."""
+    """The object that `read_reassignments` reads, for JSON."""
     partitions = [
         {"topic": topic, "partition": partition, "replicas": list(replicas)}
         for (topic, partition), replicas in sorted(assignment.items())

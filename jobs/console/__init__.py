@@ -1,1 +1,1 @@
-"""What the verbs do that write and read records: on the console, and to measure."""
+"""The work of the verbs that write and read records: on the console, and to measure."""

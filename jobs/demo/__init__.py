@@ -1,1 +1,1 @@
-"""What the quickstart shows besides its figures."""
+"""The pictures of the quickstart, besides its figures."""

@@ -1,5 +1,5 @@
-"""What `pip install lakelog` alone does not bring: the packages and the Java that Spark needs, and the verification of
-the product, which only a checkout has. A verb says what is missing before it starts anything."""
+"""Finds what `pip install lakelog` alone does not bring: the packages and the Java that Spark needs, and the
+verification of the product, which only a checkout has. A verb says what is missing before it starts anything."""
 
 import os
 import re

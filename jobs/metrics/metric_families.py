@@ -43,7 +43,7 @@ class _Led(NamedTuple):
 
 
 class MetricSources:
-    """What one scrape has found, in the forms that the metrics have in common."""
+    """The results of one scrape, in the forms that the metrics share."""
 
     def __init__(self, found: Scrape, counts: Counts, labels: Labels) -> None:
         self.found, self.counts, self.labels = found, counts, labels
@@ -481,7 +481,7 @@ METRICS_SERVED: tuple[ServedMetric, ...] = (
     ),
 )  # fmt: skip
 
-# What the exporter serves of itself, also while the cluster cannot be read.
+# The metrics of the exporter itself, which it also serves while the cluster cannot be read.
 UP, DURATION = "lakelog_up", "lakelog_scrape_duration_seconds"
 OF_THE_SCRAPE = {
     UP: "1 if the cluster could be read; 0: no other metric of the cluster is served",

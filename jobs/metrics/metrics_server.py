@@ -32,7 +32,7 @@ _FASTEST = 1  # level of compression: higher ones take several times as long for
 
 
 class Scrapes(Protocol):
-    """What a server serves."""
+    """The source of the pages that a server serves."""
 
     def scrape(self) -> Iterator[Family]:
         """The metrics as they are now. Several threads call it at a time."""

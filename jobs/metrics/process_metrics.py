@@ -34,7 +34,7 @@ _OWN_NAME = re.compile(r"(?:broker|controller)[ -][^:]+(?:: )?")  # before the n
 
 
 class ProcessFigures(NamedTuple):
-    """What the operating system says of a process."""
+    """The figures of the operating system about a process."""
 
     cpu_seconds: float
     resident_bytes: int
@@ -44,15 +44,15 @@ class ProcessFigures(NamedTuple):
 
 
 class ServerFigures(NamedTuple):
-    """What a broker or a controller says of itself. `polled_at`: when its own thread last began a round, in s since
-    1970. `is_active`: whether it is the active controller; None of a broker."""
+    """The figures of a broker or a controller about itself. `polled_at`: when its own thread last began a round, in s
+    since 1970. `is_active`: whether it is the active controller; None of a broker."""
 
     polled_at: float
     is_active: bool | None = None
 
 
 class ProcessSources:
-    """What one scrape has found."""
+    """The results of one scrape."""
 
     def __init__(self, messages: Mapping[str, int], server: ServerFigures | None, jvm: JvmFigures | None) -> None:
         self.messages, self.server, self.jvm = messages, server, jvm

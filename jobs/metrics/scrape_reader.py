@@ -1,5 +1,5 @@
-"""What one scrape reads of a cluster: the tables that have moved since the last one, without Spark. Of logs it reads
-only what is new, and only for the sizes of replicas.
+"""The reads of one scrape, without Spark: the tables that have changed since the last scrape. Of logs it reads only the
+new files, and only for the sizes of replicas.
 
 A scrape looks at each table once: `topics`, `metadata`, `groups`, `controller`, a table a broker and a table a group in
 the cluster root, and `replicas` in the root of each broker that is alive. There is no request for a partition. A broker

@@ -1,7 +1,8 @@
 """Changes on their way: first a trial, which shows what would happen, then the change itself, once it is confirmed.
 
-What is confirmed is what was tried: it is kept here, and no browser sends it again. A change is carried out once,
-however often its confirmation comes. Each runs in a thread of its own, so that it goes on when a browser goes away.
+A change that was tried is kept here, and the confirmation is for that one: no browser sends the change again. It is
+carried out once, however often its confirmation comes. Each runs in a thread of its own, so that it goes on when a
+browser goes away.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ class Draft:
         self.done: _Running | None = None
 
     def trial_answer(self) -> VerbAnswer | None:
-        """What the trial has answered, if it has by now."""
+        """The answer of the trial; None if there is none yet."""
         return None if self.trial is None else self.trial.answer(0.0)
 
     def outcome(self) -> VerbAnswer | None:
-        """What became of the change, as far as that is known by now."""
+        """The outcome of the change; None if it is not known yet."""
         return None if self.done is None else self.done.answer(0.0)
 
 

@@ -82,7 +82,7 @@ class ChangePages:
 
     @property
     def forms(self) -> Sequence[tuple[str, Callable[[Form], Redirect | AnswerPage]]]:
-        """What takes a form, by paths."""
+        """The functions that take a form, by paths."""
         return (
             ("/sign-in", self._signed_in), ("/sign-out", self._signed_out), ("/change/{name}", self._tried),
             ("/changes/{name}", self._confirmed),
@@ -90,7 +90,7 @@ class ChangePages:
 
     @property
     def pages(self) -> Sequence[tuple[str, Callable[[str, Query, Session[Drafts] | None], Content]]]:
-        """What only shows, by paths: of the end of the path, the query and the session."""
+        """The functions that only show, by paths. Each gets the end of the path, the query and the session."""
         return (
             ("/sign-in", self._sign_in_page),
             ("/change/{name}", self._form_page),
@@ -156,7 +156,7 @@ class ChangePages:
         return _form(change, given)
 
     def _tried(self, form: Form) -> Redirect | AnswerPage:
-        """The trial of a change. What is refused at once comes back with its form."""
+        """The trial of a change. A change that is refused at once comes back with its form."""
         change = _change(form.name)
         form.values.allow(_CSRF, *(field.name for field in change.fields))
         given = _given(change, form.values)
@@ -171,7 +171,7 @@ class ChangePages:
         return Redirect(url("changes", draft.ticket))
 
     def _draft_page(self, name: str, query: Query, session: Session[Drafts] | None) -> Content:
-        """What a trial has answered, and what became of the change."""
+        """The answer of a trial, and the outcome of the change."""
         query.allow()
         return self._draft(_draft_of(session, name))
 
@@ -217,7 +217,7 @@ def _change(name: str) -> ChangeKind:
 
 
 def _given(change: ChangeKind, values: Query) -> dict[str, str]:
-    """What was filled in. Of a choice nothing but a choice is taken."""
+    """The values of a form. A field with choices takes only one of them."""
     return {
         field.name: values.choice(field.name, [value for value, _ in field.choices])
         if field.choices

@@ -198,7 +198,7 @@ def _move(line: PartitionLine, broker: int) -> Move:
 
 
 def what_if(console: Console, request: PageRequest) -> Content:
-    """What becomes of the cluster if brokers, a rack or roots are lost."""
+    """The state of the cluster after the loss of brokers, of a rack or of roots."""
     request.query.allow("kill", "stop", "rack", "root", "cluster_root", "page")
     number = whole_number(0, _MOST_ID)
     asked = LossQuestion(
@@ -286,7 +286,7 @@ def _whys(rows: Sequence[Mapping[str, object]]) -> list[tuple[object, int]]:
 
 
 def events(console: Console, request: PageRequest) -> Content:
-    """What has happened, the newest first."""
+    """The events, the newest first."""
     request.query.allow("kind", "page")
     history = console.readings.history.get()
     kinds = sorted({event.event for event in history.events})

@@ -99,7 +99,7 @@ def _cluster_sources(at: float) -> Sources:
 
 
 def topic_history(console: Console, request: PageRequest) -> Content:
-    """Who led the partitions of a topic, and who was in sync, at a time and before and after it."""
+    """The leaders and the ISRs of the partitions of a topic, at a time and before and after it."""
     query, topic = request.query, request.name
     query.allow("at", "span", "page")
     history, now = console.readings.history.get(), time.time()

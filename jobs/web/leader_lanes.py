@@ -1,5 +1,5 @@
-"""Who led the partitions of a topic, as a drawing: a lane a partition, whose colour is its leader, and below it whether
-the ISR was whole. The console shows it, and the quickstart keeps it as a file."""
+"""Draws the leaders of the partitions of a topic: one lane for each partition, whose colour is the leader, and below it
+whether the ISR was whole. The console shows it, and the quickstart keeps it as a file."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def lanes(changes: Sequence[PartitionChange], numbers: Sequence[int], window: Wi
 
 
 def _segments(changes: Sequence[PartitionChange], window: Window, now: float) -> list[LaneSegment]:
-    """What a lane shows: a change that is over before the window, or is of a deleted topic, has no segment."""
+    """The segments of a lane. A change that is over before the window, or is of a deleted topic, has none."""
     found, said = list[LaneSegment](), ""
     ends = [*(change.at for change in changes[1:]), now]
     for change, end in zip(changes, ends, strict=True):

@@ -1,4 +1,4 @@
-"""What all pages of the console are made of: what a request may ask, and the content that a template shows."""
+"""The parts of all pages of the console: the query of a request, and the content that a template shows."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _parsed(name: str, value: str, parse: Callable[[str], Item]) -> Item:
 
 
 class Sources(NamedTuple):
-    """What gives the same as a page: commands, and Spark SQL over the views of `register_views`."""
+    """Other ways to the content of a page: commands, and Spark SQL over the views of `register_views`."""
 
     commands: Sequence[str]
     sql: Sequence[str] = ()
@@ -142,7 +142,7 @@ class Content(NamedTuple):
 
 
 class Console(NamedTuple):
-    """What pages have to work with."""
+    """The readings and services that pages use."""
 
     readings: ConsoleReadings
     invocation: Invocation

@@ -290,7 +290,7 @@ class _Reading:
         return len(self._lines) >= self._limit
 
     def found(self, stopped: str = "") -> _Found:
-        """What was found so far."""
+        """The records that were found so far."""
         is_end = not self.is_full and not stopped
         return _Found(_in_order(self._lines, self._is_back), self._reached, self._scanned, is_end, stopped)
 

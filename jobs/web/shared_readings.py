@@ -1,4 +1,4 @@
-"""What the pages of the console read, shared by all requests.
+"""The readings of the cluster for the pages of the console, shared by all requests.
 
 Each thing is read by one thread at a time, and the answer counts for a second or more. So the load on the stores does
 not grow with the number of browsers. A reading that hangs keeps no request waiting for longer than its patience.
@@ -53,7 +53,7 @@ _PAST_SECONDS, _MOST_PAST = 600.0, 4  # versions of the metadata, each with all 
 
 
 class _Answer(NamedTuple, Generic[Found]):
-    """What was read, or the error, and the times on the monotonic clock."""
+    """The result of a reading, or its error, and the times on the monotonic clock."""
 
     found: Found | Exception
     begun_at: float
@@ -217,7 +217,7 @@ class ConsoleReadings:
             return {}
 
     def what_if(self, asked: LossQuestion) -> LossReport:
-        """What a loss does to the cluster. Raises as `predicted`, InvalidRequestException for a question that
+        """The effects of a loss on the cluster. Raises as `predicted`, InvalidRequestException for a question that
         contradicts itself, and TimeoutException while it is predicted for the first time."""
         return self._losses.get(asked, "what becomes of the cluster", partial(self._predict, asked))
 

@@ -1,4 +1,4 @@
-"""Who may change a cluster through the console: whoever has its token. A sign-in begins a session that a cookie names.
+"""Lets those change a cluster through the console who have its token. A sign-in begins a session that a cookie names.
 
 The token and the names of sessions are kept as hashes, so that neither can be told by the time that a comparison takes.
 Sessions are kept in memory: they end with the console.
@@ -102,7 +102,7 @@ class SignInRefused(Exception):
 
 
 class Session(Generic[Kept]):
-    """What the console keeps of somebody who has signed in. `csrf`: each form has it, and no other site can read it."""
+    """The state of somebody who has signed in. `csrf`: each form has it, and no other site can read it."""
 
     def __init__(self, ends_at: float, kept: Kept) -> None:
         self.csrf = secrets.token_urlsafe(32)

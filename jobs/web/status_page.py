@@ -55,8 +55,8 @@ _PAGE = """\
 
 
 class StatusPage(NamedTuple):
-    """What the page shows: the cluster's URI, the time of the reading in seconds since the epoch, the state, and what
-    follows from it."""
+    """The content of the page: the cluster's URI, the time of the reading in seconds since the epoch, the state, and
+    the problems and notes that follow from it."""
 
     uri: str
     at: float

@@ -32,7 +32,8 @@ class VerbCall(NamedTuple):
 
 
 class VerbAnswer(NamedTuple):
-    """What a verb has said, and its status. `error`: the name of the exception that has ended it, if one has."""
+    """The lines that a verb has printed, and its status. `error`: the name of the exception that has ended it, if one
+    has."""
 
     status: int
     lines: Sequence[str]

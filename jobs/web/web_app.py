@@ -197,11 +197,11 @@ class _Shown:
         self._templates = templates()
 
     def page(self, page: Page) -> Build:
-        """What builds a page that only reads."""
+        """The function that builds a page that only reads."""
         return lambda request: page(self._console, PageRequest(_name(request), _query(request)))
 
     def own_page(self, page: OwnPage) -> Build:
-        """What builds a page for whoever has signed in."""
+        """The function that builds a page for a user who has signed in."""
         return lambda request: page(_name(request), _query(request), self._session(request))
 
     def endpoint(self, build: Build) -> Endpoint:
@@ -338,7 +338,7 @@ def _allowed(error: Exception) -> str:
 
 
 async def _body(request: Request) -> bytes:
-    """What was sent. Raises PageError 413 for more than any form has."""
+    """The body of a request. Raises PageError 413 for more bytes than any form has."""
     found = bytearray()
     async for part in request.stream():
         found += part

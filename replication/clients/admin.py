@@ -289,7 +289,7 @@ def _json(assignment: Assignment | None) -> dict[str, Any] | None:
     return {str(number): _brokers(replicas) for number, replicas in assignment.items()}
 
 
-# What is of another type is passed on, so that `check_arguments` refuses it.
+# A value of another type is passed on, so that `check_arguments` refuses it.
 
 
 def _brokers(replicas: Sequence[int]) -> Any:

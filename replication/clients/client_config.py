@@ -32,7 +32,7 @@ class ClientConfig:
             raise InvalidConfigurationException(f"{who}: {'; '.join(problems)}")
 
     def _contradictions(self) -> list[str]:
-        """What is wrong with values that are allowed one by one."""
+        """The faults of values that are allowed one by one, but not together."""
         return []
 
 

@@ -159,7 +159,7 @@ def _raise_first(found: Sequence[object]) -> None:
 
 @dataclass(frozen=True)
 class _Staged:
-    """What a task has staged, and records that the topic does not take, by what the task knew."""
+    """The records that a task has staged, and those that the topic does not take, as far as the task knew."""
 
     records: list[StagedRecords]
     refused: list[RefusedRecord]

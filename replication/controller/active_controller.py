@@ -425,7 +425,7 @@ def cluster_changes(
 
 
 class ChangeOfBroker(NamedTuple):
-    """What has happened to a broker: one word for it, and the rest of a sentence that begins with its name."""
+    """An event of a broker: one word for it, and the rest of a sentence that begins with its name."""
 
     event: str
     text: str
@@ -434,7 +434,7 @@ class ChangeOfBroker(NamedTuple):
 def broker_changes(
     before: ControllerContext, after: ControllerContext, storage_errors: Mapping[int, str]
 ) -> dict[int, ChangeOfBroker]:
-    """What has happened to brokers between two contexts, by id: those that have started, stopped, failed or begun to
+    """The events of brokers between two contexts, by id: of brokers that have started, stopped, failed or begun to
     stop. `storage_errors` has the errors that brokers report, by id."""
     known = sorted(before.brokers.keys() | after.brokers.keys())
     changes = {broker: _change_of_broker(broker, before, after, storage_errors) for broker in known}

@@ -38,7 +38,8 @@ class Prediction(NamedTuple):
 
 
 def predict(context: ControllerContext, killed: Collection[int] = (), stopped: Collection[int] = ()) -> Prediction:
-    """What the controller makes of a loss. `context` has the rows of the tables and the brokers that live now.
+    """Predicts the decisions of the controller after a loss. `context` has the rows of the tables and the brokers that
+    live now.
 
     Brokers that are `stopped` first hand over what they lead. Those that are `killed` die at the same time, and the
     controller notices all of them in one poll. If it notices one later than another, the same replicas lead, but
@@ -56,9 +57,9 @@ def predict(context: ControllerContext, killed: Collection[int] = (), stopped: C
 
 
 def predict_reassignments(context: ControllerContext, targets: Mapping[str, Sequence[int]]) -> Prediction:
-    """What the controller makes of reassignments, by the names of their partitions, once every live replica that they
-    add has caught up. A partition whose reassignment is refused, or cannot end, stays as it is or goes on moving.
-    [RA-01, RA-03]"""
+    """Predicts the decisions of the controller on reassignments, by the names of their partitions, once every live
+    replica that they add has caught up. A partition whose reassignment is refused, or cannot end, stays as it is or
+    goes on moving. [RA-01, RA-03]"""
     began = context.started(0)
     settled = _after(began, ControllerChange(began.brokers))
     arguments = {"reassignments": {name: list(target) for name, target in targets.items()}}

@@ -49,7 +49,7 @@ TRANSITIONS: Final = {
 
 
 class InitialFetchState(NamedTuple):
-    """What a fetcher must know of a new partition: leader, leader epoch, and the offset to fetch from. [BL-10]"""
+    """The facts that a fetcher needs of a new partition: leader, leader epoch, and the offset to fetch from. [BL-10]"""
 
     topic: str
     leader: int

@@ -34,7 +34,7 @@ class CleanerConfig:
 
 @dataclass(frozen=True)
 class LogToClean:
-    """What the cleaner may go through: records before `dirty.start` are clean, and those in `dirty` give the keys.
+    """The part of a log to clean: records before `dirty.start` are clean, and those in `dirty` give the keys.
     `ratio`: the share of `dirty` in the bytes of the log up to there.
 
     Kafka: `LogToClean`.
@@ -46,7 +46,7 @@ class LogToClean:
 
 
 def log_to_clean(log: PartitionLog, high_watermark: int, now_us: int, config: CleanerConfig) -> LogToClean | None:
-    """What to clean in a log now; None if that does not pay off yet. [LC-01]
+    """The part of a log to clean now; None if that does not pay off yet. [LC-01]
 
     It pays off if more than `min.cleanable.dirty.ratio` of the bytes are dirty, or if a dirty batch is older than
     `max.compaction.lag.ms`. Batches above the HW, and all from the first one on that is younger than

@@ -16,8 +16,8 @@ from lakelog.replication.protocol.consumer_group import ConsumerGroup, has_membe
 
 @dataclass(frozen=True)
 class SeenGroup:
-    """What a controller has seen of a group. `fence`: as it was before the controller read the members, so a member
-    that has taken partitions since has moved it. A group that never had a member has an empty `group`."""
+    """A group as a controller has seen it. `fence`: as it was before the controller read the members. So a member that
+    has taken partitions since then has moved it. A group that never had a member has an empty `group`."""
 
     fence: int
     group: ConsumerGroup

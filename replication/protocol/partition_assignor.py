@@ -79,7 +79,7 @@ def assign_stickily(
 
 
 class _Shares:
-    """What each member gets, those first that it keeps if others must go."""
+    """The partitions that each member gets. It keeps the first ones if others must go."""
 
     def __init__(self, members: Mapping[str, Subscription], partitions: Collection[AssignedPartition]) -> None:
         there = set(partitions)

@@ -172,8 +172,8 @@ def _branches(replicas: Sequence[FoundReplica], offset: int) -> list[list[FoundR
 
 
 def _evidence(branch: Sequence[FoundReplica], offset: int) -> tuple[bool, int, int, bool]:
-    """What speaks for a branch: a committed record after the fork, the highest confirmed epoch, its length, a replica
-    without a note of wrong records."""
+    """The evidence for a branch, the strongest first: a committed record after the fork, the highest confirmed epoch,
+    its length, a replica without a note of wrong records."""
     return (
         any(replica.committed > offset for replica in branch),
         max(replica.confirmed for replica in branch),
@@ -287,10 +287,10 @@ def what_may_be_lost(
     known: PartitionRegistration, found: Mapping[int, FoundReplica], absent: Mapping[int, str], min_isr: int,
     choice: LeaderChoice | None,
 ) -> tuple[str | None, str]:  # fmt: skip
-    """What may be lost of a partition, None if nothing can be, and a sentence that says why. It is about records that
-    were acknowledged with acks=all, and clean elections.
+    """The records of a partition that may be lost, None if none can be, and a sentence that says why. It is about
+    records that were acknowledged with acks=all, and clean elections.
 
-    To count the missing replicas is not enough. `min.insync.replicas` may have been lower before, as it counts at most
+    Counting the missing replicas is not enough. `min.insync.replicas` may have been lower before, as it counts at most
     as many as the partition had replicas then, and the end of a reassignment may take members from the ISR. So one
     member of the last ISR must be there, too: it has all that was committed until then.
     """

@@ -65,8 +65,8 @@ class Acceptor(NamedTuple):
 
 
 class RootState(NamedTuple):
-    """What a root has, read after an event: its identity (None if it has none), whether the version before the slot is
-    published there, and whether the slot's segment is sealed.
+    """The state of a root, read after an event: its identity (None if it has none), whether the version before the slot
+    is published there, and whether the slot's segment is sealed.
 
     The identity lies in the folder of the events, in a file that is written once. It is the UUID in the file together
     with a mark that the store gives the file when it writes it, which a copy or a restored backup does not have. So a

@@ -299,8 +299,8 @@ class LogMaintenance(PeriodicTask):
 
 
 class _Looked(NamedTuple):
-    """What a log was like when there was nothing to clean, and when that was, in microseconds. To look at each batch
-    of 10,000 logs in each round would take longer than a round."""
+    """The state of a log when there was nothing to clean, and the time of that, in microseconds. A look at each batch
+    of 10,000 logs would take longer than a round."""
 
     facts: tuple[object, ...]
     at: int

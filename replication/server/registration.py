@@ -191,7 +191,8 @@ class IdWatch:
         here = cluster.storage_of(broker_id, root_uri).uri
         self.is_registered_here = self._seen is not None and self._seen.root == here
         self._is_free = take_over or self._seen is None
-        # What the last process was writing when it was killed may lie at one of several roots, and be seen later.
+        # A write that was under way when the last process was killed may lie at one of several roots, and be seen
+        # later.
         self._may_move_once = len(cluster.root.parts) > 1
 
     def wait(self, stopping: threading.Event | None = None) -> None:

@@ -204,8 +204,8 @@ class Cluster:
             )
 
     def _describe_root(self) -> str:
-        """What lies at the cluster root now. This process may have opened a wrong root, so the expected cluster is that
-        of a broker's own root."""
+        """Describes what lies at the cluster root now. This process may have opened a wrong root, so the expected
+        cluster is that of a broker's own root."""
         expected = self.cluster_id
         if self._expected_by is not None:
             with suppress(LakelogException):  # a root that cannot be read names no cluster

@@ -44,9 +44,9 @@ Value = TypeVar("Value")
 
 
 class RootStatus(NamedTuple):
-    """What one root is to the cluster. `identity`: None if it has none or does not answer. `has_vote`: whether the
-    newest commit of the table `cluster` names it. `behind`: how many commits of all tables it lacks that another root
-    has; None if it does not answer. `error`: why it does not answer, or must be replaced."""
+    """The status of one root in the cluster. `identity`: None if it has none or does not answer. `has_vote`: whether
+    the newest commit of the table `cluster` names it. `behind`: how many commits of all tables it lacks that another
+    root has; None if it does not answer. `error`: why it does not answer, or must be replaced."""
 
     uri: str
     identity: str | None

@@ -5,7 +5,7 @@ The order of the writes, and what a crash after each of them leaves:
 1. `recovery.json` in the new root. It marks the folder, so that the same command goes on there.
 2. One commit on the log of each broker, and one on its `replicas` table: they belong to a new *generation* of the
    cluster root and to a broker epoch above all others. No process of an older generation can write to these logs from
-   then on, or read them. What they have now is final, so it is read only then. The old cluster root is of no use to
+   then on, or read them. Their content is final now, so it is read only then. The old cluster root is of no use to
    these brokers any more, and no other can be used yet.
 3. The tables of the new root, and the stages of streaming queries. Nobody takes it for a root, as its table `cluster`
    has no row.
@@ -145,7 +145,8 @@ class BrokerRoot:
         return FoundReplica(self.broker_id, state.known(partition), row, fault, self.log_epoch)
 
     def close(self, broker_epoch: int, generation: int, known: Iterable[TopicIdPartition], uri: str) -> None:
-        """Ends all older generations at this root; see `ReplicaLog.close`. What it has is final then, and read."""
+        """Ends all older generations at this root; see `ReplicaLog.close`. Then reads the root's content, which is
+        final."""
         recover_root(self.root, self.cluster_id, self.broker_id)
         cause = {**_CAUSE, "cluster": uri}
         self.log.close(broker_epoch, generation, {*self.partitions(), *known}, cause, self.counts_since)
@@ -222,7 +223,7 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the roots and the backup tell, as they were read last."""
+    """The roots and the backup, as they were read last."""
 
     brokers: Sequence[BrokerRoot]
     backup: Backup | None
@@ -389,7 +390,7 @@ class Recovery:
         return f"others may still use the old cluster roots, of which no majority can be read here: {why}"
 
     def plan(self) -> Plan:
-        """What the new root will hold, by what the roots hold now. It writes nothing."""
+        """The content of the new root, by the present content of the roots. It writes nothing."""
         gone = self._gone()
         copied = {p: registration for p, registration in self._seen.known.items() if p.topic_id not in gone}
         known = {**copied, **self._unknown(copied)}

@@ -43,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """What a batch is. `producer_id`: that of the query since its stage was empty. `bases`: the sequence of the
+    """A batch on the stage. `producer_id`: that of the query since its stage was empty. `bases`: the sequence of the
     first record in each partition. `following`: the sequence after the last record in each partition that the query
     has ever written to. `origin`: of a copy of a topic, the offsets that the batch covers there; a query of Spark keeps
     its own in its checkpoint."""
@@ -58,7 +58,7 @@ class StagedBatch:
 
 @dataclass(frozen=True)
 class Staged:
-    """What is on the stage. `batches`: the ids of batches that are staged. `finished`: those of batches that are
+    """The content of a stage. `batches`: the ids of batches that are staged. `finished`: those of batches that are
     committed. `parts`: names of parts, by the id of their batch."""
 
     batches: tuple[int, ...] = ()
@@ -94,7 +94,7 @@ def done_name(batch_id: int) -> str:
 
 
 def staged(names: Collection[str]) -> Staged:
-    """What is on a stage with these objects."""
+    """The content of a stage with these objects."""
     batches = (int(name[len(_BATCH) : -len(_END)]) for name in names if name.startswith(_BATCH))
     finished = (int(name[len(_DONE) :]) for name in names if name.startswith(_DONE))
     parts = ((int(name[len(PART) :].partition("-")[0]), name) for name in names if name.startswith(PART))

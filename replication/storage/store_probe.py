@@ -76,7 +76,7 @@ class Disk(NamedTuple):
 
 @dataclass
 class StoreFacts:
-    """What a probe has found so far. Another thread may read it while the probe goes on.
+    """The findings of a probe so far. Another thread may read it while the probe goes on.
 
     `may`: the operations that have worked. `refused`: why others did not, by operation. `kept`: the promises that the
     store has kept. `broken`: how it has broken others. `milliseconds`: the median time of a request by its kind.

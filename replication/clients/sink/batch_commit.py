@@ -72,8 +72,8 @@ class SinkSender:
             self._send(topic, records, producer_id, sequences[topic])
 
     def known(self, producer_ids: Collection[int], topics: Collection[str]) -> list[KnownProducer]:
-        """What the logs of the leaders of all partitions of topics know of producers. Waits for leaders, and raises the
-        last error when the time is over."""
+        """The producers that the logs of all partitions of the topics know, by their leaders. Waits for leaders, and
+        raises the last error when the time is over."""
         deadline, pause = time.monotonic() + self._timeout_ms / 1000, self._view.cluster.config.lakelog_poll_interval_ms
         attempt = partial(self._known, producer_ids, topics)
         return until_available(attempt, deadline, pause, _PASSING)
@@ -129,7 +129,7 @@ def staged_records(stage: SinkStage, parts: Sequence[Part]) -> Iterator[tuple[st
 
 
 class KnownProducer(NamedTuple):
-    """What the log of a partition knows of a producer. `following`: the sequence after the last one."""
+    """A producer that the log of a partition knows. `following`: the sequence after the last one."""
 
     topic: str
     partition: int
@@ -145,7 +145,7 @@ class Logs(Protocol):
         all are committed."""
 
     def known(self, producer_ids: Collection[int], topics: Collection[str]) -> Sequence[KnownProducer]:
-        """What the partitions of topics know of producers. A topic that does not exist has no partitions."""
+        """The producers that the logs of the topics know. A topic that does not exist has no partitions."""
 
 
 def commit_batch(

@@ -69,8 +69,8 @@ class SinkStage:
             self._root.write(name, content)
 
     def read(self) -> Staged:
-        """What is there now. Raises KafkaStorageException, also for a cluster root that is not the one that was seen:
-        only in that one a missing folder is an empty stage."""
+        """The content of the stage now. Raises KafkaStorageException, also for a cluster root that is not the one that
+        was seen: only in that one a missing folder is an empty stage."""
         self._check_root()
         found = self._root.list()
         self._check_root()  # the root may have been replaced or unmounted meanwhile

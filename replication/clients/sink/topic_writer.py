@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TaskRecords(WriterCommitMessage):
-    """What a task has put on the stage of its query. `refused`: records of these that the topic does not take, by
-    what the task knew. The driver decides: a batch that is staged was taken before."""
+    """The records that a task has put on the stage of its query. `refused`: those that the topic does not take, as far
+    as the task knew. The driver decides: a batch that is staged was taken before."""
 
     query_id: str | None
     parts: list[Part]

@@ -230,7 +230,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = view.retried(lambda: view.offsets(latest, view.led(view.registrations(must_exist=False))))
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 (Spark's name)
-        """What was committed at the last poll, for the progress of the query."""
+        """The committed offsets of the last poll, for the progress of the query."""
         return self._latest.to_json() if self._latest else None
 
     @plain_errors
@@ -333,7 +333,7 @@ class LostRecords:
         return left
 
     def bounds(self, registered: Registered, wanted: Bounds) -> Bounds:
-        """What is left of the bounds of a micro-batch. Raises as `starts`."""
+        """The bounds of a micro-batch, without records that are lost. Raises as `starts`."""
         kept = {partition: each for partition, each in wanted.items() if self._is_same_topic(partition, registered)}
         for partition, readable in self._view.led({p: registered[p] for p in kept}).items():
             start = self._kept(self._begun, partition, readable)

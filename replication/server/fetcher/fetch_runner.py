@@ -159,8 +159,8 @@ class FetchRunner:
         if self._headers.has_found:  # other fetchers of the broker may have found segments at the same time
             self._context.writes.expect(self)
         try:
-            # What is left of a plan is copied by executors, where there are some: in few rounds, of which each has
-            # enough for all of them.
+            # If there are executors, they copy the rest of a plan: in few rounds, each with enough work for all of
+            # them.
             is_bulk = self._is_planned and self._copier.has_executors()
             limits = self._bulk_limits if is_bulk else self._limits
             is_due = carry_out(FetchRound(self._states, limits).run(), self._handlers, self._deciding)

@@ -59,7 +59,7 @@ class HeaderFetch:
         return self._known
 
     def begin(self) -> None:
-        """Begins at the newest commit. What was there before must be read from the snapshot. Raises
+        """Begins at the newest commit. Older batches must be read from the snapshot. Raises
         KafkaStorageException."""
         self.stop()
         self._segments.begin()
@@ -140,9 +140,9 @@ class HeaderFetch:
         return self._fetch(step, self._found[: self._taken])
 
     def behind(self, step: FetchHeaders) -> list[FetchedBatch]:
-        """What the follower lacks. It polls once, because rounds wait meanwhile. The batches stay in memory, for
-        partitions that lag from now on, and the fetches go on after them. If a part cannot be read, it returns nothing,
-        and the next fetch raises the error. Raises KafkaStorageException."""
+        """The batches that the follower lacks. It polls once, because rounds wait meanwhile. The batches stay in
+        memory, for partitions that lag from now on, and the fetches go on after them. If a part cannot be read, it
+        returns nothing, and the next fetch raises the error. Raises KafkaStorageException."""
         self._poll(RECENT_SECONDS)
         found = self._fetch(step, self._found)
         if found.failed or found.commits_have_gap:

@@ -109,7 +109,7 @@ class LoopHolder:
             self._condition.notify_all()
 
     def hand_back(self, own: object) -> None:
-        """Who may hold the loop gives it up."""
+        """Gives up the loop, if `own` holds it."""
         with self._condition:
             self._holder = None if self._holder is own else self._holder
             self._condition.notify_all()
@@ -210,7 +210,7 @@ class ReplicaFetcher:
         self._wake()
 
     def _wake(self) -> None:
-        """Who holds the loop, or takes it next, checks at once what is due."""
+        """Makes the holder of the loop, or the next one, check at once what is due."""
         self._loop.wake()
         self._thread.wake()
 

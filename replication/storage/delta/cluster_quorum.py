@@ -502,8 +502,8 @@ class ClusterQuorum:
             self._voters_at = float("-inf")
 
     def without_vote(self, table: TableName, call: Callable[[QuorumMember], Value]) -> dict[str, Value]:
-        """What `call` returns for each root that does not vote on a table, by URI, without those that do not answer
-        soon."""
+        """The results of `call` with each root that does not vote on a table, by URI. Roots that do not answer soon are
+        left out."""
         voting, known = self._voting(table), self.known.members
         members = [each for each in self.known.all if not any(known.get(root) is each for root in voting)]
         found = self.known.at_each(call, members, SOON_SECONDS)

@@ -25,8 +25,8 @@ _AWAY_SECONDS = 5.0  # between two tries to bring roots what they lack
 
 
 class CommitPublisher:
-    """What one process publishes. Threads may share it. `voting`: the roots that vote on the next version of a table,
-    as far as this process knows."""
+    """Publishes decided commits at the roots, for one process. Threads may share it. `voting`: the roots that vote on
+    the next version of a table, as far as this process knows."""
 
     def __init__(self, known: KnownRoots, requests: RootRequests, voting: Callable[[TableName], Sequence[str]]) -> None:
         self._known = known

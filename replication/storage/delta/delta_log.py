@@ -487,7 +487,7 @@ class DeltaLog:
             return
         try:
             self.recover()
-            # What is older than the last checkpoint: from that one the table can be read if the new one is torn.
+            # Only files older than the last checkpoint go: if the new one is torn, the table can be read from that one.
             if not keeps_all:
                 self._handle.cleanup_metadata()
             if self.root.is_local and not keeps_all:

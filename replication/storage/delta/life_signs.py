@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 
 class _Roots(Protocol):
-    """What signs need of a quorum: see `ClusterQuorum`."""
+    """The part of `ClusterQuorum` that signs of life need."""
 
     def near_member(self, table: tuple[str, ...]) -> QuorumMember:
         """The root at which this process reads what `at_first_majority` has written."""

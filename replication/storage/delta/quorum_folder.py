@@ -45,7 +45,7 @@ class QuorumFolder(StorageRoot):
         return self.quorum.at_majority(lambda root: call(root.child(*self.names) if self.names else root), is_sure=True)
 
     def _found(self, name: str, call: Callable[[StorageRoot], Value]) -> Value:
-        """What `call` returns at a root that has the file. Raises FileNotFoundError if a majority has none."""
+        """The result of `call` at a root that has the file. Raises FileNotFoundError if a majority has none."""
 
         def look(folder: StorageRoot) -> tuple[Value] | None:
             try:

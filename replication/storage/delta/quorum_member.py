@@ -49,8 +49,8 @@ Value = TypeVar("Value")
 
 
 class _Sure(NamedTuple):
-    """What was read at a root: its identity, a version of a table that is published there, and the segment of slots
-    that is not sealed. `at`: when, on the monotonic clock, in seconds."""
+    """The facts that were read at a root: its identity, a version of a table that is published there, and the segment
+    of slots that is not sealed. `at`: when, on the monotonic clock, in seconds."""
 
     at: float
     identity: str

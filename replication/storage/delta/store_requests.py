@@ -88,7 +88,7 @@ class CountedStore:
         self.store, self._counter = store, counter
 
     def head(self, key: str) -> ObjectMeta:
-        """What the store knows of an object."""
+        """The metadata of an object."""
         with self._counter.request("HEAD"):
             return self.store.head(key)
 

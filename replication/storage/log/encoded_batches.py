@@ -1,6 +1,6 @@
 """Batches that Spark's tasks encode before their offsets are known.
 
-Each batch has row groups of its own, with the columns of its records. Whoever writes a segment adds the columns that
+Each batch has row groups of its own, with the columns of its records. The writer of a segment adds the columns that
 follow from the batch's header, which are small, and copies the others as they are.
 """
 

@@ -229,7 +229,7 @@ def _of_cluster(version: MetadataCommit) -> Iterator[ClusterEvent]:
 
 
 def _moves(version: MetadataCommit, before: Row, row: Row) -> Iterator[ClusterEvent]:
-    """What the change of a partition means. [IS-05, LE-01, LE-04, RA-01]"""
+    """The events that the change of a partition stands for. [IS-05, LE-01, LE-04, RA-01]"""
     if row["leader"] == LEADER_DURING_DELETE:
         if before["leader"] != LEADER_DURING_DELETE:
             yield _of_row(version, row, "DeletionStarted", row["replicas"], "its topic is being deleted")
@@ -286,7 +286,7 @@ def _time(version: MetadataCommit) -> float:
 
 
 def _cause(info: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Who has made a change, or has asked the controller for it, and why."""
+    """The process that has made a change, or has asked the controller for it, and why."""
     return info.get(REQUESTED_BY) or info.get("controller") or info.get("who"), info.get("why")
 
 

@@ -312,7 +312,8 @@ def _read_registration(table: BrokerTable, broker_id: int) -> BrokerRegistration
 
 
 def _problem(found: BrokerRegistration, broker_id: int) -> str | None:
-    """What is wrong. Raises ValueError or AttributeError for partitions that are none."""
+    """The fault of a registration; None without one. Raises ValueError or AttributeError for partitions that are
+    none."""
     numbers = {name: getattr(found, name) for name in _NUMBERS}
     wrong = [f"{name} is {value!r}, no integer" for name, value in numbers.items() if type(value) is not int]
     if not wrong and found.broker_id != broker_id:

@@ -268,8 +268,8 @@ class StateTable:
         """Reads the table again if it has moved. Returns whether it had. In an object store, with a `max_staleness` in
         seconds, it may use an earlier poll of this process that is at most so old.
 
-        What is decided on it must read it by itself, as `update` does: a read may go on without a majority of the
-        cluster roots."""
+        A decision on the table must not rely on this read. It reads the table itself, as `update` does, because this
+        read may go on without a majority of the cluster roots."""
         return self._move(max_staleness, is_read=max_staleness is None)
 
     def refresh_versions(self, max_staleness: float | None = None) -> list[list[Row]]:
