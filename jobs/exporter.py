@@ -130,7 +130,7 @@ class ClusterScrapes:
         return chain(of_scrape, metric_families(found, counts, self._labels))
 
     def _read(self) -> Scrape | None:
-        """None if the cluster root cannot be read. Then the next scrape opens it anew."""
+        """Reads the cluster; None if its root cannot be read. Then the next scrape opens it anew."""
         try:
             self._reader = self._reader or self._open()
             found = self._reader.read()

@@ -84,7 +84,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> Limits:
-        """Those of a configuration with its session time-outs filled in."""
+        """The limits by a configuration whose session time-outs are filled in."""
         session = min(config.broker_session_timeout_ms, config.controller_session_timeout_ms) / 1000
         largest = config.log_cleaner_max_bytes + config.replica_fetch_response_max_bytes
         return cls(session / 3, config.broker_heartbeat_interval_ms / 4000, largest)

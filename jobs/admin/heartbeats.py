@@ -113,7 +113,7 @@ def _broker_heartbeats(cluster: Cluster, wait: Wait) -> dict[str, Heartbeats]:
 
 
 def _controller_heartbeats(cluster: Cluster, wait: Wait) -> dict[str, Heartbeats]:
-    """Nothing if no controller was elected, or the last one has resigned."""
+    """The heartbeats of the controller; empty if none was elected, or the last one has resigned."""
     lease = _lease(cluster, wait)
     if lease is None or lease.resigned:
         return {}

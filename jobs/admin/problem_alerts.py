@@ -134,7 +134,7 @@ class _NoRedirect(HTTPRedirectHandler):
     """A post that follows a redirect is a GET, and posts nothing."""
 
     def redirect_request(self, *_: Any) -> None:
-        """None: the redirect is the answer."""
+        """Returns None, so that the redirect is the answer."""
 
 
 class Webhook:

@@ -203,7 +203,8 @@ def carry_out_repairs(
 
 
 def _noted(cluster: Cluster, check: ReplicaCheck, repairs: Sequence[Repair], who: str) -> list[RepairOutcome]:
-    """Those whose notes are in the log by now. A leader that is not the one whose copy was proved ends a repair."""
+    """Writes the notes of these repairs to a log, and returns their outcomes so far. A repair ends if the partition has
+    another leader than the one whose copy was proved to be right."""
     due, outcomes = dict[TopicIdPartition, Repair](), []
     for repair in repairs:
         now = cluster.metadata.partitions.get(repair.topic_id_partition)
@@ -241,7 +242,8 @@ def _ended(repair: Repair, registration: PartitionRegistration | None) -> Repair
 
 
 def _without_notes(check: ReplicaCheck, repairs: Sequence[Repair]) -> list[Repair]:
-    """Those whose logs have no note any more. Each log is read once; one that cannot be read now is asked again."""
+    """The repairs whose logs have no note any more. Reads each log once; one that cannot be read now is read again
+    later."""
     found = list[Repair]()
     for broker in sorted({repair.broker for repair in repairs}):
         log = check.copies[broker].log

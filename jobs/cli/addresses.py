@@ -23,7 +23,7 @@ class Address(NamedTuple):
 
     @property
     def family(self) -> socket.AddressFamily:
-        """That of its socket."""
+        """The family of its socket."""
         return socket.AF_INET6 if ":" in self.host else socket.AF_INET
 
 

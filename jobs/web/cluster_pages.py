@@ -125,7 +125,7 @@ def broker(console: Console, request: PageRequest) -> Content:
 
 
 def _first_loss(console: Console, asked: LossQuestion) -> dict[str, object] | None:
-    """None while it is predicted for the first time."""
+    """The effects of a loss; None while they are predicted for the first time."""
     try:
         return _loss_facts(console.readings.what_if(asked))
     except TimeoutException:

@@ -293,7 +293,7 @@ class ConsoleReadings:
         return {broker: sizes for (broker, _), sizes in zip(brokers, found, strict=True) if sizes is not None}
 
     def _sizes_of(self, seen: SeenCluster, uri: str) -> ReplicaSizes | None:
-        """None if the log cannot be read. The overview shows why."""
+        """The sizes in one log; None if the log cannot be read. The overview shows why."""
         try:
             if uri not in self._logs:
                 self._logs[uri] = LogSizes(seen.storage_of(uri))

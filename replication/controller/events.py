@@ -58,7 +58,7 @@ class IsrChangeNotification:
 
 @dataclass(frozen=True)
 class AutoPreferredReplicaLeaderElection:
-    """It is time to check the balance of leaders. [AR-01]"""
+    """The check of the balance of leaders is due. [AR-01]"""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ _SHOWN = 20  # the most numbers that an error text lists
 
 
 def cordoned_brokers(configs: Configs, brokers: Iterable[int]) -> frozenset[int]:
-    """Those of the brokers that are cordoned: they get no new replica, and keep those that they have. A broker's own
+    """The cordoned ones of these brokers: they get no new replica, and keep those that they have. A broker's own
     setting counts before that of all brokers. A broker has one root here, so any value but an empty one cordons it: a
     newer version may name directories.
 

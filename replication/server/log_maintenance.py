@@ -58,10 +58,10 @@ class Replicas(Protocol):
     """The replicas of the broker, with the HWs that it knows."""
 
     def led(self) -> Mapping[TopicIdPartition, HostedPartition]:
-        """Those that lead their partitions."""
+        """The replicas that lead their partitions."""
 
     def hosted(self) -> Mapping[TopicIdPartition, HostedPartition]:
-        """All of them."""
+        """All replicas."""
 
 
 class _Stopping(Exception):

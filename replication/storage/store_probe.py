@@ -66,7 +66,7 @@ class Disk(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> Disk:
-        """That of an existing folder. Raises OSError."""
+        """The file system of an existing folder. Raises OSError."""
         found = os.statvfs(path)
         blocks, inodes = found.f_bavail, found.f_favail
         if not os.geteuid():

@@ -217,7 +217,7 @@ class DeltaLog:
             return None
 
     def _that_follow(self, commits: Sequence[Commit]) -> list[Commit]:
-        """Those of the next commits that follow one another, from the version on."""
+        """The next commits, up to the first that does not follow the one before it."""
         found, before = list[Commit](), self._unique_id
         for commit in commits:
             if not commit.follows(before):

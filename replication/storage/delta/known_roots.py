@@ -213,7 +213,7 @@ class KnownRoots:
         return dict(sorted(found.items(), key=lambda item: there[item[0]] is not self.home))
 
     def answering(self, members: Mapping[str, QuorumMember]) -> Sequence[QuorumMember]:
-        """Those of these roots, without the home, that answer soon and still have these identities."""
+        """The roots of `members`, without the home, that answer soon and still have these identities."""
         others = {root: member for root, member in members.items() if member is not self.home}
         found = self.at_each(lambda member: member.identity(), list(others.values()), SOON_SECONDS)
         return [member for root, member in others.items() if found[member.root.uri] == root]

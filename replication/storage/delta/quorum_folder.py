@@ -68,7 +68,7 @@ class QuorumFolder(StorageRoot):
 
     @property
     def version_cache(self) -> VersionCache | None:
-        """None: no tables lie here."""
+        """Always None, because no tables lie here."""
         return None
 
     @property

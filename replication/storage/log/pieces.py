@@ -182,7 +182,7 @@ def write_pieces(root: StorageRoot, leader: int | None, pieces: Sequence[Piece])
 
 
 def _stats_columns(piece: Piece) -> pa.Table:
-    """Those of one piece. The records of a client may be of columns that could have nulls."""
+    """The columns of a piece that have statistics. The columns of a client's records may be nullable."""
     found = piece.stats_columns() if isinstance(piece, CopiedBatches) else piece.table.select(STATS_COLUMNS)
     return found.cast(_STATS)
 
