@@ -163,7 +163,7 @@ def _follow(args: argparse.Namespace, webhook: Webhook | None) -> int:
             printed.look(found, is_whole)
             if (change := printed.change()) is not None:
                 _print_change(change, polls.uri, args.output)
-                printed.was_told(change)
+                printed.note_reported(change)
             if posted is not None:
                 posted.watch.look(found, is_whole)
                 posted.post_until(next_at, is_stopped)

@@ -76,8 +76,8 @@ class ProblemWatch:
         ended = tuple(problem for key, problem in self._told.items() if key not in self._now)
         return ProblemChange(begun, ended, len(self._now)) if begun or ended else None
 
-    def was_told(self, change: ProblemChange) -> None:
-        """Notes that somebody knows a change."""
+    def note_reported(self, change: ProblemChange) -> None:
+        """Notes that a change was reported."""
         self._told.update((key_of(problem), problem) for problem in change.begun)
         for problem in change.ended:
             self._told.pop(key_of(problem), None)
@@ -234,12 +234,12 @@ class ProblemPosts:
             try:
                 self._webhook.post(change_object(self._uri, change, time.time()))
             except WebhookFailed as error:
-                self._has_failed(str(error))
+                self._note_failure(str(error))
             else:
-                self.watch.was_told(change)
+                self.watch.note_reported(change)
                 self._pause, self._said = _FIRST_PAUSE, ""
 
-    def _has_failed(self, error: str) -> None:
+    def _note_failure(self, error: str) -> None:
         self._next_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         if error != self._said:

@@ -187,7 +187,7 @@ def _phases(jvm: JvmFigures) -> Iterator[Sample]:
             yield _TEXT.text(query=query, phase=phase), seconds
 
 
-def _is_active(of: ProcessSources) -> list[Sample]:
+def _active_samples(of: ProcessSources) -> list[Sample]:
     return [] if of.server is None or of.server.is_active is None else [("", int(of.server.is_active))]
 
 
@@ -259,7 +259,7 @@ PROCESS_METRICS: tuple[ProcessMetric, ...] = (
         "When the broker's or controller's own thread last went on, in seconds since 1970",
         lambda of: [] if of.server is None else [("", round(of.server.polled_at, 3))],
     ),
-    ProcessMetric("lakelog_controller_active", GAUGE, (), "1 if this controller is the active one", _is_active),
+    ProcessMetric("lakelog_controller_active", GAUGE, (), "1 if this controller is the active one", _active_samples),
     ProcessMetric(
         "lakelog_log_messages_total", COUNTER, ("level",), "Log messages of Lakelog from warnings on",
         lambda of: _by("level", of.messages),

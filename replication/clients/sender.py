@@ -207,7 +207,7 @@ class Sender:
             while True:
                 work = self._pipeline.run(lambda: self._is_cut_short or until())
                 carry_out(work, {StepOf: self._reads.step, Pause: self._pause})
-                if self._is_cut_short or until() or not self._lingers():
+                if self._is_cut_short or until() or not self._linger():
                     break
         except BaseException as error:
             ended = _of_sends(error)
@@ -314,7 +314,7 @@ class Sender:
                 if not isinstance(error, Exception):  # Ctrl-C or `sys.exit()` ends this thread
                     raise
 
-    def _lingers(self) -> bool:
+    def _linger(self) -> bool:
         """Waits until the first send may be ready, or one may have expired. Returns whether there was a send to wait
         for. Called while nothing is in flight."""
         self._woken.clear()

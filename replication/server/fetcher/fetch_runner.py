@@ -286,7 +286,7 @@ class FetchRunner:
         rows = table.replicas
         if not self._has_read_rows:  # the round goes on with its first rows, and newer ones call for another round
             self._has_read_rows = True
-            self._watch.was_read(rows)
+            self._watch.note_read(rows)
         return rows
 
     def _followed_logs(self, step: ReadFollowedLogs) -> OwnLogs:
@@ -343,8 +343,8 @@ class LeaderRowWatch:
         self._compared: LeaderRows = self._read
         self._due_at = _NEVER
 
-    def was_read(self, rows: LeaderRows) -> None:
-        """A round has read these rows."""
+    def note_read(self, rows: LeaderRows) -> None:
+        """Notes that a round has read these rows."""
         self._read = self._compared = rows
         self._due_at = _NEVER
 

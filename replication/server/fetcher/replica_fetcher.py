@@ -323,7 +323,7 @@ class ReplicaFetcher:
         if query is not None:
             self._query, self._has_ended = None, False
             self._round.stop_following()
-            self._has_failed(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
+            self._note_failure(f"its query has ended: {error_line(query.exception() or 'it was stopped')}")
         elif time.monotonic() >= self._restart_at:
             self._starting = QueryStart(self._follower_query.start, f"{self.name}-start", self._thread.wake)
             self._starting.begin()
@@ -337,12 +337,12 @@ class ReplicaFetcher:
         self._query = started.query
         if started.error is not None:
             self._end_with_spark()
-            self._has_failed(f"its query does not start: {error_line(started.error)}")
+            self._note_failure(f"its query does not start: {error_line(started.error)}")
 
     def _end_with_spark(self) -> None:
         kill_if_stopped(self._spark, self._broker_id, self._pause_point)
 
-    def _has_failed(self, why: str) -> None:
+    def _note_failure(self, why: str) -> None:
         """Logs the failure, delays all partitions, and puts off the next start: longer after each failure in a row."""
         self._failures += 1
         wait = backoff_ms(self._config.replica_fetch_backoff_ms, self._failures, random.random()) / 1000

@@ -77,14 +77,14 @@ class NewFiles:
         return change
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
-        kept = {*self._log.current().segments, *self._last} if kind is None else self._may_have_landed()
+        kept = {*self._log.current().segments, *self._last} if kind is None else self._files_in_commits()
         for name in sorted(self._names.difference(kept)):
             try:
                 self._log.root.delete(name)
             except OSError as error:  # the file cleaner deletes it later
                 logger.warning("%s: cannot be deleted: %s", self._log.root.path(name), error)
 
-    def _may_have_landed(self) -> set[str]:
+    def _files_in_commits(self) -> set[str]:
         """The files that are in a commit, or may come into one."""
         root = self._log.root
         if not root.is_local or not self._offered:

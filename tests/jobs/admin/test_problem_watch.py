@@ -53,12 +53,12 @@ def test_a_problem_is_told_once_it_has_lasted_and_once_more_when_it_is_over(watc
     change = watch.change()
     assert change == ((DEAD,), (), 1)
     assert watch.change() == change, "nobody was told yet"
-    watch.was_told(change)
+    watch.note_reported(change)
     assert watch.change() is None
     watch.look([])
     change = watch.change()
     assert change == ((), (DEAD,), 0)
-    watch.was_told(change)
+    watch.note_reported(change)
     assert watch.change() is None
 
 
@@ -76,7 +76,7 @@ def test_new_partitions_of_a_problem_are_told_and_fewer_are_not(clock: Clock) ->
         change = watch.change()
         assert (change and list(change.begun)) == told
         if change is not None:
-            watch.was_told(change)
+            watch.note_reported(change)
 
 
 def test_what_nobody_was_told_is_told_as_it_is_then(clock: Clock) -> None:
@@ -92,11 +92,11 @@ def test_what_nobody_was_told_is_told_as_it_is_then(clock: Clock) -> None:
 def test_a_cluster_that_cannot_be_read_ends_no_problem(clock: Clock) -> None:
     watch = ProblemWatch(0.0, clock)
     watch.look([DEAD])
-    watch.was_told(watch.change())  # type: ignore[arg-type]
+    watch.note_reported(watch.change())  # type: ignore[arg-type]
     watch.look([AWAY], is_whole=False)
     change = watch.change()
     assert change == ((AWAY,), (), 2)
-    watch.was_told(change)
+    watch.note_reported(change)
     watch.look([DEAD])
     assert watch.change() == ((), (AWAY,), 1)
 
@@ -105,7 +105,7 @@ def test_a_change_is_an_object_with_a_text_for_chats(clock: Clock) -> None:
     many = Problem("2000 partitions are offline", tuple(f"t-{n}" for n in range(2000)), "start broker 2")
     watch = ProblemWatch(0.0, clock)
     watch.look([DEAD])
-    watch.was_told(watch.change())  # type: ignore[arg-type]
+    watch.note_reported(watch.change())  # type: ignore[arg-type]
     watch.look([many])
     change = watch.change()
     assert change is not None
@@ -134,7 +134,7 @@ def test_a_change_is_an_object_with_a_text_for_chats(clock: Clock) -> None:
 def test_the_last_problem_that_ends_is_resolved(clock: Clock) -> None:
     watch = ProblemWatch(0.0, clock)
     watch.look([DEAD])
-    watch.was_told(watch.change())  # type: ignore[arg-type]
+    watch.note_reported(watch.change())  # type: ignore[arg-type]
     watch.look([])
     change = watch.change()
     assert change is not None

@@ -42,7 +42,7 @@ def watch(clock):
     ],
 )
 def test_hw_02_what_a_leader_says_of_what_it_leads_calls_for_a_round(watch, first, second, is_told):
-    watch.was_read({PARTITION: first} if first else {})
+    watch.note_read({PARTITION: first} if first else {})
     for _ in range(2):
         assert watch.is_round_due({PARTITION: second}, [PARTITION]) is is_told
 
@@ -54,13 +54,13 @@ def test_what_nobody_follows_calls_for_no_round(watch):
 def test_what_a_round_has_read_is_no_news(watch):
     rows = {PARTITION: LED}
     assert watch.is_round_due(rows, [PARTITION])
-    watch.was_read(rows)
+    watch.note_read(rows)
     assert not watch.is_round_due(rows, [PARTITION])
     assert not watch.is_round_due(dict(rows), [PARTITION]), "read again, and the same"
 
 
 def test_ft_05_a_new_hw_waits_for_records_as_long_as_it_may_and_not_anew_for_each_one(watch, clock):
-    watch.was_read({PARTITION: LED})
+    watch.note_read({PARTITION: LED})
     for number in range(4):
         assert not watch.is_round_due({PARTITION: row(high_watermark=8 + number)}, [PARTITION])
         clock.now += 0.125
@@ -68,10 +68,10 @@ def test_ft_05_a_new_hw_waits_for_records_as_long_as_it_may_and_not_anew_for_eac
 
 
 def test_ft_05_a_new_hw_that_travelled_with_records_waits_no_longer(watch, clock):
-    watch.was_read({PARTITION: LED})
+    watch.note_read({PARTITION: LED})
     raised = {PARTITION: row(high_watermark=8)}
     assert not watch.is_round_due(raised, [PARTITION])
-    watch.was_read(raised)
+    watch.note_read(raised)
     clock.now += 1
     assert not watch.is_round_due(raised, [PARTITION])
 
