@@ -1,5 +1,6 @@
 """Fixtures for all tests. The JVM starts only if a test asks for `spark`, in one worker of pytest-xdist."""
 
+import gc
 import logging
 import os
 import re
@@ -49,6 +50,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> Spark
 def pytest_configure(config: pytest.Config) -> None:
     """Files keep their order. By default, pytest-xdist begins with those of many tests, which are the short ones."""
     config.option.loadscopereorder = False
+    gc.disable()  # nothing that is collected becomes garbage
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector leaves out what exists now: it would visit each of ten thousand tests time and again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
