@@ -158,7 +158,7 @@ class Producer(Closing):
         InvalidTopicException (an internal topic, or a name that is not a str), ProducerFencedException (another
         producer has taken the name), TimeoutException (no new identity in time, no memory within `max_block_ms`, or
         earlier sends took all the time), KafkaStorageException (the cluster's tables cannot be read and the topic is
-        new to this producer, or no log's folder takes the records of a large DataFrame) and IllegalStateException
+        new to this producer, or no log's folder takes the records of a DataFrame) and IllegalStateException
         (after `close`, or in a callback of a future).
 
         IllegalStateException also ends a send if the thread that carries out all sends is interrupted, or if `close`

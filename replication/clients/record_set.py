@@ -1,4 +1,4 @@
-"""The records of one send: an Arrow table in this process, or a large DataFrame on Spark's executors.
+"""The records of one send: an Arrow table in this process, or those of a DataFrame, which Spark's tasks have staged.
 
 A `RecordSet` has the records of each partition as `NewRecords`. An append splits these into record batches, each of
 which is a `Piece` of a new segment.
@@ -44,9 +44,6 @@ Records: TypeAlias = Union["DataFrame", pa.Table, "PartitionedRecords", Sequence
 # Joined records are copied if their parts are smaller than this on average: many chunks cost more than a copy.
 _SMALL_BYTES = 64 * 1024
 
-# The driver itself writes DataFrames of up to this number of rows. Jobs of Spark would take longer.
-DRIVER_ROWS = 1_000
-
 
 @dataclass(frozen=True)
 class PartitionedRecords:
@@ -83,7 +80,7 @@ def record_set(
 
     `records`: a DataFrame, a pyarrow.Table, PartitionedRecords, or a dict, str or bytes, or a list of these.
     `segment_bytes`: the size of a segment. `limit`: of the size of each record; None for no check. PartitionedRecords
-    are not checked again. `roots`: the folder of a log for each partition, for a large DataFrame.
+    are not checked again. `roots`: the folder of a log for each partition, for a DataFrame.
 
     Raises InvalidRecordException for a wrong column or value, InvalidPartitionsException for a partition that does not
     exist, and RecordTooLargeException.
@@ -101,16 +98,15 @@ def record_set(
             f"records for topic {topic} are a {kind}, they must be a DataFrame of Spark, a pyarrow.Table or a list of "
             "dicts"
         )
-    from lakelog.replication.clients.spark_record_set import (  # imported late: a producer does not need Spark
-        SparkRecordSet,
-        arrow_schema,
-    )
+    from pyspark.sql.pandas.types import to_arrow_schema  # imported late: a producer does not need Spark
 
-    check_columns(arrow_schema(records), topic)
-    head = records.limit(DRIVER_ROWS + 1).toArrow()
-    if head.num_rows <= DRIVER_ROWS:
-        return ArrowRecordSet(topic, head, partitions, sticky, segment_bytes, limit)
-    return SparkRecordSet(topic, records, partitions, sticky, segment_bytes, roots(), limit)
+    from lakelog.replication.clients.spark_record_set import run_data_frame
+
+    check_columns(to_arrow_schema(records.schema, timezone="UTC"), topic)
+    found = run_data_frame(topic, records, partitions, sticky, segment_bytes, roots(), limit)
+    if isinstance(found, pa.Table):
+        return ArrowRecordSet(topic, found, partitions, sticky, segment_bytes, limit)
+    return found
 
 
 class _LocalRecordSet:

@@ -1,9 +1,12 @@
-"""Large sends: Spark's tasks encode the records of a DataFrame and write the segments, and the driver commits them.
+"""Sends of a DataFrame: Spark's tasks encode its records and write the segments, and the driver commits them.
 
 A first job runs the DataFrame, once. Its tasks choose the partitions and put the records, encoded in batches, into
 files beside the logs of the partitions' leaders. No commit names these files. A second job for each leader copies the
 batches into segments at the offsets that they get, and may do it again: the records and their order stay the same, also
 those of a DataFrame that would give others each time.
+
+A task with few records returns them to the driver. If all do, the send is that of a table, without files and without a
+second job.
 """
 
 from __future__ import annotations
@@ -11,14 +14,16 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from lakelog.replication.clients.record_limit import RecordLimit, RefusedRecord, refused_records
 from lakelog.replication.clients.records import partitions_of, split, to_records
@@ -34,6 +39,7 @@ from lakelog.replication.storage.log.log_append import Positions, SegmentWriter
 from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords, digests_of, joined, segment_writer
 from lakelog.replication.storage.log.segment import Segment
 
+KEPT_BYTES = 64 * 1024  # of records that a task returns to the driver; thousands of tasks may do so
 _CHUNK_BYTES = 32 * 1024 * 1024  # of a task's records are encoded together
 _SHARE_BYTES = 64 * 1024 * 1024  # for a task that writes segments
 _READERS = 8  # of small batches at the same time
@@ -42,49 +48,57 @@ _PACKED = "packed binary"
 logger = logging.getLogger(__name__)
 
 
-def arrow_schema(records: DataFrame) -> pa.Schema:
-    """The Arrow schema of a DataFrame, without running it."""
-    return records.limit(0).toArrow().schema
-
-
-class SparkRecordSet:
-    """The records of a DataFrame, staged beside logs during the send.
+def run_data_frame(
+    topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int,
+    roots: Mapping[int, StorageRoot], limit: RecordLimit | None = None, kept_bytes: int = KEPT_BYTES,
+) -> SparkRecordSet | pa.Table:  # fmt: skip
+    """Runs a DataFrame. Returns its records: as a table if no task has more than `kept_bytes` of them, unchecked;
+    otherwise checked and staged beside logs.
 
     `roots`: the folder of a log for each partition, where its records are staged; if a task cannot write there, it
     takes another one of them. Raises as `record_set`, and KafkaStorageException if no folder can be written.
     """
+    prefix, now = staged_prefix(), time.time_ns() // 1000
+    strictest = limit and limit.strictest
+    job = _StageRecords(topic, partitions, sticky, now, segment_bytes, roots, strictest, prefix, kept_bytes)
+    found: list[_TaskRecords | LakelogException]
+    try:
+        found = _run(records, job)
+    except BaseException:  # an error of the DataFrame itself: the tasks have not told what they have staged
+        _delete(partial(_files_with, prefix, {*roots.values()}))
+        raise
+    tasks = [each for each in found if isinstance(each, _TaskRecords) and (each.staged or each.kept is not None)]
+    kept = [task.kept for task in tasks if task.kept is not None]
+    try:
+        _raise_first(found)
+        if not any(task.staged for task in tasks):
+            return pa.concat_tables(kept or [to_arrow_schema(records.schema, timezone="UTC").empty_table()])
+        for is_kept, group in groupby(tasks, key=lambda task: task.kept is not None):
+            if is_kept:  # their place among the others stays
+                neighbours = list(group)
+                job.stage([pa.concat_tables([task.kept for task in neighbours])], neighbours[0])
+        for refused in (each for task in tasks for each in task.refused):
+            if limit is not None:
+                refused.check(limit)
+    except BaseException:
+        _delete(lambda: {(each.root, each.name) for task in tasks for each in task.staged})
+        raise
+    return SparkRecordSet(records.sparkSession, segment_bytes, [each for task in tasks for each in task.staged])
+
+
+class SparkRecordSet:
+    """The records of a DataFrame, staged beside logs during the send."""
 
     nbytes = 0  # files have them
 
-    def __init__(
-        self, topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int,
-        roots: Mapping[int, StorageRoot], limit: RecordLimit | None = None,
-    ) -> None:  # fmt: skip
-        self._spark = records.sparkSession
-        self._segment_bytes = segment_bytes
-        prefix, now = staged_prefix(), time.time_ns() // 1000
-        job = _StageRecords(topic, partitions, sticky, now, segment_bytes, roots, limit and limit.strictest, prefix)
-        found: list[_Staged | LakelogException]
-        try:
-            found = _run(records, job)
-        except BaseException:  # an error of the DataFrame itself: the tasks have not told what they have staged
-            _delete(partial(_files_with, prefix, {*roots.values()}))
-            raise
-        tasks = [each for each in found if isinstance(each, _Staged)]
+    def __init__(self, spark: SparkSession, segment_bytes: int, records: Sequence[StagedRecords]) -> None:
+        self._spark, self._segment_bytes = spark, segment_bytes
         self._records: dict[int, list[StagedRecords]] = {}
-        for each in (each for task in tasks for each in task.records):
+        for each in records:
             self._records.setdefault(each.partition, []).append(each)
         self.counts: Mapping[int, int] = {
             number: sum(each.num_rows for each in found) for number, found in self._records.items()
         }
-        try:
-            _raise_first(found)
-            for refused in (each for task in tasks for each in task.refused):
-                if limit is not None:
-                    refused.check(limit)
-        except LakelogException:
-            self.__exit__()
-            raise
 
     def __enter__(self) -> SparkRecordSet:
         return self
@@ -158,11 +172,13 @@ def _raise_first(found: Sequence[object]) -> None:
 
 
 @dataclass(frozen=True)
-class _Staged:
-    """The records that a task has staged, and those that the topic does not take, as far as the task knew."""
+class _TaskRecords:
+    """The records of a task: `kept` if it has staged none. `refused`: those that the topic does not take, as far as the
+    task knew."""
 
-    records: list[StagedRecords]
+    staged: list[StagedRecords]
     refused: list[RefusedRecord]
+    kept: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -175,20 +191,28 @@ class _StageRecords:
     roots: Mapping[int, StorageRoot]
     limit: RecordLimit | None
     prefix: str
+    kept_bytes: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> _Staged:
-        found = _Staged([], [])
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> _TaskRecords:
+        chunks, found = _chunks(batches), _TaskRecords([], [])
+        first = next(chunks, None)
+        if first is None or first.nbytes <= self.kept_bytes:  # a chunk that is not full is the last one
+            return replace(found, kept=first)
+        self.stage(chain([first], chunks), found)
+        return found
+
+    def stage(self, chunks: Iterable[pa.Table], found: _TaskRecords) -> None:
+        """Stages records of a task. If this fails, it deletes what the task has staged."""
         try:
-            for chunk in _chunks(batches):
+            for chunk in chunks:
                 self._stage(chunk, found)
         except BaseException:
-            for each in {(each.root, each.name): each for each in found.records}.values():
+            for each in {(each.root, each.name): each for each in found.staged}.values():
                 with suppress(LakelogException):
                     each.root.delete(each.name)
             raise
-        return found
 
-    def _stage(self, table: pa.Table, found: _Staged) -> None:
+    def _stage(self, table: pa.Table, found: _TaskRecords) -> None:
         records = to_records(table, self.now, self.topic)
         numbers = partitions_of(table, records, self.topic, self.partitions, self.sticky)
         if (limit := self.limit) is not None:
@@ -202,7 +226,7 @@ class _StageRecords:
             root = self.roots.get(number, anywhere)
             by_root.setdefault(root, []).extend((self.topic, number, each.table) for each in batches)
         for root, parts in by_root.items():
-            found.records.extend(self._put(root, parts))
+            found.staged.extend(self._put(root, parts))
 
     def _put(self, root: StorageRoot, parts: Sequence[tuple[str, int, pa.Table]]) -> list[StagedRecords]:
         others = [other for other in dict.fromkeys(self.roots.values()) if other != root]
@@ -215,7 +239,7 @@ class _StageRecords:
             raise
 
 
-def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting, size = list[pa.RecordBatch](), 0
     for batch in batches:
         if batch.num_rows:

@@ -10,7 +10,7 @@ from lakelog.replication.clients.record_limit import RecordLimit
 from lakelog.replication.clients.sink import topic_writer
 from lakelog.replication.clients.sink.sink_options import parse_sink_options
 from lakelog.replication.clients.sink.topic_writer import TopicWriter
-from lakelog.replication.clients.spark_record_set import SparkRecordSet
+from lakelog.replication.clients.spark_record_set import run_data_frame
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
 from lakelog.replication.protocol.avro_schema import parse_avro
 from lakelog.replication.protocol.topic import Topic
@@ -134,8 +134,8 @@ def test_a_large_dataframe_is_checked_by_its_tasks(spark, root):
     roots = dict.fromkeys((0, 1), new_log(root, P0, P1).root)
     rows = spark.createDataFrame([(GOOD.decode(), 0), (None, 1), (BAD.decode(), 1)], "value string, partition int")
     schema = parse_ddl(SCHEMA["value.schema"])
-    with SparkRecordSet(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 1000)) as given:
+    with run_data_frame(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 1000), kept_bytes=0) as given:
         assert given.counts == {0: 1, 1: 2}
     with pytest.raises(InvalidRecordException) as refused:
-        SparkRecordSet(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 1000, values=schema))
+        run_data_frame(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 1000, values=schema), kept_bytes=0)
     assert str(refused.value) == f"flights-1: a record {WORDS}"

@@ -20,7 +20,7 @@ from lakelog.replication.clients.reader import LogRead, read_committed, read_lat
 from lakelog.replication.clients.record_limit import RecordLimit
 from lakelog.replication.clients.sink.sink_options import parse_sink_options
 from lakelog.replication.clients.sink.topic_writer import TopicWriter
-from lakelog.replication.clients.spark_record_set import SparkRecordSet
+from lakelog.replication.clients.spark_record_set import run_data_frame
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import InvalidRecordException
 from lakelog.replication.protocol.log_cleaner import CleanerConfig, log_to_clean
@@ -166,10 +166,10 @@ def test_lc_01_a_compacted_topic_takes_no_record_without_a_key(world, write, mor
 def test_lc_01_a_large_dataframe_with_a_record_without_a_key_is_refused(spark, root):
     roots = dict.fromkeys((0, 1), new_log(root, P0, P1).root)
     rows = spark.createDataFrame([("a", "1", 1), (None, "2", 1)], "key string, value string, partition int")
-    with SparkRecordSet(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 3)) as given:
+    with run_data_frame(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 3), kept_bytes=0) as given:
         assert given.counts == {1: 2}
     with pytest.raises(InvalidRecordException, match=r"^flights-1: a record has no key"):
-        SparkRecordSet(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 3, needs_key=True))
+        run_data_frame(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 3, needs_key=True), kept_bytes=0)
 
 
 def test_lc_01_a_keyed_topic_is_read_as_a_table(spark, root):

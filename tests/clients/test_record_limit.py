@@ -10,7 +10,7 @@ from lakelog.replication.clients.records import to_records
 from lakelog.replication.clients.sink import topic_writer
 from lakelog.replication.clients.sink.sink_options import parse_sink_options
 from lakelog.replication.clients.sink.topic_writer import TopicStreamWriter, TopicWriter
-from lakelog.replication.clients.spark_record_set import SparkRecordSet
+from lakelog.replication.clients.spark_record_set import run_data_frame
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.config import Config
 from lakelog.replication.errors import KafkaStorageException, RecordTooLargeException
@@ -174,10 +174,10 @@ def test_ap_06_a_large_dataframe_is_measured_by_its_tasks(spark, root):
     rows = spark.range(4, numPartitions=1).select(
         F.expr("repeat('x', CAST(id AS INT))").alias("value"), F.lit(1).alias("partition")
     )
-    with SparkRecordSet(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 3)) as given:
+    with run_data_frame(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 3), kept_bytes=0) as given:
         assert given.counts == {1: 4}
     with pytest.raises(RecordTooLargeException, match=r"^flights-1: a record has 3 bytes .* is 2;"):
-        SparkRecordSet(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 2))
+        run_data_frame(TOPIC, rows, 2, 0, 4096, roots, RecordLimit(TOPIC, 2), kept_bytes=0)
 
 
 def task(world, *contents):

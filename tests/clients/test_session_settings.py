@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from lakelog.replication.clients.reader import read_committed
 from lakelog.replication.clients.record_set import record_set
-from lakelog.replication.clients.spark_record_set import SparkRecordSet
+from lakelog.replication.clients.spark_record_set import run_data_frame
 from lakelog.replication.protocol.append import AppendPosition
 from lakelog.replication.storage.log.segment import read_records
 from tests.clients.world import World
@@ -97,7 +97,7 @@ def test_records_are_sent_as_they_are_whatever_the_settings_are(spark, change_se
     given = spark.range(3).selectExpr("CAST(id AS STRING) AS value", "0 AS partition", f"{at} AS timestamp")
     if is_large:
         log = new_log(root, P0)
-        with SparkRecordSet(TOPIC, given, 1, 0, 1 << 20, {0: log.root}) as large:
+        with run_data_frame(TOPIC, given, 1, 0, 1 << 20, {0: log.root}, kept_bytes=0) as large:
             (segment,) = large.writer(log.root, 1, [request(P0, 3)])({P0: AppendPosition(0)})
         sent = read_records(log.root, segment.name)
     else:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import reduce
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,8 +13,8 @@ from pyspark.sql import functions as F
 from lakelog.replication.clients import producer, spark_record_set
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.record_limit import RecordLimit
-from lakelog.replication.clients.record_set import DRIVER_ROWS, record_set
-from lakelog.replication.clients.spark_record_set import SparkRecordSet
+from lakelog.replication.clients.record_set import record_set
+from lakelog.replication.clients.spark_record_set import KEPT_BYTES, run_data_frame
 from lakelog.replication.errors import (
     CorruptRecordException,
     IllegalStateException,
@@ -29,6 +30,7 @@ from tests.clients.world import World
 from tests.storage.logs import P0, P1, TOPIC, new_log, request
 
 COUNT = 5000
+LARGE = KEPT_BYTES // 4 + 1  # records: each of three tasks has more bytes than it keeps
 
 
 def numbers(spark, count=COUNT, tasks=5):
@@ -37,9 +39,10 @@ def numbers(spark, count=COUNT, tasks=5):
     return spread.select(F.col("id").cast("string").alias("value"), (F.col("id") % 2).cast("int").alias("partition"))
 
 
-def given_to(log, records, segment_bytes=4096, limit=None, roots=None):
-    """The record set of a send of two partitions to a log."""
-    return SparkRecordSet(TOPIC, records, 2, 0, segment_bytes, roots or dict.fromkeys((0, 1), log.root), limit)
+def given_to(log, records, segment_bytes=4096, limit=None, roots=None, kept_bytes=0):
+    """The record set of a send of two partitions to a log. By default its tasks keep no records."""
+    roots = roots or dict.fromkeys((0, 1), log.root)
+    return run_data_frame(TOPIC, records, 2, 0, segment_bytes, roots, limit, kept_bytes)
 
 
 def writer(given, log):
@@ -108,6 +111,49 @@ def test_small_batches_of_many_tasks_become_one_and_large_ones_stay(spark, root)
     with given_to(log, wide, 1 << 25) as given:
         headers = headers_of(writer(given, log)(BEGIN))
     assert [(h.partition, h.records) for h in headers] == [*[(0, 2), (0, 1)] * 4, (1, 12)]
+
+
+def small_and_large(spark):
+    """Rising values in tasks of 10, 10, 2000, 10, no, and 1000 records."""
+    starts = [(0, 10), (10, 20), (20, 2020), (2020, 2030), (2030, 2030), (2030, 3030)]
+    tasks = [spark.range(start, stop, numPartitions=1) for start, stop in starts]
+    spread = reduce(lambda one, other: one.union(other), tasks)
+    return spread.select(F.col("id").cast("string").alias("value"), (F.col("id") % 2).cast("int").alias("partition"))
+
+
+def test_records_that_small_tasks_keep_are_staged_at_their_place_among_those_of_large_ones(spark, root):
+    log = new_log(root, P0, P1)
+    with given_to(log, small_and_large(spark), 1 << 20, kept_bytes=1000) as given:
+        assert len(staged(log)) == 2 + 2  # by two tasks, and by the driver before and between them
+        assert written(log, writer(given, log)(BEGIN)) == {n: [b"%d" % v for v in range(n, 3030, 2)] for n in (0, 1)}
+    assert not staged(log)
+
+
+@pytest.mark.parametrize("refused", ["3", "25", "2025"], ids=["kept", "staged", "kept later"])
+def test_a_record_that_is_refused_among_small_and_large_tasks_leaves_nothing(spark, root, refused):
+    log = new_log(root, P0, P1)
+    rows = small_and_large(spark)
+    rows = rows.withColumn("value", F.expr(f"if(value = '{refused}', repeat('x', 100), value)"))
+    with pytest.raises(RecordTooLargeException, match="a record has 100 bytes"):
+        given_to(log, rows, limit=RecordLimit(TOPIC, 50), kept_bytes=1000)
+    assert not staged(log)
+
+
+@pytest.mark.parametrize("count", [0, 100, LARGE], ids=["empty", "small", "large"])
+def test_a_dataframe_of_any_size_is_run_once(spark, root, count):
+    world, runs = World(root), f"{root}/runs"
+
+    def note(batches):
+        with open(runs, "a") as file:
+            file.write("run\n")
+        if count:
+            yield from batches
+
+    rows = numbers(spark, max(count, 1), 1).mapInArrow(note, "value string, partition int")
+    with Producer(world.uri, acks=1) as sender:
+        answers = sender.send(TOPIC, rows)
+    assert sum(answer.records for answer in answers.values()) == count
+    assert Path(runs).read_text() == "run\n"
 
 
 def damage(log, name):
@@ -215,11 +261,11 @@ def all_staged(root):
 def test_a_large_send_leaves_its_records_and_no_staged_file(spark, root):
     world = World(root)
     with Producer(world.uri, acks=1) as producer:
-        answers = producer.send(TOPIC, numbers(spark, DRIVER_ROWS + 1, 3))
+        answers = producer.send(TOPIC, numbers(spark, LARGE, 3))
         raise_first_error(answers)
-    assert sum(answer.records for answer in answers.values()) == DRIVER_ROWS + 1
+    assert sum(answer.records for answer in answers.values()) == LARGE
     assert [world.logs[1].read(p, 0)["value"].to_pylist() for p in (P0, P1)] == [
-        [b"%d" % n for n in range(number, DRIVER_ROWS + 1, 2)] for number in (0, 1)
+        [b"%d" % n for n in range(number, LARGE, 2)] for number in (0, 1)
     ]
     assert not all_staged(root)
 
@@ -229,7 +275,7 @@ def test_a_large_send_that_is_refused_leaves_no_staged_file(spark, root):
     producer = Producer(world.uri, acks=1)
     producer.close()
     with pytest.raises(IllegalStateException, match="closed"):
-        producer.send(TOPIC, numbers(spark, DRIVER_ROWS + 1, 3))
+        producer.send(TOPIC, numbers(spark, LARGE, 3))
     assert not all_staged(root)
 
 
