@@ -20,7 +20,8 @@ def root_name(owner: Owner) -> str:
     return owner if isinstance(owner, str) else f"broker-{owner}"
 
 
-def add_store(parser: ArgumentParser) -> None:
-    """The argument `--store`."""
-    where = "disk: local folders; s3: each root in an S3 server of its own, which this command runs; default: disk"
-    parser.add_argument("--store", choices=(DISK, S3), default=DISK, help=f"where to keep the roots: {where}")
+def add_store(parser: ArgumentParser, default: str | None = DISK, default_in_words: str = DISK) -> None:
+    """The argument `--store`. `default` None: the verb sees whether it was given."""
+    where = "disk: local folders; s3: each root in an S3 server of its own, which this command runs"
+    words = f"where to keep the roots: {where}; default: {default_in_words}"
+    parser.add_argument("--store", choices=(DISK, S3), default=default, help=words)

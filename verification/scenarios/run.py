@@ -16,7 +16,7 @@ from lakelog.jobs.cli.console import FAILED, OK
 from lakelog.jobs.cli.root_names import DISK
 from lakelog.verification.clusters.embedded_cluster import EmbeddedCluster
 from lakelog.verification.clusters.process_cluster import ProcessCluster
-from lakelog.verification.roots.roots import STORES
+from lakelog.verification.roots.roots import STORES, LocalRoots
 from lakelog.verification.scenarios.predictions import Predictions
 from lakelog.verification.scenarios.report import ScenarioReport, ScriptResult, StepResult, write_json
 from lakelog.verification.scenarios.scene import Scene
@@ -54,11 +54,11 @@ def run_script(
 @contextmanager
 def clusters_of(mode: str, store: str = DISK, cluster_roots: int = 1) -> Iterator[MakeCluster]:
     """Yields the maker of each script's cluster: in one Spark session (ended afterwards), in processes, or in memory.
-    `cluster_roots`: how many it has, if the script does not say."""
+    `store` and `cluster_roots`: where its roots are and how many it has, if the script does not say."""
     if mode == PROCESSES:
 
         def in_processes(folder: Path, script: Script) -> ScriptCluster:
-            roots = STORES[store](folder, script.brokers, script.cluster_roots or cluster_roots)
+            roots = _roots(folder, script, store, cluster_roots)
             return ScriptCluster(ProcessCluster(roots, folder, range(1, script.brokers + 1), SETTINGS), is_cold=True)
 
         yield in_processes
@@ -82,14 +82,18 @@ def clusters_of(mode: str, store: str = DISK, cluster_roots: int = 1) -> Iterato
 def clusters_in(
     spark: SparkSession, store: str = DISK, is_cold: bool = False, cluster_roots: int = 1
 ) -> MakeCluster:  # fmt: skip
-    """The maker of clusters in one Spark session. `is_cold`: the session has had none yet. `cluster_roots`: how many
-    a cluster has, if its script does not say."""
+    """The maker of clusters in one Spark session. `is_cold`: the session has had none yet. `store` and
+    `cluster_roots`: where a cluster's roots are and how many it has, if its script does not say."""
 
     def make(folder: Path, script: Script) -> ScriptCluster:
-        roots = STORES[store](folder, script.brokers, script.cluster_roots or cluster_roots)
+        roots = _roots(folder, script, store, cluster_roots)
         return ScriptCluster(EmbeddedCluster(spark, roots, folder, script.brokers, SETTINGS), is_cold)
 
     return make
+
+
+def _roots(folder: Path, script: Script, store: str, cluster_roots: int) -> LocalRoots:
+    return STORES[script.store or store](folder, script.brokers, script.cluster_roots or cluster_roots)
 
 
 def warm_up(spark: SparkSession) -> None:
@@ -122,7 +126,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 def run_all(scripts: Iterable[Script], args: argparse.Namespace) -> int:
     """FAILED if a step of any script had another outcome than the script expects."""
     report, results = ScenarioReport(), []
-    with clusters_of(args.mode, args.store, args.cluster_roots) as make:
+    with clusters_of(args.mode, args.store or DISK, args.cluster_roots) as make:
         for script in scripts:
             report.begins(script)
             keep = args.keep and args.keep / Path(script.path).stem

@@ -13,6 +13,7 @@ from lakelog.verification.scenarios.step_arguments import (
     POSITIVE,
     REQUIRED,
     SHORT,
+    STORE,
     TEXT,
     Argument,
     ArgumentKind,
@@ -20,7 +21,7 @@ from lakelog.verification.scenarios.step_arguments import (
 )
 
 _BROKERS = 3
-_KEYS = ("name", "brokers", "cluster_roots", "steps")
+_KEYS = ("name", "brokers", "cluster_roots", "store", "steps")
 
 
 class ScriptError(ValueError):
@@ -42,13 +43,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Script:
-    """A script for a cluster of `brokers` brokers. `cluster_roots`: how many the cluster must have; 0: any number."""
+    """A script for a cluster of `brokers` brokers.
+
+    `cluster_roots`: how many the cluster must have; 0: any number. `store`: where its roots must be, a value of
+    `--store`; None: anywhere.
+    """
 
     path: str
     name: str
     brokers: int
     steps: tuple[Step, ...]
     cluster_roots: int = 0
+    store: str | None = None
 
     @property
     def has_several_roots(self) -> bool:
@@ -88,10 +94,13 @@ class _Reader:
         for name in ("name", "steps"):
             if name not in entries:
                 self._fail(self._root, f"{name} is missing; a script has {', '.join(_KEYS)}")
-        brokers = self._parse(*entries["brokers"], POSITIVE, "brokers") if "brokers" in entries else _BROKERS
-        name = self._parse(*entries["name"], TEXT, "name")
-        roots = self._parse(*entries["cluster_roots"], POSITIVE, "cluster_roots") if "cluster_roots" in entries else 0
-        return Script(self._path, name, brokers, self._steps(entries["steps"][1], brokers), roots)
+
+        def value(name: str, kind: ArgumentKind, default: Any = None) -> Any:
+            return self._parse(*entries[name], kind, name) if name in entries else default
+
+        brokers, name = value("brokers", POSITIVE, _BROKERS), value("name", TEXT)
+        roots, store = value("cluster_roots", POSITIVE, 0), value("store", STORE)
+        return Script(self._path, name, brokers, self._steps(entries["steps"][1], brokers), roots, store)
 
     def _steps(self, node: yaml.Node, brokers: int) -> tuple[Step, ...]:
         if not isinstance(node, yaml.SequenceNode) or not node.value:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lakelog.jobs.cli.numbers import is_natural, is_number
+from lakelog.jobs.cli.root_names import DISK, S3
 from lakelog.replication.controller.requested_elections import PREFERRED, UNCLEAN
 from lakelog.replication.protocol.partition_registration import NO_LEADER
 from lakelog.verification.roots.one_of_several import AWAY, LOSSES
@@ -172,6 +173,7 @@ NATURAL = ArgumentKind("a whole number from 0", _check(is_natural))
 OFFSET = ArgumentKind("an offset, or -1 for the high watermark", _check(lambda value: value == -1 or is_natural(value)))
 POSITIVE = ArgumentKind("a whole number from 1", _check(lambda value: is_natural(value) and value > 0))
 SECONDS = ArgumentKind("a number of seconds from 0", _check(lambda value: is_number(value) and value >= 0))
+STORE = _choice(DISK, S3)
 TRUTH = ArgumentKind("true or false", _check(lambda value: isinstance(value, bool)))
 CONFIGS = ArgumentKind("a mapping of the topic's settings, {min.insync.replicas: 2}", _parse_configs)
 _SCALAR = ArgumentKind("text or a number", _check(lambda value: isinstance(value, str) or is_number(value)))

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from lakelog.jobs.cli.console import run, say
 from lakelog.jobs.cli.output_paths import out_file
-from lakelog.jobs.cli.root_names import DISK, add_store
+from lakelog.jobs.cli.root_names import add_store
 from lakelog.jobs.cli.verb_parser import VerbParser, parser_of
 from lakelog.jobs.cli.waiting import exit_when_signalled
 from lakelog.verification.scenarios.script import ScriptError, read_script
 
 _UNREADABLE, _SIMULATED = 2, "simulated"
 _NOT_SIMULATED = "several cluster roots need --mode embedded or processes"
+_IN_MEMORY = "it needs --mode embedded or processes; simulated clusters lie in memory"
 
 
 def main(argv: list[str]) -> int:
@@ -35,7 +36,7 @@ def make_parser() -> VerbParser:
         "simulated: all servers in memory, without Spark; default: embedded"
     )
     parser.add_argument("--mode", choices=["embedded", "processes", _SIMULATED], default="embedded", help=modes)
-    add_store(parser)
+    add_store(parser, default=None, default_in_words="the store that a script needs, or disk")
     roots = "roots of each cluster whose script does not say how many it needs; default: 1"
     parser.add_argument("--cluster-roots", type=int, choices=(1, 3, 5), default=1, help=roots)
     parser.add_argument("--out", type=out_file, metavar="FILE", help="write JSON: an object, or a list of them")
@@ -50,15 +51,20 @@ def _scenario(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         parser.error(f"--keep: nothing of --mode {_SIMULATED} can be kept, its clusters lie in memory")
     if args.cluster_roots > 1 and is_simulated:
         parser.error(f"--cluster-roots {args.cluster_roots}: {_NOT_SIMULATED}")
-    if args.store != DISK and is_simulated:
-        parser.error(f"--store {args.store}: it needs --mode embedded or processes; simulated clusters lie in memory")
+    if args.store and is_simulated:
+        parser.error(f"--store {args.store}: {_IN_MEMORY}")
     try:
         scripts = [read_script(path) for path in args.files]
     except ScriptError as error:
         say(f"lakelog: {error}")
         return _UNREADABLE
-    if is_simulated and (several := next((script for script in scripts if script.has_several_roots), None)):
-        parser.error(f"{several.path} has several cluster roots: {_NOT_SIMULATED}")
+    for script in scripts:
+        if is_simulated and script.has_several_roots:
+            parser.error(f"{script.path} has several cluster roots: {_NOT_SIMULATED}")
+        if is_simulated and script.store:
+            parser.error(f"{script.path} has store: {script.store}: {_IN_MEMORY}")
+        if args.store and script.store not in (None, args.store):
+            parser.error(f"--store {args.store}: {script.path} has store: {script.store}; leave out one of them")
     from lakelog.verification.scenarios.run import run_all  # Spark is not needed to find a fault in a script
 
     return run_all(scripts, args)

@@ -56,7 +56,7 @@ def test_names_of_our_scripts_differ() -> None:
 def test_what_is_not_given_has_its_default(tmp_path: Path) -> None:
     steps = " - kill: 3\n - produce: {topic: t}\n - sleep: 0.5\n - stop: controller\n"
     script = read_script(written(tmp_path, HEAD + steps))
-    assert (script.name, script.brokers) == ("n", 3)
+    assert (script.name, script.brokers, script.cluster_roots, script.store) == ("n", 3, 0, None)
     kill, produce, sleep, stop = script.steps
     assert stop.arguments == {"broker": "controller"}
     assert (kill.name, kill.arguments, kill.line) == ("kill", {"broker": 3}, 3)
@@ -76,13 +76,13 @@ def test_brokers_and_values_of_any_kind(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "nothing": ("", "script.yaml:1: is empty; a script has name, brokers, cluster_roots, steps"),
+    "nothing": ("", "script.yaml:1: is empty; a script has name, brokers, cluster_roots, store, steps"),
     "no YAML": ("name: n\nsteps: [", "script.yaml:2: .*; it must be YAML"),
     "two documents": ("name: n\n---\nname: m\n", "script.yaml:2: .*; it must be YAML"),
     "a list": ("- kill: 1\n", "script.yaml:1: a script must be a mapping"),
     "an unknown key": (
         "name: n\nsetps: []\n",
-        "script.yaml:2: setps is not known; a script has name, brokers, cluster_roots, steps",
+        "script.yaml:2: setps is not known; a script has name, brokers, cluster_roots, store, steps",
     ),
     "no name": ("steps:\n - kill: 1\n", "script.yaml:1: name is missing"),
     "no steps": ("name: n\n", "script.yaml:1: steps is missing"),
@@ -128,6 +128,10 @@ FAULTS = {
         "take_cluster_root_away: by is 'fire', it must be away or hanging or deleted or emptied",
     ),
     "no number of cluster roots": ("name: n\ncluster_roots: three\nsteps:\n - kill: 1\n", "cluster_roots is 'three'"),
+    "a store": (
+        "name: n\nstore: tape\nsteps:\n - kill: 1\n",
+        "script.yaml:2: store is 'tape', it must be disk or s3",
+    ),
     "a copy": (HEAD + " - copy_cluster_root: {to: x}\n", "copy_cluster_root: argument to is not known; known are none"),
     "no argument": (HEAD + " - no_replica_deleted: 1\n", "no_replica_deleted must be a mapping"),
     "an error": (HEAD + " - start: {broker: 1, expect_error: 5}\n", "start: expect_error is 5, it must be text"),
@@ -153,6 +157,15 @@ def test_all_scripts_are_read_before_the_first_one_runs(tmp_path: Path, capsys: 
     assert f"lakelog: {bad}: cannot be read" in capsys.readouterr().err
     assert main([good, bad, "--mode", "processes"]) == 2
     assert main([good, "--mode", "threads"]) == 2
+
+
+def test_a_script_runs_in_no_other_store_than_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "name: n\nstore: s3\nsteps:\n - kill: 1\n")
+    assert main([path, "--store", "disk"]) == 2
+    words = f"--store disk: {path} has store: s3; leave out one of them"
+    assert words in capsys.readouterr().err
+    assert main([path, "--mode", "simulated"]) == 2
+    assert f"{path} has store: s3: it needs --mode embedded or processes" in capsys.readouterr().err
 
 
 def test_every_step_is_carried_out_with_the_arguments_that_it_may_have() -> None:

@@ -36,8 +36,8 @@ def test_a_script_runs_with_three_cluster_roots(spark, tmp_path: Path) -> None:
         assert (tmp_path / "kept" / f"cluster-{number}" / "metadata").is_dir()
 
 
-def test_a_script_runs_with_three_cluster_roots_in_object_stores(spark, tmp_path: Path) -> None:
-    result = run_script(clusters_in(spark, S3), script_named("cluster_roots_in_stores"), tmp_path / "kept")
+def test_a_script_gets_the_store_and_the_cluster_roots_that_it_needs(spark, tmp_path: Path) -> None:
+    result = run_script(clusters_in(spark), script_named("cluster_roots_in_stores"), tmp_path / "kept")
     assert result.ok, [(r.step.line, str(r.step), r.outcome.fault) for r in result.steps if not r.ok]
     stores = {path.name for path in (tmp_path / "kept").glob("store-*") if path.is_dir()}
     assert stores == {f"store-{name}" for name in ("cluster-1", "cluster-2", "cluster-3", 1, 2, 3)}
