@@ -291,7 +291,7 @@ def _lag(row: ReplicaStatus | None) -> int | None:
 
 
 def _rows(log_dir: LogDir) -> list[Row]:
-    """A row a replica, with its own error or that of its root; a root without any is a row as well."""
+    """One row for each replica, with its own error or that of its root; a root without any is a row as well."""
     replicas = [replica._asdict() for replica in log_dir.replicas] or [_NOTHING]
     of_broker = {
         "broker": log_dir.broker, "broker_state": log_dir.state, "heartbeat_age_s": round(log_dir.heartbeat_age, 1),

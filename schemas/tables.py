@@ -25,7 +25,7 @@ CLUSTER = Table(
 # `<cluster root>/topics`: the topics, their ids and settings.
 TOPICS = Table(
     name="topics",
-    description="A row a topic; it is committed before its partitions appear in metadata",
+    description="One row for each topic, which is committed before the topic's partitions appear in metadata",
     key=("topic",),
     writers="the active controller",
     columns=(
@@ -41,7 +41,7 @@ TOPICS = Table(
 # `<cluster root>/configs`: settings of brokers that can change while they run.
 CONFIGS = Table(
     name="configs",
-    description="A row an entity with dynamic settings; settings of topics are in topics",
+    description="One row for each entity with dynamic settings; the settings of topics are in the table topics",
     key=("entity_type", "entity_name"),
     writers="the active controller",
     columns=(
@@ -55,7 +55,7 @@ CONFIGS = Table(
 # `<cluster root>/metadata`: the leader, ISR and replicas of each partition.
 METADATA = Table(
     name="metadata",
-    description="Leader, epochs, ISR and replicas of each partition; every write is a compare-and-set",
+    description="One row for each partition: its leader, epochs, ISR and replicas; every write is a compare-and-set",
     key=("topic_id", "partition"),
     writers="the active controller; a leader, the ISR of its partitions; a follower, before it drops broken records",
     log_retention="interval 7 days",
@@ -80,7 +80,7 @@ METADATA = Table(
 # `<cluster root>/brokers/<id>`: the registration and the heartbeat of one broker.
 BROKERS = Table(
     name="brokers",
-    description="One row: the root of a broker and its state. Each commit is a heartbeat, also one that changes no row",
+    description="One row: the root of a broker and its state. Each commit is a heartbeat, even if it changes no row",
     key=("broker_id",),
     writers="its broker; the active controller, which unregisters it",
     columns=(
@@ -109,7 +109,7 @@ BROKERS = Table(
 # `<broker root>/replicas`: a broker's state of each of its replicas.
 REPLICAS = Table(
     name="replicas",
-    description="The state of each replica of one broker; never claims more than its log holds",
+    description="One row for each replica of one broker: its state, which never claims more than the log holds",
     key=("topic_id", "partition"),
     writers="its broker alone",
     columns=(
@@ -145,8 +145,8 @@ REPLICAS = Table(
 # `<cluster root>/controller`: the active controller and its epoch.
 CONTROLLER = Table(
     name="controller",
-    description="One row: the active controller and its epoch, none before the first election. A renewal of the lease "
-    "is a commit that changes no row",
+    description="One row: the active controller and its epoch; no row before the first election. A renewal of the "
+    "lease is a commit that changes no row",
     key=("controller_epoch",),
     writers="any controller that stands for election, and the active one",
     columns=(
@@ -160,7 +160,7 @@ CONTROLLER = Table(
 # `<cluster root>/admin`: the requests to the controller, and their outcomes.
 ADMIN = Table(
     name="admin",
-    description="A row a request: a client writes it, the controller decides it; the last decided requests stay",
+    description="One row for each request: a client writes it, the controller decides it; the last decided ones stay",
     key=("request_id",),
     writers="admin clients add and withdraw requests, the active controller decides them",
     columns=(
@@ -174,10 +174,13 @@ ADMIN = Table(
             "outcomes", "string", "JSON, by topic or partition: error (null if none) and message; null: undecided", True
         ),
         Column("controller_epoch", "int", "Epoch of the controller that took the request up; -1: none yet"),
-        Column("state", "string", "Pending, Deciding, Applying or Decided; one left at Deciding is not decided again"),
+        Column("state", "string", "Pending, Deciding, Applying or Decided; a request at Deciding is not decided again"),
         Column("timeout_ms", "bigint", "Time in ms that the client waits; -1: forever"),
         Column(
-            "deadline_ms", "bigint", "Until when it waits, in ms since 1970 by its clock; null: not known", True
+            "deadline_ms",
+            "bigint",
+            "Time until which the client waits, in ms since 1970 by the client's clock; null: not known",
+            nullable=True,
         ),  # older versions leave it out
     ),
 )
@@ -186,7 +189,7 @@ ADMIN = Table(
 # `<cluster root>/groups`: the committed offsets of consumer groups.
 GROUPS = Table(
     name="groups",
-    description="A row a group and partition: the offset that the group has committed",
+    description="One row for each group and partition: the offset that the group has committed",
     key=("group_id", "topic_id", "partition"),
     writers="any consumer with a group; the controller removes rows of deleted topics and those that expire",
     columns=(
@@ -198,8 +201,8 @@ GROUPS = Table(
         Column(
             "idle_ms",
             "bigint",
-            "Time in ms that controllers have seen the offset without a commit and without a member that reads the "
-            "topic; null after a commit, while there is such a member, and after the last one has left",
+            "Time in ms in which controllers have seen no commit of the offset and no member that reads the topic; "
+            "null after a commit, while there is such a member, and after the last such member has left",
             nullable=True,
         ),
     ),
@@ -211,8 +214,8 @@ _PARTITIONS = "array<struct<topic:string,topic_id:string,partition:int>>"
 
 MEMBERS = Table(
     name="members",
-    description="A row a consumer that has subscribed, as a member of the group. A heartbeat is a commit that changes "
-    "no row and moves the txn heartbeat/<slot>. The txn generation is the generation of the group",
+    description="One row for each member of the group: a consumer that has subscribed. A heartbeat is a commit that "
+    "changes no row and moves the txn heartbeat/<slot>. The txn generation is the generation of the group",
     key=("group_id", "member_id"),
     writers="the members of the group, and whoever removes dead ones",
     columns=(
@@ -221,7 +224,7 @@ MEMBERS = Table(
         Column("client_id", "string", "client.id of the consumer; empty if not set"),
         Column("host", "string", "Name of its machine"),
         Column("slot", "int", "Number of its heartbeat counter: the lowest that was free"),
-        Column("session_timeout_ms", "int", "Time without a heartbeat after which others take it for dead"),
+        Column("session_timeout_ms", "int", "Time without a heartbeat after which others consider it dead"),
         Column("topics", "array<string>", "Topics that it has subscribed to"),
         Column("assignors", "array<string>", "Assignors that it knows, the best one first"),
         Column("assigned", _PARTITIONS, "Partitions that it is to own"),
@@ -234,7 +237,7 @@ MEMBERS = Table(
 # `<cluster root>/producers`: named producers and their ids in batch headers.
 PRODUCERS = Table(
     name="producers",
-    description="A row a named producer; a producer without a name draws a random id",
+    description="One row for each named producer; a producer without a name draws a random id",
     key=("name",),
     writers="any named producer that starts; the active controller",
     columns=(

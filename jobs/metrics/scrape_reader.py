@@ -1,9 +1,9 @@
 """The reads of one scrape, without Spark: the tables that have changed since the last scrape. Of logs it reads only the
 new files, and only for the sizes of replicas.
 
-A scrape looks at each table once: `topics`, `metadata`, `groups`, `controller`, a table a broker and a table a group in
-the cluster root, and `replicas` in the root of each broker that is alive. There is no request for a partition. A broker
-without a heartbeat has rows of the past, so they are not read.
+A scrape looks at each table once: `topics`, `metadata`, `groups`, `controller`, one table for each broker and each
+group in the cluster root, and `replicas` in the root of each broker that is alive. There is no request for a partition.
+A broker without a heartbeat has rows of the past, so they are not read.
 
 Tables are polled: in an object store that is one request for each, because only this process's own polls of the last
 second may answer. Several cluster roots are asked for what a majority has, since the nearest one may be behind.

@@ -82,8 +82,8 @@ _READER = ("reader", *PARTITION)
 
 
 def partitions_view(metadata: DataFrame, topics: DataFrame, replicas: DataFrame, min_insync_replicas: int) -> DataFrame:
-    """A row a partition; columns of `PARTITIONS`. The arguments are rows of these tables; `min_insync_replicas` is that
-    of topics which do not set it. [IS-03, HW-02]"""
+    """One row for each partition; columns of `PARTITIONS`. The arguments are rows of these tables;
+    `min_insync_replicas` is that of topics which do not set it. [IS-03, HW-02]"""
     others = F.max(F.when(F.expr("broker_id <> leader"), F.col("matching_end_offset")))
     found = _assigned_replicas(metadata, replicas).groupBy(*PARTITION).agg(
         F.any_value("registration").alias("registration"), F.any_value("leader_row").alias("leader_row"),
@@ -104,8 +104,8 @@ def _settings(topics: DataFrame, min_insync_replicas: int) -> DataFrame:
 
 
 def replicas_view(metadata: DataFrame, replicas: DataFrame, brokers: DataFrame) -> DataFrame:
-    """A row an assigned replica; columns of `REPLICA_STATES`. `metadata` and `replicas` are rows of these tables;
-    `brokers` has broker_id, state, storage_error and root_error, as the view `brokers` has them."""
+    """One row for each assigned replica; columns of `REPLICA_STATES`. `metadata` and `replicas` are rows of these
+    tables; `brokers` has broker_id, state, storage_error and root_error, as the view `brokers` has them."""
     of_broker = brokers.select("broker_id", F.col("state").alias("broker_state"), "storage_error", "root_error")
     found = _assigned_replicas(metadata, replicas).join(F.broadcast(of_broker), on="broker_id", how="left")
     is_at_end = F.col("log_end_offset") == F.col("leader_log_end_offset")
@@ -123,8 +123,8 @@ def replicas_view(metadata: DataFrame, replicas: DataFrame, brokers: DataFrame) 
 
 
 def _assigned_replicas(metadata: DataFrame, replicas: DataFrame) -> DataFrame:
-    """A row an assigned replica: the partition's registration, its own row and the leader's, and the end of what it has
-    of the leader's records. Each table is read once. [HW-02]"""
+    """One row for each assigned replica: the partition's registration, its own row and the leader's, and the end of
+    what it has of the leader's records. Each table is read once. [HW-02]"""
     assigned = metadata.select(
         *PARTITION, "topic", "leader", F.col("leader_epoch").alias("current_epoch"), "isr",
         F.struct(*metadata.columns).alias("registration"), F.explode("replicas").alias("broker_id"),
@@ -161,8 +161,8 @@ def broker_registrations(brokers: DataFrame, session_timeout_ms: int) -> DataFra
 
 
 def brokers_view(brokers: DataFrame, partitions: DataFrame, replicas: DataFrame) -> DataFrame:
-    """A row a broker; columns of `BROKER_STATES`. `brokers` is a result of `broker_registrations`; `partitions` and
-    `replicas` are those views."""
+    """One row for each broker; columns of `BROKER_STATES`. `brokers` is a result of `broker_registrations`;
+    `partitions` and `replicas` are those views."""
     led = partitions.groupBy(F.col("leader").alias("broker_id")).agg(
         *(count_where(F.expr(rule)).alias(name) for name, rule in _LED.items())
     )
@@ -185,8 +185,8 @@ def brokers_view(brokers: DataFrame, partitions: DataFrame, replicas: DataFrame)
 def topics_view(
     topics: DataFrame, partitions: DataFrame, replicas: DataFrame, brokers: DataFrame, min_insync_replicas: int
 ) -> DataFrame:
-    """A row a topic; columns of `TOPIC_STATES`. `topics` and `replicas` are rows of these tables, `partitions` is that
-    view, `brokers` a result of `broker_registrations`. [TD-01, TD-03, BD-02]"""
+    """One row for each topic; columns of `TOPIC_STATES`. `topics` and `replicas` are rows of these tables, `partitions`
+    is that view, `brokers` a result of `broker_registrations`. [TD-01, TD-03, BD-02]"""
     of_partitions = partitions.groupBy("topic_id").agg(
         F.count("*").alias("number"),
         F.min_by("replicas_count", "partition").alias("replication_factor"),
@@ -278,7 +278,8 @@ def _partition_totals(partitions: DataFrame) -> DataFrame:
 
 
 def consumer_groups_view(groups: DataFrame, metadata: DataFrame, replicas: DataFrame) -> DataFrame:
-    """A row a group and partition; columns of `CONSUMER_GROUPS`. The arguments are rows of these tables. [AP-04]"""
+    """One row for each group and partition; columns of `CONSUMER_GROUPS`. The arguments are rows of these tables.
+    [AP-04]"""
     found = groups.join(F.broadcast(leader_rows(metadata, replicas)), on=list(PARTITION), how="left")
     high_watermark = F.col("leader_high_watermark")
     columns = {
@@ -290,8 +291,8 @@ def consumer_groups_view(groups: DataFrame, metadata: DataFrame, replicas: DataF
 
 
 def lag_view(metadata: DataFrame, replicas: DataFrame, groups: DataFrame, batches: DataFrame) -> DataFrame:
-    """A row a follower and partition, and a row a group and partition; columns of `LAG`. The first three arguments are
-    rows of these tables, `batches` those of `BATCHES`. [FT-08, AP-04]"""
+    """One row for each follower and partition, and one for each group and partition; columns of `LAG`. The first three
+    arguments are rows of these tables, `batches` those of `BATCHES`. [FT-08, AP-04]"""
     readers = _followers(metadata, replicas).unionByName(_groups(metadata, groups))
     found = readers.join(F.broadcast(leader_rows(metadata, replicas)), on=list(PARTITION), how="left")
     kept = F.greatest("fetch_offset", "leader_log_start_offset")  # older records were deleted
@@ -327,7 +328,7 @@ def _missing(behind: DataFrame, batches: DataFrame) -> DataFrame:
 
 
 def log_files_view(batches: DataFrame) -> DataFrame:
-    """A row a file of a log and partition in it; columns of `LOG_FILES`. `batches` are rows of `BATCHES`."""
+    """One row for each file of a log and partition in it; columns of `LOG_FILES`. `batches` are rows of `BATCHES`."""
     found = batches.groupBy("broker_id", "file", *PARTITION).agg(
         F.max("file_bytes").alias("file_bytes"),
         F.max("topic").alias("topic"),
@@ -358,7 +359,8 @@ def _groups(metadata: DataFrame, groups: DataFrame) -> DataFrame:
 
 
 def isr_history_view(changes: DataFrame) -> DataFrame:
-    """A row a change of a partition; columns of `ISR_HISTORY`. `changes` are rows of `METADATA_CHANGES`. [IS-05]"""
+    """One row for each change of a partition; columns of `ISR_HISTORY`. `changes` are rows of `METADATA_CHANGES`.
+    [IS-05]"""
     in_order = Window.partitionBy(*PARTITION).orderBy("version", "is_removed")
     before = F.lag("isr").over(in_order)
     known = F.when(~F.col("is_first"), F.coalesce(before, F.array().cast("array<int>")))
@@ -377,8 +379,9 @@ def isr_history_view(changes: DataFrame) -> DataFrame:
 
 
 def leader_epochs_view(changes: DataFrame, replicas: DataFrame) -> DataFrame:
-    """A row a leader epoch of a partition; columns of `LEADER_EPOCHS`. `changes` are rows of `METADATA_CHANGES`,
-    `replicas` those of the table. The offsets are those of the present leader's log. [EP-01, EP-03]"""
+    """One row for each leader epoch of a partition; columns of `LEADER_EPOCHS`. `changes` are rows of
+    `METADATA_CHANGES`, `replicas` those of the table. The offsets are those of the present leader's log.
+    [EP-01, EP-03]"""
     key = [*PARTITION, "leader_epoch"]
     kept = changes.where("NOT is_removed")
     newest = kept.groupBy(*PARTITION).agg(
@@ -396,7 +399,7 @@ def leader_epochs_view(changes: DataFrame, replicas: DataFrame) -> DataFrame:
 
 
 def _lineage(leaders: DataFrame) -> DataFrame:
-    """A row an epoch of the leaders' logs: it ends where the next one begins, the last one at the LEO."""
+    """One row for each epoch of the leaders' logs: it ends where the next one begins, the last one at the LEO."""
     epochs = leaders.select(*PARTITION, "leader_log_end_offset", F.explode("leader_epochs").alias("entry"))
     entry = epochs.select(*PARTITION, "leader_log_end_offset", "entry.*")
     following = F.lead("start_offset").over(Window.partitionBy(*PARTITION).orderBy("leader_epoch"))

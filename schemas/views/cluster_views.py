@@ -33,7 +33,7 @@ _PARTITION = (*_TOPIC, Column("partition", "int", "Partition"))
 
 PARTITIONS = View(
     name="partitions",
-    description="A row a partition: its registration, and the offsets that its leader has published",
+    description="One row for each partition: its registration, and the offsets that its leader has published",
     needs=("metadata",),
     uses=("topics", "replicas"),
     columns=(
@@ -61,14 +61,14 @@ PARTITIONS = View(
         Column("high_watermark", "bigint", "HW: readers see the records below it", True),
         Column("last_stable_offset", "bigint", "The HW, as there are no transactions", True),
         Column("last_stable_offset_lag", "bigint", "HW less last stable offset: 0, as there are no transactions", True),
-        Column("one_replica_from", "bigint", "Committed records at and above it are on the leader only", True),
+        Column("one_replica_from", "bigint", "Offset from which committed records are on the leader only", True),
         Column("one_replica_records", "bigint", "Number of committed records that are on the leader only", True),
     ),
 )
 
 REPLICA_STATES = View(
     name="replicas",
-    description="A row an assigned replica, with what its broker has published last; null where it has not",
+    description="One row for each assigned replica, with its last published state; null: its broker has published none",
     needs=("metadata", "replicas"),
     uses=("brokers",),
     columns=(
@@ -82,13 +82,13 @@ REPLICA_STATES = View(
             "state", "string", "Fetching, Truncating, Delayed, Offline or Stray; always Fetching for a leader", True
         ),
         Column("leader_epoch", "int", "Leader epoch of the replica's role", True),
-        Column("is_current", "boolean", "The role is of the partition's leader epoch", True),
+        Column("is_current", "boolean", "Its leader epoch is the present one of the partition", True),
         Column("log_start_offset", "bigint", "First offset of the log", True),
         Column("log_end_offset", "bigint", "LEO: the next offset to write", True),
         Column("high_watermark", "bigint", "HW that the replica knows", True),
         Column("lag", "bigint", "Committed records that it lacks: HW of the leader less LEO, at least 0", True),
         Column("log_end_offset_lag", "bigint", "Records of the leader's log that it lacks", True),
-        Column("matching_end_offset", "bigint", "It has the leader's records below it, by the leader epochs", True),
+        Column("matching_end_offset", "bigint", "Below it the replica has the leader's records, by the epochs", True),
         Column("has_leaders_records", "boolean", "LEO and chain are the leader's: both have the same records", True),
         Column("published_at", "timestamp", "Time at which its broker wrote its replica rows last", True),
         Column("error", "string", "Why it is not Fetching, or why its broker's root cannot be read", True),
@@ -97,7 +97,7 @@ REPLICA_STATES = View(
 
 BROKER_STATES = View(
     name="brokers",
-    description="A row a broker that has registered",
+    description="One row for each broker that has registered",
     needs=("brokers", "metadata"),
     uses=("topics", "replicas"),
     columns=(
@@ -129,7 +129,7 @@ BROKER_STATES = View(
 
 TOPIC_STATES = View(
     name="topics",
-    description="A row a topic",
+    description="One row for each topic",
     needs=("topics", "metadata"),
     uses=("replicas", "brokers"),
     columns=(
@@ -143,7 +143,7 @@ TOPIC_STATES = View(
         Column("is_deleting", "boolean", "Marked for deletion"),
         Column("is_ineligible_to_delete", "boolean", "Its deletion waits for a dead broker or a reassignment"),
         Column("replicas_to_delete", "int", "Replicas of a deleted topic that are not deleted yet"),
-        Column("replicas_ineligible_to_delete", "int", "Those of them whose broker is not alive"),
+        Column("replicas_ineligible_to_delete", "int", "Those replicas to delete whose broker is not alive"),
     ),
 )
 
@@ -153,7 +153,7 @@ CONTROLLER_STATE = View(
     needs=("metadata", "topics", "brokers"),
     uses=("controller", "admin", "replicas"),
     columns=(
-        Column("controller_id", "string", "Id of the controller that was elected last; null: none ever", True),
+        Column("controller_id", "string", "Id of the controller that was elected last; null: none was elected", True),
         Column("controller_epoch", "int", "Rises with each election", True),
         Column("last_renewal", "timestamp", "Time of the last renewal of its lease, by the clock of the store", True),
         Column("active_controller_count", "int", "1 if a controller is active, else 0"),
@@ -162,10 +162,10 @@ CONTROLLER_STATE = View(
         Column("fenced_broker_count", "int", "Registered brokers that are not alive"),
         Column("global_topic_count", "int", "Topics, also those that are being deleted"),
         Column("global_partition_count", "int", "Partitions, also those that are being deleted"),
-        Column("offline_partitions_count", "int", "Partitions without a leader, but those that are being deleted"),
-        Column("preferred_replica_imbalance_count", "int", "Partitions that another than the first replica leads"),
+        Column("offline_partitions_count", "int", "Partitions without a leader that are not being deleted"),
+        Column("preferred_replica_imbalance_count", "int", "Partitions that a replica other than the first leads"),
         Column("topics_to_delete_count", "int", "Topics that are being deleted"),
-        Column("replicas_to_delete_count", "int", "Their replicas that are not deleted yet"),
+        Column("replicas_to_delete_count", "int", "Replicas of those topics that are not deleted yet"),
         Column("topics_ineligible_to_delete_count", "int", "Topics whose deletion waits"),
         Column("replicas_ineligible_to_delete_count", "int", "Replicas whose deletion waits for their broker"),
     ),
@@ -173,7 +173,7 @@ CONTROLLER_STATE = View(
 
 ISR_HISTORY = View(
     name="isr_history",
-    description="A row each time that leader, ISR or replicas of a partition changed, as far back as metadata reaches",
+    description="One row for each change of a partition's leader, ISR or replicas, as far back as metadata reaches",
     needs=("metadata_changes",),
     columns=(
         *_PARTITION,
@@ -197,14 +197,14 @@ ISR_HISTORY = View(
 
 EVENT_HISTORY = View(
     name="events",
-    description="A row an event: brokers lost, leaders elected, ISRs shrunk, partitions offline, topics created",
+    description="One row for each event: broker lost, leader elected, ISR shrunk, partition offline, topic created",
     needs=(EVENTS.name,),
     columns=EVENTS.columns,
 )
 
 LEADER_EPOCHS = View(
     name="leader_epochs",
-    description="A row a leader epoch of a partition: who led under it, since when, and which offsets are of it",
+    description="One row for each leader epoch of a partition: who led under it, since when, and its offsets",
     needs=("metadata_changes",),
     uses=("replicas",),
     columns=(
@@ -225,7 +225,7 @@ _LAG = (
 
 LAG = View(
     name="lag",
-    description="A row a follower, and a row a consumer group, of a partition: how far it is behind the HW",
+    description="One row for each follower and each consumer group of a partition: how far it is behind the HW",
     needs=("metadata", "replicas"),
     uses=("batches", "groups"),
     columns=(
@@ -239,13 +239,13 @@ LAG = View(
         ),
         *_LAG,
         Column("lag_ms", "bigint", "Age of the newest record in the first batch that it lacks; 0 without a lag", True),
-        Column("lag_bytes", "bigint", "Keys and values that it lacks; a batch counts in proportion", True),
+        Column("lag_bytes", "bigint", "Bytes of keys and values that it lacks; a batch counts in proportion", True),
     ),
 )
 
 CONSUMER_GROUPS = View(
     name="consumer_groups",
-    description="A row a consumer group and partition",
+    description="One row for each consumer group and partition",
     needs=("groups",),
     uses=("metadata", "replicas"),
     columns=(
@@ -259,7 +259,7 @@ CONSUMER_GROUPS = View(
 
 LOG_FILES = View(
     name="log_files",
-    description="A row a data file of a broker's log and partition in it, and a row a file that cannot be read",
+    description="One row for each partition in each data file of a broker's log, and for each file that cannot be read",
     needs=("batches",),
     columns=(
         Column("broker_id", "int", "Broker whose log has the file"),

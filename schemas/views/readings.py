@@ -22,7 +22,7 @@ def _read(table: Table, *more: Column) -> Table:
 _CHANGE = (
     Column("version", "bigint", "Version of metadata with this row"),
     Column("committed_at", "timestamp", "Time of that version's commit, by the clock of the store"),
-    Column("is_first", "boolean", "The oldest known row of a partition that may be older"),
+    Column("is_first", "boolean", "The oldest known row of the partition; there may have been older ones"),
     Column("is_removed", "boolean", "The partition was removed; the row is its last one"),
     Column("who", "string", "Writer of the commit", True),
     Column("why", "string", "Reason of the commit", True),
@@ -46,7 +46,7 @@ EVENTS = Table(
         Column("at", "timestamp", "Time of the commit, by the clock of its writer or, if earlier, that of the store"),
         Column("version", "bigint", "Version of metadata"),
         Column("event", "string", "What has happened, such as LeaderElected"),
-        Column("topic", "string", "Topic name; null if no partition is concerned, as all columns of partitions", True),
+        Column("topic", "string", "Topic name; null if the event is not about a partition, as all its columns", True),
         Column("topic_id", "string", "Topic id", True),
         Column("partition", "int", "Partition", True),
         Column("brokers", "array<int>", "Brokers to which it has happened"),

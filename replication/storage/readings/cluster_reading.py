@@ -176,8 +176,8 @@ def _dated(root: StorageRoot, table: Table, at: float | None, observed_at: float
 
 
 def log_batches(broker: StorageRoot, broker_id: int, at: float | None, observed_at: float) -> pa.Table:
-    """A row a batch of a broker's log, and a row a file without batches or that cannot be read; columns of `BATCHES`.
-    `at`: as for `table_at`.
+    """One row for each batch of a broker's log, and one for each file without batches or that cannot be read; columns
+    of `BATCHES`. `at`: as for `table_at`.
 
     Raises InconsistentClusterIdException if there is no log, KafkaStorageException.
     """

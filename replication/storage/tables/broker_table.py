@@ -1,5 +1,6 @@
-"""`brokers/<id>`: registrations and heartbeats, a table a broker, so that no two brokers ever contend; and all of them
-as a directory, where a broken one hides no other. The controller writes there only to unregister a broker. [BC-01]
+"""`brokers/<id>`: registrations and heartbeats, one table for each broker, so that no two brokers ever contend; and all
+of them as a directory, where a broken one hides no other. The controller writes there only to unregister a broker.
+[BC-01]
 
 The heartbeat is the version of the table, so that one without changes is a commit without a file. In a cluster with
 several roots that one is a sign of life, see `LifeSigns`, and the heartbeat is the sum of its number and the version.
