@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias
@@ -151,7 +152,8 @@ def _kind(value: object) -> str:
 
 
 def check_columns(schema: pa.Schema, topic: str) -> None:
-    """Raises InvalidRecordException for a missing `value`, an unknown column or a wrong type; it lists all of them.
+    """Raises InvalidRecordException for a missing `value`, an unknown column, a wrong type, or a name that two columns
+    have; it lists all of them.
 
     Strings are allowed for `key` and `value`, as UTF-8, as in Spark's Kafka sink.
     """
@@ -163,6 +165,8 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
             problems.append(f"column {column.name} is unknown; known are {', '.join(ALLOWED)}")
         elif not _fits(column.name, column.type):
             problems.append(f"column {column.name} is {column.type}, it must be {ALLOWED[column.name]}")
+    counts = Counter(schema.names)
+    problems += [f"column {name} is there {count} times, it must be one" for name, count in counts.items() if count > 1]
     if problems:
         raise InvalidRecordException(f"records for topic {topic}: " + "; ".join(problems))
 

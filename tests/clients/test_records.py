@@ -27,6 +27,12 @@ def test_all_faults_of_the_columns_are_in_one_error():
         assert text in str(raised.value)
 
 
+def test_two_columns_of_one_name_are_refused():
+    schema = pa.schema([("value", pa.string()), ("key", pa.string()), ("value", pa.string())])
+    with pytest.raises(InvalidRecordException, match=r"^records for topic t: column value is there 2 times"):
+        check_columns(schema, "t")
+
+
 def test_missing_columns_are_filled_in():
     records = to_records(pa.table(VALUES), now=1_700_000_000_000_000)
     assert records["key"].null_count == records["headers"].null_count == 3
