@@ -24,7 +24,7 @@ from lakelog.replication.clients.records import (
     split,
     to_records,
 )
-from lakelog.replication.errors import InvalidRecordException
+from lakelog.replication.errors import InvalidRecordException, error_or
 from lakelog.replication.protocol.append import PartitionAppend
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
@@ -80,10 +80,10 @@ def record_set(
 
     `records`: a DataFrame, a pyarrow.Table, PartitionedRecords, or a dict, str or bytes, or a list of these.
     `segment_bytes`: the size of a segment. `limit`: of the size of each record; None for no check. PartitionedRecords
-    are not checked again. `roots`: the folder of a log for each partition, for a DataFrame.
+    are not checked again. `roots`: the folder of a log for each partition, for a large DataFrame.
 
     Raises InvalidRecordException for a wrong column or value, InvalidPartitionsException for a partition that does not
-    exist, and RecordTooLargeException.
+    exist, RecordTooLargeException, and for a large DataFrame the error of `roots`.
     """
     sticky = random_partition(partitions)
     if isinstance(records, Sequence | Mapping):
@@ -103,7 +103,7 @@ def record_set(
     from lakelog.replication.clients.spark_record_set import run_data_frame
 
     check_columns(to_arrow_schema(records.schema, timezone="UTC"), topic)
-    found = run_data_frame(topic, records, partitions, sticky, segment_bytes, roots(), limit)
+    found = run_data_frame(topic, records, partitions, sticky, segment_bytes, error_or(roots), limit)
     if isinstance(found, pa.Table):
         return ArrowRecordSet(topic, found, partitions, sticky, segment_bytes, limit)
     return found

@@ -50,13 +50,15 @@ logger = logging.getLogger(__name__)
 
 def run_data_frame(
     topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int,
-    roots: Mapping[int, StorageRoot], limit: RecordLimit | None = None, kept_bytes: int = KEPT_BYTES,
+    roots: Mapping[int, StorageRoot] | LakelogException, limit: RecordLimit | None = None,
+    kept_bytes: int = KEPT_BYTES,
 ) -> SparkRecordSet | pa.Table:  # fmt: skip
     """Runs a DataFrame. Returns its records: as a table if no task has more than `kept_bytes` of them, unchecked;
     otherwise checked and staged beside logs.
 
     `roots`: the folder of a log for each partition, where its records are staged; if a task cannot write there, it
-    takes another one of them. Raises as `record_set`, and KafkaStorageException if no folder can be written.
+    takes another one of them. An error in place of the folders is raised once a task has to stage records. Raises as
+    `record_set`, and KafkaStorageException if no folder can be written.
     """
     prefix, now = staged_prefix(), time.time_ns() // 1000
     strictest = limit and limit.strictest
@@ -65,7 +67,8 @@ def run_data_frame(
     try:
         found = _run(records, job)
     except BaseException:  # an error of the DataFrame itself: the tasks have not told what they have staged
-        _delete(partial(_files_with, prefix, {*roots.values()}))
+        if not isinstance(roots, LakelogException):
+            _delete(partial(_files_with, prefix, {*roots.values()}))
         raise
     tasks = [each for each in found if isinstance(each, _TaskRecords) and (each.staged or each.kept is not None)]
     kept = [task.kept for task in tasks if task.kept is not None]
@@ -188,7 +191,7 @@ class _StageRecords:
     sticky: int
     now: int
     segment_bytes: int
-    roots: Mapping[int, StorageRoot]
+    roots: Mapping[int, StorageRoot] | LakelogException
     limit: RecordLimit | None
     prefix: str
     kept_bytes: int
@@ -213,6 +216,8 @@ class _StageRecords:
             raise
 
     def _stage(self, table: pa.Table, found: _TaskRecords) -> None:
+        if isinstance(self.roots, LakelogException):
+            raise self.roots
         records = to_records(table, self.now, self.topic)
         numbers = partitions_of(table, records, self.topic, self.partitions, self.sticky)
         if (limit := self.limit) is not None:
@@ -226,10 +231,12 @@ class _StageRecords:
             root = self.roots.get(number, anywhere)
             by_root.setdefault(root, []).extend((self.topic, number, each.table) for each in batches)
         for root, parts in by_root.items():
-            found.staged.extend(self._put(root, parts))
+            others = [other for other in dict.fromkeys(self.roots.values()) if other != root]
+            found.staged.extend(self._put(root, others, parts))
 
-    def _put(self, root: StorageRoot, parts: Sequence[tuple[str, int, pa.Table]]) -> list[StagedRecords]:
-        others = [other for other in dict.fromkeys(self.roots.values()) if other != root]
+    def _put(
+        self, root: StorageRoot, others: Sequence[StorageRoot], parts: Sequence[tuple[str, int, pa.Table]]
+    ) -> list[StagedRecords]:
         try:
             return stage(root, parts, self.prefix)
         except KafkaStorageException:

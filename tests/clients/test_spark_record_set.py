@@ -139,6 +139,52 @@ def test_a_record_that_is_refused_among_small_and_large_tasks_leaves_nothing(spa
     assert not staged(log)
 
 
+def test_a_task_that_fails_among_small_ones_fails_the_send(spark, root):
+    log = new_log(root, P0, P1)
+    rows = small_and_large(spark).where("value < 2020 OR value >= 3000")  # one large task
+    rows = rows.withColumn("timestamp", F.expr("if(value = '2019', timestamp_seconds(300000000000), NULL)"))
+    with pytest.raises(InvalidRecordException, match=r"column timestamp: .* 1 to 9999"):
+        given_to(log, rows, kept_bytes=2000)
+    assert not staged(log)
+
+
+@pytest.mark.parametrize("error", [KafkaStorageException("no space"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
+def test_a_driver_that_cannot_stage_what_small_tasks_keep_leaves_nothing(spark, root, monkeypatch, error):
+    log = new_log(root, P0, P1)
+
+    def fail(*_):
+        assert staged(log)
+        raise error
+
+    monkeypatch.setattr(spark_record_set, "stage", fail)  # in this process, and in none of the tasks
+    with pytest.raises(type(error)):
+        given_to(log, small_and_large(spark), kept_bytes=1000)
+    assert not staged(log)
+
+
+def test_a_task_that_fails_after_it_has_staged_records_leaves_nothing(spark, root, change_settings):
+    """The first chunk of the only task is staged, and the second one has a wrong time."""
+    log = new_log(root, P0)
+    change_settings({"spark.sql.execution.arrow.maxRecordsPerBatch": "1"})
+    rows = spark.range(3, numPartitions=1).select(
+        F.expr("if(id < 2, repeat('x', 17000000), 'x') AS value"),
+        F.expr("if(id < 2, NULL, timestamp_seconds(300000000000)) AS timestamp"),
+    )
+    with pytest.raises(InvalidRecordException, match=r"column timestamp: .* 1 to 9999"):
+        run_data_frame(TOPIC, rows, 1, 0, 1 << 30, {0: log.root})
+    assert not staged(log)
+
+
+def no_roots():
+    raise KafkaStorageException("no log can be opened")
+
+
+def test_only_a_large_dataframe_needs_a_log_that_can_be_opened(spark):
+    assert record_set(TOPIC, numbers(spark, 10, 1), 2, 1 << 20, None, no_roots).counts == {0: 5, 1: 5}
+    with pytest.raises(KafkaStorageException, match=r"^no log can be opened$"):
+        record_set(TOPIC, numbers(spark, LARGE, 3), 2, 1 << 20, None, no_roots)
+
+
 @pytest.mark.parametrize("count", [0, 100, LARGE], ids=["empty", "small", "large"])
 def test_a_dataframe_of_any_size_is_run_once(spark, root, count):
     world, runs = World(root), f"{root}/runs"
