@@ -22,6 +22,7 @@ from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -39,7 +40,8 @@ from lakelog.replication.storage.log.log_append import Positions, SegmentWriter
 from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords, digests_of, joined, segment_writer
 from lakelog.replication.storage.log.segment import Segment
 
-KEPT_BYTES = 64 * 1024  # of records that a task returns to the driver; thousands of tasks may do so
+KEPT_BYTES = 64 * 1024  # of records that a task returns to the driver
+_ALL_KEPT_BYTES = 256 * KEPT_BYTES  # of 256 tasks; further ones return less: see spark.driver.maxResultSize
 _CHUNK_BYTES = 32 * 1024 * 1024  # of a task's records are encoded together
 _SHARE_BYTES = 64 * 1024 * 1024  # for a task that writes segments
 _READERS = 8  # of small batches at the same time
@@ -51,18 +53,19 @@ logger = logging.getLogger(__name__)
 def run_data_frame(
     topic: str, records: DataFrame, partitions: int, sticky: int, segment_bytes: int,
     roots: Mapping[int, StorageRoot] | LakelogException, limit: RecordLimit | None = None,
-    kept_bytes: int = KEPT_BYTES,
+    kept_bytes: int = KEPT_BYTES, all_kept_bytes: int = _ALL_KEPT_BYTES,
 ) -> SparkRecordSet | pa.Table:  # fmt: skip
     """Runs a DataFrame. Returns its records: as a table if no task has more than `kept_bytes` of them, unchecked;
-    otherwise checked and staged beside logs.
+    otherwise checked and staged beside logs. The n-th task keeps at most `all_kept_bytes` / n, so that thousands of
+    tasks together return a few times `all_kept_bytes` at most.
 
     `roots`: the folder of a log for each partition, where its records are staged; if a task cannot write there, it
     takes another one of them. An error in place of the folders is raised once a task has to stage records. Raises as
     `record_set`, and KafkaStorageException if no folder can be written.
     """
     prefix, now = staged_prefix(), time.time_ns() // 1000
-    strictest = limit and limit.strictest
-    job = _StageRecords(topic, partitions, sticky, now, segment_bytes, roots, strictest, prefix, kept_bytes)
+    strictest, most = limit and limit.strictest, (kept_bytes, all_kept_bytes)
+    job = _StageRecords(topic, partitions, sticky, now, segment_bytes, roots, strictest, prefix, *most)
     found: list[_TaskRecords | LakelogException]
     try:
         found = _run(records, job)
@@ -195,11 +198,13 @@ class _StageRecords:
     limit: RecordLimit | None
     prefix: str
     kept_bytes: int
+    all_kept_bytes: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> _TaskRecords:
         chunks, found = _chunks(batches), _TaskRecords([], [])
-        first = next(chunks, None)
-        if first is None or first.nbytes <= self.kept_bytes:  # a chunk that is not full is the last one
+        first, task = next(chunks, None), TaskContext.get()
+        most = min(self.kept_bytes, self.all_kept_bytes // (task.partitionId() + 1 if task else 1))
+        if first is None or first.nbytes <= most:  # a chunk that is not full is the last one
             return replace(found, kept=first)
         self.stage(chain([first], chunks), found)
         return found

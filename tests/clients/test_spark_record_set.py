@@ -39,10 +39,10 @@ def numbers(spark, count=COUNT, tasks=5):
     return spread.select(F.col("id").cast("string").alias("value"), (F.col("id") % 2).cast("int").alias("partition"))
 
 
-def given_to(log, records, segment_bytes=4096, limit=None, roots=None, kept_bytes=0):
+def given_to(log, records, segment_bytes=4096, limit=None, roots=None, kept_bytes=0, **given):
     """The record set of a send of two partitions to a log. By default its tasks keep no records."""
     roots = roots or dict.fromkeys((0, 1), log.root)
-    return run_data_frame(TOPIC, records, 2, 0, segment_bytes, roots, limit, kept_bytes)
+    return run_data_frame(TOPIC, records, 2, 0, segment_bytes, roots, limit, kept_bytes, **given)
 
 
 def writer(given, log):
@@ -136,6 +136,17 @@ def test_a_record_that_is_refused_among_small_and_large_tasks_leaves_nothing(spa
     rows = rows.withColumn("value", F.expr(f"if(value = '{refused}', repeat('x', 100), value)"))
     with pytest.raises(RecordTooLargeException, match="a record has 100 bytes"):
         given_to(log, rows, limit=RecordLimit(TOPIC, 50), kept_bytes=1000)
+    assert not staged(log)
+
+
+def test_small_tasks_keep_few_bytes_together(spark, root):
+    """Spark refuses the results of a job that are larger than `spark.driver.maxResultSize`."""
+    log, rows = new_log(root, P0, P1), numbers(spark, 600, 6)
+    small = given_to(log, rows, kept_bytes=4000, all_kept_bytes=24_000)
+    assert small["value"].to_pylist() == [str(n) for n in range(600)]
+    with given_to(log, rows, 1 << 20, kept_bytes=4000, all_kept_bytes=4000) as given:
+        assert len(staged(log)) == 1 + 3  # by the driver for three tasks, and by the others
+        assert written(log, writer(given, log)(BEGIN)) == {n: [b"%d" % v for v in range(n, 600, 2)] for n in (0, 1)}
     assert not staged(log)
 
 
