@@ -148,7 +148,8 @@ class Producer(Closing):
 
         `records` is a Spark DataFrame, a pyarrow.Table or a list of dicts. Columns are `value` and optionally `key`,
         `partition`, `timestamp` and `headers`. A str or bytes in a list is a value alone. Text is encoded as UTF-8.
-        A DataFrame of more than 1,000 rows is run once more for them: its tasks write the segments.
+        A DataFrame is run once. Its tasks return up to 64 KiB of records each to this process, and write the segments
+        of a larger one. A task takes some time even without records: `coalesce` a small DataFrame of many tasks.
 
         Retriable errors of a partition are retried until `timeout_ms`. A partition without a leader in all that time
         gets TimeoutException, whose `__cause__` is the last error.
@@ -158,7 +159,7 @@ class Producer(Closing):
         InvalidTopicException (an internal topic, or a name that is not a str), ProducerFencedException (another
         producer has taken the name), TimeoutException (no new identity in time, no memory within `max_block_ms`, or
         earlier sends took all the time), KafkaStorageException (the cluster's tables cannot be read and the topic is
-        new to this producer, or no log's folder takes the records of a DataFrame) and IllegalStateException
+        new to this producer, or no log's folder takes the records of a large DataFrame) and IllegalStateException
         (after `close`, or in a callback of a future).
 
         IllegalStateException also ends a send if the thread that carries out all sends is interrupted, or if `close`
