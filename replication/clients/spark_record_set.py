@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -45,6 +46,7 @@ _ALL_KEPT_BYTES = 256 * KEPT_BYTES  # of 256 tasks; further ones return less: se
 _CHUNK_BYTES = 32 * 1024 * 1024  # of a task's records are encoded together
 _SHARE_BYTES = 64 * 1024 * 1024  # for a task that writes segments
 _READERS = 8  # of small batches at the same time
+_TASKS_END_SECONDS = 30.0  # after their job has failed: Spark gives Python workers 2 s, and a chunk may be on its way
 _PACKED = "packed binary"
 
 logger = logging.getLogger(__name__)
@@ -71,7 +73,9 @@ def run_data_frame(
         found = _run(records, job)
     except BaseException:  # an error of the DataFrame itself: the tasks have not told what they have staged
         if not isinstance(roots, LakelogException):
-            _delete(partial(_files_with, prefix, {*roots.values()}))
+            find = partial(_files_with, prefix, {*roots.values()})
+            _delete(find)
+            _delete_later(find)
         raise
     tasks = [each for each in found if isinstance(each, _TaskRecords) and (each.staged or each.kept is not None)]
     kept = [task.kept for task in tasks if task.kept is not None]
@@ -155,6 +159,15 @@ def _delete(find: Callable[[], Collection[tuple[StorageRoot, str]]]) -> None:
         in_threads(lambda file: file[0].delete(file[1]), files, _READERS)
     except KafkaStorageException as failure:  # the brokers delete the files a day later
         logger.warning("files of a send stay for a day: %s", failure)
+
+
+def _delete_later(find: Callable[[], Collection[tuple[StorageRoot, str]]]) -> None:
+    """Deletes files of a job that has failed, after its tasks have ended: their Python workers take the end of the
+    input for the end of the records, and stage what they have got."""
+    timer = threading.Timer(_TASKS_END_SECONDS, _delete, [find])
+    timer.daemon = True
+    with suppress(RuntimeError):  # no thread can be started: the brokers delete the files a day later
+        timer.start()
 
 
 def _files_with(prefix: str, roots: Collection[StorageRoot]) -> list[tuple[StorageRoot, str]]:

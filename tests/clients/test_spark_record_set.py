@@ -1,8 +1,9 @@
 """Large sends: the tasks of a DataFrame stage its records once, and each write of a partition has them in one order."""
 
 import os
+import threading
 import time
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 import pyarrow as pa
@@ -291,6 +292,37 @@ def test_a_job_that_ends_after_tasks_have_staged_records_leaves_nothing(spark, r
     assert len(staged(log)) == 1  # that of another send
     with kept:
         assert sum(map(len, written(log, writer(kept, log)(BEGIN)).values())) == 10
+
+
+def test_a_task_that_stages_records_after_its_job_has_failed_leaves_nothing(spark, root, monkeypatch):
+    """Its Python worker takes the end of its input for the end of the records."""
+    log, later, jobs = new_log(root, P0, P1), [], []
+    kept = given_to(log, numbers(spark, 10, 1))
+
+    def fail(_, job):
+        jobs.append(job)
+        raise ArithmeticException("division by zero")
+
+    class Later:
+        """A timer that waits for the test."""
+
+        def __init__(self, _, call, given):
+            later.append(partial(call, *given))
+
+        def start(self):
+            """Waits."""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_record_set, "_run", fail)
+        patch.setattr(threading, "Timer", Later)
+        with pytest.raises(ArithmeticException):
+            given_to(log, numbers(spark))
+    jobs[0](iter([pa.record_batch({"value": ["a"]})]))
+    assert len(staged(log)) == 2
+    for each in later:
+        each()
+    assert len(staged(log)) == 1  # that of another send
+    kept.__exit__()
 
 
 def test_a_partition_that_the_topic_has_no_more_is_staged_anywhere(spark, root):
