@@ -148,8 +148,9 @@ class Producer(Closing):
 
         `records` is a Spark DataFrame, a pyarrow.Table or a list of dicts. Columns are `value` and optionally `key`,
         `partition`, `timestamp` and `headers`. A str or bytes in a list is a value alone. Text is encoded as UTF-8.
-        A DataFrame is run once. Its tasks return up to 64 KiB of records each to this process, and write the segments
-        of a larger one. A task takes some time even without records: `coalesce` a small DataFrame of many tasks.
+        A DataFrame is run once, in tasks that need Lakelog, too. They return up to 64 KiB of records each to this
+        process, and write the segments of a larger DataFrame. A task takes some time even without records: `coalesce`
+        a small DataFrame of many tasks.
 
         Retriable errors of a partition are retried until `timeout_ms`. A partition without a leader in all that time
         gets TimeoutException, whose `__cause__` is the last error.
