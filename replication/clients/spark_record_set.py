@@ -45,7 +45,7 @@ KEPT_BYTES = 64 * 1024  # of records that a task returns to the driver
 _ALL_KEPT_BYTES = 256 * KEPT_BYTES  # of 256 tasks; further ones return less: see spark.driver.maxResultSize
 _CHUNK_BYTES = 32 * 1024 * 1024  # of a task's records are encoded together
 _SHARE_BYTES = 64 * 1024 * 1024  # for a task that writes segments
-_READERS = 8  # of small batches at the same time
+_FILES = 8  # are read, written or deleted at the same time
 _TASKS_END_SECONDS = 30.0  # after their job has failed: Spark gives Python workers 2 s, and a chunk may be on its way
 _PACKED = "packed binary"
 
@@ -83,10 +83,9 @@ def run_data_frame(
         _raise_first(found)
         if not any(task.staged for task in tasks):
             return pa.concat_tables(kept or [to_arrow_schema(records.schema, timezone="UTC").empty_table()])
-        for is_kept, group in groupby(tasks, key=lambda task: task.kept is not None):
-            if is_kept:  # their place among the others stays
-                neighbours = list(group)
-                job.stage([pa.concat_tables([task.kept for task in neighbours])], neighbours[0])
+        groups = [list(near) for is_kept, near in groupby(tasks, lambda task: task.kept is not None) if is_kept]
+        # Their place among the others stays. There may be a group between each two large tasks.
+        in_threads(lambda near: job.stage([pa.concat_tables([task.kept for task in near])], near[0]), groups, _FILES)
         for refused in (each for task in tasks for each in task.refused):
             if limit is not None:
                 refused.check(limit)
@@ -156,7 +155,7 @@ def _delete(find: Callable[[], Collection[tuple[StorageRoot, str]]]) -> None:
     """Deletes files, by folder and name."""
     try:
         files = sorted(find(), key=lambda file: file[1])
-        in_threads(lambda file: file[0].delete(file[1]), files, _READERS)
+        in_threads(lambda file: file[0].delete(file[1]), files, _FILES)
     except KafkaStorageException as failure:  # the brokers delete the files a day later
         logger.warning("files of a send stay for a day: %s", failure)
 
@@ -309,4 +308,4 @@ def _joined(given: Sequence[StagedRecords]) -> list[NewRecords]:
     def read_if_small(records: StagedRecords) -> NewRecords:
         return ArrowRecords(records.table) if records.nbytes < LARGE_BYTES else records
 
-    return joined(in_threads(read_if_small, given, _READERS))
+    return joined(in_threads(read_if_small, given, _FILES))

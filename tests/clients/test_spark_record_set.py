@@ -130,6 +130,19 @@ def test_records_that_small_tasks_keep_are_staged_at_their_place_among_those_of_
     assert not staged(log)
 
 
+def test_what_small_tasks_keep_at_several_places_is_staged_at_the_same_time(spark, root, monkeypatch):
+    """A store takes long for each file, and a large task may follow each small one."""
+    log, stage, both = new_log(root, P0, P1), spark_record_set.stage, threading.Barrier(2)
+
+    def stage_together(*given):
+        both.wait(60)
+        return stage(*given)
+
+    monkeypatch.setattr(spark_record_set, "stage", stage_together)  # in this process, and in none of the tasks
+    with given_to(log, small_and_large(spark), 1 << 20, kept_bytes=1000) as given:
+        assert given.counts == {0: 3030 // 2, 1: 3030 // 2}
+
+
 @pytest.mark.parametrize("refused", ["3", "25", "2025"], ids=["kept", "staged", "kept later"])
 def test_a_record_that_is_refused_among_small_and_large_tasks_leaves_nothing(spark, root, refused):
     log = new_log(root, P0, P1)
