@@ -262,11 +262,15 @@ class Disasters:
                 controller.frozen_until = self._world.clock.now + 3
 
     def _note_damage(self, node: StackBroker) -> None:
+        """Notes its epoch before the loss. While the cluster is getting more roots, its registration cannot be read;
+        then the epoch is that of its last ISR."""
         try:
             found = BrokerTable.open_or_create(self._world.cluster.root, node.number).registration
-        except KafkaStorageException:  # the cluster is getting more roots
-            found = self._world.cluster.brokers.get(node.number)
-        self.damaged[node.number] = found.broker_epoch if found else 0
+            epoch = found.broker_epoch if found else 0
+        except KafkaStorageException:
+            registrations = self._world.partitions().values()
+            epoch = max((r.isr_epoch(node.number) for r in registrations if node.number in r.isr), default=0)
+        self.damaged[node.number] = epoch
 
     def _may_lose(self, node: StackBroker) -> bool:
         """Whether each ISR has another member that is alive, is known to be, and has all acknowledged records."""

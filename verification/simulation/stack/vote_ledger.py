@@ -79,7 +79,8 @@ class VoteLedger:
         if self._event(root, slot, number) is not None:
             raise Violation("votes_never_change", f"{root}: vote {number} of {slot}")
         before = self._event(root, slot, number - 1)
-        if before is not None and before.root == event.root and event.ballot < before.ballot:
+        is_void = identity != event.root  # the root was replaced: it may have lost the votes that the voter knows
+        if before is not None and before.root == event.root and event.ballot < before.ballot and not is_void:
             raise Violation("ballots_never_fall", f"{root}: {event.ballot} of {slot} follows {before.ballot}")
         voting = self._voting.get((slot[0], slot[1] - 1), ())
         counts = identity == event.root and event.root in voting and not self._is_sealed(root, slot)
