@@ -44,6 +44,7 @@ from lakelog.replication.storage.log.segment import Segment
 KEPT_BYTES = 64 * 1024  # of records that a task returns to the driver
 _ALL_KEPT_BYTES = 256 * KEPT_BYTES  # of 256 tasks; further ones return less: see spark.driver.maxResultSize
 _CHUNK_BYTES = 32 * 1024 * 1024  # of a task's records are encoded together
+_CHUNKS = 2  # one is encoded while another one comes from the JVM
 _SHARE_BYTES = 64 * 1024 * 1024  # for a task that writes segments
 _FILES = 8  # are read, written or deleted at the same time
 _TASKS_END_SECONDS = 30.0  # after their job has failed: Spark gives Python workers 2 s, and a chunk may be on its way
@@ -213,23 +214,33 @@ class _StageRecords:
     all_kept_bytes: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> _TaskRecords:
-        chunks, found = _chunks(batches), _TaskRecords([], [])
+        found, chunks = _TaskRecords([], []), _chunks(batches)
         first, task = next(chunks, None), TaskContext.get()
         most = min(self.kept_bytes, self.all_kept_bytes // (task.partitionId() + 1 if task else 1))
         if first is None or first.nbytes <= most:  # a chunk that is not full is the last one
             return replace(found, kept=first)
-        self.stage(chain([first], chunks), found)
+        chunks = chain([first], chunks)
+        del first  # once it is staged, its memory is for the chunks that follow
+        self.stage(chunks, found)
         return found
 
     def stage(self, chunks: Iterable[pa.Table], found: _TaskRecords) -> None:
         """Stages records of a task. If this fails, it deletes what the task has staged."""
+        begun = list[_TaskRecords]()
+
+        def stage_one(chunk: pa.Table) -> _TaskRecords:
+            begun.append(mine := _TaskRecords([], []))
+            self._stage(chunk, mine)
+            return mine
+
         try:
-            for chunk in chunks:
-                self._stage(chunk, found)
+            for each in in_threads(stage_one, chunks, _CHUNKS):
+                found.staged.extend(each.staged)
+                found.refused.extend(each.refused)
         except BaseException:
-            for each in {(each.root, each.name): each for each in found.staged}.values():
+            for root, name in {(each.root, each.name) for mine in begun for each in mine.staged}:
                 with suppress(LakelogException):
-                    each.root.delete(each.name)
+                    root.delete(name)
             raise
 
     def _stage(self, table: pa.Table, found: _TaskRecords) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from queue import Empty, SimpleQueue
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,28 +58,30 @@ def _serve(run: _Call) -> None:
 def in_threads(call: Callable[[T], R], items: Iterable[T], most: int) -> list[R]:
     """Calls `call` with each item, at most `most` at the same time. Returns the results in the order of the items.
 
-    The caller's thread works too, alone if there is one item or no other thread can be started. After an error no
-    further call begins, and the error of the first of the items that failed is raised.
+    The caller's thread works too, alone if there is one item or no other thread can be started. A thread takes an item
+    when it can call, so an iterator gives its next item while others are at work. After an error, also of the iterator,
+    no further call begins, and the error of the first of the items that failed is raised.
     """
-    left = deque(enumerate(items))
+    numbers, left, lock, end = count(), iter(items), threading.Lock(), cast("T", object())
     results: dict[int, R] = {}
     errors: dict[int, BaseException] = {}
 
     def work() -> None:
-        while True:
-            try:
-                number, item = left.popleft()
-            except IndexError:
-                return
-            try:
+        number = -1
+        try:
+            while True:
+                with lock:
+                    number = next(numbers)
+                    if errors or (item := next(left, end)) is end:
+                        return
                 results[number] = call(item)
-            except BaseException as error:
-                errors[number] = error
-                left.clear()
+                del item  # it may be large, and so may the next one
+        except BaseException as error:
+            errors[number] = error
 
     threads: list[threading.Thread] = []
     with suppress(RuntimeError):  # this process has too many threads
-        for _ in range(min(most, len(left)) - 1):
+        for _ in range(min(most, len(items) if isinstance(items, Sized) else most) - 1):
             thread = threading.Thread(target=work)
             thread.start()
             threads.append(thread)

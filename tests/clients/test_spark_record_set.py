@@ -187,6 +187,19 @@ def test_a_driver_that_cannot_stage_what_small_tasks_keep_leaves_nothing(spark, 
     assert not staged(log)
 
 
+def test_the_chunks_of_a_task_keep_their_order(spark, root, change_settings):
+    """Two of them are encoded at the same time. The first one is much larger."""
+    log = new_log(root, P0)
+    change_settings({"spark.sql.execution.arrow.maxRecordsPerBatch": "1"})
+    sizes = "repeat(cast(id AS STRING), if(id < 2, 30000000, 17000000)) AS value"
+    rows = spark.range(8, numPartitions=1).select(F.expr(sizes))
+    with run_data_frame(TOPIC, rows, 1, 0, 1 << 30, {0: log.root}) as given:
+        assert len(staged(log)) > 2
+        segments = given.writer(log.root, 1, [request(P0, 8)])({P0: AppendPosition(0)})
+    values = written(log, segments)[0]
+    assert [value[:1] for value in values] == [b"%d" % n for n in range(8)]
+
+
 def test_a_task_that_fails_after_it_has_staged_records_leaves_nothing(spark, root, change_settings):
     """The first chunk of the only task is staged, and the second one has a wrong time."""
     log = new_log(root, P0)

@@ -44,6 +44,64 @@ def test_after_an_error_no_further_call_begins():
     assert called == [1]
 
 
+def test_an_iterator_gives_an_item_while_others_are_at_work():
+    """So a chunk comes from the JVM while another one is encoded. The first call ends last, and its result is first."""
+    given, ended = [], threading.Event()
+
+    def items():
+        for number in range(4):
+            given.append(number)
+            yield number
+
+    def call(number):
+        if number == 0:
+            assert ended.wait(60)
+        elif number == 3:
+            ended.set()
+        return number * 2
+
+    assert in_threads(call, items(), 2) == [0, 2, 4, 6]
+    assert given == [0, 1, 2, 3]
+
+
+def test_no_more_items_are_taken_than_calls_are_at_work():
+    """Each may be large."""
+    given, ended = deque(), deque()
+
+    def items():
+        for number in range(20):
+            given.append(number)
+            assert len(given) - len(ended) <= 2
+            yield number
+
+    in_threads(lambda number: ended.append(number), items(), 2)
+    assert len(ended) == 20
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_an_error_of_the_iterator_is_raised_after_the_calls_that_have_begun(most):
+    ended = []
+
+    def items():
+        yield 0
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        in_threads(ended.append, items(), most)
+    assert ended == [0]
+
+
+def test_the_error_of_the_first_item_that_failed_is_raised():
+    both = threading.Barrier(2)
+
+    def fails(item):
+        both.wait(60)
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="1"):
+        in_threads(fails, iter([1, 2]), 2)
+
+
 def test_the_caller_works_alone_if_no_thread_can_be_started(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
     assert in_threads(lambda item: item * 2, [1, 2, 3], 4) == [2, 4, 6]
