@@ -35,6 +35,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 _Self = TypeVar("_Self", bound="TypedTable")  # type: ignore[type-arg]
 
+_SMALL = 64  # rows of a table: up to this number all are converted, which is faster than to find the changed ones
 _FEW = 64  # up to this number of new rows it is faster to insert them than to gather all rows one by one
 _UPDATE = "lakelog.update"  # in a commit's info: the id of its update, which all attempts of the update share
 _COMMITS_A_FILE = 50  # after this many commits the rows are written again, in case their file was lost
@@ -56,25 +57,37 @@ class RowCodec:
 
     def decode(self, columns: pa.Table) -> list[Row]:
         """The rows of a table with this schema. A row that equals the last one at its place is the same dict."""
-        is_as_long = columns.num_rows == len(self._rows)
-        changed = _changed_rows(self._columns, columns) if is_as_long else None
-        if changed is None:
-            rows = columns.to_pylist()
-        else:
-            rows = list(self._rows)
-            fresh = columns.take(pa.array(changed, pa.int64())).to_pylist() if changed else ()
-            for place, row in zip(changed, fresh, strict=True):
-                rows[place] = row
+        rows = self._decoded(columns)
         self._columns, self._rows = columns, rows
+        return rows
+
+    def _decoded(self, columns: pa.Table) -> list[Row]:
+        if columns.num_rows != len(self._rows):
+            return list(columns.to_pylist())
+        if columns.num_rows <= _SMALL:
+            pairs = zip(self._rows, columns.to_pylist(), strict=True)
+            return [was if was == row else row for was, row in pairs]
+        changed = _changed_rows(self._columns, columns)
+        if changed is None:
+            return list(columns.to_pylist())
+        rows = list(self._rows)
+        fresh = columns.take(pa.array(changed, pa.int64())).to_pylist() if changed else ()
+        for place, row in zip(changed, fresh, strict=True):
+            rows[place] = row
         return rows
 
     def encode(self, rows: Sequence[Row]) -> pa.Table:
         """The columns of rows. Raises ArrowInvalid or ArrowTypeError for a value that does not fit its column."""
-        is_as_long = len(rows) == len(self._rows)
-        fresh = [place for place, row in enumerate(rows) if not is_as_long or row is not self._rows[place]]
-        columns = self._replaced(rows, fresh) if is_as_long and len(fresh) <= _FEW else self._reordered(rows)
+        columns = self._encoded(rows)
         self._columns, self._rows = columns, list(rows)
         return columns
+
+    def _encoded(self, rows: Sequence[Row]) -> pa.Table:
+        if len(rows) <= _SMALL:
+            return pa.Table.from_pylist(list(rows), self._schema)
+        is_as_long = len(rows) == len(self._rows)
+        fresh = [place for place, row in enumerate(rows) if not is_as_long or row is not self._rows[place]]
+        return self._replaced(rows, fresh) if is_as_long and len(fresh) <= _FEW else self._reordered(rows)
 
     def _replaced(self, rows: Sequence[Row], fresh: Sequence[int]) -> pa.Table:
         """The known columns with other rows at these places."""

@@ -38,7 +38,7 @@ def moved(random, rows):
 @pytest.mark.parametrize("seed", range(100))
 def test_rows_and_columns_are_those_that_a_conversion_of_everything_gives(seed):
     random, reader, writer = Random(seed), RowCodec(SCHEMA), RowCodec(SCHEMA)
-    rows = [row(random, key) for key in range(random.choice((0, 1, 5, 200)))]
+    rows = [row(random, key) for key in range(random.choice((0, 1, 5, 64, 65, 200)))]
     for _ in range(5):
         columns = pa.Table.from_pylist(rows, SCHEMA)
         assert writer.encode(rows).equals(columns)
@@ -46,21 +46,23 @@ def test_rows_and_columns_are_those_that_a_conversion_of_everything_gives(seed):
         rows = moved(random, reader.decode(columns) if random.random() < 0.5 else rows)
 
 
-def test_rows_that_have_not_changed_are_the_same_dicts():
+@pytest.mark.parametrize("count", [9, 64, 65, 200])
+def test_rows_that_have_not_changed_are_the_same_dicts(count):
     random, codec = Random(1), RowCodec(SCHEMA)
-    rows = [row(random, key) for key in range(9)]
+    rows = [row(random, key) for key in range(count)]
     first = codec.decode(pa.Table.from_pylist(rows, SCHEMA))
     rows[4] = {**rows[4], "epochs": [{"leader_epoch": 7, "start_offset": 7, "chain": "c"}]}
     second = codec.decode(pa.Table.from_pylist(rows, SCHEMA))
-    assert [a is b for a, b in zip(first, second, strict=True)] == [key != 4 for key in range(9)]
+    assert [a is b for a, b in zip(first, second, strict=True)] == [key != 4 for key in range(count)]
     assert (first[4]["epochs"], second[4]["epochs"]) != (second[4]["epochs"],) * 2
 
 
-def test_a_column_that_cannot_be_compared_is_read_anew():
+@pytest.mark.parametrize("count", [1, 65])
+def test_a_column_that_cannot_be_compared_is_read_anew(count):
     codec = RowCodec(TOPICS.arrow)
     topics = [{"topic": "t", "topic_id": "id", "partitions": 1, "configs": [("a", n)], "deleting": False} for n in "12"]
     for topic in topics:
-        assert codec.decode(pa.Table.from_pylist([topic], TOPICS.arrow)) == [topic]
+        assert codec.decode(pa.Table.from_pylist([topic] * count, TOPICS.arrow)) == [topic] * count
 
 
 def test_a_value_that_does_not_fit_is_an_error_and_is_not_remembered():
