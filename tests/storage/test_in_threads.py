@@ -1,5 +1,6 @@
 """Several calls at the same time, without a pool."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -26,6 +27,15 @@ def test_calls_meet_in_so_many_threads(most, threads):
 
     assert in_threads(call, [1, 2, 3], most) == [2, 4, 6]
     assert len(names) == threads
+
+
+@pytest.mark.parametrize(("items", "started"), [([], 0), ([1], 0), ([1, 2], 1), (range(20), 3), (iter([1]), 3)])
+def test_so_many_threads_are_started(monkeypatch, items, started):
+    """Of an iterator nobody knows how many items it has."""
+    starts, start = [], threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (starts.append(thread), start(thread)))
+    in_threads(lambda item: item, items, 4)
+    assert len(starts) == started
 
 
 def test_no_items_are_no_calls():
@@ -78,6 +88,22 @@ def test_no_more_items_are_taken_than_calls_are_at_work():
     assert len(ended) == 20
 
 
+def test_one_thread_at_a_time_takes_an_item():
+    """A generator is for one thread at a time, and a socket too."""
+
+    def items():
+        for number in range(5000):
+            os.stat(os.curdir)  # gives up the GIL, as a read of a socket does
+            yield number
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert in_threads(lambda number: number, items(), 4) == list(range(5000))
+    finally:
+        sys.setswitchinterval(interval)
+
+
 @pytest.mark.parametrize("most", [1, 2])
 def test_an_error_of_the_iterator_is_raised_after_the_calls_that_have_begun(most):
     ended = []
@@ -100,6 +126,25 @@ def test_the_error_of_the_first_item_that_failed_is_raised():
 
     with pytest.raises(ValueError, match="1"):
         in_threads(fails, iter([1, 2]), 2)
+
+
+def test_after_an_error_in_another_thread_no_further_call_begins():
+    called, failed, caller = [], [], threading.current_thread()
+    begun = threading.Event()
+
+    def call(item):
+        called.append(item)
+        if threading.current_thread() is caller:
+            assert begun.wait(60)
+            failed[0].join(60)
+        else:
+            failed.append(threading.current_thread())
+            begun.set()
+            raise ValueError(item)
+
+    with pytest.raises(ValueError, match=r"0|1"):
+        in_threads(call, range(9), 2)
+    assert len(called) <= 2
 
 
 def test_the_caller_works_alone_if_no_thread_can_be_started(monkeypatch):
