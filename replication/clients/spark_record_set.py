@@ -219,7 +219,7 @@ class _StageRecords:
         most = min(self.kept_bytes, self.all_kept_bytes // (task.partitionId() + 1 if task else 1))
         if first is None or first.nbytes <= most:  # a chunk that is not full is the last one
             return replace(found, kept=first)
-        chunks = chain([first], chunks)
+        chunks = chain(iter([first]), chunks)  # a list would stay until the end
         del first  # once it is staged, its memory is for the chunks that follow
         self.stage(chunks, found)
         return found
@@ -238,7 +238,8 @@ class _StageRecords:
                 found.staged.extend(each.staged)
                 found.refused.extend(each.refused)
         except BaseException:
-            for root, name in {(each.root, each.name) for mine in begun for each in mine.staged}:
+            found.staged.extend(each for mine in begun for each in mine.staged)  # the caller may try again
+            for root, name in {(each.root, each.name) for each in found.staged}:
                 with suppress(LakelogException):
                     root.delete(name)
             raise

@@ -147,6 +147,33 @@ def test_after_an_error_in_another_thread_no_further_call_begins():
     assert len(called) <= 2
 
 
+def is_at_work(thread):
+    frame = sys._current_frames().get(thread.ident)
+    while frame and frame.f_code.co_name != "work":
+        frame = frame.f_back
+    return frame is not None
+
+
+def test_an_item_that_comes_after_an_error_is_not_called():
+    called, failed, is_asked = [], [], threading.Event()
+
+    def items():
+        yield 0
+        is_asked.set()
+        wait_until(lambda: failed and not is_at_work(failed[0]), "the end of the thread that failed")
+        yield 1
+
+    def call(item):
+        called.append(item)
+        assert is_asked.wait(60)
+        failed.append(threading.current_thread())
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="0"):
+        in_threads(call, items(), 2)
+    assert called == [0]
+
+
 def test_the_caller_works_alone_if_no_thread_can_be_started(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
     assert in_threads(lambda item: item * 2, [1, 2, 3], 4) == [2, 4, 6]

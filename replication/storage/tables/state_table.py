@@ -35,7 +35,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 _Self = TypeVar("_Self", bound="TypedTable")  # type: ignore[type-arg]
 
-_SMALL = 64  # rows of a table: up to this number all are converted, which is faster than to find the changed ones
+_SMALL, _SMALL_BYTES = 64, 16 * 1024  # up to so many rows, all are converted: faster than to find the changed ones
 _FEW = 64  # up to this number of new rows it is faster to insert them than to gather all rows one by one
 _UPDATE = "lakelog.update"  # in a commit's info: the id of its update, which all attempts of the update share
 _COMMITS_A_FILE = 50  # after this many commits the rows are written again, in case their file was lost
@@ -64,7 +64,7 @@ class RowCodec:
     def _decoded(self, columns: pa.Table) -> list[Row]:
         if columns.num_rows != len(self._rows):
             return list(columns.to_pylist())
-        if columns.num_rows <= _SMALL:
+        if columns.num_rows <= _SMALL and columns.nbytes <= _SMALL_BYTES:
             pairs = zip(self._rows, columns.to_pylist(), strict=True)
             return [was if was == row else row for was, row in pairs]
         changed = _changed_rows(self._columns, columns)
@@ -83,7 +83,7 @@ class RowCodec:
         return columns
 
     def _encoded(self, rows: Sequence[Row]) -> pa.Table:
-        if len(rows) <= _SMALL:
+        if len(rows) <= _SMALL and self._columns.nbytes <= _SMALL_BYTES:
             return pa.Table.from_pylist(list(rows), self._schema)
         is_as_long = len(rows) == len(self._rows)
         fresh = [place for place, row in enumerate(rows) if not is_as_long or row is not self._rows[place]]

@@ -23,7 +23,7 @@ def row(random, key):
         {"leader_epoch": number, "start_offset": random.choice((0, None)), "chain": random.choice(("a", "b"))}
         for number in range(random.randrange(3))
     ]
-    numbers = random.choice((None, [], [1], [2], [1, 2], [2, None]))
+    numbers = random.choice((None, [], [1], [2], [1, 2], [2, None], [3] * 2000))
     return {"key": key, "text": random.choice((None, "", "x")), "numbers": numbers, "epochs": epochs}
 
 
