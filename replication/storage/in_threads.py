@@ -59,8 +59,9 @@ def in_threads(call: Callable[[T], R], items: Iterable[T], most: int) -> list[R]
     """Calls `call` with each item, at most `most` at the same time. Returns the results in the order of the items.
 
     The caller's thread works too, alone if `items` has one item or no other thread can be started. A thread takes an
-    item when it can call, so an iterator, which has all threads, gives its next item while others are at work. After an
-    error, also of the iterator, no further call begins, and the error of the first of the items that failed is raised.
+    item when it can call: an iterator makes its next item while others are at work. It has all threads, since nobody
+    knows how many items it has. After an error, also of the iterator, no further call begins, and the error of the
+    first of the items that failed is raised.
     """
     numbers, left, lock, end = count(), iter(items), threading.Lock(), cast("T", object())
     results: dict[int, R] = {}
@@ -73,8 +74,8 @@ def in_threads(call: Callable[[T], R], items: Iterable[T], most: int) -> list[R]
                 with lock:
                     number = next(numbers)
                     item = end if errors else next(left, end)
-                if errors or item is end:  # an error while the iterator made this item
-                    return
+                    if errors or item is end:  # an error while the iterator made this item
+                        return
                 results[number] = call(item)
                 del item  # it may be large, and so may the next one
         except BaseException as error:

@@ -23,7 +23,7 @@ def row(random, key):
         {"leader_epoch": number, "start_offset": random.choice((0, None)), "chain": random.choice(("a", "b"))}
         for number in range(random.randrange(3))
     ]
-    numbers = random.choice((None, [], [1], [2], [1, 2], [2, None], [3] * 2000))
+    numbers = random.choice((None, [], [1], [2], [1, 2], [2, None]))
     return {"key": key, "text": random.choice((None, "", "x")), "numbers": numbers, "epochs": epochs}
 
 
@@ -46,10 +46,11 @@ def test_rows_and_columns_are_those_that_a_conversion_of_everything_gives(seed):
         rows = moved(random, reader.decode(columns) if random.random() < 0.5 else rows)
 
 
+@pytest.mark.parametrize("numbers", [[1], [1] * 2000], ids=["short", "long"])
 @pytest.mark.parametrize("count", [9, 64, 65, 200])
-def test_rows_that_have_not_changed_are_the_same_dicts(count):
+def test_rows_that_have_not_changed_are_the_same_dicts(count, numbers):
     random, codec = Random(1), RowCodec(SCHEMA)
-    rows = [row(random, key) for key in range(count)]
+    rows = [{**row(random, key), "numbers": numbers} for key in range(count)]
     first = codec.decode(pa.Table.from_pylist(rows, SCHEMA))
     rows[4] = {**rows[4], "epochs": [{"leader_epoch": 7, "start_offset": 7, "chain": "c"}]}
     second = codec.decode(pa.Table.from_pylist(rows, SCHEMA))
