@@ -25,7 +25,7 @@ from lakelog.replication.storage.log.partition_rows import read_row_ranges
 
 logger = logging.getLogger(__name__)
 
-_BATCH_BYTES = 1024 * 1024  # larger ones leave the cache of a core before Spark reads them
+_BATCH_BYTES = 4 * 1024 * 1024
 _MOVES = 5
 
 
@@ -151,7 +151,7 @@ def _check_count(wanted: Sequence[PlannedRows], tables: Sequence[pa.Table]) -> N
 
 
 def _batches(found: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches of about 1 MB: Spark holds one at a time in memory that is not of the heap."""
+    """Batches of some MB: Spark holds one at a time in memory that is not of the heap."""
     size = max(1, _BATCH_BYTES * found.num_rows // max(1, found.nbytes))
     table = found.cast(schema)
     for start in range(0, table.num_rows, size):
